@@ -1,0 +1,31 @@
+"""Sharded, pre-shuffled Zarr v3 stores of point-cloud samples: write them, read a few thousand points of each.
+
+The names below are imported on first use, so that ``import zarr_core`` costs neither torch nor zarr.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_HOMES = {
+    "ZarrChunkReader": "zarr_core.reader",
+    "StoreManifest": "zarr_core.manifest",
+    "load_manifest": "zarr_core.manifest",
+    "ZarrStoreWriter": "zarr_core.writer",
+    "ConversionSettings": "zarr_core.writer",
+    "make_store": "zarr_core.storage",
+    "build_dataset": "zarr_core.datasets",
+    "ZarrPointDataset": "zarr_core.datasets",
+    "ZarrPointDatasetConfig": "zarr_core.datasets",
+    "calculate_store_statistics": "zarr_core.statistics",
+    "verify_store": "zarr_core.verify",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,0 +1,59 @@
+"""What goes wrong, in words that name the sample, the field and the way out.
+
+Every error that a user of the library can cause is a :class:`ZarrCoreError`; the command-line tools print its
+message and exit with status 1. Anything else that escapes is a bug.
+"""
+
+from __future__ import annotations
+
+
+class ZarrCoreError(Exception):
+    """Base of all errors this library raises on purpose."""
+
+
+class StoreError(ZarrCoreError):
+    """A store root cannot be used: it is a file, cannot be reached, or cannot commit safely."""
+
+
+class ManifestError(ZarrCoreError):
+    """``manifest.json`` is missing, unreadable or contradicts itself."""
+
+
+class CommitConflict(ZarrCoreError):
+    """Somebody else replaced the object since it was read."""
+
+
+class SourceError(ZarrCoreError):
+    """A dataset description or a source location cannot be used."""
+
+
+class CorruptChunkError(ZarrCoreError):
+    """Stored bytes do not decode to what was written."""
+
+
+class UnknownFieldError(ZarrCoreError, KeyError):
+    """A field, domain, sample or split was asked for that the store does not hold."""
+
+    def __str__(self) -> str:
+        # KeyError would print the repr of its argument.
+        return str(self.args[0])
+
+
+class SampleError(ZarrCoreError):
+    """One sample cannot be converted; the others can.
+
+    Args:
+        sample_id: the refused sample.
+        field: canonical field name, or "" where the sample as a whole is at fault.
+        reason: what is wrong.
+        way_out: what to do about it, or "".
+    """
+
+    def __init__(self, sample_id: str, field: str, reason: str, way_out: str = "") -> None:
+        self.sample_id, self.field, self.reason, self.way_out = sample_id, field, reason, way_out
+        where = f"{sample_id}, {field}" if field else sample_id
+        super().__init__(f"{where}: {reason}" + (f" ({way_out})" if way_out else ""))
+
+    def __reduce__(self) -> tuple[type[SampleError], tuple[str, str, str, str]]:
+        # Exceptions travel back from worker processes; the default pickles only the message.
+        return type(self), (self.sample_id, self.field, self.reason, self.way_out)

@@ -1,0 +1,102 @@
+"""Names of fields and samples, and the rules they keep.
+
+A canonical field name is ``<domain>_<name>`` ("surface_pressure"); its array lies at ``<domain>/<name>`` in the
+sample's group. Source: ``field_dims``, ``overrides`` and ``not_a_point_field`` of the published file maps.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from zarr_core.errors import SourceError
+
+FIELD_DIMS = {
+    "position": 3,
+    "pressure": 1,
+    "friction": 3,
+    "normals": 3,
+    "area": 1,
+    "velocity": 3,
+    "vorticity": 3,
+    "sdf": 1,
+}
+POSITION = "position"
+
+# File-map attributes that do not split at the first underscore.
+_ATTRIBUTE_OVERRIDES = {
+    "surface_position_stl": ("surface_stl", "position"),  # own point count, hence a domain of its own
+    "surface_position_stl_resampled": ("surface_stl_resampled", "position"),
+    "volume_distance_to_surface": ("volume", "sdf"),
+}
+PARAMETER_ATTRIBUTES = frozenset({"design_parameters"})
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class FieldName:
+    """A point field: its domain ("surface"), its name within it ("pressure")."""
+
+    domain: str
+    name: str
+
+    @property
+    def canonical(self) -> str:
+        """``<domain>_<name>``, the key in manifests, configs and batches."""
+        return f"{self.domain}_{self.name}"
+
+    @property
+    def array_name(self) -> str:
+        """Path of the array below the sample's group."""
+        return f"{self.domain}/{self.name}"
+
+    @property
+    def is_position(self) -> bool:
+        """Whether this field is its domain's coordinates."""
+        return self.name == POSITION
+
+    @property
+    def dim(self) -> int | None:
+        """Components per point that the name prescribes, None where any width is fine."""
+        return FIELD_DIMS.get(self.name)
+
+
+def field_name(attribute: str) -> FieldName:
+    """The field that a file-map attribute stands for.
+
+    Raises:
+        SourceError: the attribute has no ``<domain>_<name>`` form.
+    """
+    if not _NAME.fullmatch(attribute):
+        raise SourceError(f"field name {attribute!r}: use lower-case letters, digits and underscores")
+    domain, name = _ATTRIBUTE_OVERRIDES.get(attribute) or attribute.partition("_")[::2]
+    if not name:
+        raise SourceError(f"field name {attribute!r}: expected <domain>_<name>, as in surface_pressure")
+    return FieldName(domain, name)
+
+
+def check_sample_id(sample_id: str) -> str:
+    """Return the id if it may become part of a path below the store root.
+
+    Raises:
+        SourceError: it is empty, climbs (".."), is absolute, or holds characters that object stores or shells trip on.
+    """
+    parts = sample_id.split("/")
+    if not all(re.fullmatch(r"[\w.+=@~-]{1,200}", part) and part not in (".", "..") for part in parts):
+        raise SourceError(
+            f"sample id {sample_id!r} cannot be used: ids are one or more names of letters, digits and _.+=@~- "
+            "joined by '/', none of them '.' or '..'"
+        )
+    return sample_id
+
+
+def check_relative_path(path: str) -> str:
+    """Return a path that stays below the root it is joined to.
+
+    Raises:
+        SourceError: it is absolute, climbs, or is not in its shortest form.
+    """
+    if not path or path.startswith("/") or "\\" in path or any(p in ("", ".", "..") for p in path.split("/")):
+        raise SourceError(f"path {path!r} leaves the folder it must stay in")
+    return path
