@@ -14,7 +14,7 @@ _HOMES = {
     "load_manifest": "zarr_core.manifest",
     "ZarrStoreWriter": "zarr_core.writer",
     "ConversionSettings": "zarr_core.writer",
-    "make_store": "zarr_core.storage",
+    "make_store": "zarr_core.stores",
     "build_dataset": "zarr_core.datasets",
     "ZarrPointDataset": "zarr_core.datasets",
     "ZarrPointDatasetConfig": "zarr_core.datasets",

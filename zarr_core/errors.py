@@ -52,7 +52,12 @@ class SampleError(ZarrCoreError):
     def __init__(self, sample_id: str, field: str, reason: str, way_out: str = "") -> None:
         self.sample_id, self.field, self.reason, self.way_out = sample_id, field, reason, way_out
         where = f"{sample_id}, {field}" if field else sample_id
-        super().__init__(f"{where}: {reason}" + (f" ({way_out})" if way_out else ""))
+        super().__init__(f"{where}: {self.explanation}")
+
+    @property
+    def explanation(self) -> str:
+        """Reason and way out."""
+        return self.reason + (f" ({self.way_out})" if self.way_out else "")
 
     def __reduce__(self) -> tuple[type[SampleError], tuple[str, str, str, str]]:
         # Exceptions travel back from worker processes; the default pickles only the message.

@@ -1,0 +1,449 @@
+"""Convert a dataset to a store: ``python -m zarr_core.convert``, or :func:`convert` in code.
+
+A run looks at the source, leaves out what the store already has, converts the rest in worker processes, and commits
+what came out. Interrupted anywhere, the next run goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, as_completed
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tqdm import tqdm
+
+from zarr_core.encoding import CODECS, DEFAULT_CODEC, VALUE_DTYPES
+from zarr_core.errors import SampleError, SourceError, StoreError, ZarrCoreError
+from zarr_core.manifest import Quarantine, StoreManifest
+from zarr_core.publish import Results, commit_results, is_current, load_if_any, publish
+from zarr_core.selection import DatasetKind, Selection, open_source, select_samples
+from zarr_core.sources.aero import AeroDataset
+from zarr_core.sources.description import SourceDescription, shipped_kinds
+from zarr_core.sources.sample import SampleSource, SourceSample
+from zarr_core.writer import ConversionSettings, WrittenSample, ZarrStoreWriter
+
+# A long conversion commits this often, so that its samples can be used, and survive it, before it ends.
+_COMMIT_SECONDS = 60.0
+
+Status = Literal["converted", "up to date", "quarantined", "failed"]
+
+
+@dataclass(frozen=True)
+class SampleOutcome:
+    """What became of one sample.
+
+    Attributes:
+        sample_id: its id.
+        status: "quarantined" blames the sample, "failed" the world around it (a network error, say).
+        written: the finished group of a converted sample.
+        quarantine: the refusal of a quarantined one.
+        reason: why it was not converted.
+        seconds: time it took.
+        bytes_read: size of its source files.
+        bytes_written: size of its arrays.
+    """
+
+    sample_id: str
+    status: Status
+    written: WrittenSample | None = None
+    quarantine: Quarantine | None = None
+    reason: str = ""
+    seconds: float = 0.0
+    bytes_read: int = 0
+    bytes_written: int = 0
+
+
+@dataclass(frozen=True)
+class ConversionReport:
+    """What a run came to.
+
+    Attributes:
+        outcomes: one a selected sample.
+        manifest: the store's state after it.
+        seconds: time it took.
+    """
+
+    outcomes: list[SampleOutcome]
+    manifest: StoreManifest
+    seconds: float
+
+    def having(self, status: Status) -> list[SampleOutcome]:
+        """The outcomes with a status."""
+        return [outcome for outcome in self.outcomes if outcome.status == status]
+
+    @property
+    def ok(self) -> bool:
+        """Whether something was converted, or everything was there already."""
+        return bool(self.having("converted")) or len(self.having("up to date")) == len(self.outcomes)
+
+
+def convert(
+    dataset_kind: DatasetKind,
+    store_root: str | os.PathLike[str],
+    *,
+    root: str | os.PathLike[str] | None = None,
+    source_url: str | None = None,
+    splits: Sequence[str] | None = None,
+    sample_ids: Collection[str] | None = None,
+    limit: int | None = None,
+    dataset_name: str | None = None,
+    retry_quarantined: bool = False,
+    workers: int = 1,
+    executor: Executor | None = None,
+    progress: bool = False,
+    **settings: Any,
+) -> ConversionReport:
+    """Convert what is missing or changed, and commit it.
+
+    Args:
+        dataset_kind: short name ("ahmedml"), dotted path, YAML file, description, class or dataset object.
+        store_root: the store, a local path or fsspec URL.
+        root: local folder of the dataset, converted by split.
+        source_url: fsspec location of the dataset, found by listing and streamed without a local copy.
+        splits: splits to convert; None: everything that is there.
+        sample_ids: only these.
+        limit: at most so many samples.
+        dataset_name: name in the manifest; the kind's name where None.
+        retry_quarantined: try refused samples again although nothing about them has changed.
+        workers: processes to convert in; 1 converts in this one. The result is the same byte for byte.
+        executor: runs the conversions instead of ``workers`` processes; stays open.
+        progress: show a progress bar.
+        **settings: ``chunk_points``, ``shard_points``, ``values_dtype``, ``field_dtypes``, ``codec`` and
+            ``shuffle_seed``, as in :class:`zarr_core.writer.ConversionSettings`.
+
+    Raises:
+        SourceError: the source cannot be used, or holds nothing to convert.
+        StoreError: the store cannot be used; what was converted until then is committed.
+    """
+    source = open_source(dataset_kind, root=root, source_url=source_url, splits=splits)
+    return _convert(
+        source,
+        ZarrStoreWriter(store_root, ConversionSettings(**settings)),
+        select_samples(source, splits, sample_ids, limit),
+        dataset_name=dataset_name,
+        retry_quarantined=retry_quarantined,
+        workers=workers,
+        executor=executor,
+        progress=progress,
+    )
+
+
+def convert_aero_dataset(
+    writer: ZarrStoreWriter, dataset: AeroDataset, *, workers: int = 1, executor: Executor | None = None
+) -> ConversionReport:
+    """Convert a dataset object of any framework: one with a ``filemap``, a ``_load`` and sample ids.
+
+    Args:
+        writer: where to and how.
+        dataset: the object; its ``split``, if it has one, is kept in the store. ``workers > 1`` pickle it.
+        workers, executor: as for :func:`convert`.
+    """
+    source = open_source(dataset)
+    return _convert(source, writer, select_samples(source), workers=workers, executor=executor)
+
+
+def convert_fsspec_source(
+    writer: ZarrStoreWriter,
+    description: str | SourceDescription | type,
+    source_url: str,
+    *,
+    workers: int = 1,
+    executor: Executor | None = None,
+) -> ConversionReport:
+    """Convert a tree of ``.pt`` files at any fsspec location.
+
+    Args:
+        writer: where to and how.
+        description: kind of the dataset, see :func:`zarr_core.sources.resolve_kind`.
+        source_url: its location.
+        workers, executor: as for :func:`convert`.
+    """
+    source = open_source(description, source_url=source_url)
+    return _convert(source, writer, select_samples(source), workers=workers, executor=executor)
+
+
+def iter_convert(
+    dataset_kind: DatasetKind,
+    store_root: str | os.PathLike[str],
+    *,
+    root: str | os.PathLike[str] | None = None,
+    source_url: str | None = None,
+    splits: Sequence[str] | None = None,
+    sample_ids: Collection[str] | None = None,
+    retry_quarantined: bool = False,
+    workers: int = 1,
+    executor: Executor | None = None,
+    **settings: Any,
+) -> Iterator[SampleOutcome]:
+    """Convert what is missing or changed and yield each sample as it is done; commit nothing.
+
+    :func:`zarr_core.publish.publish` commits. Arguments are those of :func:`convert`.
+    """
+    source = open_source(dataset_kind, root=root, source_url=source_url, splits=splits)
+    writer = ZarrStoreWriter(store_root, ConversionSettings(**settings))
+    selection = select_samples(source, splits, sample_ids)
+    done, todo = _plan(selection, writer, retry_quarantined)
+    yield from done
+    yield from _run(source, writer, todo, retry_quarantined, workers, executor)
+
+
+def _convert(
+    source: SampleSource,
+    writer: ZarrStoreWriter,
+    selection: Selection,
+    *,
+    dataset_name: str | None = None,
+    retry_quarantined: bool = False,
+    workers: int = 1,
+    executor: Executor | None = None,
+    progress: bool = False,
+) -> ConversionReport:
+    started = committed_at = time.monotonic()
+    outcomes, todo = _plan(selection, writer, retry_quarantined)
+    results = Results()
+
+    def save() -> StoreManifest:
+        return commit_results(writer.storage, selection, writer.settings, results, dataset_name=dataset_name).manifest
+
+    with closing(_run(source, writer, todo, retry_quarantined, workers, executor)) as running:
+        try:
+            for outcome in _shown(running, todo) if progress else running:
+                outcomes.append(outcome)
+                if outcome.written is not None:
+                    results.written[outcome.sample_id] = outcome.written
+                if outcome.quarantine is not None:
+                    results.refused[outcome.sample_id] = outcome.quarantine
+                if time.monotonic() - committed_at > _COMMIT_SECONDS:
+                    save()
+                    committed_at = time.monotonic()
+        finally:
+            # However the run ends, interrupted or not, what has been converted is kept.
+            manifest = save()
+    return ConversionReport(outcomes, manifest, time.monotonic() - started)
+
+
+def _plan(
+    selection: Selection, writer: ZarrStoreWriter, retry_quarantined: bool
+) -> tuple[list[SampleOutcome], list[SourceSample]]:
+    """What the manifest already settles, and what is to be done."""
+    manifest = load_if_any(writer.storage)
+    done, todo = [], []
+    for sample_id, sample in selection.samples.items():
+        refusal = manifest.quarantine.get(sample_id) if manifest else None
+        entry = manifest.samples.get(sample_id) if manifest else None
+        if is_current(entry, sample.fingerprint, writer.settings.digest):
+            done.append(SampleOutcome(sample_id, "up to date"))
+        elif is_current(refusal, sample.fingerprint, writer.settings.digest) and not retry_quarantined:
+            assert refusal is not None
+            done.append(_quarantined(sample_id, refusal))
+        else:
+            todo.append(sample)
+    return done, todo
+
+
+def _quarantined(sample_id: str, quarantine: Quarantine, seconds: float = 0.0) -> SampleOutcome:
+    reason = f"{quarantine.field}: {quarantine.reason}" if quarantine.field else quarantine.reason
+    return SampleOutcome(sample_id, "quarantined", quarantine=quarantine, reason=reason, seconds=seconds)
+
+
+def _run(
+    source: SampleSource,
+    writer: ZarrStoreWriter,
+    samples: Sequence[SourceSample],
+    retry_quarantined: bool,
+    workers: int,
+    executor: Executor | None,
+) -> Generator[SampleOutcome, None, None]:
+    """Convert samples here, in worker processes or on an executor, yielding each as it is done."""
+    if executor is None and (workers == 1 or len(samples) < 2):
+        yield from (convert_sample(writer, source, sample, retry_quarantined) for sample in samples)
+        return
+    with ExitStack() as cleanup:
+        if executor is None:
+            executor = cleanup.enter_context(ProcessPoolExecutor(workers, mp_context=_worker_context()))
+        futures = [executor.submit(convert_sample, writer, source, sample, retry_quarantined) for sample in samples]
+        cleanup.callback(lambda: [future.cancel() for future in futures])
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        except BrokenExecutor as error:
+            raise StoreError(
+                "a worker process died (out of memory?); what was converted is kept: run again with fewer workers"
+            ) from error
+
+
+def _worker_context() -> multiprocessing.context.BaseContext:
+    """Workers never inherit this process's threads and locks: a plain fork after torch or a remote filesystem hangs."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    # Imported once, by the server, instead of once a worker.
+    context.set_forkserver_preload(["torch", __name__])
+    return context
+
+
+def convert_sample(
+    writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample, retry_quarantined: bool = False
+) -> SampleOutcome:
+    """Convert one sample, or take over what an earlier try finished. What is wrong with the sample never raises."""
+    started = time.perf_counter()
+    sample_id, fingerprint = sample.sample_id, sample.fingerprint
+    try:
+        written = writer.find(sample_id, fingerprint)
+        if isinstance(written, Quarantine) and not retry_quarantined:
+            return _quarantined(sample_id, written)
+        if not isinstance(written, WrittenSample):
+            written = _write(writer, source, sample)
+    except SampleError as error:
+        quarantine = writer.write_quarantine(sample_id, fingerprint, error)
+        return _quarantined(sample_id, quarantine, time.perf_counter() - started)
+    except (OSError, ZarrCoreError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        return SampleOutcome(sample_id, "failed", reason=reason, seconds=time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    return SampleOutcome(sample_id, "converted", written, None, "", seconds, sample.n_bytes, written.entry.bytes)
+
+
+def _write(writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample) -> WrittenSample:
+    if sample.missing:
+        raise SampleError(sample.sample_id, "", f"missing {', '.join(sample.missing)}", "upload the missing files")
+    files = {c: {"name": f.name, "size": f.size, "version": f.version} for c, f in sample.files.items()}
+    written = writer.write_sample(
+        sample.sample_id,
+        list(source.description.fields.values()),
+        lambda canonical: source.load(sample, canonical),
+        fingerprint=sample.fingerprint,
+        source={"folder": sample.folder, "files": files},
+        parameters=source.load_parameters(sample),
+    )
+    if not source.is_unchanged(sample):
+        # The group mixes two versions; nothing will ever name it, for its fingerprint is the old one.
+        raise SourceError(f"{sample.sample_id}: source files changed while they were read; run again")
+    return written
+
+
+def _shown(outcomes: Iterable[SampleOutcome], todo: Sequence[SourceSample]) -> Iterator[SampleOutcome]:
+    """Pass outcomes on, with a progress bar: samples, samples/s, time left, bytes read and written."""
+    read = written = 0
+    with tqdm(total=len(todo), unit="sample", dynamic_ncols=True) as bar:
+        for outcome in outcomes:
+            read, written = read + outcome.bytes_read, written + outcome.bytes_written
+            bar.set_postfix_str(f"{_size(read)} read, {_size(written)} written", refresh=False)
+            bar.update()
+            yield outcome
+
+
+def _size(n_bytes: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if n_bytes < 1000:
+            return f"{n_bytes:.3g} {unit}"
+        n_bytes /= 1000
+    return f"{n_bytes:.3g} TB"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m zarr_core.convert", description="Convert a dataset of .pt files to a Zarr store."
+    )
+    parser.add_argument(
+        "--dataset-kind", required=True, help=f"{', '.join(shipped_kinds())}, a dotted path, or a YAML file"
+    )
+    place = parser.add_mutually_exclusive_group(required=True)
+    place.add_argument("--root", help="local folder of the dataset, converted by split")
+    place.add_argument("--source-url", help="any fsspec location of the dataset, found by listing")
+    parser.add_argument("--output", required=True, help="the store: a local path or any fsspec URL")
+    parser.add_argument("--splits", nargs="+", metavar="SPLIT", help="default: everything that is there")
+    parser.add_argument("--chunk-points", type=int, default=ConversionSettings.chunk_points, metavar="N")
+    parser.add_argument("--shard-points", type=int, metavar="N", help="default: one shard an array")
+    parser.add_argument("--values-dtype", choices=VALUE_DTYPES, default=ConversionSettings.values_dtype)
+    parser.add_argument(
+        "--field-dtype", action="append", default=[], metavar="FIELD=DTYPE", help="dtype of one field; repeatable"
+    )
+    parser.add_argument(
+        "--codec", default=DEFAULT_CODEC, help=f"{', '.join(CODECS)}; with or without :level (default %(default)s)"
+    )
+    parser.add_argument("--shuffle-seed", type=int, default=0, metavar="N")
+    parser.add_argument("--dataset-name", help="name in the manifest (default: the kind's)")
+    parser.add_argument("--limit", type=int, metavar="N", help="convert at most N samples")
+    parser.add_argument("--retry-quarantined", action="store_true", help="try refused samples again, changed or not")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default 1)")
+    return parser
+
+
+def _field_dtypes(assignments: Sequence[str]) -> dict[str, str]:
+    dtypes = {}
+    for assignment in assignments:
+        name, equals, dtype = assignment.partition("=")
+        if not (name and equals and dtype):
+            raise SourceError(f"--field-dtype {assignment!r}: expected FIELD=DTYPE, as in volume_vorticity=float32")
+        dtypes[name] = dtype
+    return dtypes
+
+
+def summary(report: ConversionReport, store: str) -> str:
+    """What a person wants to know at the end of a run."""
+    converted, refused = report.having("converted"), [*report.having("quarantined"), *report.having("failed")]
+    read, written = (sum(getattr(o, name) for o in converted) for name in ("bytes_read", "bytes_written"))
+    lines = [
+        f"{len(converted)} converted ({_size(read)} read, {_size(written)} written, {report.seconds:.1f} s), "
+        f"{len(report.having('up to date'))} up to date, {len(report.having('quarantined'))} quarantined, "
+        f"{len(report.having('failed'))} failed",
+        *(f"  {outcome.status}: {outcome.sample_id}: {outcome.reason}" for outcome in refused),
+        f"store: {store}, generation {report.manifest.generation}, {len(report.manifest.samples)} samples",
+    ]
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line; the exit status is 0 only if something was converted or everything was there already."""
+    arguments = _parser().parse_args(argv)
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    try:
+        report = convert(
+            arguments.dataset_kind,
+            arguments.output,
+            root=arguments.root,
+            source_url=arguments.source_url,
+            splits=arguments.splits,
+            limit=arguments.limit,
+            dataset_name=arguments.dataset_name,
+            retry_quarantined=arguments.retry_quarantined,
+            workers=arguments.workers,
+            progress=True,
+            chunk_points=arguments.chunk_points,
+            shard_points=arguments.shard_points,
+            values_dtype=arguments.values_dtype,
+            field_dtypes=_field_dtypes(arguments.field_dtype),
+            codec=arguments.codec,
+            shuffle_seed=arguments.shuffle_seed,
+        )
+    except (ZarrCoreError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted; what was converted is kept, run again to go on", file=sys.stderr)
+        return 130
+    print(summary(report, ZarrStoreWriter(arguments.output).storage.url))
+    return 0 if report.ok else 1
+
+
+__all__ = [
+    "ConversionReport",
+    "SampleOutcome",
+    "convert",
+    "convert_aero_dataset",
+    "convert_fsspec_source",
+    "iter_convert",
+    "publish",
+]
+
+if __name__ == "__main__":
+    sys.exit(main())

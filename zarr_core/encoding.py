@@ -1,0 +1,302 @@
+"""How arrays become bytes: Zarr v3 metadata, codecs, chunks and shards.
+
+An array of shape (n_points, dim) is cut along its points into chunks; a shard is one object that holds consecutive
+chunks, each compressed and followed by its crc32c, and ends with the index of their byte ranges (``sharding_indexed``
+of the Zarr v3 specification). Everything here is plain Zarr: any Zarr v3 reader opens the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import google_crc32c
+import numpy as np
+from numcodecs import Blosc, Zstd, blosc
+
+from zarr_core.errors import CorruptChunkError, SourceError, StoreError
+
+VALUE_DTYPES = ("float16", "float32", "float64")
+COORDS_DTYPE = "float32"
+
+_CRC_BYTES = 4
+_ABSENT = np.uint64(2**64 - 1)  # what the shard index holds for a chunk that was never written
+_DEFAULT_LEVELS = {"blosc-lz4": 5, "blosc-zstd": 3, "zstd": 3, "none": 0}
+_MAX_LEVELS = {"blosc-lz4": 9, "blosc-zstd": 9, "zstd": 22, "none": 0}
+CODECS = tuple(_DEFAULT_LEVELS)
+# One thread a worker: several workers convert side by side, and a worker must not depend on the cores of its machine.
+blosc.use_threads = False
+
+
+@dataclass(frozen=True)
+class Codec:
+    """A compressor by name: "blosc-lz4", "blosc-zstd" (both with byte shuffle), "zstd" or "none", and its level."""
+
+    name: str
+    level: int
+
+    @classmethod
+    def parse(cls, text: str) -> Codec:
+        """Read "name" or "name:level"; raises SourceError."""
+        name, _, level = text.partition(":")
+        if name not in _DEFAULT_LEVELS or (level and not level.isdecimal()):
+            raise SourceError(f"codec {text!r}: use one of {', '.join(_DEFAULT_LEVELS)}, with or without :level")
+        codec = cls(name, int(level) if level else _DEFAULT_LEVELS[name])
+        if codec.level > _MAX_LEVELS[name]:
+            raise SourceError(f"codec {text!r}: the highest level of {name} is {_MAX_LEVELS[name]}")
+        return codec
+
+    def __str__(self) -> str:
+        return self.name if self.name == "none" else f"{self.name}:{self.level}"
+
+    @cached_property
+    def _compressor(self) -> Any:
+        match self.name:
+            case "none":
+                return None
+            case "zstd":
+                return Zstd(level=self.level)
+            case name:
+                return Blosc(cname=name.removeprefix("blosc-"), clevel=self.level, shuffle=Blosc.SHUFFLE)
+
+    def encode(self, chunk: np.ndarray) -> bytes:
+        """Compressed bytes of a C-contiguous array."""
+        return chunk.tobytes() if self._compressor is None else bytes(self._compressor.encode(chunk))
+
+    def decode(self, data: bytes | memoryview, out: np.ndarray) -> None:
+        """Decompress straight into a C-contiguous array; raises RuntimeError or ValueError where it cannot."""
+        if self._compressor is not None:
+            self._compressor.decode(data, out)
+        elif len(data) == out.nbytes:
+            out.reshape(-1).view(np.uint8)[:] = np.frombuffer(data, np.uint8)
+        else:
+            raise ValueError(f"{len(data)} bytes where {out.nbytes} belong")
+
+    def to_zarr_json(self, itemsize: int) -> list[dict[str, Any]]:
+        """Entries for the codec chain of an array's metadata."""
+        match self.name:
+            case "none":
+                return []
+            case "zstd":
+                return [{"name": "zstd", "configuration": {"level": self.level, "checksum": False}}]
+            case name:
+                configuration = {
+                    "typesize": itemsize,
+                    "cname": name.removeprefix("blosc-"),
+                    "clevel": self.level,
+                    "shuffle": "shuffle",
+                    "blocksize": 0,
+                }
+                return [{"name": "blosc", "configuration": configuration}]
+
+    @classmethod
+    def from_zarr_json(cls, entries: list[Mapping[str, Any]]) -> Codec:
+        """The codec that wrote such a chain; raises StoreError for chains that this library does not write."""
+        match entries:
+            case []:
+                return cls("none", 0)
+            case [{"name": "zstd", "configuration": {"level": int(level)}}]:
+                return cls("zstd", level)
+            case [{"name": "blosc", "configuration": {"cname": ("lz4" | "zstd") as cname, "clevel": int(level)}}]:
+                return cls(f"blosc-{cname}", level)
+        raise StoreError(f"compressor {entries} is none that this library writes; read the array with zarr-python")
+
+
+# Measured on shuffled RANS fields, one core (`python -m benchmarks.codecs`, table in docs/format.md): lz4 decodes four
+# times as fast as zstd, zstd stores a tenth less. Training reads more often than it stores.
+DEFAULT_CODEC = "blosc-lz4"
+
+
+@dataclass(frozen=True)
+class ArrayLayout:
+    """Where the points of one array lie.
+
+    Attributes:
+        n_points: points of the sample in this domain.
+        dim: components per point.
+        chunk_points: points in a chunk; the last chunk is padded with zeros to this size.
+        shard_points: points in a shard, a multiple of ``chunk_points``.
+        dtype: stored NumPy dtype, little-endian.
+        codec: compressor of each chunk.
+        checksum: whether each chunk ends with its crc32c.
+    """
+
+    n_points: int
+    dim: int
+    chunk_points: int
+    shard_points: int
+    dtype: str
+    codec: Codec
+    checksum: bool = True
+
+    @property
+    def n_chunks(self) -> int:
+        """Chunks of the array, the ragged last one included."""
+        return -(-self.n_points // self.chunk_points)
+
+    @property
+    def chunks_per_shard(self) -> int:
+        """Entries in a shard's index."""
+        return self.shard_points // self.chunk_points
+
+    @property
+    def n_shards(self) -> int:
+        """Objects that hold the array."""
+        return -(-self.n_chunks // self.chunks_per_shard)
+
+    @property
+    def index_bytes(self) -> int:
+        """Size of the index at the end of each shard."""
+        return 16 * self.chunks_per_shard + _CRC_BYTES
+
+    def shard_key(self, shard: int) -> str:
+        """Object name of a shard below the array's path."""
+        return f"c/{shard}/0"
+
+    def to_zarr_json(self) -> dict[str, Any]:
+        """The array's ``zarr.json``."""
+        endian = {"name": "bytes", "configuration": {"endian": "little"}}
+        crc32c = {"name": "crc32c"}
+        compressors = self.codec.to_zarr_json(np.dtype(self.dtype).itemsize)
+        sharding = {
+            "chunk_shape": [self.chunk_points, self.dim],
+            "codecs": [endian, *compressors, *([crc32c] if self.checksum else [])],
+            "index_codecs": [endian, crc32c],
+            "index_location": "end",
+        }
+        return {
+            "shape": [self.n_points, self.dim],
+            "data_type": self.dtype,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [self.shard_points, self.dim]}},
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+            "fill_value": 0.0,
+            "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
+            "attributes": {},
+            "zarr_format": 3,
+            "node_type": "array",
+            "storage_transformers": [],
+        }
+
+    @classmethod
+    def from_zarr_json(cls, metadata: Mapping[str, Any]) -> ArrayLayout:
+        """The layout that an array's ``zarr.json`` describes; raises StoreError if this library does not write such."""
+        try:
+            n_points, dim = metadata["shape"]
+            shard_points, shard_dim = metadata["chunk_grid"]["configuration"]["chunk_shape"]
+            (sharding,) = metadata["codecs"]
+            configuration = sharding["configuration"]
+            chunk_points, chunk_dim = configuration["chunk_shape"]
+            endian, *compressors = configuration["codecs"]
+            checksum = bool(compressors) and compressors[-1]["name"] == "crc32c"
+            plain = (
+                sharding["name"] == "sharding_indexed"
+                and configuration.get("index_location", "end") == "end"
+                and endian == {"name": "bytes", "configuration": {"endian": "little"}}
+                and [codec["name"] for codec in configuration["index_codecs"]] == ["bytes", "crc32c"]
+                and metadata["chunk_key_encoding"] == {"name": "default", "configuration": {"separator": "/"}}
+                and metadata["data_type"] in VALUE_DTYPES
+                and dim == shard_dim == chunk_dim
+                and min(n_points, dim, chunk_points) > 0
+                and shard_points % chunk_points == 0
+            )
+            codec = Codec.from_zarr_json(compressors[:-1] if checksum else compressors)
+        except (KeyError, TypeError, ValueError) as error:
+            raise StoreError(f"array metadata is incomplete or not sharded: {error!r}") from error
+        if not plain:
+            raise StoreError("array layout is none that this library writes; read the array with zarr-python")
+        return cls(n_points, dim, chunk_points, shard_points, metadata["data_type"], codec, checksum)
+
+
+def group_zarr_json(attributes: Mapping[str, Any], arrays: Mapping[str, ArrayLayout]) -> dict[str, Any]:
+    """A sample group's ``zarr.json``, with the metadata of all that lies below it inlined.
+
+    Args:
+        attributes: the group's attributes.
+        arrays: layout by array name ("surface/position").
+    """
+    below: dict[str, Any] = {name.partition("/")[0]: EMPTY_GROUP for name in arrays}
+    below |= {name: layout.to_zarr_json() for name, layout in arrays.items()}
+    return {
+        "attributes": dict(attributes),
+        "zarr_format": 3,
+        "node_type": "group",
+        "consolidated_metadata": {"kind": "inline", "must_understand": False, "metadata": dict(sorted(below.items()))},
+    }
+
+
+EMPTY_GROUP: dict[str, Any] = {"attributes": {}, "zarr_format": 3, "node_type": "group"}
+
+
+def group_arrays(group: Mapping[str, Any]) -> dict[str, ArrayLayout]:
+    """Layout by array name, from a sample group's ``zarr.json``."""
+    below = group["consolidated_metadata"]["metadata"]
+    return {
+        name: ArrayLayout.from_zarr_json(metadata)
+        for name, metadata in below.items()
+        if metadata["node_type"] == "array"
+    }
+
+
+def encode_chunk(layout: ArrayLayout, points: np.ndarray) -> bytes:
+    """Bytes of one chunk from up to ``chunk_points`` rows of the stored dtype; missing rows become zeros."""
+    if len(points) < layout.chunk_points:
+        padded = np.zeros((layout.chunk_points, layout.dim), layout.dtype)
+        padded[: len(points)] = points
+        points = padded
+    data = layout.codec.encode(np.ascontiguousarray(points))
+    return data + _crc32c(data) if layout.checksum else data
+
+
+def encode_shard(layout: ArrayLayout, chunks: Iterable[np.ndarray]) -> bytearray:
+    """One shard object from the rows of its chunks, in order.
+
+    Memory: the shard as encoded, and one chunk.
+    """
+    shard = bytearray()
+    index = np.full((layout.chunks_per_shard, 2), _ABSENT, "<u8")
+    for number, points in enumerate(chunks):
+        data = encode_chunk(layout, points)
+        index[number] = len(shard), len(data)
+        shard += data
+    packed = index.tobytes()
+    shard += packed + _crc32c(packed)
+    return shard
+
+
+def decode_shard_index(layout: ArrayLayout, tail: bytes) -> np.ndarray:
+    """Byte ranges of a shard's chunks from the last ``index_bytes`` of the object.
+
+    Returns:
+        (chunks_per_shard, 2) uint64: offset and length; both 2**64 - 1 for a chunk that is not there.
+
+    Raises:
+        CorruptChunkError: the index is cut off or its checksum does not match.
+    """
+    packed, checksum = tail[:-_CRC_BYTES], tail[-_CRC_BYTES:]
+    if len(tail) != layout.index_bytes or _crc32c(packed) != checksum:
+        raise CorruptChunkError("shard index: checksum mismatch")
+    return np.frombuffer(packed, "<u8").reshape(-1, 2)
+
+
+def decode_chunk(layout: ArrayLayout, data: bytes) -> np.ndarray:
+    """Rows of one chunk, (chunk_points, dim) in the stored dtype, padding included.
+
+    Raises:
+        CorruptChunkError: the checksum does not match or the bytes do not decode.
+    """
+    if layout.checksum:
+        data, checksum = data[:-_CRC_BYTES], data[-_CRC_BYTES:]
+        if _crc32c(data) != checksum:
+            raise CorruptChunkError("checksum mismatch")
+    points = np.empty((layout.chunk_points, layout.dim), np.dtype(layout.dtype).newbyteorder("<"))
+    try:
+        layout.codec.decode(data, points)
+    except (RuntimeError, ValueError) as error:
+        raise CorruptChunkError(f"cannot be decoded: {error}") from error
+    return points
+
+
+def _crc32c(data: bytes) -> bytes:
+    return int(google_crc32c.value(data)).to_bytes(_CRC_BYTES, "little")

@@ -1,0 +1,147 @@
+"""Somebody else's dataset object as a source: anything with a ``filemap``, a ``_load`` and sample ids."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from zarr_core.errors import SampleError, SourceError
+from zarr_core.names import PARAMETER_ATTRIBUTES, check_sample_id
+from zarr_core.sources.description import SourceDescription, describe_filemap
+from zarr_core.sources.sample import FileInfo, SourceSample
+
+if TYPE_CHECKING:
+    import torch
+
+
+class AeroDataset(Protocol):
+    """What this library asks of a dataset of another framework.
+
+    Sample ids come from ``sample_ids`` or ``design_ids`` (whole numbers stand for ``run_<number>``).
+    """
+
+    filemap: Any
+
+    def _load(self, idx: int, filename: str) -> torch.Tensor: ...
+
+
+class AeroSource:
+    """Samples of a dataset object; they are read through its own ``_load``, so its layout on disk is its own affair.
+
+    Where the object tells a sample's folder (``sample_info(idx)["sample_uri"]``), files are fingerprinted by size and
+    time; elsewhere by their content, which reads them.
+
+    Args:
+        datasets: the objects by the split that each was opened with; "" for one that has no splits.
+
+    Raises:
+        SourceError: an object has no file map, no ``_load`` or no sample ids.
+    """
+
+    def __init__(self, datasets: Mapping[str, AeroDataset]) -> None:
+        self._splits: dict[str, list[str]] = {}
+        self._where: dict[str, tuple[AeroDataset, int]] = {}
+        for split, dataset in datasets.items():
+            name = type(dataset).__name__
+            if not callable(getattr(dataset, "_load", None)) or getattr(dataset, "filemap", None) is None:
+                raise SourceError(f"{name} cannot be converted: it needs a filemap and a _load(idx, filename)")
+            self._name = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
+            self._description = describe_filemap(name, dataset.filemap)
+            self._splits[split] = _sample_ids(dataset)
+            self._where |= {sample_id: (dataset, index) for index, sample_id in enumerate(self._splits[split])}
+
+    @property
+    def description(self) -> SourceDescription:
+        """Fields of the dataset."""
+        return self._description
+
+    @property
+    def url(self) -> str:
+        """The dataset's class."""
+        return self._name
+
+    def discover(self, sample_ids: Collection[str] | None = None) -> dict[str, SourceSample]:
+        """Every sample that the object lists (of those asked for), by id."""
+        wanted = self._where.keys() if sample_ids is None else set(sample_ids)
+        return {sample_id: self._sample(sample_id) for sample_id in self._where if sample_id in wanted}
+
+    def load(self, sample: SourceSample, canonical: str) -> torch.Tensor:
+        """The tensor of one point field, as the object loads it; raises SampleError."""
+        import torch
+
+        tensor = self._call(sample.sample_id, canonical, self.description.fields[canonical].filename)
+        if not isinstance(tensor, torch.Tensor):
+            raise SampleError(sample.sample_id, canonical, f"_load returned a {type(tensor).__name__}, not a tensor")
+        return tensor
+
+    def load_parameters(self, sample: SourceSample) -> dict[str, Any]:
+        """The sample's ``design_parameters``, if the file map names them; raises SampleError."""
+        from zarr_core.sources.tensors import scalars
+
+        parameters: dict[str, Any] = {}
+        for attribute in PARAMETER_ATTRIBUTES & self.description.files.keys():
+            try:
+                data = self._call(sample.sample_id, attribute, self.description.files[attribute])
+                parameters |= scalars(data, attribute)
+            except ValueError as error:
+                raise SampleError(sample.sample_id, attribute, str(error)) from error
+        return parameters
+
+    def is_unchanged(self, sample: SourceSample) -> bool:
+        """Whether the sample's files are still those that :meth:`discover` saw."""
+        return not sample.folder or self._sample(sample.sample_id) == sample
+
+    def splits(self, sample_ids: Collection[str]) -> dict[str, list[str]]:
+        """Samples by the split that their object was opened with."""
+        return {split: ids for split, ids in self._splits.items() if split}
+
+    def excluded(self) -> set[str]:
+        """None: the object does not list what it leaves out."""
+        return set()
+
+    def split_documents(self) -> dict[str, str]:
+        """None."""
+        return {}
+
+    def _call(self, sample_id: str, field: str, filename: str) -> Any:
+        dataset, index = self._where[sample_id]
+        try:
+            return dataset._load(idx=index, filename=filename)
+        except Exception as error:  # whatever somebody else's loader raises is this one sample's problem
+            raise SampleError(sample_id, field, f"{filename}: {type(error).__name__}: {error}") from error
+
+    def _sample(self, sample_id: str) -> SourceSample:
+        folder = self._folder(sample_id)
+        files = {}
+        for canonical, file in self.description.fields.items():
+            path = folder / file.filename if folder else None
+            if path and path.is_file():
+                stat = path.stat()
+                files[canonical] = FileInfo(file.filename, stat.st_size, str(stat.st_mtime))
+            else:
+                files[canonical] = self._fingerprint_content(sample_id, canonical, file.filename)
+        return SourceSample(sample_id, str(folder or ""), files)
+
+    def _fingerprint_content(self, sample_id: str, canonical: str, filename: str) -> FileInfo:
+        try:
+            values = self._call(sample_id, canonical, filename).contiguous().numpy()
+        except SampleError:
+            # The conversion will meet it again and say so.
+            return FileInfo(filename, 0, "unreadable")
+        return FileInfo(filename, values.nbytes, hashlib.sha256(values.data).hexdigest()[:16])
+
+    def _folder(self, sample_id: str) -> Path | None:
+        dataset, index = self._where[sample_id]
+        sample_info = getattr(dataset, "sample_info", None)
+        uri = sample_info(index).get("sample_uri") if callable(sample_info) else None
+        return Path(uri) if uri else None
+
+
+def _sample_ids(dataset: AeroDataset) -> list[str]:
+    for attribute in ("sample_ids", "design_ids"):
+        ids: Sequence[object] | None = getattr(dataset, attribute, None)
+        if ids is not None:
+            return [check_sample_id(f"run_{i}" if isinstance(i, int) else str(i)) for i in ids]
+    raise SourceError(f"{type(dataset).__name__} has neither sample_ids nor design_ids")

@@ -1,0 +1,103 @@
+"""Reading ``.pt`` files: tensors only, never code, from a disk or straight from an object store."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import Any
+
+import torch
+
+# Objects up to this size are fetched whole, in one request; larger ones in pieces of this size, so that a tensor and
+# one piece are all that is ever held.
+_PIECE_BYTES = 32 * 2**20
+
+
+class RemoteFile(io.RawIOBase):
+    """A seekable view of an object on an fsspec filesystem that fetches what is read, in large pieces."""
+
+    def __init__(self, filesystem: Any, path: str, size: int) -> None:
+        self._filesystem, self._path, self._size, self._position = filesystem, path, size, 0
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def seekable(self) -> bool:
+        """Always."""
+        return True
+
+    def tell(self) -> int:
+        """Current offset in bytes."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move; nothing is fetched."""
+        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill the buffer from the current offset."""
+        target = memoryview(buffer).cast("B")[: max(self._size - self._position, 0)]
+        for start in range(0, len(target), _PIECE_BYTES):
+            piece = target[start : start + _PIECE_BYTES]
+            begin = self._position + start
+            piece[:] = self._filesystem.cat_file(self._path, start=begin, end=begin + len(piece))
+        self._position += len(target)
+        return len(target)
+
+
+def load_pt(filesystem: Any, path: str, size: int) -> Any:
+    """What a ``.pt`` file holds, with ``weights_only=True``.
+
+    Raises:
+        ValueError: the file is truncated, is not a torch file, or holds more than tensors and plain containers; the
+            message says which.
+    """
+    file: Any
+    if "file" in filesystem.protocol:
+        file = path
+    elif size <= _PIECE_BYTES:
+        file = io.BytesIO(filesystem.cat_file(path))
+    else:
+        file = RemoteFile(filesystem, path, size)
+    try:
+        return torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        if "GLOBAL" in str(error) or "Unsupported" in str(error):
+            raise ValueError("refused: holds more than tensors, and loading it could run code") from error
+        raise ValueError("truncated or not a torch file") from error
+    except (RuntimeError, EOFError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        reason = (str(error).splitlines() or [repr(error)])[0]
+        raise ValueError(f"truncated or not a torch file: {reason}") from error
+
+
+def load_point_tensor(filesystem: Any, path: str, size: int) -> torch.Tensor:
+    """The tensor of a ``.pt`` file that holds one, raises ValueError as :func:`load_pt` does."""
+    tensor = load_pt(filesystem, path, size)
+    if not isinstance(tensor, torch.Tensor):
+        raise ValueError(f"holds a {type(tensor).__name__} where one tensor belongs")
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        raise ValueError("holds a sparse or quantised tensor where a dense one belongs")
+    if tensor.numel() * tensor.element_size() > size:
+        # Strides of zero or compressed records: a few bytes that would unfold to any amount of memory.
+        raise ValueError(f"claims {tensor.numel()} values, more than its {size} bytes can hold")
+    return tensor
+
+
+def scalars(data: Any, where: str) -> dict[str, Any]:
+    """A flat dict of plain numbers and strings from a dict of scalars (one-element tensors included).
+
+    Raises:
+        ValueError: it is no dict, or an entry is not a scalar.
+    """
+    if not isinstance(data, dict):
+        raise ValueError(f"{where} holds a {type(data).__name__} where a dict of scalars belongs")
+    plain = {}
+    for key, value in data.items():
+        if isinstance(value, torch.Tensor) and value.numel() == 1:
+            value = value.item()
+        if not isinstance(value, int | float | str | bool | None):
+            raise ValueError(f"{where}: {key!r} is not a scalar")
+        plain[str(key)] = value
+    return plain

@@ -1,0 +1,195 @@
+"""Samples as folders of ``.pt`` files below a root, on any fsspec location."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections import defaultdict
+from collections.abc import Collection
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from fsspec.core import url_to_fs
+
+from zarr_core.errors import SampleError, SourceError
+from zarr_core.names import check_sample_id
+from zarr_core.sources.description import SourceDescription, resolve_kind
+from zarr_core.sources.sample import FileInfo, SourceSample
+from zarr_core.storage import redact_url
+
+if TYPE_CHECKING:
+    import torch
+
+logger = logging.getLogger(__name__)
+
+
+class SampleTree:
+    """A dataset as published: one folder a sample, one ``.pt`` file a field.
+
+    Args:
+        kind: a description or whatever :func:`resolve_kind` takes.
+        root: local folder or fsspec URL; with or without the description's subfolder.
+
+    Raises:
+        SourceError: the root cannot be reached or is not a folder.
+    """
+
+    def __init__(self, kind: str | SourceDescription | object, root: str | os.PathLike[str]) -> None:
+        self._description = resolve_kind(kind)
+        self._root = os.fspath(root)
+        try:
+            self._filesystem, location = url_to_fs(self._root)
+        except (ImportError, ValueError) as error:
+            raise SourceError(f"{self.url}: {error}") from error
+        self._location: str = location.rstrip("/")
+        if self._filesystem.isfile(self._location):
+            raise SourceError(f"{self.url} is a file; expected the folder of the samples")
+
+    def __reduce__(self) -> tuple[type[SampleTree], tuple[SourceDescription, str]]:
+        # Filesystems hold sockets and event loops; another process opens its own.
+        return type(self), (self._description, self._root)
+
+    @property
+    def description(self) -> SourceDescription:
+        """Fields and splits of the dataset."""
+        return self._description
+
+    @property
+    def url(self) -> str:
+        """The root as it may be printed."""
+        return redact_url(self._root)
+
+    def discover(self, sample_ids: Collection[str] | None = None) -> dict[str, SourceSample]:
+        """Every sample that is there now (of those asked for), by id, from one listing of the location.
+
+        A folder counts as a sample when its name fits the description and it holds at least one of the field files.
+
+        Raises:
+            SourceError: the location cannot be listed.
+        """
+        wanted = None if sample_ids is None else set(sample_ids)
+        samples, unusable = {}, []
+        for folder, files in sorted(self._list().items()):
+            sample_id = folder.removeprefix(f"{self._description.subfolder}/")
+            if not _matches(sample_id, self._description.samples) or (wanted is not None and sample_id not in wanted):
+                continue
+            found = {c: files[f.filename] for c, f in self._description.fields.items() if f.filename in files}
+            if not found:
+                continue
+            try:
+                check_sample_id(sample_id)
+            except SourceError:
+                unusable.append(folder)
+                continue
+            samples[sample_id] = SourceSample(
+                sample_id,
+                folder,
+                found,
+                tuple(files[name] for name in self._description.parameter_files if name in files),
+                tuple(f.filename for c, f in self._description.fields.items() if c not in found),
+            )
+        if unusable:
+            logger.warning(
+                "%s: left out %d folders whose names cannot be sample ids: %s", self.url, len(unusable), unusable[:5]
+            )
+        return samples
+
+    def load(self, sample: SourceSample, canonical: str) -> torch.Tensor:
+        """The tensor of one point field as its file holds it.
+
+        Raises:
+            SampleError: the file is missing, unreadable, or holds something else.
+        """
+        from zarr_core.sources.tensors import load_point_tensor
+
+        info = sample.files[canonical]
+        try:
+            return load_point_tensor(self._filesystem, self._path(sample, info), info.size)
+        except FileNotFoundError as error:
+            raise SampleError(sample.sample_id, canonical, f"{info.name} vanished while it was converted") from error
+        except ValueError as error:
+            reason = f"{info.name}: {error}"
+            raise SampleError(sample.sample_id, canonical, reason, "repair or upload the file again") from error
+
+    def load_parameters(self, sample: SourceSample) -> dict[str, Any]:
+        """Scalars of the sample as a whole, from its parameter files; raises SampleError."""
+        from zarr_core.sources.tensors import load_pt, scalars
+
+        parameters: dict[str, Any] = {}
+        for info in sample.parameter_files:
+            path = self._path(sample, info)
+            try:
+                if info.name.endswith(".json"):
+                    parameters |= scalars(json.loads(self._filesystem.cat_file(path)), info.name)
+                else:
+                    parameters |= scalars(load_pt(self._filesystem, path, info.size), info.name)
+            except ValueError as error:
+                raise SampleError(sample.sample_id, "", f"{info.name}: {error}", "repair or remove the file") from error
+        return parameters
+
+    def is_unchanged(self, sample: SourceSample) -> bool:
+        """Whether the sample's files are still those that :meth:`discover` saw."""
+        folder = f"{self._location}/{sample.folder}"
+        self._filesystem.invalidate_cache(folder)
+        now = {_file_info(info) for info in self._filesystem.ls(folder, detail=True)}
+        return now.issuperset((*sample.files.values(), *sample.parameter_files))
+
+    def splits(self, sample_ids: Collection[str]) -> dict[str, list[str]]:
+        """Sample ids by split; raises SourceError where a split file lists what cannot be an id."""
+        return self._description.assign_splits(sample_ids, self._read_text)
+
+    def excluded(self) -> set[str]:
+        """Ids that the blacklists beside the samples name."""
+        return self._description.excluded_ids(self._read_text)
+
+    def split_documents(self) -> dict[str, str]:
+        """Split files and blacklists beside the samples, by name, for the store to carry along."""
+        names = [*self._description.blacklists]
+        if self._description.splits.rule == "files":
+            rule = self._description.splits
+            names += [rule.filename.format(split=split) for split in rule.names]
+        found = {name: self._read_text(name) for name in names}
+        return {name: text for name, text in found.items() if text is not None}
+
+    def _list(self) -> dict[str, dict[str, FileInfo]]:
+        """Files by folder below the root."""
+        self._filesystem.invalidate_cache()
+        try:
+            listing = self._filesystem.find(self._location, detail=True)
+        except (OSError, PermissionError) as error:
+            raise SourceError(f"{self.url} cannot be listed: {error}") from error
+        folders: dict[str, dict[str, FileInfo]] = defaultdict(dict)
+        for path, info in listing.items():
+            folder, _, name = path[len(self._location) + 1 :].rpartition("/")
+            folders[folder][name] = _file_info(info)
+        return folders
+
+    def _path(self, sample: SourceSample, info: FileInfo) -> str:
+        return f"{self._location}/{sample.folder}/{info.name}"
+
+    def _read_text(self, name: str) -> str | None:
+        """A file at the root, or in the subfolder of the samples."""
+        for folder in ("", f"{self._description.subfolder}/" if self._description.subfolder else ""):
+            try:
+                return str(self._filesystem.cat_file(f"{self._location}/{folder}{name}").decode())
+            except FileNotFoundError:
+                continue
+            except UnicodeDecodeError as error:
+                raise SourceError(f"{self.url}/{name} is not text: {error}") from error
+        return None
+
+
+def _matches(sample_id: str, pattern: str) -> bool:
+    """Whether each folder of the id fits its part of the pattern; ``*`` does not cross folders or match hidden ones."""
+    parts, patterns = sample_id.split("/"), pattern.split("/")
+    return len(parts) == len(patterns) and all(
+        fnmatchcase(part, p) and not part.startswith(".") for part, p in zip(parts, patterns, strict=True)
+    )
+
+
+def _file_info(info: dict[str, Any]) -> FileInfo:
+    """A file from its entry in a listing; its version is the first of these that the location reports."""
+    versions = (info.get(key) for key in ("ETag", "etag", "mtime", "LastModified", "timeModified", "created"))
+    version = next((str(v) for v in versions if v), "")
+    return FileInfo(info["name"].rpartition("/")[2], int(info["size"] or 0), version.strip('"'))

@@ -1,0 +1,285 @@
+"""The ground floor: bytes below one root, on a local disk or on any fsspec location.
+
+Readers and writers of the library meet a store only through :class:`Storage` (whole objects, byte ranges, and the one
+compare-and-swap that a commit needs) or through a Zarr store (``zarr_core.stores``). Credentials and endpoints come
+from the environment or from fsspec's own configuration (``AWS_*``, ``OCIFS_*``, ``FSSPEC_*``, ``~/.config/fsspec``),
+never from arguments, so that they end up in no manifest, log or pickle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import re
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from filelock import FileLock
+from fsspec.core import url_to_fs
+
+from zarr_core.errors import CommitConflict, StoreError
+from zarr_core.names import check_relative_path
+
+Bytes = bytes | bytearray | memoryview
+
+_MEMORY_LOCK = threading.Lock()
+
+
+def redact_url(url: str) -> str:
+    """The URL without user name and password, for messages."""
+    return re.sub(r"://[^/@]*:[^/@]*@", "://", url)
+
+
+def is_local(url: str) -> bool:
+    """Whether the location is a path on this machine."""
+    return "://" not in url or url.startswith(("file://", "local://"))
+
+
+class Storage:
+    """Objects below one root, each written whole.
+
+    Args:
+        root: a local path or any fsspec URL ("s3://bucket/prefix", "oci://bucket@namespace/prefix", "memory://x").
+
+    Raises:
+        StoreError: the root is a file, or no filesystem is installed for the URL.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = os.fspath(root)
+        try:
+            self.fs, location = url_to_fs(self.root)
+        except (ImportError, ValueError) as error:
+            raise StoreError(f"{self.url}: {error}") from error
+        self.location: str = location.rstrip("/")
+        self._local = is_local(self.root)
+        if self._local and Path(self.location).is_file():
+            raise StoreError(f"{self.url} is a file; a store root must be a folder or a URL prefix")
+
+    def __reduce__(self) -> tuple[type[Storage], tuple[str]]:
+        # Filesystems hold sockets and event loops; another process opens its own.
+        return type(self), (self.root,)
+
+    @property
+    def url(self) -> str:
+        """The root as it may be printed."""
+        return redact_url(self.root)
+
+    def path(self, name: str) -> str:
+        """Full path of an object in its filesystem; refuses names that leave the root."""
+        return f"{self.location}/{check_relative_path(name)}"
+
+    def read(self, name: str, start: int | None = None, stop: int | None = None) -> bytes:
+        """Bytes ``[start, stop)`` of an object; raises FileNotFoundError."""
+        if not self._local:
+            return bytes(self.fs.cat_file(self.path(name), start=start, end=stop))
+        with Path(self.path(name)).open("rb") as file:
+            file.seek(start or 0)
+            return file.read() if stop is None else file.read(stop - (start or 0))
+
+    def exists(self, name: str) -> bool:
+        """Whether the object is there now (no cached listing is asked)."""
+        try:
+            self.size(name)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def size(self, name: str) -> int:
+        """Bytes of the object; raises FileNotFoundError."""
+        if self._local:
+            return Path(self.path(name)).stat().st_size
+        self.fs.invalidate_cache(self.fs._parent(self.path(name)))
+        return int(self.fs.info(self.path(name))["size"])
+
+    def list(self, prefix: str = "") -> dict[str, int]:
+        """Name (relative to the root) and size of every object below a prefix."""
+        top = self.path(prefix) if prefix else self.location
+        self.fs.invalidate_cache()
+        found = self.fs.find(top, detail=True)
+        return {path[len(self.location) + 1 :]: int(info["size"]) for path, info in sorted(found.items())}
+
+    def write(self, name: str, data: Bytes) -> None:
+        """Write an object whole: it appears complete or not at all, and replaces what was there.
+
+        A power cut may still lose it until :meth:`sync`.
+        """
+        if self._local:
+            with _replacing(Path(self.path(name))) as temporary:
+                temporary.write_bytes(data)
+        else:
+            self.fs.pipe_file(self.path(name), data if self._takes_buffers else bytes(data))
+
+    def sync(self) -> None:
+        """Return when all that was written is on stable storage (object stores promise that at once)."""
+        if self._local:
+            os.sync()
+
+    def read_versioned(self, name: str) -> tuple[bytes, str]:
+        """Content and version of an object; the version is what :meth:`replace` compares."""
+        if self._digest_is_version:
+            data = self.read(name)
+            return data, _digest(data)
+        while True:
+            before = self._etag(name)
+            data = self.read(name)
+            if self._etag(name) == before:
+                return data, before
+
+    def create(self, name: str, data: Bytes) -> bool:
+        """Write an object only if none is there; False where one is."""
+        try:
+            if self._local:
+                _create_file(Path(self.path(name)), data)
+            else:
+                self.replace(name, data, version=None)
+        except (CommitConflict, FileExistsError):
+            return False
+        return True
+
+    def replace(self, name: str, data: Bytes, version: str | None) -> None:
+        """Compare and swap: write only if the object still has ``version`` (None: only if there is none).
+
+        Raises:
+            CommitConflict: it has been written meanwhile.
+            StoreError: this kind of location cannot do it safely.
+        """
+        conflict = CommitConflict(f"{self.url}/{name} was written by somebody else")
+        if self._local:
+            target = Path(self.path(name))
+            _made(target.parent)
+            with FileLock(f"{target}.lock"):
+                if _digest_of_file(target) != version:
+                    raise conflict
+                with _replacing(target) as temporary:
+                    _write_durably(temporary, data)
+                _sync_folder(target.parent)
+        elif self._protocol == "memory":
+            with _MEMORY_LOCK:
+                current = _digest(self.read(name)) if self.exists(name) else None
+                if current != version:
+                    raise conflict
+                self.fs.pipe_file(self.path(name), bytes(data))
+        else:
+            condition = self._condition(version)
+            try:
+                self.fs.pipe_file(self.path(name), bytes(data), **condition)
+            except (OSError, FileExistsError) as error:
+                if _is_failed_precondition(error):
+                    raise conflict from error
+                raise
+
+    @property
+    def _protocol(self) -> str:
+        protocol = self.fs.protocol
+        return protocol if isinstance(protocol, str) else protocol[0]
+
+    @property
+    def _takes_buffers(self) -> bool:
+        """Whether uploads accept a bytearray as it is; others need a copy as bytes."""
+        return self._protocol in ("s3", "s3a")
+
+    @property
+    def _digest_is_version(self) -> bool:
+        return self._local or self._protocol == "memory"
+
+    def _etag(self, name: str) -> str:
+        self.fs.invalidate_cache(self.fs._parent(self.path(name)))
+        info = self.fs.info(self.path(name))
+        tag = info.get("ETag") or info.get("etag")
+        if not tag:
+            raise StoreError(f"{self.url}: this location reports no etag, so commits to it would not be safe")
+        return str(tag)
+
+    def _condition(self, version: str | None) -> dict[str, str]:
+        """The conditional-write arguments that this filesystem passes on to its service."""
+        match self._protocol:
+            case "s3" | "s3a":
+                return {"IfNoneMatch": "*"} if version is None else {"IfMatch": version}
+            case "oci":
+                return {"if_none_match": "*"} if version is None else {"if_match": version}
+            case other:
+                raise StoreError(
+                    f"{self.url}: no compare-and-swap is known for {other!r} locations, so commits to it would not "
+                    "be safe; write the store to a local path, s3:// or oci:// and copy it"
+                )
+
+
+def _digest(data: Bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _digest_of_file(path: Path) -> str | None:
+    try:
+        return _digest(path.read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+@contextlib.contextmanager
+def _replacing(target: Path) -> Iterator[Path]:
+    """A temporary path beside the target that becomes it at the end, or vanishes on an error."""
+    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=_made(target.parent))
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        temporary.chmod(0o666 & ~_UMASK)
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _create_file(target: Path, data: Bytes) -> None:
+    """Write a file whole if none is there; raises FileExistsError. A link, unlike a rename, never replaces."""
+    with tempfile.TemporaryDirectory(prefix=".create.", dir=_made(target.parent)) as folder:
+        temporary = Path(folder) / target.name
+        _write_durably(temporary, data)
+        target.hardlink_to(temporary)
+    _sync_folder(target.parent)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _sync_folder(path: Path) -> None:
+    # A rename is on disk only when the folder is.
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _write_durably(path: Path, data: Bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _current_umask() -> int:
+    # The only portable way to read it is to set it; done once, at import, before threads exist.
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask
+
+
+_UMASK = _current_umask()
+
+
+def _is_failed_precondition(error: OSError) -> bool:
+    """Whether a service refused a conditional write because the condition did not hold."""
+    cause = error.__cause__
+    response = getattr(cause, "response", None)
+    if isinstance(response, dict):
+        return response.get("Error", {}).get("Code") in ("PreconditionFailed", "412", "ConditionalRequestConflict")
+    status = getattr(cause, "status", None)
+    return isinstance(error, FileExistsError) or status in (409, 412) or error.errno == errno.EINVAL

@@ -1,0 +1,309 @@
+"""One sample to one Zarr group: shuffled, chunked, sharded, checksummed, with what is worth knowing about it.
+
+Nothing is committed here: a group that no manifest names does not exist for readers, and ``zarr.json`` of the group is
+written last, so that a group that has one is whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from zarr_core.encoding import (
+    COORDS_DTYPE,
+    DEFAULT_CODEC,
+    EMPTY_GROUP,
+    VALUE_DTYPES,
+    ArrayLayout,
+    Codec,
+    encode_shard,
+    group_arrays,
+    group_zarr_json,
+)
+from zarr_core.errors import SampleError, SourceError
+from zarr_core.manifest import ArrayColumn, DomainGrid, DomainLayout, Quarantine, SampleEntry
+from zarr_core.moments import FieldMoments
+from zarr_core.names import FieldName, check_sample_id
+from zarr_core.shuffle import shuffle_permutation
+from zarr_core.sources.description import FieldFile
+from zarr_core.storage import Storage
+
+if TYPE_CHECKING:
+    import torch
+
+GROUP_FORMAT = 1
+ATTRIBUTES_KEY = "zarr_core"
+
+# Points that are gathered, rounded and summed at a time: enough to make NumPy's calls cheap, few enough for the cache.
+_BLOCK_POINTS = 65_536
+
+
+@dataclass(frozen=True)
+class ConversionSettings:
+    """How samples are written. Two samples written with equal settings from equal files are equal byte for byte.
+
+    Attributes:
+        chunk_points: points in a chunk; choose it close to the number of points that a training step draws.
+        shard_points: cap on the points in a shard, rounded down to whole chunks; None: one shard an array.
+        values_dtype: stored dtype of everything but positions, which are float32.
+        field_dtypes: stored dtype of single fields, by canonical name.
+        codec: compressor of the chunks, ``name`` or ``name:level``.
+        shuffle_seed: seed of the order of points.
+
+    Raises:
+        SourceError: a value makes no sense.
+    """
+
+    chunk_points: int = 16_384
+    shard_points: int | None = None
+    values_dtype: str = "float16"
+    field_dtypes: Mapping[str, str] = field(default_factory=dict)
+    codec: str = DEFAULT_CODEC
+    shuffle_seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.chunk_points < 1:
+            raise SourceError(f"chunk_points must be at least 1, not {self.chunk_points}")
+        if self.shard_points is not None and self.shard_points < self.chunk_points:
+            raise SourceError(f"shard_points {self.shard_points} is less than one chunk of {self.chunk_points} points")
+        for name, dtype in {"values_dtype": self.values_dtype, **self.field_dtypes}.items():
+            if dtype not in VALUE_DTYPES:
+                raise SourceError(f"{name}: dtype {dtype!r} cannot be stored; use one of {', '.join(VALUE_DTYPES)}")
+        # One spelling for one meaning, so that "zstd" and "zstd:3" do not look like different settings.
+        object.__setattr__(self, "codec", str(Codec.parse(self.codec)))
+        object.__setattr__(self, "field_dtypes", dict(sorted(self.field_dtypes.items())))
+
+    @cached_property
+    def digest(self) -> str:
+        """16 hex digits that differ where the settings would write other bytes."""
+        values = [getattr(self, name) for name in self.__dataclass_fields__]
+        return _digest([GROUP_FORMAT, *values])
+
+    def dtype_of(self, name: FieldName) -> str:
+        """Stored dtype of a field."""
+        return self.field_dtypes.get(name.canonical, COORDS_DTYPE if name.is_position else self.values_dtype)
+
+    def layout(self, name: FieldName, n_points: int, dim: int) -> ArrayLayout:
+        """Layout of an array of ``n_points`` rows."""
+        chunk_points = min(self.chunk_points, n_points)
+        chunks = -(-n_points // chunk_points)
+        if self.shard_points is not None:
+            chunks = min(chunks, self.shard_points // chunk_points)
+        codec = Codec.parse(self.codec)
+        return ArrayLayout(n_points, dim, chunk_points, chunks * chunk_points, self.dtype_of(name), codec)
+
+
+@dataclass(frozen=True)
+class WrittenSample:
+    """A finished group: its manifest entry, and the columns that it brings."""
+
+    entry: SampleEntry
+    domains: Mapping[str, DomainLayout]
+
+
+class ZarrStoreWriter:
+    """Writes sample groups below a store root. Light, picklable, safe to use from many processes at once.
+
+    Args:
+        root: the store, a local path or fsspec URL.
+        settings: how to write.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], settings: ConversionSettings | None = None) -> None:
+        self.storage = Storage(root)
+        self.settings = settings or ConversionSettings()
+
+    def relpath(self, sample_id: str, fingerprint: str) -> str:
+        """Where the group of a sample made from these source files belongs: the same on every try."""
+        outcome = _digest([GROUP_FORMAT, sample_id, fingerprint, self.settings.digest])
+        return f"samples/{check_sample_id(sample_id)}/{outcome}"
+
+    def write_sample(
+        self,
+        sample_id: str,
+        fields: Sequence[FieldFile],
+        load: Callable[[str], torch.Tensor],
+        *,
+        fingerprint: str,
+        source: Mapping[str, Any] | None = None,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> WrittenSample:
+        """Write one sample.
+
+        Memory: one source tensor, the permutation of its domain, one encoded shard and a few blocks of points.
+
+        Args:
+            sample_id: its id.
+            fields: the fields to write, each domain's position first.
+            load: the tensor of a field by canonical name, (n_points,) or (n_points, dim).
+            fingerprint: of the source files.
+            source: what ``verify`` needs to find them again.
+            parameters: scalars of the sample as a whole.
+
+        Raises:
+            SampleError: a field is empty, misaligned, too wide, not finite, or does not fit its stored dtype.
+        """
+        relpath = self.relpath(sample_id, fingerprint)
+        arrays: dict[str, ArrayLayout] = {}
+        moments: dict[str, Any] = {}
+        stored: dict[str, int] = {}
+        permutation, domain = np.empty(0, np.int64), ""
+        for file in fields:
+            name = file.field
+            values = _as_points(sample_id, name, load(name.canonical))
+            if name.domain != domain:
+                domain = name.domain
+                permutation = shuffle_permutation(self.settings.shuffle_seed, sample_id, domain, len(values))
+            if len(values) != len(permutation):
+                reason = f"{len(values)} points where {domain}_position has {len(permutation)}"
+                way_out = "every field of a domain must describe the same points in the same order"
+                raise SampleError(sample_id, name.canonical, reason, way_out)
+            layout = self.settings.layout(name, len(values), values.shape[1])
+            arrays[name.array_name] = layout
+            field_moments, size = self._write_array(sample_id, name, layout, values, permutation, relpath)
+            moments[name.canonical], stored[name.canonical] = field_moments.to_json(), size
+            del values
+        attributes = {
+            "format": GROUP_FORMAT,
+            "sample_id": sample_id,
+            "fingerprint": fingerprint,
+            "settings": self.settings.digest,
+            "shuffle_seed": self.settings.shuffle_seed,
+            "source": dict(source or {}),
+            "parameters": dict(parameters or {}),
+            "moments": moments,
+            "stored_bytes": stored,
+        }
+        group = group_zarr_json({ATTRIBUTES_KEY: attributes}, arrays)
+        for domain in sorted({name.partition("/")[0] for name in arrays}):
+            self._write_json(f"{relpath}/{domain}/zarr.json", EMPTY_GROUP)
+        for array_name, layout in arrays.items():
+            self._write_json(f"{relpath}/{array_name}/zarr.json", layout.to_zarr_json())
+        self._write_json(f"{relpath}/zarr.json", group)
+        return written_sample(relpath, group)
+
+    def write_quarantine(self, sample_id: str, fingerprint: str, error: SampleError) -> Quarantine:
+        """Record where the group would be why there is none, for whoever commits."""
+        quarantine = Quarantine(fingerprint, self.settings.digest, error.field, error.explanation)
+        record = {name: getattr(quarantine, name) for name in quarantine.__slots__}
+        self._write_json(f"{self.relpath(sample_id, fingerprint)}/quarantine.json", record)
+        return quarantine
+
+    def find(self, sample_id: str, fingerprint: str) -> WrittenSample | Quarantine | None:
+        """What an earlier try left behind: a whole group, a refusal, or nothing that can be used."""
+        relpath = self.relpath(sample_id, fingerprint)
+        try:
+            group = json.loads(self.storage.read(f"{relpath}/zarr.json"))
+            return written_sample(relpath, group) if self._is_whole(relpath, group) else None
+        except (FileNotFoundError, ValueError):
+            pass
+        try:
+            return Quarantine(**json.loads(self.storage.read(f"{relpath}/quarantine.json")))
+        except (FileNotFoundError, ValueError, TypeError):
+            return None
+
+    def _is_whole(self, relpath: str, group: Mapping[str, Any]) -> bool:
+        # zarr.json is written last, but a power cut may keep it and lose a shard that was written before.
+        sizes = self.storage.list(relpath)
+        stored = sum(size for name, size in sizes.items() if "/c/" in name[len(relpath) :])
+        return bool(stored == sum(group["attributes"][ATTRIBUTES_KEY]["stored_bytes"].values()))
+
+    def _write_array(
+        self,
+        sample_id: str,
+        name: FieldName,
+        layout: ArrayLayout,
+        values: torch.Tensor,
+        permutation: np.ndarray,
+        relpath: str,
+    ) -> tuple[FieldMoments, int]:
+        """Gather, round, encode and write one array; its moments and stored bytes."""
+        moments: FieldMoments | None = None
+        size = 0
+
+        def chunks(rows: np.ndarray) -> Iterator[np.ndarray]:
+            nonlocal moments
+            for points in _gather_blocks(values, rows, layout):
+                block = FieldMoments.of(points)
+                if not np.isfinite([block.min, block.max]).all():
+                    raise _not_finite(sample_id, name, layout, values)
+                moments = moments.merge(block) if moments else block
+                for start in range(0, len(points), layout.chunk_points):
+                    yield points[start : start + layout.chunk_points]
+
+        for shard in range(layout.n_shards):
+            rows = permutation[shard * layout.shard_points : (shard + 1) * layout.shard_points]
+            data = encode_shard(layout, chunks(rows))
+            self.storage.write(f"{relpath}/{name.array_name}/{layout.shard_key(shard)}", data)
+            size += len(data)
+        assert moments is not None
+        return moments, size
+
+    def _write_json(self, name: str, document: Mapping[str, Any]) -> None:
+        self.storage.write(name, (json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n").encode())
+
+
+def written_sample(relpath: str, group: Mapping[str, Any]) -> WrittenSample:
+    """The manifest's view of a finished group, from its ``zarr.json``."""
+    attributes = group["attributes"][ATTRIBUTES_KEY]
+    grids: dict[str, DomainGrid] = {}
+    columns: dict[str, dict[str, ArrayColumn]] = {}
+    for array_name, layout in group_arrays(group).items():
+        domain, _, name = array_name.partition("/")
+        canonical = FieldName(domain, name).canonical
+        grids[domain] = DomainGrid(layout.n_points, layout.chunk_points, layout.shard_points, layout.n_chunks)
+        columns.setdefault(domain, {})[canonical] = ArrayColumn(array_name, canonical, layout.dtype, layout.dim)
+    domains = {domain: DomainLayout(f"{domain}_position", arrays) for domain, arrays in columns.items()}
+    size = sum(attributes["stored_bytes"].values())
+    return WrittenSample(SampleEntry(relpath, grids, attributes["fingerprint"], attributes["settings"], size), domains)
+
+
+def _gather_blocks(values: torch.Tensor, rows: np.ndarray, layout: ArrayLayout) -> Iterator[np.ndarray]:
+    """The given source rows in order, in the stored dtype, in blocks of whole chunks."""
+    import torch
+
+    dtype = getattr(torch, layout.dtype)
+    block = max(_BLOCK_POINTS // layout.chunk_points, 1) * layout.chunk_points
+    for start in range(0, len(rows), block):
+        gathered = values.index_select(0, torch.from_numpy(rows[start : start + block]))
+        yield gathered.to(dtype).numpy()
+
+
+def _as_points(sample_id: str, name: FieldName, values: torch.Tensor) -> torch.Tensor:
+    """The tensor as (n_points, dim) real numbers, or a SampleError that says why it is none."""
+
+    def refuse(reason: str) -> SampleError:
+        return SampleError(sample_id, name.canonical, reason)
+
+    if values.is_complex() or values.dtype.itemsize < 1 or str(values.dtype) == "torch.bool":
+        raise refuse(f"holds {values.dtype} where real numbers belong")
+    if values.ndim not in (1, 2):
+        raise refuse(f"has shape {tuple(values.shape)} where (points,) or (points, components) belongs")
+    if values.numel() == 0:
+        raise refuse("holds no points")
+    points = values[:, None] if values.ndim == 1 else values
+    if name.dim is not None and points.shape[1] != name.dim:
+        raise refuse(f"has {points.shape[1]} components a point where {name.name} has {name.dim}")
+    return points
+
+
+def _not_finite(sample_id: str, name: FieldName, layout: ArrayLayout, values: torch.Tensor) -> SampleError:
+    """Why some stored values are not finite: the source's are not, or they do not fit the stored dtype."""
+    bad = int((~values.isfinite()).sum())
+    if bad:
+        reason = f"{bad} of {values.numel()} values are NaN or infinite"
+        return SampleError(sample_id, name.canonical, reason, "repair the source, or leave the sample out")
+    largest = float(values.abs().max())
+    reason = f"largest value {largest:.6g} does not fit {layout.dtype}, which ends at {np.finfo(layout.dtype).max:.6g}"
+    return SampleError(sample_id, name.canonical, reason, f"use --field-dtype {name.canonical}=float32")
+
+
+def _digest(values: list[Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
