@@ -41,9 +41,7 @@ def test_a_draw_is_t_different_points_in_few_chunks_and_pure(
 
 
 @given(n=st.integers(2, 300), c=st.integers(1, 100), t=st.integers(1, 299), phase_word=st.integers(0, 10**6))
-def test_blocks_are_a_partition_into_whole_chunks_of_at_least_t_points(
-    n: int, c: int, t: int, phase_word: int
-) -> None:
+def test_blocks_are_a_partition_into_whole_chunks_of_at_least_t_points(n: int, c: int, t: int, phase_word: int) -> None:
     assume(t < n)
     phase = phase_word % block_count(n, c, t)
     blocks = [block_around(n, c, t, phase, point) for point in range(n)]
@@ -64,9 +62,7 @@ def test_law_every_point_is_drawn_with_probability_t_over_n(n: int, c: int, t: i
     for phase in range(phases):
         for start in range(n):
             drawn.update(window(n, c, t, phase, start).indices().tolist())
-    assert {point: Fraction(drawn[point], outcomes) for point in range(n)} == dict.fromkeys(
-        range(n), Fraction(t, n)
-    )
+    assert {point: Fraction(drawn[point], outcomes) for point in range(n)} == dict.fromkeys(range(n), Fraction(t, n))
 
 
 def test_leftover_chunks_are_spread_over_all_blocks_in_turn() -> None:
@@ -112,12 +108,8 @@ def smallest_p_value(counts: np.ndarray, n: int, c: int, t: int) -> float:
     t/n, ..., t/n and the rest, and Pearson's statistic has its textbook law. Sets at many offsets within the blocks
     look at every part of every block, ragged tail included; the sets are dependent, which Bonferroni allows for.
     """
-    assert (
-        n // c % block_count(n, c, t) == 0
-    )  # one partition for all draws, so that the sets below are separated
-    blocks = sorted(
-        {block_around(n, c, t, 0, point) for point in range(0, n, c)} | {block_around(n, c, t, 0, n - 1)}
-    )
+    assert n // c % block_count(n, c, t) == 0  # one partition for all draws, so that the sets below are separated
+    blocks = sorted({block_around(n, c, t, 0, point) for point in range(0, n, c)} | {block_around(n, c, t, 0, n - 1)})
     p_values = []
     for phase in range(PHASES):
         points = [
@@ -137,9 +129,7 @@ def smallest_p_value(counts: np.ndarray, n: int, c: int, t: int) -> float:
 
 @pytest.mark.parametrize(("n", "c", "t"), CASES)
 def test_inclusion_frequencies_are_uniform(n: int, c: int, t: int) -> None:
-    counts = count_inclusions(
-        n, lambda epoch: draw(n, c, t, seed=7, epoch=epoch, sample_id="run_1", stream="volume")
-    )
+    counts = count_inclusions(n, lambda epoch: draw(n, c, t, seed=7, epoch=epoch, sample_id="run_1", stream="volume"))
     assert counts.sum() == DRAWS * t
     assert smallest_p_value(counts, n, c, t) > 1e-3
 
@@ -173,12 +163,8 @@ PINNED = [
 
 def test_draws_of_today_are_draws_of_tomorrow() -> None:
     """Published results rest on these numbers: a change here is a new format of draws, not a fix of this test."""
-    assert (
-        draw(28_504, 4_096, 3_586, seed=0, epoch=0, sample_id="param1/abc", stream="volume").runs == PINNED[0]
-    )
-    assert (
-        draw(100_000, 16_384, 20_000, seed=1, epoch=2, sample_id="run_1", stream="surface").runs == PINNED[1]
-    )
+    assert draw(28_504, 4_096, 3_586, seed=0, epoch=0, sample_id="param1/abc", stream="volume").runs == PINNED[0]
+    assert draw(100_000, 16_384, 20_000, seed=1, epoch=2, sample_id="run_1", stream="surface").runs == PINNED[1]
     assert draw(120_000, 16_384, 20_000, seed=-5, epoch=3, sample_id="größe", stream="").runs == PINNED[2]
     numpy_drawn = draw(100_000, 16_384, 4_096, generator=np.random.default_rng(0), sample_id="run_1")
     assert numpy_drawn.runs == PINNED[3]

@@ -120,9 +120,7 @@ def block_count(n_points: int, chunk_points: int, num_points: int) -> int:
     return max(1, n_points // chunk_points // chunks_needed)
 
 
-def block_around(
-    n_points: int, chunk_points: int, num_points: int, phase: int, point: int
-) -> tuple[int, int]:
+def block_around(n_points: int, chunk_points: int, num_points: int, phase: int, point: int) -> tuple[int, int]:
     """The block of a partition that holds ``point``, as a half-open range of points.
 
     Of K full chunks in B blocks, block j has the chunks from ``(j*K + phase) // B`` to ``((j+1)*K + phase) // B``:
@@ -135,9 +133,7 @@ def block_around(
         return tail_start, n_points
     blocks = block_count(n_points, chunk_points, num_points)
     chunk = min(point // chunk_points, full_chunks - 1)
-    block = (
-        (chunk + 1) * blocks - 1 - phase
-    ) // full_chunks  # the last block that starts at this chunk or before
+    block = ((chunk + 1) * blocks - 1 - phase) // full_chunks  # the last block that starts at this chunk or before
     first_chunk = (block * full_chunks + phase) // blocks
     stop_chunk = ((block + 1) * full_chunks + phase) // blocks
     takes_tail = stop_chunk == full_chunks and not tail_is_block
@@ -157,18 +153,12 @@ def window(n_points: int, chunk_points: int, num_points: int, phase: int, start:
     return Draw(((start, block_stop), (block_start, block_start + beyond)), chunk_points)
 
 
-def _random_words(
-    seed: int, epoch: int, sample_id: str, stream: str, generator: Generator | None
-) -> tuple[int, int]:
+def _random_words(seed: int, epoch: int, sample_id: str, stream: str, generator: Generator | None) -> tuple[int, int]:
     """Two independent words, uniform over 128 bits."""
-    entropy: list[Any] = (
-        [operator.index(seed), operator.index(epoch)] if generator is None else [_entropy(generator)]
-    )
+    entropy: list[Any] = [operator.index(seed), operator.index(epoch)] if generator is None else [_entropy(generator)]
     # JSON gives every key its own text: lists of other lengths, other numbers, other strings all differ.
     key = json.dumps([*entropy, sample_id, stream], ensure_ascii=True, separators=(",", ":"))
-    digest = hashlib.blake2b(
-        key.encode("ascii"), digest_size=2 * _WORD_BYTES, person=b"zarr_core.draw"
-    ).digest()
+    digest = hashlib.blake2b(key.encode("ascii"), digest_size=2 * _WORD_BYTES, person=b"zarr_core.draw").digest()
     return int.from_bytes(digest[:_WORD_BYTES], "little"), int.from_bytes(digest[_WORD_BYTES:], "little")
 
 
@@ -178,13 +168,9 @@ def _entropy(generator: Generator) -> str:
     if type(generator).__module__.partition(".")[0] == "torch":
         import torch
 
-        octets = torch.randint(
-            256, (2 * _WORD_BYTES,), generator=generator, dtype=torch.uint8, device=generator.device
-        )
+        octets = torch.randint(256, (2 * _WORD_BYTES,), generator=generator, dtype=torch.uint8, device=generator.device)
         return bytes(octets.tolist()).hex()
-    raise ZarrCoreError(
-        f"generator must be a numpy.random.Generator or a torch.Generator, not {type(generator)}"
-    )
+    raise ZarrCoreError(f"generator must be a numpy.random.Generator or a torch.Generator, not {type(generator)}")
 
 
 def _positive(name: str, value: int) -> int:
