@@ -1,0 +1,153 @@
+"""Checks of what was published. Those marked blocking keep statistics and report from being made of bad data."""
+
+import hashlib
+import math
+from collections import Counter
+from typing import Any
+
+import dagster as dg
+
+from assets.manifest import split_rows
+from assets.statistics import field_rows, statistics_split
+from assets.tables import table
+from resources.dataset import DeclaredDataset
+from resources.stores import StoreAccess
+from zarr_core.errors import StoreError
+from zarr_core.manifest import StoreManifest
+from zarr_core.statistics import calculate_store_statistics
+from zarr_core.verify import VerificationReport, verify_store
+
+_FLOAT16_MAX = 65504.0
+
+
+def dataset_checks(dataset: DeclaredDataset) -> list[dg.AssetChecksDefinition]:
+    """Equivalence, checksums and splits of the manifest, plausibility of the statistics."""
+    return [_equivalence(dataset), _checksums(dataset), _split_ids(dataset), _statistics_plausible(dataset)]
+
+
+def _equivalence(dataset: DeclaredDataset) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        asset=dataset.key("manifest"),
+        name="equivalence",
+        blocking=True,
+        description="Some samples, newly published ones first, hold row by row what their source files hold.",
+    )
+    def equivalence(stores: StoreAccess) -> dg.AssetCheckResult:
+        chosen = choose(stores, dataset, dataset.checked_samples)
+        return _verified(chosen, verify_store(dataset.store, source=dataset.source, sample_ids=chosen))
+
+    return equivalence
+
+
+def _checksums(dataset: DeclaredDataset) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        asset=dataset.key("manifest"),
+        name="checksums",
+        blocking=True,
+        description="Every chunk of some samples has the checksum that it was written with, and every object is there.",
+    )
+    def checksums(stores: StoreAccess) -> dg.AssetCheckResult:
+        chosen = choose(stores, dataset, 4 * dataset.checked_samples)
+        return _verified(chosen, verify_store(dataset.store, sample_ids=chosen))
+
+    return checksums
+
+
+def _split_ids(dataset: DeclaredDataset) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        asset=dataset.key("manifest"),
+        name="split_ids_present",
+        description="Every split has samples in the store, and no sample is in two.",
+    )
+    def split_ids_present(stores: StoreAccess) -> dg.AssetCheckResult:
+        manifest = stores.manifest(dataset)
+        rows = split_rows(manifest)
+        places = Counter(i for split in manifest.splits for i in manifest.split_ids(split))
+        twice = sorted(sample_id for sample_id, splits in places.items() if splits > 1)
+        empty = [row["split"] for row in rows if not row["in the store"]]
+        said = [f"{', '.join(twice[:5])} in more than one split"] if twice else []
+        said += [f"no sample of split {split} is in the store" for split in empty]
+        return dg.AssetCheckResult(
+            passed=not said,
+            # A split may fill up later; a sample that is trained and tested on never comes right by itself.
+            severity=dg.AssetCheckSeverity.ERROR if twice else dg.AssetCheckSeverity.WARN,
+            description="; ".join(said) or f"{len(places)} samples in {len(rows)} splits",
+            metadata={"splits": table(rows), "in_no_split": len(set(manifest.samples) - set(places))},
+        )
+
+    return split_ids_present
+
+
+def _statistics_plausible(dataset: DeclaredDataset) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        asset=dataset.key("statistics"),
+        name="plausible",
+        blocking=True,
+        description="All numbers are finite, no field is constant, means lie between extremes, counts fit the manifest.",
+    )
+    def plausible(stores: StoreAccess) -> dg.AssetCheckResult:
+        manifest = stores.manifest(dataset)
+        numbers = calculate_store_statistics(dataset.store, split=statistics_split(manifest), read_concurrency=16)
+        problems = implausible(manifest, numbers)
+        return dg.AssetCheckResult(
+            passed=not problems,
+            description="; ".join(problems[:5]) or f"{len(manifest.fields)} fields",
+            metadata={"problems": len(problems)},
+        )
+
+    return plausible
+
+
+def implausible(manifest: StoreManifest, numbers: dict[str, Any]) -> list[str]:
+    """What about the statistics cannot be right."""
+    problems = []
+    split = statistics_split(manifest)
+    ids = manifest.split_ids(split) if split else list(manifest.samples)
+    for field, column in manifest.fields.items():
+        domain = column.array_name.partition("/")[0]
+        points = sum(manifest.samples[i].domains[domain].n_points for i in ids if domain in manifest.samples[i].domains)
+        if numbers[f"{field}_count"] != points:
+            problems.append(f"{field}: {numbers[f'{field}_count']} values of {points} points")
+    for row in field_rows(manifest, numbers):
+        name, mean, std, low, high = row.values()
+        if not all(map(math.isfinite, (mean, std, low, high))):
+            problems.append(f"{name}: not finite")
+        elif not low <= mean <= high:
+            problems.append(f"{name}: mean {mean:g} outside {low:g} to {high:g}")
+        elif std <= 0:
+            problems.append(f"{name}: constant {mean:g}")
+        elif max(-low, high) >= _FLOAT16_MAX and manifest.fields[name.partition("[")[0]].dtype == "float16":
+            problems.append(f"{name}: reaches the end of float16")
+    return problems
+
+
+def choose(stores: StoreAccess, dataset: DeclaredDataset, most: int) -> list[str]:
+    """Samples to look at: those new in this generation first, then others in turn, so that all are seen some day."""
+    manifest = stores.manifest(dataset)
+    try:
+        before = stores.manifest(dataset, manifest.generation - 1).samples if manifest.generation > 1 else {}
+    except StoreError:
+        before = {}
+
+    def order(sample_id: str) -> tuple[bool, str]:
+        published_before = sample_id in before and before[sample_id].relpath == manifest.samples[sample_id].relpath
+        return published_before, hashlib.sha256(f"{manifest.generation} {sample_id}".encode()).hexdigest()
+
+    return sorted(manifest.samples, key=order)[:most]
+
+
+def _verified(chosen: list[str], report: VerificationReport) -> dg.AssetCheckResult:
+    problems = [{"sample": p.sample_id, "field": p.field, "problem": p.message} for p in report.problems]
+    said = "; ".join(str(problem) for problem in report.problems[:3])
+    return dg.AssetCheckResult(
+        passed=report.ok,
+        description=said or f"{report.samples} samples, {report.arrays} arrays, {report.chunks} chunks",
+        metadata={
+            "samples": len(chosen),
+            "arrays": report.arrays,
+            "chunks": report.chunks,
+            "problems": len(problems),
+            "checked": ", ".join(chosen[:25]),
+            **({"problem_list": table(problems)} if problems else {}),
+        },
+    )

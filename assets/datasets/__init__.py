@@ -1,0 +1,1 @@
+"""One folder per dataset; its ``defs.yaml`` is all there is to adding one."""

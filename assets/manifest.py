@@ -1,0 +1,90 @@
+"""The manifest: one new generation of the store per batch, after which readers see the batch."""
+
+from collections import Counter
+from typing import Any
+
+import dagster as dg
+
+from assets.conditions import follow_a_batch
+from assets.tables import table
+from resources.dataset import DeclaredDataset
+from resources.source_watch import short_digest
+from resources.stores import StoreAccess
+from zarr_core.manifest import StoreManifest
+from zarr_core.publish import PublishReport, publish
+
+
+def manifest_asset(dataset: DeclaredDataset) -> dg.AssetsDefinition:
+    """Finds the finished groups that belong to the source as it is now, and commits them together."""
+
+    @dg.asset(
+        key=dataset.key("manifest"),
+        group_name=dataset.name,
+        deps=[
+            dg.AssetDep(dataset.key("zarr_samples"), partition_mapping=dg.AllPartitionMapping()),
+            dg.AssetDep(dataset.key("source_listing")),
+        ],
+        automation_condition=follow_a_batch(dataset.key("source_listing")),
+        code_version=dataset.code_version,
+        description="`manifest.json`: which samples the store holds, in which split, and what was refused. The only "
+        "object of the store that is ever replaced; every generation of it is kept, and a training run can pin one.",
+        metadata=dataset.summary(),
+        kinds={"json", "zarr"},
+    )
+    def manifest(context: dg.AssetExecutionContext, stores: StoreAccess) -> dg.MaterializeResult:
+        # A disk that is not mounted looks like an empty source; that must not retire every sample of the store.
+        if not stores.source(dataset).discover():
+            raise dg.Failure(f"{dataset.shown_source} holds no samples: is it there? Nothing was published.")
+        report = publish(
+            dataset.kind, dataset.store, dataset_name=dataset.name, retire_vanished=True, **dataset.source_arguments
+        )
+        generation = report.manifest.generation
+        context.log.info(f"generation {generation}" if report.committed else f"generation {generation} is up to date")
+        return dg.MaterializeResult(
+            metadata={"store": dg.MetadataValue.path(dataset.shown_store), **_metadata(report)},
+            data_version=dg.DataVersion(short_digest([report.manifest.to_json().decode()])),
+        )
+
+    return manifest
+
+
+def split_rows(manifest: StoreManifest) -> list[dict[str, Any]]:
+    """Per split: how many samples it lists, and how many of them the store holds."""
+    return [
+        {
+            "split": split,
+            "listed": len(manifest.split_ids(split, present_only=False)),
+            "in the store": len(manifest.split_ids(split)),
+        }
+        for split in manifest.splits
+    ]
+
+
+def _metadata(report: PublishReport) -> dict[str, Any]:
+    manifest = report.manifest
+    refused = [
+        {"sample": sample_id, "field": why.field, "reason": why.reason}
+        for sample_id, why in sorted(manifest.quarantine.items())
+    ]
+    points: Counter[str] = Counter()
+    for entry in manifest.samples.values():
+        for domain, grid in entry.domains.items():
+            points[domain] += grid.n_points
+    columns = [
+        {"field": name, "array": column.array_name, "dtype": column.dtype, "dim": column.dim}
+        for name, column in manifest.fields.items()
+    ]
+    return {
+        "generation": manifest.generation,
+        "samples": len(manifest.samples),
+        "added": len(report.added),
+        "replaced": len(report.replaced),
+        "retired": len(report.retired),
+        "quarantined": len(manifest.quarantine),
+        "bytes_stored": sum(entry.bytes for entry in manifest.samples.values()),
+        **{f"points/{domain}": number for domain, number in sorted(points.items())},
+        "splits": table(split_rows(manifest)),
+        "fields": table(columns),
+        **({"refused": table(refused)} if refused else {}),
+        "dagster/row_count": len(manifest.samples),
+    }

@@ -1,0 +1,78 @@
+"""Normalisation statistics of the store, merged from what the conversion recorded: no array is read for them."""
+
+from typing import Any
+
+import dagster as dg
+
+from assets.conditions import follow_a_batch
+from assets.tables import table
+from resources.dataset import DeclaredDataset
+from resources.stores import StoreAccess
+from zarr_core.manifest import StoreManifest
+from zarr_core.statistics import calculate_store_statistics, write_statistics
+
+
+def statistics_asset(dataset: DeclaredDataset) -> dg.AssetsDefinition:
+    """``stats.yaml`` and ``stats.json`` beside the manifest, of the training samples where there are any."""
+
+    @dg.asset(
+        key=dataset.key("statistics"),
+        group_name=dataset.name,
+        deps=[dataset.key("manifest")],
+        automation_condition=follow_a_batch(),
+        code_version="1",
+        description="Mean, standard deviation, extremes and log-scale moments of every field over the training samples: "
+        "what the datasets normalise with.",
+        metadata={"store": dataset.shown_store},
+        kinds={"yaml", "numpy"},
+    )
+    def statistics(context: dg.AssetExecutionContext, stores: StoreAccess) -> dg.MaterializeResult:
+        manifest = stores.manifest(dataset)
+        split = statistics_split(manifest)
+        # Reads one small object per sample, so the time goes into waiting.
+        numbers = calculate_store_statistics(dataset.store, split=split, read_concurrency=16)
+        of = f"split {split}" if split else "all samples"
+        written = write_statistics(dataset.store, numbers, of=f"{of}, generation {manifest.generation}")
+        context.log.info(f"{of}: {', '.join(written)}")
+        return dg.MaterializeResult(
+            metadata={
+                "of": of,
+                "generation": manifest.generation,
+                "file": dg.MetadataValue.path(written[0]),
+                "fields": table(field_rows(manifest, numbers)),
+                **_scalars(manifest, numbers),
+            },
+            data_version=dg.DataVersion(f"generation-{manifest.generation}"),
+        )
+
+    return statistics
+
+
+def statistics_split(manifest: StoreManifest) -> str | None:
+    """The training split where the store holds samples of it, else None: all samples."""
+    return "train" if "train" in manifest.splits and manifest.split_ids("train") else None
+
+
+def field_rows(manifest: StoreManifest, numbers: dict[str, Any]) -> list[dict[str, Any]]:
+    """One row per field and component."""
+    rows = []
+    for field in manifest.fields:
+        for axis, (mean, std, low, high) in enumerate(
+            zip(*(_components(numbers[f"{field}_{what}"]) for what in ("mean", "std", "min", "max")), strict=True)
+        ):
+            name = field if manifest.fields[field].dim == 1 else f"{field}[{axis}]"
+            rows.append({"field": name, "mean": mean, "std": std, "min": low, "max": high})
+    return rows
+
+
+def _scalars(manifest: StoreManifest, numbers: dict[str, Any]) -> dict[str, float]:
+    """Numbers that Dagster draws over time: a shift of the data shows as a step."""
+    scalars = {"raw_pos_min": numbers["raw_pos_min"], "raw_pos_max": numbers["raw_pos_max"]}
+    for field, column in manifest.fields.items():
+        if column.dim == 1:
+            scalars[f"mean/{field}"], scalars[f"std/{field}"] = numbers[f"{field}_mean"], numbers[f"{field}_std"]
+    return scalars
+
+
+def _components(value: float | list[float]) -> list[float]:
+    return value if isinstance(value, list) else [value]

@@ -1,0 +1,25 @@
+"""The code location: the declared datasets, and what serves all of them."""
+
+from pathlib import Path
+
+import dagster as dg
+
+from resources.pools import ConversionPool
+from resources.stores import StoreAccess
+from sensors.automation import automation
+from sensors.failures import failed_runs
+
+
+@dg.definitions
+def defs() -> dg.Definitions:
+    """Every ``assets/datasets/<name>/defs.yaml``, with resources and sensors."""
+    return dg.Definitions.merge(
+        dg.load_from_defs_folder(path_within_project=Path(__file__).parent),
+        dg.Definitions(
+            resources={"stores": StoreAccess(), "conversion_pool": ConversionPool()},
+            sensors=[automation, failed_runs],
+            # The steps of a run follow one another, and conversion has a process pool of its own: a process per step
+            # would only cost its start.
+            executor=dg.in_process_executor,
+        ),
+    )

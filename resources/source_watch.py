@@ -1,0 +1,173 @@
+"""What happened at a source since Dagster last heard of it: new, changed, vanished and half-copied samples.
+
+Dagster itself remembers what it has seen: the samples are the dataset's partitions, the fingerprint of each is the data
+version of its latest observation. Only what is not settled yet is carried from one look to the next: a sample counts
+when two looks in a row saw the same complete set of files, so that one that is still being copied is left alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+
+import dagster as dg
+from dagster import DagsterEventType, DagsterInstance
+
+from resources.dataset import DeclaredDataset
+from zarr_core.sources import SampleTree, SourceSample
+
+DATA_VERSION = "dagster/data_version"
+LISTS_TAG = "zarr_core/lists"
+# A sample that is gone gets this version, so that its return is a change even when its files are the old ones.
+ABSENT = "absent"
+# An observation costs about 7 ms in SQLite, and a tick has to end within its minute.
+MOST_PER_LOOK = 1000
+
+
+def short_digest(parts: Iterable[str]) -> str:
+    """Sixteen hex digits over some strings."""
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Look:
+    """One listing of a source.
+
+    Attributes:
+        samples: those whose files are all there.
+        incomplete: the others, with the fields whose files are missing.
+        lists: digest of the split lists and blacklists beside the samples.
+    """
+
+    samples: Mapping[str, SourceSample]
+    incomplete: Mapping[str, tuple[str, ...]]
+    lists: str
+
+    @property
+    def listing_version(self) -> str:
+        """Data version of the listing as a whole: which samples there are, and what the lists say."""
+        return short_digest([self.lists, *sorted(self.samples)])
+
+
+@dataclass(frozen=True)
+class Unsettled:
+    """What one look leaves for the next; the sensor's cursor.
+
+    Attributes:
+        seen_once: first digits of the fingerprint of samples that wait for a second look.
+        gone_once: known samples that the look did not find.
+    """
+
+    seen_once: Mapping[str, str] = field(default_factory=dict)
+    gone_once: tuple[str, ...] = ()
+
+    def to_cursor(self) -> str:
+        """As the sensor keeps it."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @staticmethod
+    def from_cursor(cursor: str | None) -> Unsettled:
+        """Back from the cursor; one that does not parse (of an older version) is as good as none."""
+        try:
+            said = json.loads(cursor or "{}")
+            return Unsettled(dict(said.get("seen_once", {})), tuple(said.get("gone_once", ())))
+        except (ValueError, AttributeError, TypeError):
+            return Unsettled()
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """What Dagster should be told after a look."""
+
+    new: tuple[str, ...]
+    changed: tuple[str, ...]
+    vanished: tuple[str, ...]
+    unsettled: Unsettled
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """Samples whose fingerprint is news."""
+        return self.new + self.changed
+
+
+def take_look(tree: SampleTree, splits: Collection[str] | None = None) -> Look:
+    """List a source once: the samples of these splits (all samples if None), less those on its blacklists."""
+    found = tree.discover()
+    excluded = tree.excluded()
+    if splits is not None:
+        listed = tree.splits(found)
+        wanted = {sample_id for split in splits for sample_id in listed.get(split, ())}
+        excluded = excluded | (set(found) - wanted)
+    found = {sample_id: sample for sample_id, sample in found.items() if sample_id not in excluded}
+    complete = {sample_id: sample for sample_id, sample in found.items() if sample.complete}
+    incomplete = {sample_id: sample.missing for sample_id, sample in found.items() if not sample.complete}
+    documents = [f"{name}\n{text}" for name, text in sorted(tree.split_documents().items())]
+    return Look(complete, incomplete, short_digest(documents))
+
+
+def compare(look: Look, known: Mapping[str, str | None], before: Unsettled, most: int = MOST_PER_LOOK) -> Arrivals:
+    """Compare a look with what Dagster knows.
+
+    Args:
+        look: what the source holds now.
+        known: registered samples with the fingerprint last observed, None where there never was one.
+        before: what the previous look left open.
+        most: bound on the samples reported, and on those carried to the next look.
+    """
+    news = [sample_id for sample_id, sample in sorted(look.samples.items()) if known.get(sample_id) != sample.fingerprint]
+    settled = [i for i in news if before.seen_once.get(i) == look.samples[i].fingerprint[:12]][:most]
+    taken = set(settled)
+    waiting = [sample_id for sample_id in news if sample_id not in taken][:most]
+    # A folder that lost one file is being copied again; only one that is gone altogether has vanished. And a source
+    # without a single sample is a disk that is not mounted or a bucket that cannot be listed, not a withdrawal of all.
+    anything_there = bool(look.samples or look.incomplete)
+    gone = sorted(set(known) - set(look.samples) - set(look.incomplete))[:most] if anything_there else []
+    vanished = tuple(sample_id for sample_id in gone if sample_id in before.gone_once)
+    new = tuple(sample_id for sample_id in settled if sample_id not in known)
+    unsettled = Unsettled(
+        {sample_id: look.samples[sample_id].fingerprint[:12] for sample_id in waiting},
+        tuple(sample_id for sample_id in gone if sample_id not in vanished),
+    )
+    return Arrivals(new, tuple(sample_id for sample_id in settled if sample_id in known), vanished, unsettled)
+
+
+def known_samples(instance: DagsterInstance, dataset: DeclaredDataset) -> dict[str, str | None]:
+    """Registered samples and the fingerprint each was last observed with: two queries, whatever their number."""
+    registered = instance.get_dynamic_partitions(dataset.partitions_name)
+    observed = instance.event_log_storage.get_latest_tags_by_partition(
+        dataset.key("source_samples"), DagsterEventType.ASSET_OBSERVATION, [DATA_VERSION]
+    )
+    return {sample_id: observed.get(sample_id, {}).get(DATA_VERSION) for sample_id in registered}
+
+
+def observations(dataset: DeclaredDataset, look: Look, arrivals: Arrivals) -> list[dg.AssetObservation]:
+    """The events that tell Dagster which samples are there in which version."""
+    key = dataset.key("source_samples")
+    events = []
+    for sample_id in arrivals.told:
+        sample = look.samples[sample_id]
+        metadata = {"source_bytes": sample.n_bytes, "files": len(sample.files), "folder": sample.folder}
+        tags = {DATA_VERSION: sample.fingerprint}
+        events.append(dg.AssetObservation(key, partition=sample_id, metadata=metadata, tags=tags))
+    for sample_id in arrivals.vanished:
+        events.append(dg.AssetObservation(key, partition=sample_id, tags={DATA_VERSION: ABSENT}))
+    return events
+
+
+def listing_observation(dataset: DeclaredDataset, look: Look) -> dg.AssetObservation:
+    """The event that tells Dagster what the source lists as a whole."""
+    metadata = {
+        "samples": len(look.samples),
+        "incomplete": len(look.incomplete),
+        "source_bytes": sum(sample.n_bytes for sample in look.samples.values()),
+    }
+    tags = {DATA_VERSION: look.listing_version, LISTS_TAG: look.lists}
+    return dg.AssetObservation(dataset.key("source_listing"), metadata=metadata, tags=tags)
+
+
+def known_lists(instance: DagsterInstance, dataset: DeclaredDataset) -> str | None:
+    """Digest of the split lists as last observed, None where the listing never was."""
+    record = instance.get_latest_data_version_record(dataset.key("source_listing"), is_source=True)
+    return (record.event_log_entry.tags or {}).get(LISTS_TAG) if record else None

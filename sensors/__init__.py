@@ -1,0 +1,1 @@
+"""What sets work off: arrivals at the sources, schedules, automation conditions, failures."""
