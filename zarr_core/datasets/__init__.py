@@ -1,0 +1,52 @@
+"""Datasets for training: items as dicts of tensors, from stores (``Zarr...``) and from ``.pt`` trees.
+
+``build_dataset`` makes one from YAML; each class says in its ``...Config`` what can be set.
+"""
+
+from zarr_core.datasets.build import build_dataset
+from zarr_core.datasets.config import (
+    ZarrAhmedMLDatasetConfig,
+    ZarrDrivAerMLDatasetConfig,
+    ZarrDrivAerNetDatasetConfig,
+    ZarrEmmiWingDatasetConfig,
+    ZarrPointDatasetConfig,
+    ZarrShapeNetCarDatasetConfig,
+)
+from zarr_core.datasets.points import (
+    ZarrAhmedMLDataset,
+    ZarrDrivAerMLDataset,
+    ZarrDrivAerNetDataset,
+    ZarrEmmiWingDataset,
+    ZarrPointDataset,
+    ZarrShapeNetCarDataset,
+)
+from zarr_core.datasets.pt import (
+    AhmedMLDataset,
+    DrivAerMLDataset,
+    DrivAerNetDataset,
+    EmmiWingDataset,
+    PtDataset,
+    ShapeNetCarDataset,
+)
+
+__all__ = [
+    "AhmedMLDataset",
+    "DrivAerMLDataset",
+    "DrivAerNetDataset",
+    "EmmiWingDataset",
+    "PtDataset",
+    "ShapeNetCarDataset",
+    "ZarrAhmedMLDataset",
+    "ZarrAhmedMLDatasetConfig",
+    "ZarrDrivAerMLDataset",
+    "ZarrDrivAerMLDatasetConfig",
+    "ZarrDrivAerNetDataset",
+    "ZarrDrivAerNetDatasetConfig",
+    "ZarrEmmiWingDataset",
+    "ZarrEmmiWingDatasetConfig",
+    "ZarrPointDataset",
+    "ZarrPointDatasetConfig",
+    "ZarrShapeNetCarDataset",
+    "ZarrShapeNetCarDatasetConfig",
+    "build_dataset",
+]

@@ -1,0 +1,76 @@
+"""A dataset from a mapping or a YAML file, by its ``kind``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pydantic
+import yaml
+
+from zarr_core.datasets import points as kinds
+from zarr_core.errors import SourceError, ZarrCoreError
+from zarr_core.sources.description import import_dotted
+
+_SHORT_NAMES = {
+    "point": kinds.ZarrPointDataset,
+    **{
+        str(dataset.description): dataset
+        for dataset in (
+            kinds.ZarrShapeNetCarDataset,
+            kinds.ZarrAhmedMLDataset,
+            kinds.ZarrDrivAerMLDataset,
+            kinds.ZarrDrivAerNetDataset,
+            kinds.ZarrEmmiWingDataset,
+        )
+    },
+}
+
+
+def build_dataset(config: Mapping[str, Any] | str | os.PathLike[str]) -> kinds.ZarrPointDataset:
+    """Make the dataset that a config describes.
+
+    Args:
+        config: a mapping, or the path of a YAML file that holds one. Its ``kind`` is a short name ("ahmedml", "point")
+            or the dotted path of a dataset class; everything else goes to that class's config.
+
+    Raises:
+        ZarrCoreError: the config cannot be read, names no dataset class, or has wrong settings.
+    """
+    settings, where = (config, "dataset config") if isinstance(config, Mapping) else (_read(config), str(config))
+    kind = settings.get("kind")
+    if not isinstance(kind, str):
+        raise ZarrCoreError(f"{where}: kind is missing; use one of {', '.join(_SHORT_NAMES)} or a dotted path")
+    dataset_class = _resolve(kind, where)
+    try:
+        checked = dataset_class.config_class.model_validate(dict(settings))
+    except pydantic.ValidationError as error:
+        problems = (f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors())
+        raise ZarrCoreError(f"{where}: {'; '.join(problems)}") from error
+    return dataset_class(checked)
+
+
+def _resolve(kind: str, where: str) -> type[kinds.ZarrPointDataset]:
+    if kind in _SHORT_NAMES:
+        return _SHORT_NAMES[kind]
+    if "." not in kind:
+        raise ZarrCoreError(f"{where}: no dataset kind {kind!r}; use one of {', '.join(_SHORT_NAMES)} or a dotted path")
+    try:
+        found = import_dotted(kind)
+    except SourceError as error:
+        raise ZarrCoreError(f"{where}: kind {error}") from error
+    if not (isinstance(found, type) and issubclass(found, kinds.ZarrPointDataset)):
+        raise ZarrCoreError(f"{where}: {kind} is not a dataset over a store (a ZarrPointDataset)")
+    return found
+
+
+def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
+    try:
+        settings = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ZarrCoreError(f"{os.fspath(path)} cannot be read: {error}") from error
+    if not isinstance(settings, dict):
+        raise ZarrCoreError(f"{os.fspath(path)} holds no mapping of settings")
+    return settings

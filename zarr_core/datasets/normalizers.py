@@ -1,0 +1,165 @@
+"""Normalisation of fields and its inverse, with the numbers of a store's ``stats.yaml``.
+
+Each kind is an affine map, for "logscale_mean_std" of sign(x) * log(1 + |x|): (x - shift) / unit. A component that is
+the same everywhere has no spread to divide by; it is shifted only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeAlias
+
+import pydantic
+import torch
+import yaml
+from torch import Tensor
+
+from zarr_core.errors import ZarrCoreError
+from zarr_core.storage import Storage
+
+_STATISTICS_FILE = "stats.yaml"
+_RESOLUTION = 2.0**-23  # of float32: a smaller spread, relative to the values, is rounding
+
+
+class _NormalizerModel(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+
+class MeanStdConfig(_NormalizerModel):
+    """To mean 0 and standard deviation 1, component by component."""
+
+    kind: Literal["mean_std"] = "mean_std"
+
+
+class LogscaleMeanStdConfig(_NormalizerModel):
+    """The same of sign(x) * log(1 + |x|), for fields with long tails."""
+
+    kind: Literal["logscale_mean_std"] = "logscale_mean_std"
+
+
+class PositionConfig(_NormalizerModel):
+    """From the bounds of all positions of the store to [0, scale]; one factor for all axes, so shapes keep their form.
+
+    Attributes:
+        scale: upper end of the range; AB-UPT uses 1000.
+    """
+
+    kind: Literal["position"] = "position"
+    scale: pydantic.PositiveFloat = 1.0
+
+
+def _with_kind(value: object) -> object:
+    return {"kind": value} if isinstance(value, str) else value
+
+
+NormalizerConfig: TypeAlias = Annotated[
+    Annotated[MeanStdConfig | LogscaleMeanStdConfig | PositionConfig, pydantic.Field(discriminator="kind")],
+    pydantic.BeforeValidator(_with_kind),
+]
+
+
+@dataclass(frozen=True)
+class Normalizer:
+    """(x - shift) / unit, of x itself or of its signed logarithm. Plain numbers, so that workers get cheap copies.
+
+    Attributes:
+        field: canonical name, for messages.
+        shift: per component.
+        unit: per component.
+        logscale: whether sign(x) * log(1 + |x|) is taken first.
+    """
+
+    field: str
+    shift: tuple[float, ...]
+    unit: tuple[float, ...]
+    logscale: bool = False
+
+    def normalize(self, values: Tensor) -> Tensor:
+        """Physical to normalised values; (..., components), or any shape for scalars."""
+        if self.logscale:
+            values = values.sign() * values.abs().log1p()
+        return (values - self._on(values, self.shift)) / self._on(values, self.unit)
+
+    def denormalize(self, values: Tensor) -> Tensor:
+        """Normalised to physical values, on the device of ``values`` and differentiable."""
+        values = values * self._on(values, self.unit) + self._on(values, self.shift)
+        return values.sign() * values.abs().expm1() if self.logscale else values
+
+    def _on(self, values: Tensor, numbers: tuple[float, ...]) -> Tensor:
+        if len(numbers) > 1 and (values.ndim == 0 or values.shape[-1] != len(numbers)):
+            raise ZarrCoreError(
+                f"{self.field}: values of shape {tuple(values.shape)} do not end in {len(numbers)} components"
+            )
+        # At least float32: half-precision predictions are promoted, not the statistics rounded.
+        return torch.tensor(numbers, dtype=torch.promote_types(values.dtype, torch.float32), device=values.device)
+
+
+def load_statistics(storage: Storage) -> dict[str, Any]:
+    """The store's ``stats.yaml``; raises ZarrCoreError where there is none or it cannot be read."""
+    try:
+        statistics = yaml.safe_load(storage.read(_STATISTICS_FILE))
+    except FileNotFoundError:
+        raise ZarrCoreError(
+            f"{storage.url} has no {_STATISTICS_FILE}, which normalizers need; {_way_out(storage)}"
+        ) from None
+    except yaml.YAMLError as error:
+        raise ZarrCoreError(f"{storage.url}/{_STATISTICS_FILE} is not YAML: {error}; {_way_out(storage)}") from error
+    if not isinstance(statistics, dict):
+        raise ZarrCoreError(f"{storage.url}/{_STATISTICS_FILE} holds no statistics; {_way_out(storage)}")
+    return statistics
+
+
+def make_normalizers(
+    storage: Storage, configs: Mapping[str, NormalizerConfig], dims: Mapping[str, int]
+) -> dict[str, Normalizer]:
+    """Normalizers by field.
+
+    Args:
+        storage: of the store whose statistics are used; not read where no normalizer is asked for.
+        configs: kind by field.
+        dims: components by field.
+
+    Raises:
+        ZarrCoreError: a number is missing, not finite, or has the wrong count of components.
+    """
+    if not configs:
+        return {}
+    statistics = load_statistics(storage)
+
+    def numbers(field: str, key: str, one_for_all: bool = False) -> tuple[float, ...]:
+        where = f"{storage.url}/{_STATISTICS_FILE}"
+        if key not in statistics:
+            raise ZarrCoreError(f"{where} has no {key!r}, which the normalizer of {field} needs; {_way_out(storage)}")
+        value = statistics[key]
+        listed = value if isinstance(value, list) else [value]
+        if not all(isinstance(number, int | float) and math.isfinite(number) for number in listed):
+            raise ZarrCoreError(f"{where}: {key} is {value}, not a finite number; {_way_out(storage)}")
+        if one_for_all and len(listed) == 1:
+            listed *= dims[field]
+        if len(listed) != dims[field]:
+            raise ZarrCoreError(f"{where}: {key} has {len(listed)} components, {field} has {dims[field]}")
+        return tuple(float(number) for number in listed)
+
+    def normalizer(field: str, config: NormalizerConfig) -> Normalizer:
+        if isinstance(config, PositionConfig):
+            low, high = (numbers(field, key, one_for_all=True) for key in ("raw_pos_min", "raw_pos_max"))
+            extents = tuple((top - bottom) / config.scale for bottom, top in zip(low, high, strict=True))
+            return Normalizer(field, low, _units(low, extents))
+        logscale = isinstance(config, LogscaleMeanStdConfig)
+        key = f"{field}_logscale" if logscale else field
+        mean, std = (numbers(field, f"{key}_{moment}") for moment in ("mean", "std"))
+        return Normalizer(field, mean, _units(mean, std), logscale)
+
+    return {field: normalizer(field, config) for field, config in configs.items()}
+
+
+def _units(shifts: tuple[float, ...], spreads: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(
+        spread if spread > _RESOLUTION * abs(shift) else 1.0 for shift, spread in zip(shifts, spreads, strict=True)
+    )
+
+
+def _way_out(storage: Storage) -> str:
+    return f"write it with `python -m zarr_core.statistics --store {storage.url} --split train`"

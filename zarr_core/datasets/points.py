@@ -1,0 +1,185 @@
+"""Training datasets over a store: each item is a fresh draw of points, fetched and decoded on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, ClassVar, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+from zarr.abc.store import Store
+
+from zarr_core.datasets.config import (
+    StoreDatasetConfig,
+    ZarrAhmedMLDatasetConfig,
+    ZarrDrivAerMLDatasetConfig,
+    ZarrDrivAerNetDatasetConfig,
+    ZarrEmmiWingDatasetConfig,
+    ZarrPointDatasetConfig,
+    ZarrShapeNetCarDatasetConfig,
+)
+from zarr_core.datasets.normalizers import Normalizer, make_normalizers
+from zarr_core.datasets.splits import choose_samples
+from zarr_core.reader import ZarrChunkReader
+from zarr_core.sources import resolve_kind
+from zarr_core.storage import Storage, redact_url
+from zarr_core.stores import make_store
+
+GEOMETRY_POSITION = "geometry_position"
+_GEOMETRY_DOMAIN = "surface"
+_GEOMETRY_SOURCE = "surface_position"
+
+
+class ZarrPointDataset(Dataset[dict[str, Tensor]]):
+    """Samples of any store, as dicts of tensors.
+
+    An item maps canonical field names to CPU float32 tensors, (points, components) or (points,) for scalars, and has
+    ``geometry_position`` (points, 3) if the config asks for it. Which points are drawn depends on the sampling seed,
+    the epoch and the sample alone: call :meth:`set_epoch` before each epoch, otherwise all epochs see the same points.
+
+    Args:
+        config: what to read; see the config class.
+        store_factory: as for ``ZarrChunkReader``.
+
+    Attributes:
+        config: as given.
+        reader: what the items are read with.
+        sample_ids: id of each item, in order.
+
+    Raises:
+        ZarrCoreError: the store, split, a field, domain or statistic that the config names is not there.
+    """
+
+    config_class: ClassVar[type[StoreDatasetConfig]] = ZarrPointDatasetConfig
+    #: Short name of the kind of dataset, where the class is for one kind.
+    description: ClassVar[str | None] = None
+
+    def __init__(self, config: StoreDatasetConfig, *, store_factory: Callable[[str], Store] = make_store) -> None:
+        self.config = config
+        self.reader = ZarrChunkReader(
+            config.root, store_factory=store_factory, read_concurrency=config.read_concurrency
+        )
+        self._fields = None if config.fields is None else self.reader.check_fields(config.fields)
+        self.reader.check_num_points(config.points_by_domain)
+        if config.num_geometry_points is not None:
+            self.reader.check_num_points({_GEOMETRY_DOMAIN: config.num_geometry_points})
+        self.reader.check_fields(config.normalizers)
+        manifest = self.reader.manifest
+        self._normalizers = make_normalizers(
+            Storage(config.root),
+            config.normalizers,
+            {field: column.dim for field, column in manifest.fields.items()},
+        )
+        if _GEOMETRY_SOURCE in self._normalizers:
+            self._normalizers[GEOMETRY_POSITION] = self._normalizers[_GEOMETRY_SOURCE]
+        self.sample_ids = choose_samples(
+            config.split,
+            self._listed,
+            manifest.samples,
+            config.filter_categories,
+            redact_url(config.root),
+        )
+        # In shared memory, so that it reaches workers that are already running.
+        self._epoch = _in_shared_memory(torch.zeros(1, dtype=torch.int64))
+
+    def __len__(self) -> int:
+        return len(self.sample_ids)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        sample_id = self.sample_ids[index]
+        seed, epoch = self.config.sampling_seed, self.epoch
+        points = self.reader.read_sample(sample_id, self.config.points_by_domain, self._fields, seed=seed, epoch=epoch)
+        if self.config.num_geometry_points is not None:
+            points[GEOMETRY_POSITION] = self.reader.read_coords(
+                sample_id, _GEOMETRY_DOMAIN, self.config.num_geometry_points, seed=seed, epoch=epoch
+            )
+        return {field: self._item(field, values) for field, values in points.items()}
+
+    @property
+    def epoch(self) -> int:
+        """The epoch whose points items hold; 0 at first."""
+        return int(self._epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Draw other points from now on, in this process and in all data loader workers of this dataset.
+
+        Call it between epochs, as items that workers have fetched ahead keep the epoch that they were fetched in.
+        """
+        self._epoch.fill_(epoch)
+
+    def denormalize(self, field: str, values: Tensor) -> Tensor:
+        """Physical values of a field from normalised ones, such as predictions; unchanged if it has no normalizer.
+
+        Args:
+            field: canonical name, or "geometry_position".
+            values: (..., components), or any shape for scalars; any device. Differentiable.
+
+        Raises:
+            UnknownFieldError: the store has no such field.
+            ZarrCoreError: a vector field's values do not end in its components.
+        """
+        self.reader.check_fields([_GEOMETRY_SOURCE if field == GEOMETRY_POSITION else field])
+        normalizer = self._normalizers.get(field)
+        return values if normalizer is None else normalizer.denormalize(values)
+
+    def _listed(self, split: str) -> list[str]:
+        """Ids of a split; by the rule of this kind of dataset where the store records no splits."""
+        manifest = self.reader.manifest
+        if self.description is not None and not manifest.splits:
+            rule = resolve_kind(self.description).splits
+            manifest = replace(manifest, splits=rule.assign(manifest.samples, lambda name: None))
+        return manifest.split_ids(split, present_only=False)
+
+    def _item(self, field: str, values: np.ndarray) -> Tensor:
+        tensor = torch.from_numpy(values.astype(np.float32, copy=False))
+        normalizer: Normalizer | None = self._normalizers.get(field)
+        if normalizer is not None:
+            tensor = normalizer.normalize(tensor)
+        return tensor.squeeze(1) if tensor.shape[1] == 1 else tensor
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # A plain copy or pickle copies the epoch's value out of shared memory; workers of the copy need their own.
+        self.__dict__.update(state)
+        self._epoch = _in_shared_memory(self._epoch)
+
+
+def _in_shared_memory(tensor: Tensor) -> Tensor:
+    return cast("Tensor", tensor.share_memory_())  # type: ignore[no-untyped-call]
+
+
+class ZarrShapeNetCarDataset(ZarrPointDataset):
+    """ShapeNet-Car from a store."""
+
+    config_class = ZarrShapeNetCarDatasetConfig
+    description = "shapenet_car"
+
+
+class ZarrAhmedMLDataset(ZarrPointDataset):
+    """AhmedML from a store."""
+
+    config_class = ZarrAhmedMLDatasetConfig
+    description = "ahmedml"
+
+
+class ZarrDrivAerMLDataset(ZarrPointDataset):
+    """DrivAerML from a store."""
+
+    config_class = ZarrDrivAerMLDatasetConfig
+    description = "drivaerml"
+
+
+class ZarrDrivAerNetDataset(ZarrPointDataset):
+    """DrivAerNet and DrivAerNet++ from a store."""
+
+    config_class = ZarrDrivAerNetDatasetConfig
+    description = "drivaernet"
+
+
+class ZarrEmmiWingDataset(ZarrPointDataset):
+    """Emmi-Wing from a store."""
+
+    config_class = ZarrEmmiWingDatasetConfig
+    description = "emmi_wing"

@@ -1,0 +1,107 @@
+"""The published ``.pt`` trees as datasets: every point of every field, for conversion, checks and comparison."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from zarr_core.datasets.splits import choose_samples
+from zarr_core.errors import ZarrCoreError
+from zarr_core.sources import SampleTree, SourceDescription
+
+
+class PtDataset(Dataset[dict[str, Tensor]]):
+    """Samples of one split of a ``.pt`` tree; subclass it with a ``description`` for a dataset of your own.
+
+    Args:
+        root: local folder or fsspec URL of the samples.
+        split: "train", or a part of it such as "train[:50]".
+
+    Attributes:
+        sample_ids: id of each item, in order.
+
+    Raises:
+        ZarrCoreError: the root cannot be used, or the split is unknown or empty.
+    """
+
+    #: What the dataset looks like: a kind of ``zarr_core.sources``, by short name, YAML path or as an object.
+    description: ClassVar[str | SourceDescription]
+
+    def __init__(self, root: str | os.PathLike[str], split: str = "train") -> None:
+        self._tree = SampleTree(type(self), root)
+        self._samples = self._tree.discover()
+        splits, excluded = self._tree.splits(self._samples), self._tree.excluded()
+
+        def listed(name: str) -> list[str]:
+            if name not in splits:
+                raise ZarrCoreError(f"{self._tree.url}: no split {name!r}; splits are {', '.join(splits) or 'none'}")
+            return [sample_id for sample_id in splits[name] if sample_id not in excluded]
+
+        self.sample_ids = choose_samples(split, listed, self._samples, None, self._tree.url)
+
+    @property
+    def filemap(self) -> dict[str, str]:
+        """File name by file-map attribute."""
+        return dict(self._tree.description.files)
+
+    def __len__(self) -> int:
+        return len(self.sample_ids)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        """Whole fields by canonical name: float32, (points, components) or (points,) for scalars.
+
+        Raises:
+            SampleError: a file is missing, unreadable, or holds something else.
+        """
+        files = self._tree.description.fields
+        return {field: _as_item(self._load(index, file.filename)) for field, file in files.items()}
+
+    def _load(self, idx: int, filename: str) -> Any:
+        """What a file of a sample holds: a tensor, or the sample's parameters."""
+        sample = self._samples[self.sample_ids[idx]]
+        description = self._tree.description
+        for field, file in description.fields.items():
+            if file.filename == filename:
+                return self._tree.load(sample, field)
+        if filename in description.parameter_files:
+            return self._tree.load_parameters(sample)
+        raise ZarrCoreError(f"no field of {description.name} lies in {filename!r}")
+
+
+def _as_item(tensor: Tensor) -> Tensor:
+    tensor = tensor.to(torch.float32)
+    return tensor.squeeze(1) if tensor.ndim == 2 and tensor.shape[1] == 1 else tensor
+
+
+class ShapeNetCarDataset(PtDataset):
+    """ShapeNet-Car (Umetani's mlcfd_data, preprocessed)."""
+
+    description = "shapenet_car"
+
+
+class AhmedMLDataset(PtDataset):
+    """AhmedML."""
+
+    description = "ahmedml"
+
+
+class DrivAerMLDataset(PtDataset):
+    """DrivAerML."""
+
+    description = "drivaerml"
+
+
+class DrivAerNetDataset(PtDataset):
+    """DrivAerNet and DrivAerNet++."""
+
+    description = "drivaernet"
+
+
+class EmmiWingDataset(PtDataset):
+    """Emmi-Wing."""
+
+    description = "emmi_wing"
