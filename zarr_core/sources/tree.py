@@ -132,7 +132,7 @@ class SampleTree:
         """Whether the sample's files are still those that :meth:`discover` saw."""
         folder = f"{self._location}/{sample.folder}"
         self._filesystem.invalidate_cache(folder)
-        now = {_file_info(info) for info in self._filesystem.ls(folder, detail=True)}
+        now = {file_info(info) for info in self._filesystem.ls(folder, detail=True)}
         return now.issuperset((*sample.files.values(), *sample.parameter_files))
 
     def splits(self, sample_ids: Collection[str]) -> dict[str, list[str]]:
@@ -162,7 +162,7 @@ class SampleTree:
         folders: dict[str, dict[str, FileInfo]] = defaultdict(dict)
         for path, info in listing.items():
             folder, _, name = path[len(self._location) + 1 :].rpartition("/")
-            folders[folder][name] = _file_info(info)
+            folders[folder][name] = file_info(info)
         return folders
 
     def _path(self, sample: SourceSample, info: FileInfo) -> str:
@@ -188,7 +188,7 @@ def _matches(sample_id: str, pattern: str) -> bool:
     )
 
 
-def _file_info(info: dict[str, Any]) -> FileInfo:
+def file_info(info: dict[str, Any]) -> FileInfo:
     """A file from its entry in a listing; its version is the first of these that the location reports."""
     versions = (info.get(key) for key in ("ETag", "etag", "mtime", "LastModified", "timeModified", "created"))
     version = next((str(v) for v in versions if v), "")

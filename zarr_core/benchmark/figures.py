@@ -1,0 +1,214 @@
+"""The pictures of a benchmark report, drawn with matplotlib.
+
+Every function returns a Figure; the charts take the report as it stands in ``report.json``. :func:`as_svg` gives text
+for an HTML page that follows the page's light or dark theme; :func:`as_png` gives an image for places that show nothing
+else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+from zarr_core.benchmark.wording import WAYS, readable_bytes, way_names
+
+# Each colour appears nowhere else in a figure, so that as_svg can replace it by the page's variable of that name.
+INK = "#1c2530"
+MUTED = "#66727f"
+RULE = "#d9dee4"
+PT = "#a9b2bd"
+FULL = "#5b8db8"
+DRAWN = "#d9622b"
+_THEMED = {"ink": INK, "muted": MUTED, "rule": RULE, "pt": PT, "full": FULL, "drawn": DRAWN}
+_WAY_COLOURS = (PT, FULL, DRAWN)
+_COMPONENTS = {"x": DRAWN, "y": FULL, "z": MUTED}
+
+_STYLE: Any = {
+    "font.family": "sans-serif",
+    "font.size": 10.0,
+    "svg.fonttype": "none",  # real text: it takes the page's font and can be selected
+    "text.color": INK,
+    "axes.labelcolor": MUTED,
+    "axes.edgecolor": RULE,
+    "xtick.color": MUTED,
+    "ytick.color": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+}
+
+
+def as_svg(figure: Figure) -> str:
+    """The figure as an ``<svg>`` element whose colours are CSS variables (``--ink``, ``--drawn`` ...)."""
+    text = _save(figure, "svg").decode()
+    svg = text[text.index("<svg") :]
+    for name, colour in _THEMED.items():
+        svg = svg.replace(colour, f"var(--{name}, {colour})")
+    return svg
+
+
+def as_png(figure: Figure, dpi: int = 150) -> bytes:
+    """The figure as a PNG image on white."""
+    figure.set_facecolor("white")
+    return _save(figure, "png", dpi=dpi)
+
+
+def _save(figure: Figure, kind: str, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    # Element ids are hashes of content and salt: without a salt of its own, figures on one page could share ids.
+    salt = hashlib.sha256(repr([axes.get_label() for axes in figure.axes]).encode()).hexdigest()
+    with rc_context(_STYLE | {"svg.hashsalt": salt}):
+        metadata = dict.fromkeys(("Date", "Creator", "Format", "Type")) if kind == "svg" else None
+        figure.savefig(buffer, format=kind, metadata=metadata, **options)
+    return buffer.getvalue()
+
+
+def bytes_chart(report: Mapping[str, Any]) -> Figure:
+    """Bytes of one sample by field, one bar for each way of reading."""
+    fields, names = report["reads"]["fields"], way_names(report)
+    thickness = 0.8 / len(WAYS)
+    with rc_context(_STYLE):
+        height = 0.5 + len(fields) * (0.2 + 0.21 * len(WAYS))
+        figure = Figure(figsize=(8.6, height), layout="constrained")
+        axes = figure.add_subplot(label="bytes")
+        places = np.arange(len(fields))
+        for at, (way, colour) in enumerate(zip(WAYS, _WAY_COLOURS, strict=True)):
+            values = [ways[way]["bytes"] for ways in fields.values()]
+            offset = (at - (len(WAYS) - 1) / 2) * thickness
+            bars = axes.barh(places + offset, values, height=thickness * 0.86, color=colour, label=names[way])
+            axes.bar_label(bars, labels=[readable_bytes(v) for v in values], padding=4, fontsize=8.5, color=MUTED)
+        axes.margins(x=0.14)
+        _bare(axes, list(fields))
+        figure.legend(loc="outside upper left", ncols=len(WAYS), frameon=False, handlelength=1, handleheight=1)
+    return figure
+
+
+def throughput_chart(report: Mapping[str, Any]) -> Figure:
+    """Samples a second, one bar for each way of reading."""
+    names, rates = way_names(report), [report["throughput"][way]["samples_per_s"] for way in WAYS]
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(8.6, 0.2 + 0.44 * len(WAYS)), layout="constrained")
+        axes = figure.add_subplot(label="samples a second")
+        bars = axes.barh(range(len(WAYS)), rates, height=0.62, color=_WAY_COLOURS)
+        axes.bar_label(bars, labels=[f"{rate:,.0f}" for rate in rates], padding=5, color=INK, fontweight="bold")
+        axes.margins(x=0.1)
+        _bare(axes, [names[way] for way in WAYS])
+    return figure
+
+
+def _bare(axes: Axes, names: Sequence[str]) -> None:
+    """Horizontal bars that carry their values themselves: names to the left, the first on top, and nothing else."""
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_xticks([])
+    axes.spines["bottom"].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+
+
+def sample_figure(
+    whole: tuple[np.ndarray, np.ndarray], drawn: tuple[np.ndarray, np.ndarray], *, n_points: int, label: str
+) -> Figure:
+    """A sample's surface, whole beside drawn, coloured by a scalar.
+
+    Args:
+        whole: points (n, 3) of the sample, all or so many that more would look the same, and the scalar there (n,).
+        drawn: points (T, 3) and values (T,) of one draw.
+        n_points: points that the sample has.
+        label: what the colours mean.
+    """
+    colours = ScalarMappable(Normalize(*np.percentile(whole[1], (1, 99))), "turbo")
+    panels = {f"all {n_points:,} points": whole, f"one draw of {len(drawn[0]):,} points": drawn}
+    seen = _seen_from_front(whole[0])
+    low, high = seen.min(axis=0)[:2], seen.max(axis=0)[:2]
+    margin = 0.03 * (high - low).max()
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(10.4, 4.2), layout="constrained")
+        all_axes = []
+        for column, (title, (points, values)) in enumerate(panels.items(), start=1):
+            axes = figure.add_subplot(1, 2, column, label=f"sample {column}")
+            all_axes.append(axes)
+            seen = _seen_from_front(points)
+            order = np.argsort(seen[:, 2])  # what is near hides what is behind it
+            axes.scatter(
+                seen[order, 0],
+                seen[order, 1],
+                c=colours.to_rgba(values[order]),
+                s=float(np.clip(90_000 / len(points), 1.5, 20)),
+                linewidths=0,
+                rasterized=True,
+            )
+            axes.set(xlim=(low[0] - margin, high[0] + margin), ylim=(low[1] - margin, high[1] + margin), aspect="equal")
+            axes.set_axis_off()
+            axes.set_title(title, color=INK, fontsize=11)
+        bar = figure.colorbar(
+            colours,
+            ax=all_axes,
+            orientation="horizontal",
+            fraction=0.035,
+            aspect=70,
+            pad=0.03,
+            extend="both",
+            label=label,
+        )
+        bar.ax.set_label("colours")
+        bar.outline.set_visible(False)
+        bar.ax.tick_params(length=0, colors=MUTED)
+    return figure
+
+
+def _seen_from_front(points: np.ndarray) -> np.ndarray:
+    """Points (n, 3) as an eye before, beside and above the body sees them: to the right, upwards, towards the eye."""
+    azimuth, elevation = np.radians(-128), np.radians(24)
+    towards = np.array([np.cos(elevation) * np.cos(azimuth), np.cos(elevation) * np.sin(azimuth), np.sin(elevation)])
+    right = np.array([-np.sin(azimuth), np.cos(azimuth), 0.0])
+    turned: np.ndarray = points.astype(np.float64) @ np.stack([right, np.cross(towards, right), towards], axis=1)
+    return turned
+
+
+def fields_chart(report: Mapping[str, Any]) -> Figure:
+    """Small multiples: how the values of each field are distributed, component by component."""
+    histograms = {field: facts["histogram"] for field, facts in report["fields"].items()}
+    columns = 4
+    n_rows = -(-len(histograms) // columns)
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(10.4, 1.85 * n_rows + 0.35), layout=ConstrainedLayoutEngine(wspace=0.06, hspace=0.1))
+        for at, (field, histogram) in enumerate(histograms.items(), start=1):
+            axes = figure.add_subplot(n_rows, columns, at, label=f"histogram {field}")
+            edges = np.asarray(histogram["edges"])
+            for component, counts in histogram["counts"].items():
+                _steps(axes, edges, np.asarray(counts), _COMPONENTS.get(component, DRAWN))
+            axes.set_title(field, fontsize=9.5, loc="left", color=INK)
+            axes.set_yticks([])
+            axes.set_ylim(0, 1.08)
+            axes.margins(x=0.06)
+            axes.locator_params(axis="x", nbins=4)
+            axes.tick_params(axis="x", labelsize=8, length=2)
+        handles = [Axes.plot(figure.axes[0], [], [], color=c, lw=5)[0] for c in _COMPONENTS.values()]
+        figure.legend(
+            handles,
+            list(_COMPONENTS),
+            loc="outside upper right",
+            ncols=3,
+            frameon=False,
+            handlelength=0.6,
+            fontsize=9,
+        )
+    return figure
+
+
+def _steps(axes: Axes, edges: np.ndarray, counts: np.ndarray, colour: str) -> None:
+    share = counts / max(1, counts.max())
+    axes.stairs(share, edges, color=colour, lw=1.3)
+    axes.stairs(share, edges, color=colour, alpha=0.16, fill=True)

@@ -1,0 +1,185 @@
+"""Numbers of a benchmark report as people read them: the headline, console tables, a short Markdown summary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+# The three ways to get a training sample that every part of a report compares, in this order.
+WAYS = ("pt", "full", "drawn")
+
+
+def readable_bytes(size: float) -> str:
+    """A byte count in decimal units and three digits: ``184 kB``, ``2.11 MB``."""
+    units = ("B", "kB", "MB", "GB", "TB")
+    power = 0
+    while size >= 999.5 and power < len(units) - 1:
+        size, power = size / 1000, power + 1
+    digits = 0 if power == 0 or size >= 99.95 else 1 if size >= 9.995 else 2
+    return f"{size:.{digits}f} {units[power]}"
+
+
+def readable_share(share: float) -> str:
+    """A ratio as a percentage that never rounds to nothing: ``9.2 %``, ``64 %``."""
+    return f"{100 * share:.1f} %" if share < 0.0995 else f"{100 * share:.0f} %"
+
+
+def readable_count(mean: float) -> str:
+    """A mean count, with a decimal only where it needs one: ``7``, ``14.6``."""
+    return f"{mean:.1f}".removesuffix(".0")
+
+
+def readable_points(num_points: Mapping[str, int]) -> str:
+    """``4,096 surface + 4,096 volume points``."""
+    return " + ".join(f"{n:,} {domain}" for domain, n in num_points.items()) + " points"
+
+
+def way_names(report: Mapping[str, Any]) -> dict[str, str]:
+    """What the three ways are called in this report."""
+    return {
+        "pt": ".pt files, then subsample",
+        "full": "store, whole sample",
+        "drawn": f"store, {readable_points(report['reads']['num_points'])}",
+    }
+
+
+def headline(report: Mapping[str, Any]) -> str:
+    """The one sentence to remember."""
+    total = report["reads"]["total"]
+    share = total["drawn"]["bytes"] / total["pt"]["bytes"]
+    return f"A training step reads {readable_share(share)} of the bytes"
+
+
+def headline_detail(report: Mapping[str, Any]) -> str:
+    """What the headline's percentage is of."""
+    total = report["reads"]["total"]
+    return (
+        f"{readable_bytes(total['drawn']['bytes'])} instead of {readable_bytes(total['pt']['bytes'])} of .pt files "
+        f"for a sample of {readable_points(report['reads']['num_points'])}, in "
+        f"{readable_count(total['drawn']['requests'])} requests"
+    )
+
+
+def equivalence_sentence(report: Mapping[str, Any]) -> str:
+    """Whether the measured samples are what their source files hold."""
+    equivalence = report["equivalence"]
+    if equivalence["ok"]:
+        samples = equivalence["samples"]
+        return (
+            f"{'All ' if samples > 1 else ''}{samples} checked {'samples equal' if samples > 1 else 'sample equals'} "
+            "the source, row by row"
+        )
+    problems = equivalence["problems"]
+    return f"{len(problems)} problem{'s' * (len(problems) > 1)} found when comparing the store with its source"
+
+
+def stored_share(report: Mapping[str, Any]) -> str:
+    """Stored bytes of the measured samples as a share of their source files."""
+    return readable_share(report["store"]["bytes_stored"] / report["store"]["bytes_source"])
+
+
+def throughput_note(report: Mapping[str, Any]) -> str:
+    """How the samples a second were taken, and what to make of them."""
+    measured = report["throughput"]
+    note = (
+        f"One process, one thread, one sample after another, {measured['pt']['reads']} reads each way taken in turns, "
+        "files in the page cache. The first and the last way leave the same number of points in memory."
+    )
+    if measured["drawn"]["samples_per_s"] < measured["pt"]["samples_per_s"]:
+        size = readable_bytes(report["reads"]["total"]["pt"]["bytes"])
+        note += (
+            f" To copy {size} within memory costs less than what the reader does for each request; on a network the "
+            "bytes and requests above are what counts."
+        )
+    return note
+
+
+def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table for the console: the first column to the left, the rest to the right."""
+    lines = [header, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+
+    def one(line: Sequence[str]) -> str:
+        first, *rest = (
+            cell.ljust(w) if not i else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))
+        )
+        return "  ".join([first, *rest]).rstrip()
+
+    return "\n".join([one(header), "  ".join("-" * width for width in widths), *map(one, rows)])
+
+
+def bytes_rows(report: Mapping[str, Any]) -> list[list[str]]:
+    """Bytes and requests a sample: one line a field, their sum, and what the first read of a sample takes in all."""
+    reads = report["reads"]
+    lines = [*reads["fields"].items(), ("sum", reads["total"]), ("a sample's first read", reads["first"])]
+    rows = []
+    for name, ways in lines:
+        cells = [name]
+        for way in WAYS:
+            cells += [readable_bytes(ways[way]["bytes"]), readable_count(ways[way]["requests"])]
+        rows.append(
+            [
+                *cells,
+                readable_share(ways["drawn"]["bytes"] / ways["pt"]["bytes"]) if ways["pt"]["bytes"] else "–",
+            ]
+        )
+    return rows
+
+
+BYTES_HEADER = ("per sample", ".pt", "requests", "whole", "requests", "drawn", "requests", "drawn / .pt")
+
+
+def throughput_rows(report: Mapping[str, Any]) -> list[list[str]]:
+    """Samples a second and milliseconds a sample, one line a way."""
+    names, measured = way_names(report), report["throughput"]
+    return [
+        [
+            names[way],
+            f"{measured[way]['samples_per_s']:,.1f}",
+            f"{measured[way]['p50_ms']:.2f}",
+            f"{measured[way]['p99_ms']:.2f}",
+            f"{measured[way]['samples_per_s'] / measured['pt']['samples_per_s']:.2f}x",
+        ]
+        for way in WAYS
+    ]
+
+
+THROUGHPUT_HEADER = ("one reader, page cache warm", "samples/s", "p50 ms", "p99 ms", "against .pt")
+
+
+def console_text(report: Mapping[str, Any]) -> str:
+    """The report for a terminal."""
+    environment = ", ".join(f"{key} {value}" for key, value in report["environment"].items())
+    parts = [
+        equivalence_sentence(report) + ("" if report["equivalence"]["ok"] else ":"),
+        *(f"  {problem}" for problem in report["equivalence"]["problems"]),
+        "",
+        text_table(BYTES_HEADER, bytes_rows(report)),
+        "",
+        text_table(THROUGHPUT_HEADER, throughput_rows(report)),
+        "",
+        f"environment: {environment}",
+        f"{headline(report)}: {headline_detail(report)}.",
+    ]
+    return "\n".join(parts)
+
+
+def headline_markdown(report: Mapping[str, Any]) -> str:
+    """A summary below 1,000 characters, short enough for Dagster to render it in place."""
+    names, total, measured = way_names(report), report["reads"]["total"], report["throughput"]
+    store = report["store"]
+    lines = [
+        f"**{headline(report)}.** {equivalence_sentence(report)}.",
+        "",
+        "| per sample | bytes | requests | samples/s | p50 ms |",
+        "|:--|--:|--:|--:|--:|",
+        *(
+            f"| {names[way]} | {readable_bytes(total[way]['bytes'])} | {readable_count(total[way]['requests'])} "
+            f"| {measured[way]['samples_per_s']:,.0f} | {measured[way]['p50_ms']:.1f} |"
+            for way in WAYS
+        ),
+        "",
+        f"{store['samples']:,} samples, generation {store['generation']}, {store['codec']}: "
+        f"{stored_share(report)} of the source's size.",
+    ]
+    return "\n".join(lines)
