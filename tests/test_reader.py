@@ -6,6 +6,8 @@ import json
 import multiprocessing
 import os
 import pickle
+import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -341,6 +343,47 @@ def test_a_reader_in_use_works_in_child_processes(root: Path, method: str, read_
         assert child.exitcode == 0
     assert os.getpid() not in outcomes
     assert list(outcomes.values()) == [True, True]
+
+
+@pytest.fixture
+def s3_root(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The store on an S3 server in this process."""
+    s3fs = pytest.importorskip("s3fs", reason="needs the s3 extra")
+    moto_server = pytest.importorskip("moto.server", reason="needs moto")
+    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    filesystem = s3fs.S3FileSystem(skip_instance_cache=True)
+    bucket = f"stores-{os.urandom(4).hex()}"  # servers in one process share their content
+    filesystem.mkdir(bucket)
+    filesystem.put(f"{root}/", f"{bucket}/one/", recursive=True)
+    yield f"s3://{bucket}/one"
+    server.stop()
+
+
+@pytest.mark.parametrize("engine", ["obstore", "fsspec"])
+def test_a_reader_in_use_on_s3_works_in_a_forked_child(
+    s3_root: str, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    """Remote filesystems and Rust runtimes have threads that a fork leaves behind: naively, the child hangs."""
+    if engine == "obstore":
+        pytest.importorskip("obstore", reason="needs the obstore extra")
+    else:
+        monkeypatch.setitem(sys.modules, "obstore.store", None)  # as if it were not installed
+    reader = ZarrChunkReader(s3_root)
+    expected = reader.read_sample("run_1", {"surface": 9, "volume": 40}, seed=3)
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    child = context.Process(target=read_in_child, args=(reader, expected, results), daemon=True)
+    child.start()
+    try:
+        assert results.get(timeout=30)[1] is True
+    finally:
+        child.kill()
 
 
 def test_a_pickled_reader_holds_no_handles_and_keeps_its_generation(tmp_path: Path, samples: dict[str, Any]) -> None:

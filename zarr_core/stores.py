@@ -15,25 +15,30 @@ from zarr_core.storage import Storage, is_local
 
 StoreFactory = Callable[[str], Store]
 
+# The process that first used obstore. Its Rust threads do not survive a fork: in a child of that process every request
+# would wait for ever, so children go through fsspec.
+_obstore_process: int | None = None
+
 
 def make_store(root: str | os.PathLike[str]) -> Store:
     """A read-only Zarr store for a root: a local path or any fsspec URL.
 
-    ``s3://`` uses obstore where it is installed, every other remote location goes through fsspec.
+    ``s3://`` uses obstore where it is installed (except in forks of a process that has used it), every other remote
+    location goes through fsspec.
     """
+    global _obstore_process
     url = os.fspath(root)
     if is_local(url):
         return LocalStore(Storage(url).location, read_only=True)
-    if url.startswith("s3://"):
+    if url.startswith("s3://") and _obstore_process in (None, os.getpid()):
         try:
             import obstore.store
         except ImportError:
             pass
         else:
+            _obstore_process = os.getpid()
             plain_http = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
-            return ObjectStore(
-                obstore.store.from_url(url, client_options={"allow_http": plain_http}), read_only=True
-            )
+            return ObjectStore(obstore.store.from_url(url, client_options={"allow_http": plain_http}), read_only=True)
     # OCI's default of 5 MiB read-ahead would fetch far more than the chunk that was asked for.
     options = {"default_cache_type": "none"} if url.startswith("oci://") else None
     return FsspecStore.from_url(url, storage_options=options, read_only=True)
@@ -58,9 +63,7 @@ class CountingStore(WrapperStore[Store]):
         self.bytes = 0
         self.by_key: dict[str, list[int]] = defaultdict(lambda: [0, 0])
 
-    async def get(
-        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
-    ) -> Buffer | None:
+    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         """Fetch, and count it."""
         found = await super().get(key, prototype, byte_range)
         self._count(key, found)
