@@ -7,7 +7,7 @@ of the Zarr v3 specification). Everything here is plain Zarr: any Zarr v3 reader
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -240,29 +240,27 @@ def group_arrays(group: Mapping[str, Any]) -> dict[str, ArrayLayout]:
 
 
 def encode_chunk(layout: ArrayLayout, points: np.ndarray) -> bytes:
-    """Bytes of one chunk from up to ``chunk_points`` rows of the stored dtype; missing rows become zeros."""
+    """Compressed bytes, without checksum, of up to ``chunk_points`` rows of the stored dtype, padded with zeros."""
     if len(points) < layout.chunk_points:
         padded = np.zeros((layout.chunk_points, layout.dim), layout.dtype)
         padded[: len(points)] = points
         points = padded
-    data = layout.codec.encode(np.ascontiguousarray(points))
-    return data + _crc32c(data) if layout.checksum else data
+    return layout.codec.encode(np.ascontiguousarray(points))
 
 
-def encode_shard(layout: ArrayLayout, chunks: Iterable[np.ndarray]) -> bytearray:
-    """One shard object from the rows of its chunks, in order.
-
-    Memory: the shard as encoded, and one chunk.
-    """
-    shard = bytearray()
+def encode_shard(layout: ArrayLayout, chunks: Iterable[np.ndarray]) -> Iterator[bytes]:
+    """One shard object, piece by piece, from the rows of its chunks in order."""
     index = np.full((layout.chunks_per_shard, 2), _ABSENT, "<u8")
+    offset = 0
     for number, points in enumerate(chunks):
         data = encode_chunk(layout, points)
-        index[number] = len(shard), len(data)
-        shard += data
+        index[number] = offset, len(data) + (_CRC_BYTES if layout.checksum else 0)
+        offset += int(index[number, 1])
+        yield data
+        if layout.checksum:
+            yield _crc32c(data)
     packed = index.tobytes()
-    shard += packed + _crc32c(packed)
-    return shard
+    yield packed + _crc32c(packed)
 
 
 def decode_shard_index(layout: ArrayLayout, tail: bytes) -> np.ndarray:

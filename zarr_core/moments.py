@@ -34,15 +34,10 @@ class FieldMoments:
 
     @classmethod
     def of(cls, points: np.ndarray) -> FieldMoments:
-        """Moments of the rows of a (n, dim) array, n > 0."""
-        # One row a component: NumPy sums along a contiguous axis several times as fast, and in pairs.
-        components = np.array(points.T, dtype=np.float64, order="C")
-        low, high = components.min(axis=1), components.max(axis=1)
-        mean, m2 = _mean_and_m2(components)
-        logs = np.log1p(np.abs(components))
-        np.copysign(logs, components, out=logs)
-        log_mean, log_m2 = _mean_and_m2(logs)
-        return cls(len(points), mean, m2, low, high, log_mean, log_m2)
+        """Moments of the rows of a (n, dim) array, n > 0; extremes that are not finite where a value is not."""
+        accumulator = MomentsAccumulator()
+        accumulator.add(points)
+        return accumulator.result()
 
     def merge(self, other: FieldMoments) -> FieldMoments:
         """Moments of both parts together."""
@@ -80,7 +75,41 @@ class FieldMoments:
         return cls(int(data["count"]), *(np.asarray(data[name], np.float64) for name in arrays))
 
 
-def _mean_and_m2(components: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+class MomentsAccumulator:
+    """Moments of an array that is seen in blocks of rows, (n, dim) each.
+
+    Works in buffers of its own: fresh ones for every block would cost more, in pages that the kernel has to clear, than
+    all the arithmetic.
+    """
+
+    def __init__(self) -> None:
+        self._merged: FieldMoments | None = None
+        self._buffers = np.empty((2, 0, 0))
+
+    def add(self, points: np.ndarray) -> None:
+        """Take in a block; it must not be empty."""
+        rows, dim = points.shape
+        if self._buffers.shape[1] < dim or self._buffers.shape[2] < rows:
+            self._buffers = np.empty((2, dim, rows))
+        components, scratch = self._buffers[:, :dim, :rows]
+        # One row a component: NumPy sums along a contiguous axis several times as fast, and in pairs.
+        components[...] = points.T
+        low, high = components.min(axis=1), components.max(axis=1)
+        with np.errstate(invalid="ignore"):  # infinities: the extremes tell
+            mean, m2 = _mean_and_m2(components, scratch)
+            logs = np.log1p(np.abs(components, out=scratch), out=scratch)
+            np.copysign(logs, components, out=components)
+            log_mean, log_m2 = _mean_and_m2(components, scratch)
+        block = FieldMoments(rows, mean, m2, low, high, log_mean, log_m2)
+        self._merged = block if self._merged is None else self._merged.merge(block)
+
+    def result(self) -> FieldMoments:
+        """Moments of all blocks together; there must have been one."""
+        assert self._merged is not None
+        return self._merged
+
+
+def _mean_and_m2(components: np.ndarray, scratch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     mean = components.mean(axis=1)
-    deviations = components - mean[:, None]
-    return mean, np.einsum("ij,ij->i", deviations, deviations)
+    deviations = np.subtract(components, mean[:, None], out=scratch)
+    return mean, np.square(deviations, out=deviations).sum(axis=1)

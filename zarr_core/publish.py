@@ -93,7 +93,7 @@ def commit_results(
 ) -> PublishReport:
     """Commit what is known of the selected samples; the split files of the source go along."""
     for name, text in selection.source.split_documents().items():
-        storage.write(name, text.encode())
+        storage.write(name, [text.encode()])
     before: StoreManifest | None = None
     retired: list[str] = []
 

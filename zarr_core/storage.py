@@ -8,14 +8,13 @@ never from arguments, so that they end up in no manifest, log or pickle.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import os
 import re
-import tempfile
 import threading
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterable
 from pathlib import Path
 
 from filelock import FileLock
@@ -23,8 +22,6 @@ from fsspec.core import url_to_fs
 
 from zarr_core.errors import CommitConflict, StoreError
 from zarr_core.names import check_relative_path
-
-Bytes = bytes | bytearray | memoryview
 
 _MEMORY_LOCK = threading.Lock()
 
@@ -103,16 +100,21 @@ class Storage:
         found = self.fs.find(top, detail=True)
         return {path[len(self.location) + 1 :]: int(info["size"]) for path, info in sorted(found.items())}
 
-    def write(self, name: str, data: Bytes) -> None:
+    def write(self, name: str, pieces: Iterable[bytes]) -> int:
         """Write an object whole: it appears complete or not at all, and replaces what was there.
 
-        A power cut may still lose it until :meth:`sync`.
+        A power cut may still lose it until :meth:`sync`. Memory: on a local disk one piece, elsewhere all of them.
+
+        Returns:
+            Bytes written.
         """
         if self._local:
-            with _replacing(Path(self.path(name))) as temporary:
-                temporary.write_bytes(data)
-        else:
-            self.fs.pipe_file(self.path(name), data if self._takes_buffers else bytes(data))
+            return _replace_file(self.path(name), pieces, durable=False)
+        data = bytearray()
+        for piece in pieces:
+            data += piece
+        self.fs.pipe_file(self.path(name), data if self._takes_buffers else bytes(data))
+        return len(data)
 
     def sync(self) -> None:
         """Return when all that was written is on stable storage (object stores promise that at once)."""
@@ -130,18 +132,18 @@ class Storage:
             if self._etag(name) == before:
                 return data, before
 
-    def create(self, name: str, data: Bytes) -> bool:
+    def create(self, name: str, data: bytes) -> bool:
         """Write an object only if none is there; False where one is."""
         try:
             if self._local:
-                _create_file(Path(self.path(name)), data)
+                _create_file(self.path(name), data)
             else:
                 self.replace(name, data, version=None)
         except (CommitConflict, FileExistsError):
             return False
         return True
 
-    def replace(self, name: str, data: Bytes, version: str | None) -> None:
+    def replace(self, name: str, data: bytes, version: str | None) -> None:
         """Compare and swap: write only if the object still has ``version`` (None: only if there is none).
 
         Raises:
@@ -150,24 +152,22 @@ class Storage:
         """
         conflict = CommitConflict(f"{self.url}/{name} was written by somebody else")
         if self._local:
-            target = Path(self.path(name))
-            _made(target.parent)
+            target = self.path(name)
+            os.makedirs(os.path.dirname(target), exist_ok=True)
             with FileLock(f"{target}.lock"):
                 if _digest_of_file(target) != version:
                     raise conflict
-                with _replacing(target) as temporary:
-                    _write_durably(temporary, data)
-                _sync_folder(target.parent)
+                _replace_file(target, [data], durable=True)
         elif self._protocol == "memory":
             with _MEMORY_LOCK:
                 current = _digest(self.read(name)) if self.exists(name) else None
                 if current != version:
                     raise conflict
-                self.fs.pipe_file(self.path(name), bytes(data))
+                self.fs.pipe_file(self.path(name), data)
         else:
             condition = self._condition(version)
             try:
-                self.fs.pipe_file(self.path(name), bytes(data), **condition)
+                self.fs.pipe_file(self.path(name), data, **condition)
             except (OSError, FileExistsError) as error:
                 if _is_failed_precondition(error):
                     raise conflict from error
@@ -209,70 +209,65 @@ class Storage:
                 )
 
 
-def _digest(data: Bytes) -> str:
+def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _digest_of_file(path: Path) -> str | None:
+def _digest_of_file(path: str) -> str | None:
     try:
-        return _digest(path.read_bytes())
+        return _digest(Path(path).read_bytes())
     except FileNotFoundError:
         return None
 
 
-@contextlib.contextmanager
-def _replacing(target: Path) -> Iterator[Path]:
-    """A temporary path beside the target that becomes it at the end, or vanishes on an error."""
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=_made(target.parent))
-    os.close(handle)
-    temporary = Path(name)
+def _replace_file(target: str, pieces: Iterable[bytes], *, durable: bool) -> int:
+    """Write a file whole beside the target, then let it become the target; its size."""
+    temporary, size = _write_beside(target, pieces, durable)
+    os.replace(temporary, target)
+    if durable:
+        _sync_folder(os.path.dirname(target))
+    return size
+
+
+def _create_file(target: str, data: bytes) -> None:
+    """Write a file whole if none is there; raises FileExistsError. A link, unlike a rename, never replaces."""
+    temporary, _ = _write_beside(target, [data], durable=True)
     try:
-        yield temporary
-        temporary.chmod(0o666 & ~_UMASK)
-        temporary.replace(target)
+        os.link(temporary, target)
+    finally:
+        os.unlink(temporary)
+    _sync_folder(os.path.dirname(target))
+
+
+def _write_beside(target: str, pieces: Iterable[bytes], durable: bool) -> tuple[str, int]:
+    """A new file in the folder of the target, which is made where it is missing; its path and size."""
+    folder, name = os.path.split(target)
+    temporary = f"{folder}/.{name}.{uuid.uuid4().hex}.tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    try:
+        handle = os.open(temporary, flags, 0o666)
+    except FileNotFoundError:
+        os.makedirs(folder, exist_ok=True)
+        handle = os.open(temporary, flags, 0o666)
+    try:
+        with open(handle, "wb") as file:
+            file.writelines(pieces)
+            file.flush()
+            if durable:
+                os.fsync(handle)
+            return temporary, file.tell()
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        os.unlink(temporary)
         raise
 
 
-def _create_file(target: Path, data: Bytes) -> None:
-    """Write a file whole if none is there; raises FileExistsError. A link, unlike a rename, never replaces."""
-    with tempfile.TemporaryDirectory(prefix=".create.", dir=_made(target.parent)) as folder:
-        temporary = Path(folder) / target.name
-        _write_durably(temporary, data)
-        target.hardlink_to(temporary)
-    _sync_folder(target.parent)
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def _sync_folder(path: Path) -> None:
+def _sync_folder(path: str) -> None:
     # A rename is on disk only when the folder is.
     folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:
         os.close(folder)
-
-
-def _write_durably(path: Path, data: Bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _current_umask() -> int:
-    # The only portable way to read it is to set it; done once, at import, before threads exist.
-    umask = os.umask(0)
-    os.umask(umask)
-    return umask
-
-
-_UMASK = _current_umask()
 
 
 def _is_failed_precondition(error: OSError) -> bool:

@@ -29,7 +29,7 @@ from zarr_core.encoding import (
 )
 from zarr_core.errors import SampleError, SourceError
 from zarr_core.manifest import ArrayColumn, DomainGrid, DomainLayout, Quarantine, SampleEntry
-from zarr_core.moments import FieldMoments
+from zarr_core.moments import FieldMoments, MomentsAccumulator
 from zarr_core.names import FieldName, check_sample_id
 from zarr_core.shuffle import shuffle_permutation
 from zarr_core.sources.description import FieldFile
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 GROUP_FORMAT = 1
 ATTRIBUTES_KEY = "zarr_core"
 
-# Points that are gathered, rounded and summed at a time: enough to make NumPy's calls cheap, few enough for the cache.
-_BLOCK_POINTS = 65_536
+# Points that are gathered, rounded and summed at a time: a few MB, and enough to make the calls themselves cheap.
+_BLOCK_POINTS = 32_768
 
 
 @dataclass(frozen=True)
@@ -225,29 +225,26 @@ class ZarrStoreWriter:
         relpath: str,
     ) -> tuple[FieldMoments, int]:
         """Gather, round, encode and write one array; its moments and stored bytes."""
-        moments: FieldMoments | None = None
+        moments = MomentsAccumulator()
         size = 0
 
         def chunks(rows: np.ndarray) -> Iterator[np.ndarray]:
-            nonlocal moments
             for points in _gather_blocks(values, rows, layout):
-                block = FieldMoments.of(points)
-                if not np.isfinite([block.min, block.max]).all():
-                    raise _not_finite(sample_id, name, layout, values)
-                moments = moments.merge(block) if moments else block
+                moments.add(points)
                 for start in range(0, len(points), layout.chunk_points):
                     yield points[start : start + layout.chunk_points]
 
         for shard in range(layout.n_shards):
             rows = permutation[shard * layout.shard_points : (shard + 1) * layout.shard_points]
-            data = encode_shard(layout, chunks(rows))
-            self.storage.write(f"{relpath}/{name.array_name}/{layout.shard_key(shard)}", data)
-            size += len(data)
-        assert moments is not None
-        return moments, size
+            pieces = encode_shard(layout, chunks(rows))
+            size += self.storage.write(f"{relpath}/{name.array_name}/{layout.shard_key(shard)}", pieces)
+        result = moments.result()
+        if not np.isfinite([result.min, result.max]).all():
+            raise _not_finite(sample_id, name, layout, values)
+        return result, size
 
     def _write_json(self, name: str, document: Mapping[str, Any]) -> None:
-        self.storage.write(name, (json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n").encode())
+        self.storage.write(name, [(json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n").encode()])
 
 
 def written_sample(relpath: str, group: Mapping[str, Any]) -> WrittenSample:
@@ -266,14 +263,19 @@ def written_sample(relpath: str, group: Mapping[str, Any]) -> WrittenSample:
 
 
 def _gather_blocks(values: torch.Tensor, rows: np.ndarray, layout: ArrayLayout) -> Iterator[np.ndarray]:
-    """The given source rows in order, in the stored dtype, in blocks of whole chunks."""
+    """The given source rows in order, in the stored dtype, in blocks of whole chunks.
+
+    Each block is overwritten by the next: fresh memory for every one would cost as much as gathering it.
+    """
     import torch
 
-    dtype = getattr(torch, layout.dtype)
-    block = max(_BLOCK_POINTS // layout.chunk_points, 1) * layout.chunk_points
-    for start in range(0, len(rows), block):
-        gathered = values.index_select(0, torch.from_numpy(rows[start : start + block]))
-        yield gathered.to(dtype).numpy()
+    size = max(_BLOCK_POINTS // layout.chunk_points, 1) * layout.chunk_points
+    gathered = torch.empty((min(size, len(rows)), layout.dim), dtype=values.dtype)
+    stored = torch.empty(gathered.shape, dtype=getattr(torch, layout.dtype))
+    for start in range(0, len(rows), size):
+        indices = torch.from_numpy(rows[start : start + size])
+        block = torch.index_select(values, 0, indices, out=gathered[: len(indices)])
+        yield stored[: len(indices)].copy_(block).numpy()
 
 
 def _as_points(sample_id: str, name: FieldName, values: torch.Tensor) -> torch.Tensor:

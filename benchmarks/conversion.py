@@ -1,0 +1,98 @@
+"""Conversion against the same work done by hand, and two workers against one.
+
+``python -m benchmarks.conversion`` makes 24 synthetic samples in the AhmedML layout (300,000 volume and 100,000
+surface points each), then converts them, in turn: by hand (load, permute, gather, encode with the same codec, write, in
+plain NumPy and numcodecs, nothing else), with one worker, with two. Page cache warm, one process alive at a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from numcodecs import Blosc
+
+from benchmarks import environment
+from zarr_core.convert import convert
+from zarr_core.sources import resolve_kind
+
+CHUNK_POINTS = 16_384
+POINTS = {"surface": 100_000, "volume": 300_000}
+
+
+def make_samples(root: Path, count: int) -> None:
+    """Synthetic runs with values of CFD's ranges, different in each sample."""
+    for number in range(1, count + 1):
+        folder = root / f"run_{number}"
+        folder.mkdir(parents=True)
+        generator = torch.Generator().manual_seed(number)
+        for file in resolve_kind("ahmedml").fields.values():
+            dim = file.field.dim or 1
+            shape = (POINTS[file.domain], dim) if dim > 1 else (POINTS[file.domain],)
+            torch.save(torch.randn(shape, generator=generator) * 10, folder / file.filename)
+
+
+def convert_by_hand(root: Path, output: Path) -> None:
+    """Load, permute, gather, encode, write: what no converter can do without."""
+    codec = Blosc(cname="lz4", clevel=5, shuffle=Blosc.SHUFFLE)
+    for folder in sorted(root.iterdir()):
+        target = output / folder.name
+        target.mkdir(parents=True)
+        permutations = {domain: torch.from_numpy(np.random.permutation(n)) for domain, n in POINTS.items()}
+        for canonical, file in resolve_kind("ahmedml").fields.items():
+            values = torch.load(folder / file.filename, weights_only=True)
+            points = values.reshape(len(values), -1).index_select(0, permutations[file.domain])
+            stored = points.numpy() if file.field.is_position else points.half().numpy()
+            chunks = [codec.encode(stored[i : i + CHUNK_POINTS]) for i in range(0, len(stored), CHUNK_POINTS)]
+            (target / canonical).write_bytes(b"".join(chunks))
+    os.sync()  # a conversion has ended when its bytes are on the disk
+
+
+def measure(root: Path, rounds: int) -> dict[str, float]:
+    """Median seconds of each way, measured in turn so that a slow minute of the machine hits all."""
+    ways: dict[str, Callable[[Path], object]] = {
+        "by hand": lambda output: convert_by_hand(root, output),
+        "1 worker": lambda output: convert("ahmedml", output, source_url=str(root), chunk_points=CHUNK_POINTS),
+        "2 workers": lambda output: convert(
+            "ahmedml", output, source_url=str(root), chunk_points=CHUNK_POINTS, workers=2
+        ),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, way in ways.items():
+            output = Path(tempfile.mkdtemp(dir=root.parent))
+            started = time.perf_counter()
+            way(output)
+            seconds[name].append(time.perf_counter() - started)
+            shutil.rmtree(output)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--samples", type=int, default=24)
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    # By hand and with one worker alike: one core.
+    torch.set_num_threads(1)
+    print(environment.describe())
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder, "source")
+        make_samples(root, arguments.samples)
+        seconds = measure(root, arguments.rounds)
+    for name, value in seconds.items():
+        print(f"{name:10} {value:6.2f} s  {arguments.samples / value:6.1f} samples/s")
+    print(f"one worker / by hand:  {seconds['1 worker'] / seconds['by hand']:.2f}  (at most 1.5)")
+    print(f"two workers / one:     {seconds['1 worker'] / seconds['2 workers']:.2f}  (at least 1.7)")
+
+
+if __name__ == "__main__":
+    main()
