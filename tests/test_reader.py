@@ -357,7 +357,8 @@ def s3_root(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    filesystem = s3fs.S3FileSystem(skip_instance_cache=True)
+    s3fs.S3FileSystem.clear_instance_cache()  # those that know another server's address
+    filesystem = s3fs.S3FileSystem()
     bucket = f"stores-{os.urandom(4).hex()}"  # servers in one process share their content
     filesystem.mkdir(bucket)
     filesystem.put(f"{root}/", f"{bucket}/one/", recursive=True)
