@@ -79,9 +79,16 @@ def read_chunks(storage: Storage, path: str, layout: ArrayLayout, read_concurren
     for shard in range(layout.n_shards):
         try:
             spans, problems = _spans(layout, shard, _shard_index(storage, path, layout, shard))
-        except (CorruptChunkError, FileNotFoundError) as error:
-            missing = isinstance(error, FileNotFoundError)
-            yield ChunkRead(None, shard, None, "the object is missing" if missing else str(error))
+        except CorruptChunkError as error:
+            yield ChunkRead(None, shard, None, str(error))
+            continue
+        except FileNotFoundError:
+            if layout.checksum:
+                yield ChunkRead(None, shard, None, "the object is missing")
+            else:
+                first = shard * layout.chunks_per_shard
+                last = min(first + layout.chunks_per_shard, layout.n_chunks)
+                yield from (_absent(layout, number, shard) for number in range(first, last))
             continue
         yield from problems
         for reads in _in_order(fetch, spans, read_concurrency):
@@ -119,7 +126,8 @@ def _spans(layout: ArrayLayout, shard: int, index: np.ndarray) -> tuple[list[_Sp
 def _absent(layout: ArrayLayout, number: int, shard: int) -> ChunkRead:
     if layout.checksum:
         return ChunkRead(number, shard, None, "not in the shard's index")
-    # zarr-python leaves out chunks that hold the fill value alone. This library writes them, with their checksum.
+    # zarr-python leaves out chunks, and whole shards, that hold the fill value alone. This library writes them, with
+    # their checksums.
     n_rows = min(layout.chunk_points, layout.n_points - number * layout.chunk_points)
     return ChunkRead(number, shard, np.zeros((n_rows, layout.dim), layout.dtype))
 

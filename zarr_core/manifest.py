@@ -244,9 +244,7 @@ def _entry(sample_id: str, entry: Mapping[str, Any]) -> SampleEntry:
                 f"sample {sample_id!r}, {domain}: {n_chunks} chunks of {chunk_points} points do not make {n_points}"
             )
         grids[domain] = DomainGrid(n_points, chunk_points, shard_points, n_chunks)
-    return SampleEntry(
-        relpath, grids, entry.get("fingerprint", ""), entry.get("settings", ""), entry.get("bytes", 0)
-    )
+    return SampleEntry(relpath, grids, entry.get("fingerprint", ""), entry.get("settings", ""), entry.get("bytes", 0))
 
 
 def generation_name(generation: int) -> str:

@@ -66,6 +66,8 @@ def calculate_store_statistics(
         UnknownFieldError: a sample or split is asked for that the store does not hold.
         ZarrCoreError: nothing to take statistics of, a sample without recorded moments, or a damaged chunk.
     """
+    if min(workers, read_concurrency) < 1:
+        raise ZarrCoreError("workers and read_concurrency must be positive")
     storage = Storage(store_root)
     manifest = load_manifest(storage)
     chosen = sorted(_chosen_samples(storage, manifest, split, split_file, sample_ids))
@@ -74,10 +76,10 @@ def calculate_store_statistics(
     groups = [(sample_id, manifest.samples[sample_id].relpath) for sample_id in chosen]
     bar = partial(tqdm, total=len(groups), unit="sample", desc="statistics", disable=not progress)
     if not recompute:
-        with ThreadPoolExecutor(max(1, workers * read_concurrency)) as threads:
+        with ThreadPoolExecutor(workers * read_concurrency) as threads:
             return _flat(bar(threads.map(partial(_recorded_moments, storage), groups)))
     one = partial(_recomputed_moments, storage, read_concurrency)
-    if workers <= 1:
+    if workers == 1:
         return _flat(bar(map(one, groups)))
     # Spawned, not forked: a filesystem that was used in this process has threads that a fork would leave behind.
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as processes:

@@ -142,6 +142,8 @@ def verify_store(
         UnknownFieldError: a sample is asked for that the store does not hold.
         StoreError, ManifestError: there is no readable manifest.
     """
+    if workers < 1:
+        raise ZarrCoreError("workers must be positive")
     storage = Storage(store_root)
     manifest = load_manifest(storage)
     unknown = sorted(set(sample_ids or ()) - set(manifest.samples))
@@ -162,7 +164,7 @@ def verify_store(
 
 
 def _map(function: Any, items: Sequence[Any], workers: int) -> Iterator[Any]:
-    if workers <= 1:
+    if workers == 1:
         yield from map(function, items)
         return
     # Spawned, not forked: a filesystem that was used in this process has threads that a fork would leave behind.

@@ -21,7 +21,7 @@ def readable_bytes(size: float) -> str:
 
 def readable_share(share: float) -> str:
     """A ratio as a percentage that never rounds to nothing: ``9.2 %``, ``64 %``."""
-    return f"{100 * share:.1f} %" if share < 0.0995 else f"{100 * share:.0f} %"
+    return f"{100 * share:.2g} %" if share < 0.0995 else f"{100 * share:.0f} %"
 
 
 def readable_count(mean: float) -> str:
