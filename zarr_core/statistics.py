@@ -232,7 +232,7 @@ def write_statistics(
     ):
         if target is not None:
             folder, slash, name = target.rpartition("/")
-            Storage(folder or slash or ".").write(name, data)
+            Storage(folder or slash or ".").write(name, [data])
             written.append(redact_url(target))
     return written
 
