@@ -46,7 +46,7 @@ class _Span:
     """Neighbouring chunks of a shard that one request fetches: (chunk number, offset, length) of each."""
 
     shard: int
-    pieces: tuple[tuple[int, int, int], ...]
+    pieces: list[tuple[int, int, int]]
 
     @property
     def start(self) -> int:
@@ -69,8 +69,13 @@ def read_chunks(storage: Storage, path: str, layout: ArrayLayout, read_concurren
     Memory: 8 MiB for each request in flight, or one chunk where that is larger.
     """
 
-    def fetch(span: _Span) -> list[ChunkRead]:
-        data = storage.read(f"{path}/{layout.shard_key(span.shard)}", span.start, span.stop)
+    def fetch(span: _Span | ChunkRead) -> list[ChunkRead]:
+        if isinstance(span, ChunkRead):
+            return [span]
+        try:
+            data = storage.read(f"{path}/{layout.shard_key(span.shard)}", span.start, span.stop)
+        except OSError as error:
+            return [ChunkRead(number, span.shard, None, f"cannot be read: {error}") for number, _, _ in span.pieces]
         return [
             _decoded(layout, number, span.shard, data[start - span.start : start - span.start + length])
             for number, start, length in span.pieces
@@ -78,7 +83,7 @@ def read_chunks(storage: Storage, path: str, layout: ArrayLayout, read_concurren
 
     for shard in range(layout.n_shards):
         try:
-            spans, problems = _spans(layout, shard, _shard_index(storage, path, layout, shard))
+            spans = _spans(layout, shard, _shard_index(storage, path, layout, shard))
         except CorruptChunkError as error:
             yield ChunkRead(None, shard, None, str(error))
             continue
@@ -90,7 +95,9 @@ def read_chunks(storage: Storage, path: str, layout: ArrayLayout, read_concurren
                 last = min(first + layout.chunks_per_shard, layout.n_chunks)
                 yield from (_absent(layout, number, shard) for number in range(first, last))
             continue
-        yield from problems
+        except OSError as error:
+            yield ChunkRead(None, shard, None, f"cannot be read: {error}")
+            continue
         for reads in _in_order(fetch, spans, read_concurrency):
             yield from reads
 
@@ -105,22 +112,22 @@ def _shard_index(storage: Storage, path: str, layout: ArrayLayout, shard: int) -
     return index
 
 
-def _spans(layout: ArrayLayout, shard: int, index: np.ndarray) -> tuple[list[_Span], list[ChunkRead]]:
-    """Requests that fetch a shard's chunks in order, and the chunks that are not there."""
+def _spans(layout: ArrayLayout, shard: int, index: np.ndarray) -> list[_Span | ChunkRead]:
+    """Requests that fetch a shard's chunks in order; in the place of a chunk that is not there, what to make of it."""
     first = shard * layout.chunks_per_shard
-    spans: list[_Span] = []
-    absent = []
+    spans: list[_Span | ChunkRead] = []
     for entry in range(min(layout.chunks_per_shard, layout.n_chunks - first)):
         start, length = (int(value) for value in index[entry])
         if start == 2**64 - 1:
-            absent.append(_absent(layout, first + entry, shard))
+            spans.append(_absent(layout, first + entry, shard))
             continue
         piece = (first + entry, start, length)
-        if spans and spans[-1].stop == start and start + length - spans[-1].start <= _SPAN_BYTES:
-            spans[-1] = _Span(shard, (*spans[-1].pieces, piece))
+        last = spans[-1] if spans else None
+        if isinstance(last, _Span) and last.stop == start and start + length - last.start <= _SPAN_BYTES:
+            last.pieces.append(piece)
         else:
-            spans.append(_Span(shard, (piece,)))
-    return spans, absent
+            spans.append(_Span(shard, [piece]))
+    return spans
 
 
 def _absent(layout: ArrayLayout, number: int, shard: int) -> ChunkRead:

@@ -9,11 +9,10 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import multiprocessing
 import sys
 import warnings
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -27,6 +26,7 @@ from zarr_core.errors import CorruptChunkError, StoreError, UnknownFieldError, Z
 from zarr_core.manifest import StoreManifest, load_manifest
 from zarr_core.moments import FieldMoments
 from zarr_core.names import POSITION
+from zarr_core.parallel import map_in_processes
 from zarr_core.storage import Storage, redact_url
 
 SampleMoments = dict[str, FieldMoments]
@@ -79,11 +79,7 @@ def calculate_store_statistics(
         with ThreadPoolExecutor(workers * read_concurrency) as threads:
             return _flat(bar(threads.map(partial(_recorded_moments, storage), groups)))
     one = partial(_recomputed_moments, storage, read_concurrency)
-    if workers == 1:
-        return _flat(bar(map(one, groups)))
-    # Spawned, not forked: a filesystem that was used in this process has threads that a fork would leave behind.
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as processes:
-        return _flat(bar(processes.map(one, groups)))
+    return _flat(bar(map_in_processes(one, groups, workers)))
 
 
 def _chosen_samples(
@@ -277,6 +273,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ZarrCoreError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
     for target in written:
         print(f"wrote {target}")
     return 0

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -33,6 +31,7 @@ from zarr_core.manifest import (
     load_manifest,
 )
 from zarr_core.moments import FieldMoments
+from zarr_core.parallel import map_in_processes
 from zarr_core.shuffle import shuffle_permutation
 from zarr_core.sources.recorded import RecordedSource
 from zarr_core.storage import Storage
@@ -154,22 +153,13 @@ def verify_store(
     report.problems += _generation_problems(storage, manifest)
     check = partial(_check_sample, storage, None if source is None else RecordedSource(source), _Columns.of(manifest))
     entries = [(sample_id, manifest.samples[sample_id]) for sample_id in chosen]
-    checks = _map(check, entries, workers)
+    checks = map_in_processes(check, entries, workers)
     for found in tqdm(checks, total=len(entries), unit="sample", desc="verify", disable=not progress):
         report.samples += 1
         report.problems += found.problems
         for name, tally in found.fields.items():
             report.fields.setdefault(name, FieldTally()).add(tally)
     return report
-
-
-def _map(function: Any, items: Sequence[Any], workers: int) -> Iterator[Any]:
-    if workers == 1:
-        yield from map(function, items)
-        return
-    # Spawned, not forked: a filesystem that was used in this process has threads that a fork would leave behind.
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield from pool.map(function, items)
 
 
 def _generation_problems(storage: Storage, manifest: StoreManifest) -> list[Problem]:
@@ -213,7 +203,7 @@ class _Findings:
             document = json.loads(storage.read(path))
         except FileNotFoundError:
             self.add(name, f"{path} is missing")
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             self.add(name, f"{path} is not readable: {error}")
         else:
             if isinstance(document, dict):
@@ -405,7 +395,7 @@ class _SourceFiles:
         except FileNotFoundError:
             self.found.add(name, f"cannot be compared: {recorded['name']} has vanished from the source")
             return None
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             self.found.add(name, f"cannot be compared: {recorded['name']}: {error}")
             return None
         changed = ""
@@ -505,6 +495,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ZarrCoreError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
     print(format_report(report))
     return 0 if report.ok else 1
 

@@ -275,7 +275,14 @@ def _gather_blocks(values: torch.Tensor, rows: np.ndarray, layout: ArrayLayout) 
     for start in range(0, len(rows), size):
         indices = torch.from_numpy(rows[start : start + size])
         block = torch.index_select(values, 0, indices, out=gathered[: len(indices)])
-        yield stored[: len(indices)].copy_(block).numpy()
+        points = stored[: len(indices)].numpy()
+        if values.dtype is torch.float64:
+            # Torch would round float64 to float16 by way of float32, twice, and so not always to the nearest.
+            with np.errstate(over="ignore"):
+                np.copyto(points, block.numpy(), casting="same_kind")
+        else:
+            stored[: len(indices)].copy_(block)
+        yield points
 
 
 def _as_points(sample_id: str, name: FieldName, values: torch.Tensor) -> torch.Tensor:

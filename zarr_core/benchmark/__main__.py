@@ -50,6 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ZarrCoreError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
     print(console_text(report))
     print(f"report: {(Path(options.output) / 'report.html').resolve()}")
     return 0 if report["equivalence"]["ok"] else 1
