@@ -224,16 +224,19 @@ def _convert(
                 if time.monotonic() - committed_at > _COMMIT_SECONDS:
                     save()
                     committed_at = time.monotonic()
-        finally:
+        except BaseException:
             # However the run ends, interrupted or not, what has been converted is kept.
-            manifest = save()
-    return ConversionReport(outcomes, manifest, time.monotonic() - started)
+            if results.written or results.refused:
+                save()
+            raise
+    return ConversionReport(outcomes, save(), time.monotonic() - started)
 
 
 def _plan(
     selection: Selection, writer: ZarrStoreWriter, retry_quarantined: bool
 ) -> tuple[list[SampleOutcome], list[SourceSample]]:
     """What the manifest already settles, and what is to be done."""
+    writer.settings.check_fields(selection.source.description.fields)
     manifest = load_if_any(writer.storage)
     done, todo = [], []
     for sample_id, sample in selection.samples.items():
@@ -263,6 +266,8 @@ def _run(
     executor: Executor | None,
 ) -> Generator[SampleOutcome, None, None]:
     """Convert samples here, in worker processes or on an executor, yielding each as it is done."""
+    if workers < 1:
+        raise SourceError(f"workers must be at least 1, not {workers}")
     if executor is None and (workers == 1 or len(samples) < 2):
         yield from (convert_sample(writer, source, sample, retry_quarantined) for sample in samples)
         return

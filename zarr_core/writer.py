@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -79,6 +79,12 @@ class ConversionSettings:
         # One spelling for one meaning, so that "zstd" and "zstd:3" do not look like different settings.
         object.__setattr__(self, "codec", str(Codec.parse(self.codec)))
         object.__setattr__(self, "field_dtypes", dict(sorted(self.field_dtypes.items())))
+
+    def check_fields(self, canonical_names: Collection[str]) -> None:
+        """Raise SourceError if a field that is given a dtype is none of these."""
+        unknown = [name for name in self.field_dtypes if name not in canonical_names]
+        if unknown:
+            raise SourceError(f"no field {unknown[0]!r} to give a dtype; there are: {', '.join(canonical_names)}")
 
     @cached_property
     def digest(self) -> str:

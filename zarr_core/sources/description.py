@@ -262,3 +262,5 @@ def _validated(data: dict[str, Any], where: str) -> SourceDescription:
             f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}".lstrip(": ") for problem in error.errors()
         )
         raise SourceError(f"{where}: {reasons}") from error
+    except SourceError as error:
+        raise SourceError(f"{where}: {error}") from error

@@ -1,0 +1,61 @@
+"""What several test modules need."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[None]:
+    """An S3 server on loopback in this process, named by the environment as users name theirs."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    names = {
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(names)
+    yield
+    for name, value in before.items():
+        if value is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = value
+    server.stop()
+
+
+@pytest.fixture
+def s3_root(s3_server: None) -> str:
+    """An empty prefix in a bucket of its own."""
+    import s3fs
+
+    s3fs.S3FileSystem.clear_instance_cache()  # those that know another server's address
+    bucket = f"bucket-{os.urandom(4).hex()}"
+    s3fs.S3FileSystem().mkdir(bucket)
+    return f"s3://{bucket}/store"
+
+
+@pytest.fixture
+def memory_root() -> str:
+    """An empty place in this process's memory filesystem."""
+    return f"memory://{os.urandom(4).hex()}"
+
+
+@pytest.fixture(params=["local", "memory", "s3"])
+def any_root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty root on each kind of location."""
+    if request.param == "local":
+        return str(tmp_path / "store")
+    return str(request.getfixturevalue(f"{request.param}_root"))

@@ -1,0 +1,176 @@
+"""What a store says it holds, and the only way to change it."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zarr_core.errors import ManifestError, StoreError, UnknownFieldError
+from zarr_core.manifest import (
+    ArrayColumn,
+    DomainGrid,
+    DomainLayout,
+    Quarantine,
+    SampleEntry,
+    StoreManifest,
+    commit,
+    generation_name,
+    load_manifest,
+)
+from zarr_core.storage import Storage
+
+GRID = DomainGrid(100, 30, 120, 4)
+COLUMN = ArrayColumn("surface/position", "surface_position", "float32", 3)
+
+
+def manifest(*sample_ids: str) -> StoreManifest:
+    return StoreManifest(
+        "cars",
+        domains={"surface": DomainLayout("surface_position", {"surface_position": COLUMN})},
+        samples={i: SampleEntry(f"samples/{i}/0", {"surface": GRID}, "f", "s", 7) for i in sample_ids},
+        splits={"train": ["a", "b", "zz"]},
+        excluded=frozenset({"b"}),
+        quarantine={"q": Quarantine("f", "s", "surface_pressure", "NaN")},
+    )
+
+
+def add(sample_id: str):
+    def change(current: StoreManifest | None) -> StoreManifest:
+        start = current or manifest()
+        entry = SampleEntry(f"samples/{sample_id}/0", {"surface": GRID})
+        return replace(start, samples=dict(start.samples) | {sample_id: entry})
+
+    return change
+
+
+ids = st.text("abcXYZ019._-", min_size=1, max_size=8).filter(lambda text: text not in (".", ".."))
+
+
+@given(st.lists(ids, unique=True))
+def test_a_manifest_survives_its_json(sample_ids: list[str]) -> None:
+    before = manifest(*sample_ids)
+    assert StoreManifest.from_json(before.to_json()) == before
+    assert StoreManifest.from_json(before.to_json()).to_json() == before.to_json()
+
+
+def test_splits_leave_out_what_is_blacklisted_or_absent() -> None:
+    assert manifest("a", "b").split_ids("train") == ["a"]
+    assert manifest("a", "b").split_ids("train", present_only=False) == ["a", "zz"]
+    with pytest.raises(UnknownFieldError, match="no split 'val'; it has: train"):
+        manifest("a").split_ids("val")
+
+
+def test_generations_are_numbered_and_kept(any_root: str) -> None:
+    storage = Storage(any_root)
+    for number, sample_id in enumerate("abc", start=1):
+        assert commit(storage, add(sample_id)).generation == number
+    assert list(load_manifest(any_root).samples) == ["a", "b", "c"]
+    assert list(load_manifest(any_root, generation=2).samples) == ["a", "b"]
+    assert list(load_manifest(any_root, generation=1).samples) == ["a"]
+    with pytest.raises(StoreError, match="no generation 9; the current one is 3"):
+        load_manifest(any_root, generation=9)
+
+
+def test_nothing_changed_is_nothing_committed(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    commit(storage, add("a"))
+    before = storage.list()
+    assert commit(storage, lambda current: current).generation == 1
+    assert storage.list() == before
+
+
+def _commit_many(root: str, prefix: str, count: int) -> None:
+    for number in range(count):
+        commit(Storage(root), add(f"{prefix}{number}"))
+
+
+def test_no_update_is_lost_between_processes(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=_commit_many, args=(str(tmp_path), name, 5)) for name in "abcd"]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 4
+    final = load_manifest(tmp_path)
+    assert sorted(final.samples) == sorted(f"{name}{number}" for name in "abcd" for number in range(5))
+    assert final.generation == 20
+    for generation in range(1, 21):
+        assert len(load_manifest(tmp_path, generation=generation).samples) == generation
+
+
+def test_a_committer_that_died_before_archiving_loses_no_generation(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    commit(storage, add("a"))
+    Path(tmp_path, generation_name(1)).unlink()  # as if it had been killed right after the swap
+    assert list(load_manifest(tmp_path, generation=1).samples) == ["a"]
+    commit(storage, add("b"))
+    assert list(load_manifest(tmp_path, generation=1).samples) == ["a"]
+
+
+def published() -> dict:
+    """A manifest with the keys of the published format and no others."""
+    document = json.loads(manifest("a").to_json())
+    for key in ("generation", "dataset_kind", "splits", "excluded", "quarantine"):
+        del document[key]
+    for entry in document["samples"].values():
+        for key in ("fingerprint", "settings", "bytes"):
+            del entry[key]
+    return document
+
+
+def test_a_published_store_keeps_its_splits_in_files(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text(json.dumps(published()))
+    (tmp_path / "train_design_ids.txt").write_text("a\nb\n\n")
+    (tmp_path / "blacklist.txt").write_text("/x/b.vtk\n")
+    read = load_manifest(tmp_path)
+    assert (read.generation, read.splits, read.excluded) == (0, {"train": ["a", "b"]}, {"b"})
+    assert commit(Storage(tmp_path), add("c")).generation == 1
+    assert list(load_manifest(tmp_path, generation=0).samples) == ["a"]
+
+
+def damaged(**changes: object) -> bytes:
+    return json.dumps(published() | changes).encode()
+
+
+def grid(**changes: object) -> dict:
+    entry = published()["samples"]["a"]
+    entry["domains"]["surface"] |= changes
+    return {"a": entry}
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "not a store manifest"),
+        (b"\xff\x00", "not a store manifest"),
+        (b"[]", "not a store manifest"),
+        (b"{}", "not a store manifest"),
+        (damaged(format_version=2), "format version 2"),
+        (damaged(domains=None), "damaged"),
+        (damaged(samples=[]), "damaged"),
+        (damaged(samples={"../x": published()["samples"]["a"]}), "'../x'"),
+        (damaged(samples={"a": published()["samples"]["a"] | {"relpath": "../../etc"}}), "leaves the folder"),
+        (damaged(samples={"a": published()["samples"]["a"] | {"relpath": "/etc"}}), "leaves the folder"),
+        (damaged(samples=grid(n_chunks=5)), "'a', surface: 5 chunks of 30 points do not make 100"),
+        (damaged(samples=grid(n_points=0)), "'a', surface"),
+        (damaged(samples=grid(chunk_points="many")), "damaged"),
+        (damaged(samples=grid(n_points=10**15)), "do not make"),
+    ],
+)
+def test_an_unreadable_manifest_is_a_clear_error(tmp_path: Path, data: bytes, reason: str) -> None:
+    (tmp_path / "manifest.json").write_bytes(data)
+    with pytest.raises(ManifestError, match="manifest.json") as caught:
+        load_manifest(tmp_path)
+    assert reason in str(caught.value)
+
+
+def test_a_place_without_a_store(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="holds no manifest.json"):
+        load_manifest(tmp_path)
