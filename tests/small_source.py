@@ -19,12 +19,13 @@ def write_source(
     volume: int = 230,
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
+    kind: str = KIND,
 ) -> Path:
     """Write samples of slightly different sizes whose fields are far from centred, so that a wrong mean shows."""
     rng = np.random.default_rng(seed)
     for number, sample_id in enumerate(sample_ids):
         (root / sample_id).mkdir(parents=True)
-        for canonical, file in resolve_kind(KIND).fields.items():
+        for canonical, file in resolve_kind(kind).fields.items():
             n = (surface if file.domain == "surface" else volume) + 7 * number
             dim = file.field.dim or 1
             values = rng.normal(loc=5 * number - 3, scale=1 + number, size=(n, dim)) * (1 if "pos" in canonical else 30)

@@ -19,7 +19,7 @@ from zarr_core.benchmark import console_text, headline_markdown, run_benchmark
 from zarr_core.benchmark.__main__ import main
 from zarr_core.benchmark.figures import as_png, bytes_chart, sample_figure, throughput_chart
 from zarr_core.benchmark.measure import sample_picture
-from zarr_core.benchmark.wording import readable_bytes, readable_count, readable_share
+from zarr_core.benchmark.wording import readable_bytes, readable_count, readable_share, throughput_note
 from zarr_core.convert import convert
 from zarr_core.errors import ZarrCoreError
 from zarr_core.manifest import load_manifest
@@ -179,6 +179,12 @@ def test_summaries(report: dict[str, Any]) -> None:
     for field in report["reads"]["fields"]:
         assert field in text
     assert "CPU" in text
+
+
+@pytest.mark.parametrize(("local", "said"), [(True, "files in the page cache"), (False, "over the network")])
+def test_the_note_says_where_the_files_were(report: dict[str, Any], local: bool, said: str) -> None:
+    assert report["local"]
+    assert said in throughput_note(report | {"local": local})
 
 
 def test_figures_for_other_places(place: Path, report: dict[str, Any]) -> None:

@@ -339,6 +339,14 @@ def test_a_copied_source_is_as_good(place: Path, tmp_path: Path) -> None:
     assert verify_store(str(place / "store"), source=str(tmp_path / "elsewhere")).ok
 
 
+def test_root_with_or_without_the_subfolder(tmp_path: Path) -> None:
+    write_source(tmp_path / "source" / "preprocessed", ("param1/a", "param0/b"), kind="shapenet_car")
+    convert("shapenet_car", tmp_path / "store", source_url=str(tmp_path / "source"))
+    for root in (tmp_path / "source", tmp_path / "source" / "preprocessed"):
+        report = verify_store(str(tmp_path / "store"), source=str(root))
+        assert (said(report), report.samples) == ([], 2)
+
+
 def test_a_changed_file_of_equal_size_is_said_to_be_newer(place: Path) -> None:
     path = place / "source" / "run_1" / "surface_pressure.pt"
     values = torch.load(path, weights_only=True)

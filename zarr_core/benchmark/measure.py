@@ -26,7 +26,7 @@ from zarr_core.names import POSITION
 from zarr_core.reader import ZarrChunkReader
 from zarr_core.sources.recorded import RecordedSource
 from zarr_core.statistics import calculate_store_statistics
-from zarr_core.storage import redact_url
+from zarr_core.storage import is_local, redact_url
 from zarr_core.stores import CountingStore, make_store
 from zarr_core.verify import verify_store
 
@@ -92,6 +92,7 @@ def measure(
         "created": datetime.now(UTC).isoformat(timespec="minutes"),
         "command": _command(pt_root, zarr_root, num_surface_points, num_volume_points, n_samples, repeats),
         "environment": _environment(),
+        "local": is_local(pt_root) and is_local(zarr_root),
         "equivalence": {
             "ok": equivalence.ok,
             "samples": equivalence.samples,

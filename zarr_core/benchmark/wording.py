@@ -82,10 +82,11 @@ def throughput_note(report: Mapping[str, Any]) -> str:
     """How the samples a second were taken, and what to make of them."""
     measured = report["throughput"]
     note = (
-        f"One process, one thread, one sample after another, {measured['pt']['reads']} reads each way taken in turns, "
-        "files in the page cache. The first and the last way leave the same number of points in memory."
+        f"One process, one thread, one sample after another, {measured['pt']['reads']} reads each way taken in turns; "
+        f"{'files in the page cache' if report['local'] else 'over the network'}. The first and the last way leave the "
+        "same number of points in memory."
     )
-    if measured["drawn"]["samples_per_s"] < measured["pt"]["samples_per_s"]:
+    if report["local"] and measured["drawn"]["samples_per_s"] < measured["pt"]["samples_per_s"]:
         size = readable_bytes(report["reads"]["total"]["pt"]["bytes"])
         note += (
             f" To copy {size} within memory costs less than what the reader does for each request; on a network the "
@@ -144,7 +145,7 @@ def throughput_rows(report: Mapping[str, Any]) -> list[list[str]]:
     ]
 
 
-THROUGHPUT_HEADER = ("one reader, page cache warm", "samples/s", "p50 ms", "p99 ms", "against .pt")
+THROUGHPUT_HEADER = ("one process, one thread", "samples/s", "p50 ms", "p99 ms", "against .pt")
 
 
 def console_text(report: Mapping[str, Any]) -> str:
