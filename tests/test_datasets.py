@@ -91,7 +91,8 @@ def drivaernet(store: Path, /, **settings: Any) -> ZarrDrivAerNetDataset:
 
 
 def test_items_are_flat_dicts_of_float32_tensors(root: Path, samples: dict[str, Any]) -> None:
-    dataset = drivaernet(root, num_surface_points=7, num_volume_points=20, num_geometry_points=5)
+    dataset = drivaernet(root, num_surface_points=7, num_volume_points=20, num_geometry_points=5, read_concurrency=3)
+    assert dataset.reader.read_concurrency == 3
     for index, sample_id in enumerate(dataset.sample_ids):
         item = dataset[index]
         assert list(item) == [*FIELDS, "geometry_position"]
@@ -377,12 +378,14 @@ def test_a_constant_field_is_shifted_only(tmp_path: Path) -> None:
     sample = make_samples(1)["run_1"]
     sample["surface_velocity"] = np.full((51, 3), 8.0, np.float16)
     store = write_published_store(tmp_path, {"run_1": sample}, CHUNK, splits={"train": ["run_1"]})
-    (store / "stats.yaml").write_text("surface_velocity_mean: [8, 8, 7]\nsurface_velocity_std: [0, 1.0e-9, 0.5]\n")
+    (store / "stats.yaml").write_text(
+        "surface_velocity_mean: [8, 8.000001, 7]\nsurface_velocity_std: [0, 1.0e-9, 0.5]\n"
+    )
     config = ZarrPointDatasetConfig(root=str(store), split="train", normalizers={"surface_velocity": "mean_std"})
     dataset = ZarrPointDataset(config)
     values = dataset[0]["surface_velocity"]
-    assert torch.equal(values, torch.tensor([0.0, 0.0, 2.0]).expand(51, 3))
-    assert torch.equal(dataset.denormalize("surface_velocity", values), torch.full((51, 3), 8.0))
+    torch.testing.assert_close(values, torch.tensor([0.0, 0.0, 2.0]).expand(51, 3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(dataset.denormalize("surface_velocity", values), torch.full((51, 3), 8.0))
 
 
 @pytest.mark.parametrize(
@@ -610,15 +613,20 @@ def test_a_user_describes_a_pt_dataset_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "case_1").mkdir()
     torch.save(torch.zeros(5, 3), tmp_path / "case_1" / "xyz.pt")
     torch.save({"speed": torch.tensor(3.0)}, tmp_path / "case_1" / "setup.pt")
-    (tmp_path / "train_design_ids.txt").write_text("case_1\n")
+    (tmp_path / "case_2").mkdir()
+    torch.save(torch.zeros(5, 3), tmp_path / "case_2" / "xyz.pt")
+    (tmp_path / "train_design_ids.txt").write_text("case_1\ncase_2\n")
+    (tmp_path / "bad.txt").write_text("case_2\n")
     (tmp_path / "kind.yaml").write_text(
-        "name: cases\nsamples: case_*\nfiles: {surface_position: xyz.pt, design_parameters: setup.pt}\n"
+        "name: cases\nsamples: case_*\nblacklists: [bad.txt]\n"
+        "files: {surface_position: xyz.pt, design_parameters: setup.pt}\n"
     )
 
     class CaseDataset(PtDataset):
         description = str(tmp_path / "kind.yaml")
 
     dataset = CaseDataset(tmp_path)
+    assert dataset.sample_ids == ["case_1"]
     assert list(dataset[0]) == ["surface_position"]
     assert dataset._load(0, "setup.pt") == {"speed": 3.0}
     (tmp_path / "case_1" / "xyz.pt").write_bytes(b"PK")

@@ -61,7 +61,9 @@ def test_law_every_point_is_drawn_with_probability_t_over_n(n: int, c: int, t: i
     drawn: Counter[int] = Counter()
     for phase in range(phases):
         for start in range(n):
-            drawn.update(window(n, c, t, phase, start).indices().tolist())
+            in_window = window(n, c, t, phase, start)
+            assert all(first < stop for first, stop in in_window.runs)
+            drawn.update(in_window.indices().tolist())
     assert {point: Fraction(drawn[point], outcomes) for point in range(n)} == dict.fromkeys(range(n), Fraction(t, n))
 
 
@@ -73,6 +75,17 @@ def test_leftover_chunks_are_spread_over_all_blocks_in_turn() -> None:
         ((0, 20), (20, 50), (50, 70)),
         ((0, 30), (30, 50), (50, 70)),
     }
+
+
+def test_phases_are_drawn_too() -> None:
+    wrapped = [draw(70, 10, 20, epoch=epoch).runs for epoch in range(200)]
+    block_ends = {runs[0][1] for runs in wrapped if len(runs) == 2}
+    assert block_ends == {20, 30, 40, 50, 70}
+
+
+def test_a_ragged_chunk_that_is_large_enough_is_a_block_of_its_own() -> None:
+    assert block_around(25, 10, 5, 0, 22) == (20, 25)
+    assert block_around(25, 10, 6, 0, 22) == block_around(25, 10, 6, 0, 12) == (10, 25)
 
 
 def test_a_sample_much_larger_than_a_block_costs_one_chunk() -> None:
