@@ -83,7 +83,7 @@ def _statistics_plausible(dataset: DeclaredDataset) -> dg.AssetChecksDefinition:
         asset=dataset.key("statistics"),
         name="plausible",
         blocking=True,
-        description="All numbers are finite, no field is constant, means lie between extremes, counts fit the manifest.",
+        description="All numbers are finite, no field is constant, means lie between extremes, counts are right.",
     )
     def plausible(stores: StoreAccess) -> dg.AssetCheckResult:
         manifest = stores.manifest(dataset)

@@ -28,7 +28,7 @@ class PointDataset(dg.Component, dg.Model, dg.Resolvable):
     """
 
     name: str = Field(description="Prefix of the asset keys, and the asset group.")
-    kind: str = Field(description="ahmedml, drivaerml, drivaernet, emmi_wing, shapenet_car, a YAML file or a dotted path.")
+    kind: str = Field(description="ahmedml, drivaerml, drivaernet, emmi_wing, shapenet_car, a YAML file, a class.")
     source: str = Field(description="Folder or URL that holds the sample folders; it is watched.")
     store: str = Field(description="Folder or URL of the store.")
     report: str = Field(description="Local folder for the benchmark report.")
@@ -42,7 +42,7 @@ class PointDataset(dg.Component, dg.Model, dg.Resolvable):
     batch_size: int = Field(default=100, description="Most samples that one conversion run takes.")
     workers: int = Field(default=2, description="Processes that convert.")
     look_every_seconds: int = Field(default=30, description="Pause between two looks at the source.")
-    refresh_schedule: str = Field(default="0 3 * * *", description="When manifest, statistics and report are refreshed.")
+    refresh_schedule: str = Field(default="0 3 * * *", description="When manifest, statistics, report are refreshed.")
     retry_schedule: str = Field(default="0 * * * *", description="When failed samples are tried again.")
     checked_samples: int = Field(default=4, description="Samples that the checks compare with their source.")
 

@@ -21,8 +21,8 @@ def statistics_asset(dataset: DeclaredDataset) -> dg.AssetsDefinition:
         deps=[dataset.key("manifest")],
         automation_condition=follow_a_batch(),
         code_version="1",
-        description="Mean, standard deviation, extremes and log-scale moments of every field over the training samples: "
-        "what the datasets normalise with.",
+        description="Mean, standard deviation, extremes and log-scale moments of every field over the training "
+        "samples: what the datasets normalise with.",
         metadata={"store": dataset.shown_store},
         kinds={"yaml", "numpy"},
     )

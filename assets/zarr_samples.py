@@ -6,9 +6,12 @@ from functools import cached_property
 from typing import Any
 
 import dagster as dg
+import numpy as np
+import zarr
 from dagster import DagsterInstance
 
 from assets.conditions import convert_when_needed
+from assets.pictures import silhouette
 from assets.tables import table
 from resources.dataset import DeclaredDataset
 from resources.pools import ConversionPool
@@ -16,10 +19,13 @@ from resources.source_watch import DATA_VERSION
 from resources.stores import StoreAccess
 from zarr_core.convert import SampleOutcome, iter_convert
 from zarr_core.manifest import SampleEntry, StoreManifest
+from zarr_core.stores import make_store
 
 # What breaks a whole run (a network away, a worker killed for memory) may be over in a minute; what is finished by
 # then is found again and not written twice.
 _TRY_AGAIN = dg.RetryPolicy(max_retries=2, delay=20, backoff=dg.Backoff.EXPONENTIAL)
+
+_PICTURE_POINTS = 4096
 
 
 def zarr_samples_asset(dataset: DeclaredDataset) -> dg.AssetsDefinition:
@@ -76,7 +82,7 @@ def zarr_samples_asset(dataset: DeclaredDataset) -> dg.AssetsDefinition:
                     yield dg.AssetMaterialization(
                         context.asset_key,
                         partition=outcome.sample_id,
-                        metadata=_metadata(outcome, entry, reader.recorded(entry)),
+                        metadata=reader.metadata(outcome, entry),
                         tags=_versions(dataset, entry, sources.get(outcome.sample_id)),
                     )
         # Asked for, but at the source no longer: the sensor will take the partition away, too.
@@ -92,6 +98,7 @@ class EntryReader:
 
     def __init__(self, stores: StoreAccess, dataset: DeclaredDataset) -> None:
         self._storage = stores.store(dataset)
+        self._arrays = make_store(dataset.store)
         self._open_manifest = lambda: stores.manifest(dataset)
 
     @cached_property
@@ -104,11 +111,26 @@ class EntryReader:
             return self._manifest.samples[outcome.sample_id]
         return outcome.written.entry if outcome.written else None
 
-    def recorded(self, entry: SampleEntry) -> dict[str, Any]:
-        """What the writer noted in the group: moments, sizes, parameters."""
+    def metadata(self, outcome: SampleOutcome, entry: SampleEntry) -> dict[str, Any]:
+        """What the UI shows of a converted sample, from what the writer noted in its group."""
         group = json.loads(self._storage.read(f"{entry.relpath}/zarr.json"))
-        noted: dict[str, Any] = group["attributes"]["zarr_core"]
-        return noted
+        recorded = group["attributes"]["zarr_core"]
+        picture = self._picture(entry, recorded["moments"])
+        return {**({"picture": dg.MetadataValue.md(picture)} if picture else {}), **_numbers(outcome, entry, recorded)}
+
+    def _picture(self, entry: SampleEntry, moments: dict[str, Any]) -> str:
+        """The surface from the side, coloured by its first scalar; "" for a sample without such a surface."""
+        scalars = [f for f, m in moments.items() if f.startswith("surface_") and len(m["mean"]) == 1]
+        if not scalars or "surface" not in entry.domains:
+            return ""
+
+        def some(field: str) -> np.ndarray:
+            # Points were shuffled when they were written, so the first ones are from all over the surface.
+            path = f"{entry.relpath}/surface/{field.removeprefix('surface_')}"
+            array = zarr.open_array(self._arrays, path=path, mode="r", zarr_format=3)
+            return np.asarray(array[:_PICTURE_POINTS], np.float64)
+
+        return silhouette(some("surface_position"), some(scalars[0])[:, 0], scalars[0])
 
 
 def failure(refused: Sequence[SampleOutcome], of: int) -> dg.Failure:
@@ -149,7 +171,7 @@ def _versions(dataset: DeclaredDataset, entry: SampleEntry, source: tuple[str, i
     return tags
 
 
-def _metadata(outcome: SampleOutcome, entry: SampleEntry, recorded: dict[str, Any]) -> dict[str, Any]:
+def _numbers(outcome: SampleOutcome, entry: SampleEntry, recorded: dict[str, Any]) -> dict[str, Any]:
     """Numbers that the UI draws over the samples: size, speed, and the extremes of the values, where outliers show."""
     sizes = {field: info["size"] for field, info in recorded["source"]["files"].items()}
     numbers: dict[str, Any] = {

@@ -14,13 +14,15 @@ import warnings
 from pathlib import Path
 
 import dagster as dg
+
 PROJECT = Path(__file__).resolve().parents[1]
 DATASET = "ahmed_rans"
 
 READ_A_BATCH = """\
 import torch; from zarr_core import build_dataset
-dataset = build_dataset(dict(kind="ahmedml", root="{store}", split="train", num_surface_points=2048, num_volume_points=4096))
-batch = next(iter(torch.utils.data.DataLoader(dataset, batch_size=4)))"""
+data = build_dataset({{"kind": "ahmedml", "root": "{store}", "split": "train", **{points}}})
+batch = next(iter(torch.utils.data.DataLoader(data, batch_size=4)))"""
+POINTS = {"num_surface_points": 2048, "num_volume_points": 4096}
 
 
 def main() -> None:
@@ -77,7 +79,7 @@ def summary(instance: dg.DagsterInstance) -> str:
     manifest, statistics = recorded(instance, "manifest"), recorded(instance, "statistics")
     report = recorded(instance, "benchmark_report")
     store = shown(str(manifest["store"]))
-    code = READ_A_BATCH.format(store=store)
+    code = READ_A_BATCH.format(store=store, points=POINTS)
     names: dict[str, dict[str, object]] = {}
     with warnings.catch_warnings():
         # Six of AhmedML's 500 runs are bundled; that the others are absent is no news here.

@@ -116,7 +116,9 @@ def compare(look: Look, known: Mapping[str, str | None], before: Unsettled, most
         before: what the previous look left open.
         most: bound on the samples reported, and on those carried to the next look.
     """
-    news = [sample_id for sample_id, sample in sorted(look.samples.items()) if known.get(sample_id) != sample.fingerprint]
+    news = [
+        sample_id for sample_id, sample in sorted(look.samples.items()) if known.get(sample_id) != sample.fingerprint
+    ]
     settled = [i for i in news if before.seen_once.get(i) == look.samples[i].fingerprint[:12]][:most]
     taken = set(settled)
     waiting = [sample_id for sample_id in news if sample_id not in taken][:most]

@@ -1,0 +1,91 @@
+"""Pictures small enough for Dagster to show them in place: it renders Markdown inline only below 1,000 characters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from urllib.parse import quote
+
+import numpy as np
+
+_INLINE_CHARACTERS = 1000
+# From low to high values, as in the report's figures.
+_COLOURS = ("#34a", "#2ab", "#7d5", "#fb3", "#d31")
+
+
+def silhouette(positions: np.ndarray, values: np.ndarray, title: str) -> str:
+    """A sample from the side, coloured by a scalar, as a Markdown image.
+
+    Args:
+        positions: some points of its surface, shape (n, 3).
+        values: the scalar at each of them, shape (n,).
+        title: what the colours mean.
+    """
+    extent = np.ptp(positions, axis=0)
+    across = int(extent.argmax())
+    up = 2 if across != 2 else 1
+    # The coarsest picture always fits: a few cells cannot have many runs.
+    for width in range(64, 7, -4):
+        cells = _cells(positions[:, across], positions[:, up], values, width)
+        image = _image(cells, title)
+        if len(image) < _INLINE_CHARACTERS:
+            return image
+    return title
+
+
+def bars(shares: Sequence[tuple[str, float]], title: str) -> str:
+    """Horizontal bars of shares of the longest, each with its label, as a Markdown image."""
+    longest = max(share for _, share in shares)
+    strokes, labels = [], []
+    for row, (label, share) in enumerate(shares):
+        y, length = 14 * row, max(1, round(120 * share / longest))
+        strokes.append(f"<path d='M0,{y + 7}h{length}'/>")
+        labels.append(f"<text x='{length + 3}' y='{y + 10}'>{label}</text>")
+    svg = (
+        f"<svg xmlns='http://www.w3.org/2000/svg' width='480' viewBox='0,0,240,{14 * len(shares)}'"
+        f" font-family='sans-serif' font-size='9'><g stroke='#2ab' stroke-width='9'>{''.join(strokes)}</g>"
+        f"{''.join(labels)}</svg>"
+    )
+    image = _markdown(svg, title)
+    return image if len(image) < _INLINE_CHARACTERS else title
+
+
+def _cells(across: np.ndarray, up: np.ndarray, values: np.ndarray, width: int) -> np.ndarray:
+    """Colour number of each cell of a grid, -1 where no point falls; row 0 is the top."""
+    size = max(float(np.ptp(across)), 1e-9) / width
+    height = max(1, min(width, round(float(np.ptp(up)) / size)))
+    column = np.minimum(((across - across.min()) / size).astype(int), width - 1)
+    row = height - 1 - np.minimum(((up - up.min()) / size).astype(int), height - 1)
+    place = row * width + column
+    count = np.bincount(place, minlength=width * height)
+    mean = np.bincount(place, weights=values, minlength=width * height) / np.maximum(count, 1)
+    # Equal numbers of points in each colour: most of a body has nearly one pressure, and looks flat otherwise.
+    bounds = np.quantile(values, np.linspace(0, 1, len(_COLOURS) + 1)[1:-1])
+    cells = np.where(count > 0, np.searchsorted(bounds, mean), -1).reshape(height, width)
+    for row in cells:
+        # A cell that no point happened to fall into is not a hole in the body.
+        inside = np.flatnonzero(row >= 0)
+        if len(inside):
+            part = row[inside[0] : inside[-1] + 1]
+            part[:] = part[np.maximum.accumulate(np.where(part >= 0, np.arange(len(part)), 0))]
+    return cells
+
+
+def _image(cells: np.ndarray, title: str) -> str:
+    """One path per colour, one stroke per run of equal cells."""
+    height, width = cells.shape
+    strokes = [""] * len(_COLOURS)
+    for y, row in enumerate(cells):
+        starts = [0, *(np.flatnonzero(np.diff(row)) + 1), width]
+        for start, stop in pairwise(starts):
+            if row[start] >= 0:
+                strokes[row[start]] += f"M{start},{y}h{stop - start}"
+    paths = "".join(f"<path stroke='{c}' d='{d}'/>" for c, d in zip(_COLOURS, strokes, strict=True) if d)
+    svg = f"<svg xmlns='http://www.w3.org/2000/svg' width='320' viewBox='0,-.5,{width},{height}'>{paths}</svg>"
+    return _markdown(svg, title)
+
+
+def _markdown(svg: str, title: str) -> str:
+    # Shorter than base64: of what a path is made of, nothing has to be escaped.
+    escaped = quote(svg, safe="/:=',.-")
+    return f"![{title}](data:image/svg+xml,{escaped})"

@@ -1,0 +1,51 @@
+"""A declared dataset over an empty folder, and a Dagster instance of the test's own."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from trial import Trial
+
+from assets.component import PointDataset
+from resources.dataset import DeclaredDataset
+
+
+@pytest.fixture(autouse=True)
+def _quiet_and_quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("assets.source_samples.SETTLE_SECONDS", 0.02)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dg.BetaWarning)
+        yield
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> DeclaredDataset:
+    """A dataset whose source is an empty folder."""
+    (tmp_path / "source").mkdir()
+    declared = PointDataset(name="trial", kind="ahmedml", source="source", store="store", report="report", workers=1)
+    return declared.declare(tmp_path, tmp_path)
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    """An instance with its own database."""
+    (tmp_path / "home").mkdir()
+    with dg.DagsterInstance.local_temp(str(tmp_path / "home"), {"telemetry": {"enabled": False}}) as temporary:
+        yield temporary
+
+
+@pytest.fixture
+def trial(dataset: DeclaredDataset, instance: dg.DagsterInstance) -> Trial:
+    """The dataset with its jobs."""
+    return Trial(dataset, instance)
+
+
+@pytest.fixture
+def nothing_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves out the report, which takes most of the time of a refresh."""
+    monkeypatch.setattr("zarr_core.benchmark.run_benchmark", lambda *_, **__: {})
+    monkeypatch.setattr("assets.report._metadata", lambda *_: {})

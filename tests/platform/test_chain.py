@@ -1,0 +1,204 @@
+"""The assets of a dataset, run by its jobs: samples, manifest, statistics, report and the checks between them."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import dagster as dg
+import pytest
+import yaml
+from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
+from dagster._core.loader import LoadingContextForTest
+from trial import Trial, corrupt, definitions_of, write_run
+
+from zarr_core.manifest import load_manifest
+from zarr_core.writer import ConversionSettings
+
+
+@pytest.fixture
+def filled(trial: Trial) -> Trial:
+    """A source of three samples; by AhmedML's rule, 1 and 2 are in train and 4 in test."""
+    for number in (1, 2, 4):
+        write_run(trial.source, number)
+    return trial
+
+
+def stale(trial: Trial, sample_id: str) -> StaleStatus:
+    definitions = definitions_of(trial.dataset)
+    resolver = CachingStaleStatusResolver(
+        trial.instance, definitions.resolve_asset_graph(), LoadingContextForTest(trial.instance)
+    )
+    return resolver.get_status(trial.dataset.key("zarr_samples"), sample_id)
+
+
+def check_results(result: dg.ExecuteInProcessResult) -> dict[str, dg.AssetCheckEvaluation]:
+    return {evaluation.check_name: evaluation for evaluation in result.get_asset_check_evaluations()}
+
+
+def test_the_whole_chain(filled: Trial) -> None:
+    assert filled.convert_all().success
+    refreshed = filled.run("refresh")
+    assert refreshed.success
+
+    store = Path(filled.dataset.store)
+    manifest = load_manifest(str(store))
+    assert (manifest.generation, sorted(manifest.samples)) == (1, ["run_1", "run_2", "run_4"])
+    assert yaml.safe_load((store / "stats.yaml").read_text())["surface_pressure_count"] == 600, (
+        "of the training samples"
+    )
+    assert (Path(filled.dataset.report) / "report.html").stat().st_size > 10_000
+
+    passed = {name: evaluation.passed for name, evaluation in check_results(refreshed).items()}
+    # No sample is in val: a warning, which holds up nothing.
+    assert passed == {"equivalence": True, "checksums": True, "split_ids_present": False, "plausible": True}
+
+    numbers = {name: value.value for name, value in filled.materialization("zarr_samples", "run_4").metadata.items()}
+    files = list((filled.source / "run_4").iterdir())
+    assert numbers["bytes_in"] == sum(path.stat().st_size for path in files)
+    assert numbers["bytes_out"] == manifest.samples["run_4"].bytes
+    assert (numbers["points"], numbers["points/surface"]) == (900, 300)
+    assert numbers["seconds"] > 0
+    assert numbers["picture"].startswith("![surface_pressure](data:image/svg+xml,")
+    assert len(numbers["picture"]) < 1000, "longer Markdown hides behind a click"
+    assert filled.materialization("manifest").metadata["generation"].value == 1
+
+
+@pytest.mark.usefixtures("nothing_measured")
+def test_running_it_again_commits_nothing(filled: Trial) -> None:
+    assert filled.convert_all().success
+    assert filled.run("refresh").success
+    before = (Path(filled.dataset.store) / "manifest.json").read_bytes()
+    assert filled.convert_all().success
+    assert filled.materialization("zarr_samples", "run_1").metadata["status"].value == "up to date"
+    assert filled.run("refresh").success
+    assert (Path(filled.dataset.store) / "manifest.json").read_bytes() == before
+
+
+@pytest.mark.usefixtures("nothing_measured")
+def test_a_corrupt_sample_fails_alone(filled: Trial) -> None:
+    corrupt(filled.source / "run_2")
+    result = filled.convert_all()
+    assert not result.success
+    (failure,) = [event for event in result.all_events if event.is_step_failure]
+    assert "1 of 3 samples" in failure.step_failure_data.user_failure_data.description
+    assert "run_2: surface_pressure" in failure.step_failure_data.user_failure_data.description
+    assert not [event for event in result.all_events if event.is_step_up_for_retry]
+    assert filled.converted() == {"run_1", "run_4"}
+    # What a person sees on the partition's page.
+    observation = filled.instance.fetch_observations(
+        dg.AssetRecordsFilter(filled.dataset.key("zarr_samples"), asset_partitions=["run_2"]), limit=1
+    ).records[0]
+    assert "surface_pressure" in observation.asset_observation.metadata["reason"].value
+
+    assert filled.run("refresh").success
+    manifest = load_manifest(filled.dataset.store)
+    assert sorted(manifest.samples) == ["run_1", "run_4"]
+    assert list(manifest.quarantine) == ["run_2"]
+    (row,) = filled.materialization("manifest").metadata["refused"].records
+    assert row.data["sample"] == "run_2"
+
+
+def test_a_failure_of_the_world_is_tried_again(filled: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    from zarr_core.sources import SampleTree
+
+    calls = []
+    load = SampleTree.load
+
+    def unplugged(self: SampleTree, sample: object, canonical: str) -> object:
+        calls.append(sample)
+        if len(calls) == 1:
+            raise OSError("network is down")
+        return load(self, sample, canonical)
+
+    monkeypatch.setattr(SampleTree, "load", unplugged)
+    monkeypatch.setattr("assets.zarr_samples._TRY_AGAIN", dg.RetryPolicy(max_retries=2))
+    result = filled.convert_all()
+    assert [event for event in result.all_events if event.is_step_up_for_retry]
+    assert result.success
+    assert filled.converted() == {"run_1", "run_2", "run_4"}
+
+
+@pytest.mark.usefixtures("nothing_measured")
+def test_a_vanished_sample_is_retired(filled: Trial) -> None:
+    assert filled.convert_all().success
+    assert filled.run("refresh").success
+    (filled.source / "run_2").rename(filled.source / ".run_2")
+    assert filled.run("look").success
+    assert filled.samples() == ["run_1", "run_4"]
+    assert filled.run("refresh").success
+    assert sorted(load_manifest(filled.dataset.store).samples) == ["run_1", "run_4"]
+    assert filled.materialization("manifest").metadata["retired"].value == 1
+
+
+@pytest.mark.usefixtures("nothing_measured")
+def test_an_empty_source_retires_nothing(filled: Trial) -> None:
+    assert filled.convert_all().success
+    assert filled.run("refresh").success
+    filled.source.rename(filled.source.with_name("unmounted"))
+    filled.source.mkdir()
+    assert not filled.run("refresh").success
+    assert len(load_manifest(filled.dataset.store).samples) == 3
+
+
+def test_staleness_follows_source_and_settings(filled: Trial) -> None:
+    assert filled.convert_all().success
+    assert {stale(filled, i) for i in ("run_1", "run_2")} == {StaleStatus.FRESH}
+
+    write_run(filled.source, 2, shift=1.0)
+    assert filled.run("look").success
+    assert (stale(filled, "run_1"), stale(filled, "run_2")) == (StaleStatus.FRESH, StaleStatus.STALE)
+    assert filled.run("convert", "run_2").success
+    assert stale(filled, "run_2") is StaleStatus.FRESH
+
+    other = Trial(replace(filled.dataset, settings=ConversionSettings(chunk_points=128)), filled.instance)
+    assert stale(other, "run_1") is StaleStatus.STALE
+    assert other.run("convert", "run_1").success
+    assert (stale(other, "run_1"), stale(other, "run_4")) == (StaleStatus.FRESH, StaleStatus.STALE)
+
+
+def test_a_damaged_chunk_stops_statistics_and_report(filled: Trial) -> None:
+    assert filled.convert_all().success
+    shard = next(Path(filled.dataset.store).glob("samples/run_1/*/volume/velocity/c/0/0"))
+    data = bytearray(shard.read_bytes())
+    data[10] ^= 1
+    shard.write_bytes(data)
+    result = filled.run("refresh")
+    assert not result.success
+    failed = check_results(result)
+    assert not failed["checksums"].passed
+    assert "run_1" in failed["checksums"].description
+    assert "volume_velocity" in failed["checksums"].description
+    assert not (Path(filled.dataset.store) / "stats.yaml").exists()
+
+
+@pytest.mark.usefixtures("nothing_measured")
+def test_rows_that_are_not_the_sources_are_found(filled: Trial) -> None:
+    assert filled.convert_all().success
+    assert filled.run("refresh").success
+    # The same sizes and times, other numbers: what a fingerprint cannot see.
+    path = filled.source / "run_1" / "volume_cell_velocity.pt"
+    stat = path.stat()
+    other = (filled.source / "run_2" / "volume_cell_velocity.pt").read_bytes()
+    assert len(other) == stat.st_size
+    path.write_bytes(other)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    result = check_results(filled.run("refresh"))
+    assert not result["equivalence"].passed
+    assert result["checksums"].passed
+
+
+def test_metadata_survives_the_database(filled: Trial) -> None:
+    assert filled.convert_all().success
+    assert filled.run("refresh").success
+    for asset in ("manifest", "statistics", "benchmark_report"):
+        metadata = filled.materialization(asset).metadata
+        assert any(isinstance(value.value, int | float) for value in metadata.values()), "numbers become charts"
+    splits = {
+        row.data["split"]: row.data["in the store"]
+        for row in filled.materialization("manifest").metadata["splits"].records
+    }
+    assert splits == {"train": 2, "val": 0, "test": 1}
+    assert json.loads((Path(filled.dataset.store) / "stats.json").read_text())

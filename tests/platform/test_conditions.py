@@ -1,0 +1,131 @@
+"""What the automation asks for, evaluated without a daemon."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import dagster as dg
+import pytest
+from trial import Trial, corrupt, definitions_of, write_run
+
+DERIVED = ("manifest", "statistics", "benchmark_report")
+
+
+# These tests are about when, not what.
+pytestmark = pytest.mark.usefixtures("nothing_measured")
+
+
+class Automation:
+    """Evaluations one after another, as the daemon makes them."""
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial, self.cursor = trial, None
+        # Not a whole hour, where failed samples are due for another try.
+        self.now = dt.datetime.now(dt.UTC).replace(minute=10)
+
+    def evaluate(self, after: dt.timedelta = dt.timedelta(seconds=30)) -> dict[str, set[str | None]]:
+        """What is asked for now, by asset."""
+        self.now += after
+        result = dg.evaluate_automation_conditions(
+            definitions_of(self.trial.dataset), self.trial.instance, evaluation_time=self.now, cursor=self.cursor
+        )
+        self.cursor = result.cursor
+        names = ("zarr_samples", *DERIVED)
+        asked = {name: result.get_requested_partitions(self.trial.dataset.key(name)) for name in names}
+        return {name: set(partitions) for name, partitions in asked.items() if partitions}
+
+
+def everything_derived(asked: dict[str, set[str | None]]) -> bool:
+    return set(asked) == set(DERIVED)
+
+
+def test_nothing_is_made_of_an_empty_source(trial: Trial) -> None:
+    automation = Automation(trial)
+    assert automation.evaluate() == {}
+    assert trial.run("look").success
+    assert automation.evaluate() == {}
+    assert automation.evaluate() == {}
+
+
+def test_arrivals_before_the_first_evaluation_are_converted(trial: Trial) -> None:
+    for number in (1, 2, 3):
+        write_run(trial.source, number)
+    assert trial.run("look").success
+    assert Automation(trial).evaluate() == {"zarr_samples": {"run_1", "run_2", "run_3"}}
+
+
+def test_one_batch_is_followed_by_one_refresh(trial: Trial) -> None:
+    automation = Automation(trial)
+    automation.evaluate()
+    for number in (1, 2, 3):
+        write_run(trial.source, number)
+    assert trial.run("look").success
+    assert set(automation.evaluate()) == {"zarr_samples"}
+    assert trial.run("convert", "run_1", "run_3").success
+    assert everything_derived(automation.evaluate())
+    assert trial.run("refresh").success
+    assert automation.evaluate() == {}
+    assert automation.evaluate() == {}
+
+
+def test_a_refused_sample_holds_nothing_back_and_is_not_asked_for_again(trial: Trial) -> None:
+    automation = Automation(trial)
+    automation.evaluate()
+    for number in (1, 2, 3):
+        write_run(trial.source, number)
+    corrupt(trial.source / "run_2")
+    assert trial.run("look").success
+    assert automation.evaluate() == {"zarr_samples": {"run_1", "run_2", "run_3"}}
+    assert not trial.run("convert", "run_1", "run_3").success
+    assert everything_derived(automation.evaluate())
+    assert trial.run("refresh").success
+    assert automation.evaluate() == {}
+
+    write_run(trial.source, 2)
+    assert trial.run("look").success
+    assert automation.evaluate() == {"zarr_samples": {"run_2"}}, "the repaired one, and no other"
+
+
+def test_a_failed_sample_is_tried_again_on_the_clock(trial: Trial) -> None:
+    automation = Automation(trial)
+    automation.evaluate()
+    corrupt(write_run(trial.source, 1))
+    write_run(trial.source, 2)
+    assert not trial.convert_all().success
+    automation.evaluate()
+    assert "zarr_samples" not in automation.evaluate()
+    assert automation.evaluate(after=dt.timedelta(hours=1))["zarr_samples"] == {"run_1"}
+
+
+def test_a_changed_source_is_converted_again(trial: Trial) -> None:
+    automation = Automation(trial)
+    for number in (1, 2):
+        write_run(trial.source, number)
+    assert trial.convert_all().success
+    assert trial.run("refresh").success
+    automation.evaluate()
+    write_run(trial.source, 2, shift=1.0)
+    assert trial.run("look").success
+    assert automation.evaluate() == {"zarr_samples": {"run_2"}}
+
+
+def test_an_observation_without_news_asks_for_nothing(trial: Trial) -> None:
+    automation = Automation(trial)
+    write_run(trial.source, 1)
+    assert trial.convert_all().success
+    assert trial.run("refresh").success
+    automation.evaluate()
+    assert trial.run("look").success
+    assert automation.evaluate() == {}
+
+
+def test_a_vanished_sample_is_followed_by_a_refresh_alone(trial: Trial) -> None:
+    automation = Automation(trial)
+    for number in (1, 2):
+        write_run(trial.source, number)
+    assert trial.convert_all().success
+    assert trial.run("refresh").success
+    automation.evaluate()
+    (trial.source / "run_2").rename(trial.source / ".run_2")
+    assert trial.run("look").success
+    assert everything_derived(automation.evaluate())

@@ -1,0 +1,150 @@
+"""The code location: it loads, names what it is made of, and says where a declaration is wrong."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from trial import PROJECT
+
+from definitions import defs
+from resources.dataset import DeclaredDataset
+from zarr_core.writer import ConversionSettings
+
+
+def test_the_code_location_loads() -> None:
+    loaded = defs()
+    dg.Definitions.validate_loadable(loaded)
+    graph = loaded.resolve_asset_graph()
+    names = ("source_listing", "source_samples", "zarr_samples", "manifest", "statistics", "benchmark_report")
+    assert {dg.AssetKey(["ahmed_rans", name]) for name in names} <= set(graph.get_all_asset_keys())
+    checks = {key.name for key in graph.asset_check_keys if key.asset_key.path[0] == "ahmed_rans"}
+    assert checks == {"equivalence", "checksums", "split_ids_present", "plausible"}
+    repository = loaded.get_repository_def()
+    assert {"ahmed_rans_arrivals", "automation", "failed_runs"} <= {s.name for s in repository.sensor_defs}
+    assert all(s.default_status is dg.DefaultSensorStatus.RUNNING for s in repository.sensor_defs)
+    assert {"ahmed_rans_refresh_schedule"} <= {schedule.name for schedule in repository.schedule_defs}
+    assert {f"ahmed_rans_{job}" for job in ("look", "convert", "refresh")} <= set(repository.job_names)
+
+
+def test_samples_go_through_the_datasets_own_pool(dataset: DeclaredDataset) -> None:
+    from trial import definitions_of
+
+    op = definitions_of(dataset).resolve_assets_def(dataset.key("zarr_samples")).op
+    assert op.pool == "convert_trial"
+
+
+def test_the_code_version_follows_what_changes_the_bytes(dataset: DeclaredDataset) -> None:
+    other_chunks = replace(dataset, settings=ConversionSettings(chunk_points=4096))
+    other_files = replace(dataset, kind="emmi_wing")
+    moved = replace(dataset, store="/elsewhere", workers=9, batch_size=3)
+    assert len({dataset.code_version, other_chunks.code_version, other_files.code_version}) == 3
+    assert moved.code_version == dataset.code_version
+
+
+def test_no_password_is_shown(dataset: DeclaredDataset) -> None:
+    secret = replace(dataset, source="s3://user:secret@bucket/runs", store="s3://user:secret@bucket/store")
+    from trial import definitions_of
+
+    graph = definitions_of(secret).resolve_asset_graph()
+    nodes = [graph.get(key) for key in graph.get_all_asset_keys()]
+    assert "secret" not in repr([(node.metadata, node.description) for node in nodes])
+
+
+def imported(folder: str) -> set[str]:
+    """Top-level names that the modules of a folder import."""
+    names = set()
+    for path in (PROJECT / folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names.add(node.module.partition(".")[0])
+    return names
+
+
+def test_arrows_go_one_way() -> None:
+    assert not imported("zarr_core") & {"dagster", "resources", "assets", "sensors", "definitions"}
+    assert not imported("resources") & {"assets", "sensors", "definitions"}
+    assert not imported("sensors") & {"assets", "definitions"}
+    assert not imported("assets") & {"definitions"}
+
+
+class Project:
+    """A copy of the platform's files, to declare other datasets in."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in ("assets", "resources", "sensors"):
+            shutil.copytree(PROJECT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("definitions.py", "workspace.yaml", "pyproject.toml"):
+            shutil.copy(PROJECT / name, folder)
+
+    def declare(self, name: str, *lines: str) -> Path:
+        path = self.folder / "assets" / "datasets" / name / "defs.yaml"
+        path.parent.mkdir()
+        path.write_text("\n".join(["type: assets.component.PointDataset", "attributes:", *lines]) + "\n")
+        return path
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PYTHONPATH": str(self.folder), "NO_COLOR": "1", "COLUMNS": "200"}
+        environment |= {"DAGSTER_DISABLE_TELEMETRY": "1", "DAGSTER_HOME": ""}
+        return subprocess.run(
+            [sys.executable, *command], cwd=self.folder, env=environment, capture_output=True, text=True, timeout=120
+        )
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path / "project")
+
+
+WINGS = ("  name: wings", "  kind: emmi_wing", "  source: s3://bucket/wings", "  store: s3://bucket/store")
+
+
+def test_a_dataset_is_one_yaml_file(project: Project) -> None:
+    project.declare("wings", *WINGS, "  report: reports/wings")
+    code = (
+        "from definitions import defs\n"
+        "keys = {'/'.join(key.path) for key in defs().resolve_asset_graph().get_all_asset_keys()}\n"
+        "print({'wings/zarr_samples', 'ahmed_rans/zarr_samples'} <= keys)\n"
+    )
+    result = project.run("-W", "ignore", "-c", code)
+    assert result.stdout.strip() == "True", result.stderr
+
+
+def test_dagster_validates_the_code_location(project: Project) -> None:
+    result = project.run("-m", "dagster", "definitions", "validate", "-w", "workspace.yaml")
+    assert result.returncode == 0, result.stderr
+
+
+def test_a_misspelt_setting_is_reported_with_file_and_line(project: Project) -> None:
+    path = project.declare("wings", *WINGS, "  report: reports/wings", "  chunk_pionts: 4096")
+    # Not `dg check yaml`: of several files with one component type, dagster-dg 1.13.27 looks at the last alone.
+    result = project.run("-m", "dagster_dg_cli.cli", "check", "defs")
+    assert result.returncode != 0
+    assert f"`attributes.chunk_pionts at {path}:8`" in result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("  chunk_points: 0", "chunk_points must be at least 1"),
+        ("  values_dtype: float12", "dtype 'float12' cannot be stored"),
+        ("  workers: 0", "workers must be at least 1"),
+        ("  refresh_schedule: now and then", "now and then"),
+    ],
+)
+def test_a_setting_without_sense_is_refused(project: Project, line: str, reason: str) -> None:
+    project.declare("wings", *WINGS, "  report: reports/wings", line)
+    result = project.run("-W", "ignore", "-c", "from definitions import defs; defs()")
+    assert result.returncode != 0
+    assert reason in result.stderr
+    assert "wings" in result.stderr

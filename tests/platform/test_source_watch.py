@@ -1,0 +1,206 @@
+"""What the arrivals sensor tells Dagster: new, changed and vanished samples, and nothing half-copied."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster import DagsterEventType
+from trial import Trial, write_run
+
+from resources.source_watch import DATA_VERSION, Look, Unsettled, compare, known_samples
+from resources.stores import StoreAccess
+from sensors.arrivals import arrivals_sensor
+from zarr_core.sources import FileInfo, SourceSample
+
+
+class Watcher:
+    """The sensor, tick after tick, with what the daemon does with a result."""
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial, self.cursor = trial, None
+
+    def look(self) -> dg.SensorResult:
+        context = dg.build_sensor_context(self.trial.instance, cursor=self.cursor, resources={"stores": StoreAccess()})
+        result = arrivals_sensor(self.trial.dataset)(context)
+        assert isinstance(result, dg.SensorResult)
+        assert not result.run_requests
+        for event in result.asset_events:
+            self.trial.instance.report_runless_asset_event(event)
+        for request in result.dynamic_partitions_requests or ():
+            if isinstance(request, dg.AddDynamicPartitionsRequest):
+                self.trial.instance.add_dynamic_partitions(request.partitions_def_name, request.partition_keys)
+            else:
+                for key in request.partition_keys:
+                    self.trial.instance.delete_dynamic_partition(request.partitions_def_name, key)
+        self.cursor = result.cursor
+        return result
+
+    def settle(self) -> dg.SensorResult:
+        """Two looks, after which everything that does not move is known."""
+        self.look()
+        return self.look()
+
+    def versions(self) -> dict[str, str | None]:
+        return known_samples(self.trial.instance, self.trial.dataset)
+
+
+@pytest.fixture
+def watcher(trial: Trial) -> Watcher:
+    return Watcher(trial)
+
+
+def observed(result: dg.SensorResult, asset: str = "source_samples") -> list[str | None]:
+    return [event.partition for event in result.asset_events if event.asset_key.path[-1] == asset]
+
+
+def test_a_sample_is_registered_when_two_looks_saw_the_same_files(trial: Trial, watcher: Watcher) -> None:
+    for number in (1, 2, 3):
+        write_run(trial.source, number)
+    assert observed(watcher.look()) == []
+    assert trial.samples() == []
+    assert observed(watcher.look()) == ["run_1", "run_2", "run_3"]
+    assert trial.samples() == ["run_1", "run_2", "run_3"]
+    seen = StoreAccess().source(trial.dataset).discover()
+    assert watcher.versions() == {sample_id: sample.fingerprint for sample_id, sample in seen.items()}
+    assert observed(watcher.look()) == []
+
+
+def test_a_half_copied_sample_waits(trial: Trial, watcher: Watcher) -> None:
+    whole = write_run(trial.source.parent / "elsewhere", 7)
+    write_run(trial.source, 1)
+    target = trial.source / "run_7"
+    target.mkdir()
+    for name in sorted(path.name for path in whole.iterdir())[:-1]:
+        shutil.copy(whole / name, target)
+    last = sorted(path.name for path in whole.iterdir())[-1]
+    result = watcher.settle()
+    assert observed(result) == ["run_1"]
+    # All files are there now, but one of them still grows.
+    data = (whole / last).read_bytes()
+    for part in (len(data) // 3, len(data) // 2, len(data)):
+        (target / last).write_bytes(data[:part])
+        assert observed(watcher.look()) == []
+    assert observed(watcher.look()) == ["run_7"]
+
+
+def test_a_changed_sample_is_observed_in_its_new_version(trial: Trial, watcher: Watcher) -> None:
+    write_run(trial.source, 1)
+    write_run(trial.source, 2)
+    watcher.settle()
+    before = watcher.versions()
+    write_run(trial.source, 2, shift=1.0)
+    assert observed(watcher.settle()) == ["run_2"]
+    after = watcher.versions()
+    assert after["run_1"] == before["run_1"]
+    assert after["run_2"] != before["run_2"]
+
+
+def test_a_vanished_sample_is_taken_away_and_may_come_back(trial: Trial, watcher: Watcher) -> None:
+    write_run(trial.source, 1)
+    folder = write_run(trial.source, 2)
+    watcher.settle()
+    before = watcher.versions()
+    folder.rename(folder.with_name(".gone"))
+    watcher.look()
+    assert trial.samples() == ["run_1", "run_2"], "one look may miss a folder that is being moved"
+    result = watcher.look()
+    assert trial.samples() == ["run_1"]
+    assert observed(result, "source_listing") == [None], "the manifest has to hear of it"
+    folder.with_name(".gone").rename(folder)
+    # The same files as before, and news all the same: what was known of the sample is that it is absent.
+    assert observed(watcher.settle()) == ["run_2"]
+    assert watcher.versions() == before
+
+
+def test_a_sample_that_lost_a_file_has_not_vanished(trial: Trial, watcher: Watcher) -> None:
+    write_run(trial.source, 1)
+    folder = write_run(trial.source, 2)
+    watcher.settle()
+    (folder / "surface_pressure.pt").unlink()
+    watcher.settle()
+    assert trial.samples() == ["run_1", "run_2"]
+
+
+def test_an_empty_source_is_an_outage(trial: Trial, watcher: Watcher) -> None:
+    write_run(trial.source, 1)
+    watcher.settle()
+    trial.source.rename(trial.source.with_name("unmounted"))
+    trial.source.mkdir()
+    watcher.settle()
+    watcher.look()
+    assert trial.samples() == ["run_1"]
+
+
+def test_the_listing_is_observed_once_there_are_samples(trial: Trial, watcher: Watcher) -> None:
+    assert not watcher.look().asset_events
+    write_run(trial.source, 1)
+    assert observed(watcher.settle(), "source_listing") == [None]
+    assert observed(watcher.settle(), "source_listing") == []
+
+
+def test_a_changed_split_file_is_observed(trial: Trial, tmp_path: Path) -> None:
+    kind = tmp_path / "mine.yaml"
+    kind.write_text(
+        "name: mine\nsamples: run_*\nfiles:\n  surface_position: surface_position_vtp.pt\n"
+        "  surface_pressure: surface_pressure.pt\n"
+    )
+    watcher = Watcher(Trial(replace(trial.dataset, kind=str(kind)), trial.instance))
+    write_run(trial.source, 1)
+    watcher.settle()
+    assert observed(watcher.look(), "source_listing") == []
+    (trial.source / "train_design_ids.txt").write_text("run_1\n")
+    assert observed(watcher.look(), "source_listing") == [None]
+    assert observed(watcher.look(), "source_listing") == []
+
+
+def test_samples_outside_the_declared_splits_are_not_registered(trial: Trial) -> None:
+    # By AhmedML's rule run_1 is a training sample and run_4 a test sample.
+    watcher = Watcher(Trial(replace(trial.dataset, splits=("test",)), trial.instance))
+    write_run(trial.source, 1)
+    write_run(trial.source, 4)
+    watcher.settle()
+    assert trial.samples() == ["run_4"]
+
+
+def sample(sample_id: str, version: str = "1") -> SourceSample:
+    return SourceSample(sample_id, sample_id, {"surface_position": FileInfo("p.pt", 1, version)})
+
+
+def look_at(*samples: SourceSample) -> Look:
+    return Look({s.sample_id: s for s in samples}, {}, "")
+
+
+def test_a_flood_is_taken_in_portions_and_the_cursor_stays_small() -> None:
+    flood = look_at(*(sample(f"run_{number:05d}") for number in range(2500)))
+    known: dict[str, str | None] = {}
+    unsettled, portions, longest = Unsettled(), [], 0
+    for _ in range(5):
+        news = compare(flood, known, unsettled, most=1000)
+        portions.append(len(news.told))
+        known |= {sample_id: flood.samples[sample_id].fingerprint for sample_id in news.told}
+        longest = max(longest, len(news.unsettled.to_cursor()))
+        unsettled = Unsettled.from_cursor(news.unsettled.to_cursor())
+    assert portions == [0, 1000, 1000, 500, 0]
+    assert len(known) == 2500
+    assert longest < 40_000
+    assert unsettled == Unsettled()
+
+
+@pytest.mark.parametrize("cursor", [None, "", "not json", "[]", "null", '{"seen_once": 3}'])
+def test_a_cursor_of_another_time_is_as_good_as_none(cursor: str | None) -> None:
+    assert Unsettled.from_cursor(cursor) == Unsettled()
+
+
+def test_observing_by_hand_registers_at_once(trial: Trial) -> None:
+    write_run(trial.source, 1)
+    write_run(trial.source, 2)
+    assert trial.run("look").success
+    assert trial.samples() == ["run_1", "run_2"]
+    observed_tags = trial.instance.event_log_storage.get_latest_tags_by_partition(
+        trial.dataset.key("source_samples"), DagsterEventType.ASSET_OBSERVATION, [DATA_VERSION]
+    )
+    assert set(observed_tags) == {"run_1", "run_2"}

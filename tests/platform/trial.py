@@ -1,0 +1,100 @@
+"""Samples to convert, and a declared dataset with its jobs on a Dagster instance of the test's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import dagster as dg
+import torch
+
+from assets.component import dataset_definitions
+from resources.dataset import DeclaredDataset
+from resources.pools import ConversionPool
+from resources.stores import StoreAccess
+from zarr_core.sources import resolve_kind
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+class Threads(ConversionPool):
+    """Converts in threads: worker processes would only cost the tests their start."""
+
+    @contextmanager
+    def executor(self, workers: int) -> Iterator[Executor]:
+        with ThreadPoolExecutor(workers) as pool:
+            yield pool
+
+
+def write_run(source: Path, number: int, points: int = 300, shift: float = 0.0) -> Path:
+    """A sample in the AhmedML layout; ``shift`` makes another version of it."""
+    folder = source / f"run_{number}"
+    folder.mkdir(parents=True, exist_ok=True)
+    random = torch.Generator().manual_seed(number)
+    for file in resolve_kind("ahmedml").fields.values():
+        count = points if file.domain == "surface" else 2 * points
+        shape = (count,) if file.field.dim == 1 else (count, 3)
+        torch.save(torch.randn(shape, generator=random) + shift, folder / file.filename)
+    return folder
+
+
+def corrupt(folder: Path) -> None:
+    """Cut a file short, as a broken transfer does."""
+    path = folder / "surface_pressure.pt"
+    path.write_bytes(path.read_bytes()[:200])
+
+
+def definitions_of(dataset: DeclaredDataset) -> dg.Definitions:
+    """The dataset's definitions, with what serves them."""
+    return dg.Definitions.merge(
+        dataset_definitions(dataset),
+        dg.Definitions(
+            resources={"stores": StoreAccess(), "conversion_pool": Threads()}, executor=dg.in_process_executor
+        ),
+    )
+
+
+class Trial:
+    """A dataset, and its jobs run in this process."""
+
+    def __init__(self, dataset: DeclaredDataset, instance: dg.DagsterInstance) -> None:
+        self.dataset, self.instance = dataset, instance
+        self.source = Path(dataset.source)
+
+    def run(self, job: str, *sample_ids: str) -> dg.ExecuteInProcessResult:
+        """Run ``look``, ``convert`` (the samples from the first to the last named) or ``refresh``."""
+        tags = {}
+        if sample_ids:
+            tags = {
+                "dagster/asset_partition_range_start": sample_ids[0],
+                "dagster/asset_partition_range_end": sample_ids[-1],
+            }
+        found = definitions_of(self.dataset).resolve_job_def(f"trial_{job}")
+        return found.execute_in_process(instance=self.instance, tags=tags, raise_on_error=False)
+
+    def convert_all(self) -> dg.ExecuteInProcessResult:
+        """Look, and convert every registered sample."""
+        assert self.run("look").success
+        sample_ids = self.samples()
+        return self.run("convert", sample_ids[0], sample_ids[-1])
+
+    def samples(self) -> list[str]:
+        """Registered samples."""
+        return list(self.instance.get_dynamic_partitions(self.dataset.partitions_name))
+
+    def converted(self) -> set[str]:
+        """Samples with a materialization."""
+        return set(self.instance.get_materialized_partitions(self.dataset.key("zarr_samples")))
+
+    def materialization(self, asset: str, sample_id: str | None = None) -> dg.AssetMaterialization:
+        """The latest of an asset, or of one of its samples."""
+        records = self.instance.fetch_materializations(
+            dg.AssetRecordsFilter(self.dataset.key(asset), asset_partitions=None if sample_id is None else [sample_id]),
+            limit=1,
+        ).records
+        assert records, f"{asset} {sample_id or ''} was never materialized"
+        found = records[0].asset_materialization
+        assert found is not None
+        return found
