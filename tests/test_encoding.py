@@ -125,9 +125,13 @@ def test_every_flipped_byte_is_noticed(layout: ArrayLayout, data: st.DataObject)
     shard = bytearray(shards(layout, rows(layout))[0])
     shard[data.draw(st.integers(0, len(shard) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     with pytest.raises(CorruptChunkError):
-        for offset, length in decode_shard_index(layout, bytes(shard[-layout.index_bytes :])):
-            if length != 2**64 - 1:
-                decode_chunk(layout, bytes(shard[int(offset) : int(offset + length)]))
+        decode_all(layout, bytes(shard))
+
+
+def decode_all(layout: ArrayLayout, shard: bytes) -> None:
+    for offset, length in decode_shard_index(layout, shard[-layout.index_bytes :]):
+        if length != 2**64 - 1:
+            decode_chunk(layout, shard[int(offset) : int(offset + length)])
 
 
 @settings(max_examples=30, deadline=None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import logging
+import os
 import pickle
 from pathlib import Path
 
@@ -260,12 +260,12 @@ def test_parameters_are_scalars_or_an_error(tmp_path: Path) -> None:
             tree.load_parameters(tree.discover()["run_1"])
 
 
-def test_splits_choose_and_warn_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_splits_choose_and_warn_once(tmp_path: Path) -> None:
     source = write_source(tmp_path, ("run_1", "run_4", "run_11"))
     tree = SampleTree("ahmedml", source)
-    with caplog.at_level(logging.WARNING):
+    with pytest.warns(UserWarning, match="skipped") as caught:
         assert sorted(select_samples(tree, ["train", "moon"]).samples) == ["run_1"]
-    messages = [record.getMessage() for record in caplog.records]
+    messages = [str(warning.message) for warning in caught]
     assert len(messages) == 2
     assert "no split moon" in messages[0]
     assert "399 of the 400 ids listed for train" in messages[1]
@@ -273,7 +273,7 @@ def test_splits_choose_and_warn_once(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert len(select_samples(tree, limit=2).samples) == 2
     with pytest.raises(SourceError, match="no split moon"):
         select_samples(tree, ["moon"])
-    with pytest.raises(SourceError, match="no sample to convert"):
+    with pytest.raises(SourceError, match="no sample to convert"), pytest.warns(UserWarning, match="50 of the 50"):
         select_samples(tree, ["val"])
 
 
@@ -311,16 +311,34 @@ def test_a_place_that_cannot_be_opened(places: dict[str, str], reason: str) -> N
 
 
 def test_a_missing_location_is_an_error_not_an_empty_dataset(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="no sample to convert"):
+    with pytest.raises(SourceError, match="nowhere cannot be listed"):
         select_samples(SampleTree("ahmedml", tmp_path / "nowhere"))
 
 
-def test_folders_that_cannot_be_ids_are_left_out_with_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_folders_that_cannot_be_ids_are_left_out_with_a_warning(tmp_path: Path) -> None:
     source = write_source(tmp_path, ("run_1", "run_with space"))
-    assert list(SampleTree("ahmedml", source).discover()) == ["run_1"]
-    assert "run_with space" in caplog.text
+    with pytest.warns(UserWarning, match="run_with space"):
+        assert list(SampleTree("ahmedml", source).discover()) == ["run_1"]
+
+
+def test_linked_samples_are_samples(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "elsewhere", ("run_1",))
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "run_1").symlink_to(source / "run_1")
+    (tmp_path / "linked" / "run_2").mkdir()
+    for file in (source / "run_1").iterdir():
+        (tmp_path / "linked" / "run_2" / file.name).symlink_to(file)
+    tree = SampleTree("ahmedml", tmp_path / "linked")
+    samples = tree.discover()
+    assert {sample_id: sample.complete for sample_id, sample in samples.items()} == {"run_1": True, "run_2": True}
+    assert (
+        samples["run_1"].n_bytes
+        == samples["run_2"].n_bytes
+        == SampleTree("ahmedml", source).discover()["run_1"].n_bytes
+    )
+    os.utime(source / "run_1" / "surface_pressure.pt", (1, 1))
+    assert not tree.is_unchanged(samples["run_2"])
+    assert tree.discover()["run_2"].fingerprint != samples["run_2"].fingerprint
 
 
 def test_a_description_is_a_value() -> None:

@@ -7,27 +7,28 @@ what came out. Interrupted anywhere, the next run goes on where it stopped.
 from __future__ import annotations
 
 import argparse
-import logging
-import multiprocessing
 import os
 import sys
 import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, as_completed
+from concurrent.futures import BrokenExecutor, Executor, as_completed
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from tqdm import tqdm
 
+from zarr_core.command import exit_status
 from zarr_core.encoding import CODECS, DEFAULT_CODEC, VALUE_DTYPES
 from zarr_core.errors import SampleError, SourceError, StoreError, ZarrCoreError
 from zarr_core.manifest import Quarantine, StoreManifest
+from zarr_core.parallel import worker_pool
 from zarr_core.publish import Results, commit_results, is_current, load_if_any, publish
 from zarr_core.selection import DatasetKind, Selection, open_source, select_samples
 from zarr_core.sources.aero import AeroDataset
 from zarr_core.sources.description import SourceDescription, shipped_kinds
 from zarr_core.sources.sample import SampleSource, SourceSample
+from zarr_core.storage import redact_url
 from zarr_core.writer import ConversionSettings, WrittenSample, ZarrStoreWriter
 
 # A long conversion commits this often, so that its samples can be used, and survive it, before it ends.
@@ -273,7 +274,7 @@ def _run(
         return
     with ExitStack() as cleanup:
         if executor is None:
-            executor = cleanup.enter_context(ProcessPoolExecutor(workers, mp_context=_worker_context()))
+            executor = cleanup.enter_context(worker_pool(workers))
         futures = [executor.submit(convert_sample, writer, source, sample, retry_quarantined) for sample in samples]
         cleanup.callback(lambda: [future.cancel() for future in futures])
         try:
@@ -283,16 +284,6 @@ def _run(
             raise StoreError(
                 "a worker process died (out of memory?); what was converted is kept: run again with fewer workers"
             ) from error
-
-
-def _worker_context() -> multiprocessing.context.BaseContext:
-    """Workers never inherit this process's threads and locks: a plain fork after torch or a remote filesystem hangs."""
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    # Imported once, by the server, instead of once a worker.
-    context.set_forkserver_preload(["torch", __name__])
-    return context
 
 
 def convert_sample(
@@ -410,8 +401,8 @@ def summary(report: ConversionReport, store: str) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line; the exit status is 0 only if something was converted or everything was there already."""
     arguments = _parser().parse_args(argv)
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
-    try:
+
+    def work() -> int:
         report = convert(
             arguments.dataset_kind,
             arguments.output,
@@ -430,14 +421,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             codec=arguments.codec,
             shuffle_seed=arguments.shuffle_seed,
         )
-    except (ZarrCoreError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("interrupted; what was converted is kept, run again to go on", file=sys.stderr)
-        return 130
-    print(summary(report, ZarrStoreWriter(arguments.output).storage.url))
-    return 0 if report.ok else 1
+        print(summary(report, redact_url(arguments.output)))
+        return 0 if report.ok else 1
+
+    return exit_status(work)
 
 
 __all__ = [

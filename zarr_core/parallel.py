@@ -1,4 +1,4 @@
-"""The same function for many samples, in worker processes, with the results in the samples' order."""
+"""Worker processes, and the same function for many samples with the results in the samples' order."""
 
 from __future__ import annotations
 
@@ -13,6 +13,19 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
+def worker_pool(workers: int) -> ProcessPoolExecutor:
+    """Processes that inherit none of this one's threads and locks.
+
+    A plain fork after torch or a remote filesystem was used hangs. A fork server imports what workers need once,
+    instead of once a worker; where there is none, workers are spawned.
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "zarr_core.convert"])
+    return ProcessPoolExecutor(workers, mp_context=context)
+
+
 def map_in_processes(function: Callable[[_Item], _Result], items: Iterable[_Item], workers: int) -> Iterator[_Result]:
     """``map(function, items)``, in this process for one worker.
 
@@ -22,8 +35,7 @@ def map_in_processes(function: Callable[[_Item], _Result], items: Iterable[_Item
     if workers == 1:
         yield from map(function, items)
         return
-    # Spawned, not forked: a filesystem that was used in this process has threads that a fork would leave behind.
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with worker_pool(workers) as pool:
         try:
             yield from pool.map(function, items)
         except BrokenExecutor as error:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import os
+import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +14,6 @@ from zarr_core.sources.description import SourceDescription, import_dotted, reso
 from zarr_core.sources.sample import SampleSource, SourceSample
 from zarr_core.sources.tree import SampleTree
 from zarr_core.storage import is_local
-
-logger = logging.getLogger(__name__)
 
 DatasetKind = str | SourceDescription | type | AeroDataset
 
@@ -84,7 +82,7 @@ def _open_splits(dataset_class: type, root: str, splits: Sequence[str]) -> AeroS
         except Exception as error:  # anything may come out of somebody else's constructor
             errors[split] = f"{type(error).__name__}: {error}"
     for split, reason in errors.items():
-        logger.warning("%s has no split %s; skipped (%s)", dataset_class.__name__, split, reason)
+        warnings.warn(f"{dataset_class.__name__} has no split {split}; skipped ({reason})", stacklevel=2)
     if not opened:
         raise SourceError(
             f"{dataset_class.__name__}(root=..., split=...) opened with none of {', '.join(splits)}; "
@@ -145,18 +143,15 @@ def _in_splits(
         known = ", ".join(by_split) or "none"
         raise SourceError(f"{source.url} has no split {', '.join(splits)}; {source.description.name} has: {known}")
     if unsupported:
-        logger.warning("%s has no split %s; skipped", source.description.name, ", ".join(unsupported))
+        warnings.warn(f"{source.description.name} has no split {', '.join(unsupported)}; skipped", stacklevel=2)
     listed = [i for split in splits if split in by_split for i in by_split[split] if i not in excluded]
     absent = [sample_id for sample_id in listed if sample_id not in found]
     if absent:
-        logger.warning(
-            "%d of the %d ids listed for %s are not at %s and are skipped: %s%s",
-            len(absent),
-            len(listed),
-            ", ".join(split for split in splits if split in by_split),
-            source.url,
-            ", ".join(absent[:5]),
-            " ..." if len(absent) > 5 else "",
+        known = ", ".join(split for split in splits if split in by_split)
+        warnings.warn(
+            f"{len(absent)} of the {len(listed)} ids listed for {known} are not at {source.url} and are skipped: "
+            f"{', '.join(absent[:5])}{' ...' if len(absent) > 5 else ''}",
+            stacklevel=2,
         )
     return list(dict.fromkeys(listed))
 

@@ -21,6 +21,7 @@ import yaml
 from tqdm import tqdm
 
 from zarr_core.chunks import read_chunks
+from zarr_core.command import exit_status
 from zarr_core.encoding import group_arrays
 from zarr_core.errors import CorruptChunkError, StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.manifest import StoreManifest, load_manifest
@@ -249,19 +250,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output-yaml", metavar="FILE", help="write YAML here instead of stats.yaml in the store")
     parser.add_argument("--output-json", metavar="FILE", help="write JSON here instead of stats.json in the store")
     options = parser.parse_args(arguments)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("always")
-            warnings.showwarning = _print_warning
-            statistics = calculate_store_statistics(
-                options.store,
-                split=options.split,
-                split_file=options.split_file,
-                recompute=options.recompute,
-                workers=options.workers,
-                read_concurrency=options.read_concurrency,
-                progress=True,
-            )
+
+    def work() -> int:
+        statistics = calculate_store_statistics(
+            options.store,
+            split=options.split,
+            split_file=options.split_file,
+            recompute=options.recompute,
+            workers=options.workers,
+            read_concurrency=options.read_concurrency,
+            progress=True,
+        )
         chosen = [text for text in (options.split and f"split {options.split}", options.split_file) if text]
         written = write_statistics(
             options.store,
@@ -270,19 +269,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             output_yaml=options.output_yaml,
             output_json=options.output_json,
         )
-    except (ZarrCoreError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    for target in written:
-        print(f"wrote {target}")
-    return 0
+        for target in written:
+            print(f"wrote {target}")
+        return 0
 
-
-def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    print(f"warning: {message}", file=sys.stderr)
+    return exit_status(work)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import numpy as np
 from tqdm import tqdm
 
 from zarr_core.chunks import read_chunks
+from zarr_core.command import exit_status
 from zarr_core.encoding import ArrayLayout
 from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.manifest import (
@@ -484,7 +485,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--samples", nargs="+", metavar="ID", help="only these samples")
     parser.add_argument("--workers", type=int, default=1, help="processes (default 1)")
     options = parser.parse_args(arguments)
-    try:
+
+    def work() -> int:
         report = verify_store(
             options.store,
             source=options.source,
@@ -492,14 +494,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             workers=options.workers,
             progress=True,
         )
-    except (ZarrCoreError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    print(format_report(report))
-    return 0 if report.ok else 1
+        print(format_report(report))
+        return 0 if report.ok else 1
+
+    return exit_status(work)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zarr_core.benchmark import console_text, run_benchmark
-from zarr_core.errors import ZarrCoreError
+from zarr_core.command import exit_status
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,7 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--repeats", type=int, default=3, metavar="N", help="reads of each sample each way (%(default)s)"
     )
     options = parser.parse_args(arguments)
-    try:
+
+    def work() -> int:
         report = run_benchmark(
             options.pt_root,
             options.zarr_root,
@@ -47,15 +48,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             repeats=options.repeats,
             progress=True,
         )
-    except (ZarrCoreError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    print(console_text(report))
-    print(f"report: {(Path(options.output) / 'report.html').resolve()}")
-    return 0 if report["equivalence"]["ok"] else 1
+        print(console_text(report))
+        print(f"report: {(Path(options.output) / 'report.html').resolve()}")
+        return 0 if report["equivalence"]["ok"] else 1
+
+    return exit_status(work)
 
 
 if __name__ == "__main__":

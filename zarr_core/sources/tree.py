@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
+import warnings
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +16,10 @@ from zarr_core.errors import SampleError, SourceError
 from zarr_core.names import check_sample_id
 from zarr_core.sources.description import SourceDescription, resolve_kind
 from zarr_core.sources.sample import FileInfo, SourceSample
-from zarr_core.storage import redact_url
+from zarr_core.storage import is_local, redact_url
 
 if TYPE_CHECKING:
     import torch
-
-logger = logging.getLogger(__name__)
 
 
 class SampleTree:
@@ -90,8 +88,9 @@ class SampleTree:
                 tuple(f.filename for c, f in self._description.fields.items() if c not in found),
             )
         if unusable:
-            logger.warning(
-                "%s: left out %d folders whose names cannot be sample ids: %s", self.url, len(unusable), unusable[:5]
+            warnings.warn(
+                f"{self.url}: left out {len(unusable)} folders whose names cannot be sample ids: {unusable[:5]}",
+                stacklevel=2,
             )
         return samples
 
@@ -156,14 +155,32 @@ class SampleTree:
         """Files by folder below the root."""
         self._filesystem.invalidate_cache()
         try:
+            if is_local(self._root):
+                return {folder: files for folder, files in self._walk() if files}
             listing = self._filesystem.find(self._location, detail=True)
-        except (OSError, PermissionError) as error:
+        except OSError as error:
             raise SourceError(f"{self.url} cannot be listed: {error}") from error
         folders: dict[str, dict[str, FileInfo]] = defaultdict(dict)
         for path, info in listing.items():
             folder, _, name = path[len(self._location) + 1 :].rpartition("/")
             folders[folder][name] = file_info(info)
         return folders
+
+    def _walk(self, folder: str = "") -> Iterator[tuple[str, dict[str, FileInfo]]]:
+        """Files by folder on a local disk, no deeper than samples lie; links are followed, for people link datasets."""
+        files = {}
+        for entry in self._filesystem.ls(f"{self._location}/{folder}", detail=True):
+            name = entry["name"].rpartition("/")[2]
+            if os.path.isfile(entry["name"]):
+                files[name] = file_info(entry)
+            elif os.path.isdir(entry["name"]) and folder.count("/") < self._depth:
+                yield from self._walk(f"{folder}{name}/")
+        yield folder.rstrip("/"), files
+
+    @property
+    def _depth(self) -> int:
+        """Folders between the root and a sample's files."""
+        return len([*filter(None, self._description.subfolder.split("/")), *self._description.samples.split("/")])
 
     def _path(self, sample: SourceSample, info: FileInfo) -> str:
         return f"{self._location}/{sample.folder}/{info.name}"
@@ -190,6 +207,9 @@ def _matches(sample_id: str, pattern: str) -> bool:
 
 def file_info(info: dict[str, Any]) -> FileInfo:
     """A file from its entry in a listing; its version is the first of these that the location reports."""
+    if info.get("islink"):
+        # What is behind the link is what changes; a listing of a local folder has the time of the link itself.
+        info = info | {"mtime": os.stat(info["name"]).st_mtime}
     versions = (info.get(key) for key in ("ETag", "etag", "mtime", "LastModified", "timeModified", "created"))
     version = next((str(v) for v in versions if v), "")
     return FileInfo(info["name"].rpartition("/")[2], int(info["size"] or 0), version.strip('"'))
