@@ -5,7 +5,15 @@ import time
 import dagster as dg
 
 from resources.dataset import DeclaredDataset
-from resources.source_watch import Unsettled, compare, known_samples, listing_observation, observations, take_look
+from resources.source_watch import (
+    Unsettled,
+    compare,
+    known_samples,
+    listing_observation,
+    make_neighbours,
+    observations,
+    take_look,
+)
 from resources.stores import StoreAccess
 
 # Between the two looks of an observation by hand: a file that is being copied grows within this time.
@@ -32,6 +40,7 @@ def source_samples_asset(dataset: DeclaredDataset) -> dg.SourceAsset:
         look = take_look(tree, dataset.splits)
         news = compare(look, known, before)
         # The events are logged here, with metadata, rather than returned: what did not change needs none.
+        make_neighbours(context.instance, dataset, news.changed)
         context.instance.add_dynamic_partitions(dataset.partitions_name, list(news.new))
         for event in observations(dataset, look, news):
             context.log_event(event)

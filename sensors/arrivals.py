@@ -11,6 +11,7 @@ from resources.source_watch import (
     known_lists,
     known_samples,
     listing_observation,
+    make_neighbours,
     observations,
     take_look,
 )
@@ -34,6 +35,7 @@ def arrivals_sensor(dataset: DeclaredDataset) -> dg.SensorDefinition:
         look = take_look(stores.source(dataset), dataset.splits)
         known = known_samples(context.instance, dataset)
         news = compare(look, known, Unsettled.from_cursor(context.cursor))
+        make_neighbours(context.instance, dataset, news.changed)
         events = observations(dataset, look, news)
         holds_samples = len(known) + len(news.new) > len(news.vanished)
         # Before there is a sample, nothing downstream could follow a change of the listing.

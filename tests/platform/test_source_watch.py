@@ -99,6 +99,27 @@ def test_a_changed_sample_is_observed_in_its_new_version(trial: Trial, watcher: 
     assert after["run_2"] != before["run_2"]
 
 
+def test_arrivals_are_ordered_as_people_count(trial: Trial, watcher: Watcher) -> None:
+    for number in (10, 9, 1, 2, 11):
+        write_run(trial.source, number)
+    watcher.settle()
+    assert trial.samples() == ["run_1", "run_2", "run_9", "run_10", "run_11"]
+
+
+def test_scattered_changes_become_neighbours(trial: Trial, watcher: Watcher) -> None:
+    for number in range(1, 8):
+        write_run(trial.source, number)
+    watcher.settle()
+    for number in (2, 3):
+        write_run(trial.source, number, shift=1.0)
+    watcher.settle()
+    assert trial.samples() == [f"run_{number}" for number in range(1, 8)], "these were neighbours"
+    for number in (1, 4, 6):
+        write_run(trial.source, number, shift=1.0)
+    assert observed(watcher.settle()) == ["run_1", "run_4", "run_6"]
+    assert trial.samples() == ["run_2", "run_3", "run_5", "run_7", "run_1", "run_4", "run_6"]
+
+
 def test_a_vanished_sample_is_taken_away_and_may_come_back(trial: Trial, watcher: Watcher) -> None:
     write_run(trial.source, 1)
     folder = write_run(trial.source, 2)
