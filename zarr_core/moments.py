@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -76,40 +77,89 @@ class FieldMoments:
 
 
 class MomentsAccumulator:
-    """Moments of an array that is seen in blocks of rows, (n, dim) each.
+    """Moments of an array that is seen in blocks of rows, (n, dim) each, all of one dtype.
 
-    Works in buffers of its own: fresh ones for every block would cost more, in pages that the kernel has to clear, than
-    all the arithmetic.
+    float16 has 65,536 values: counting how often each occurs is exact, and cheaper than taking a logarithm of every
+    element. Wider types are summed in buffers that are kept from block to block: fresh ones would cost more, in pages
+    that the kernel has to clear, than the arithmetic.
     """
 
     def __init__(self) -> None:
         self._merged: FieldMoments | None = None
+        self._counts: np.ndarray | None = None
         self._buffers = np.empty((2, 0, 0))
 
     def add(self, points: np.ndarray) -> None:
         """Take in a block; it must not be empty."""
+        if points.dtype == np.float16:
+            if self._counts is None:
+                self._counts = np.zeros((points.shape[1], _HALF_PATTERNS), np.int64)
+            for counts, patterns in zip(self._counts, points.view(np.uint16).T, strict=True):
+                counts += np.bincount(patterns, minlength=_HALF_PATTERNS)
+        else:
+            block = self._sum(points)
+            self._merged = block if self._merged is None else self._merged.merge(block)
+
+    def result(self) -> FieldMoments:
+        """Moments of all blocks together; there must have been one."""
+        if self._counts is not None:
+            return _of_half_counts(self._counts)
+        assert self._merged is not None
+        return self._merged
+
+    def _sum(self, points: np.ndarray) -> FieldMoments:
         rows, dim = points.shape
         if self._buffers.shape[1] < dim or self._buffers.shape[2] < rows:
             self._buffers = np.empty((2, dim, rows))
+        # One row a component: NumPy works along a contiguous axis several times as fast.
         components, scratch = self._buffers[:, :dim, :rows]
-        # One row a component: NumPy sums along a contiguous axis several times as fast, and in pairs.
         components[...] = points.T
         low, high = components.min(axis=1), components.max(axis=1)
         with np.errstate(invalid="ignore"):  # infinities: the extremes tell
             mean, m2 = _mean_and_m2(components, scratch)
-            logs = np.log1p(np.abs(components, out=scratch), out=scratch)
-            np.copysign(logs, components, out=components)
+            np.log1p(np.abs(components, out=scratch), out=scratch)
+            np.copysign(scratch, components, out=components)
             log_mean, log_m2 = _mean_and_m2(components, scratch)
-        block = FieldMoments(rows, mean, m2, low, high, log_mean, log_m2)
-        self._merged = block if self._merged is None else self._merged.merge(block)
-
-    def result(self) -> FieldMoments:
-        """Moments of all blocks together; there must have been one."""
-        assert self._merged is not None
-        return self._merged
+        return FieldMoments(rows, mean, m2, low, high, log_mean, log_m2)
 
 
 def _mean_and_m2(components: np.ndarray, scratch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    mean = components.mean(axis=1)
-    deviations = np.subtract(components, mean[:, None], out=scratch)
-    return mean, np.square(deviations, out=deviations).sum(axis=1)
+    total = np.einsum("ij->i", components)
+    mean = total / components.shape[1]
+    squares = np.einsum("ij->i", np.square(components, out=scratch))
+    m2 = squares - total * mean
+    if (m2 < 1e-3 * squares).any():
+        # The mean is large against the spread, and most digits of the difference are gone: take deviations.
+        deviations = np.subtract(components, mean[:, None], out=scratch)
+        m2 = np.einsum("ij->i", np.square(deviations, out=deviations))
+    return mean, m2
+
+
+_HALF_PATTERNS = 2**16
+
+
+@cache
+def _half_values() -> tuple[np.ndarray, np.ndarray]:
+    """Value of every float16 bit pattern as float64, and its ``sign(x) * log1p(|x|)``."""
+    values = np.arange(_HALF_PATTERNS, dtype=np.uint16).view(np.float16).astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        return values, np.copysign(np.log1p(np.abs(values)), values)
+
+
+def _of_half_counts(counts: np.ndarray) -> FieldMoments:
+    """Moments from how often each float16 bit pattern occurs in each component, (dim, 65536)."""
+    values, logs = _half_values()
+    rows = []
+    for component in counts:
+        (occurring,) = component.nonzero()
+        value, weights = values[occurring], component[occurring].astype(np.float64)
+        rows.append((*_weighted(value, weights), value.min(), value.max(), *_weighted(logs[occurring], weights)))
+    return FieldMoments(int(counts[0].sum()), *(np.array(column) for column in zip(*rows, strict=True)))
+
+
+def _weighted(values: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
+    """Mean and sum of squared deviations of values that occur ``weights`` times."""
+    with np.errstate(invalid="ignore"):  # infinities: the extremes tell
+        mean = np.einsum("i,i->", values, weights) / weights.sum()
+        deviations = values - mean
+        return mean, np.einsum("i,i,i->", deviations, deviations, weights)

@@ -19,11 +19,18 @@ def worker_pool(workers: int) -> ProcessPoolExecutor:
     A plain fork after torch or a remote filesystem was used hangs. A fork server imports what workers need once,
     instead of once a worker; where there is none, workers are spawned.
     """
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "zarr_core.convert"])
-    return ProcessPoolExecutor(workers, mp_context=context)
+    forkserver = "forkserver" in multiprocessing.get_all_start_methods()
+    context = multiprocessing.get_context("forkserver" if forkserver else "spawn")
+    if forkserver:
+        context.set_forkserver_preload(["torch", "zarr_core.convert"])
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=_use_one_thread)
+
+
+def _use_one_thread() -> None:
+    """The processes share the cores among them already."""
+    import torch
+
+    torch.set_num_threads(1)
 
 
 def map_in_processes(function: Callable[[_Item], _Result], items: Iterable[_Item], workers: int) -> Iterator[_Result]:

@@ -41,8 +41,10 @@ if TYPE_CHECKING:
 GROUP_FORMAT = 1
 ATTRIBUTES_KEY = "zarr_core"
 
-# Points that are gathered, rounded and summed at a time: a few MB, and enough to make the calls themselves cheap.
-_BLOCK_POINTS = 32_768
+# Points that are rounded, summed and encoded at a time: a few MB.
+_BLOCK_POINTS = 131_072
+# Bytes that are gathered at a time: part of the fixed memory that a worker needs beside tensor and permutation.
+_SLAB_BYTES = 32 * 2**20
 
 
 @dataclass(frozen=True)
@@ -269,26 +271,29 @@ def written_sample(relpath: str, group: Mapping[str, Any]) -> WrittenSample:
 
 
 def _gather_blocks(values: torch.Tensor, rows: np.ndarray, layout: ArrayLayout) -> Iterator[np.ndarray]:
-    """The given source rows in order, in the stored dtype, in blocks of whole chunks.
+    """The given source rows in order, in the stored dtype, in blocks of whole chunks; the next overwrites each.
 
-    Each block is overwritten by the next: fresh memory for every one would cost as much as gathering it.
+    Rows are gathered a slab at a time, for a gather jumps about in its source and wants the cache to itself; then
+    rounded block by block, for what follows wants to find them there.
     """
     import torch
 
-    size = max(_BLOCK_POINTS // layout.chunk_points, 1) * layout.chunk_points
-    gathered = torch.empty((min(size, len(rows)), layout.dim), dtype=values.dtype)
-    stored = torch.empty(gathered.shape, dtype=getattr(torch, layout.dtype))
-    for start in range(0, len(rows), size):
-        indices = torch.from_numpy(rows[start : start + size])
-        block = torch.index_select(values, 0, indices, out=gathered[: len(indices)])
-        points = stored[: len(indices)].numpy()
-        if values.dtype is torch.float64:
-            # Torch would round float64 to float16 by way of float32, twice, and so not always to the nearest.
-            with np.errstate(over="ignore"):
-                np.copyto(points, block.numpy(), casting="same_kind")
-        else:
-            stored[: len(indices)].copy_(block)
-        yield points
+    slab = max(_SLAB_BYTES // (layout.dim * values.element_size()), 1)
+    block = min(max(_BLOCK_POINTS // layout.chunk_points, 1) * layout.chunk_points, len(rows))
+    slab = max(slab // block, 1) * block
+    stored = torch.empty((block, layout.dim), dtype=getattr(torch, layout.dtype))
+    for start in range(0, len(rows), slab):
+        gathered = values.index_select(0, torch.from_numpy(rows[start : start + slab]))
+        for first in range(0, len(gathered), block):
+            source = gathered[first : first + block]
+            points = stored[: len(source)].numpy()
+            if values.dtype is torch.float64:
+                # Torch would round float64 to float16 by way of float32, twice, and so not always to the nearest.
+                with np.errstate(over="ignore"):
+                    np.copyto(points, source.numpy(), casting="same_kind")
+            else:
+                stored[: len(source)].copy_(source)
+            yield points
 
 
 def _as_points(sample_id: str, name: FieldName, values: torch.Tensor) -> torch.Tensor:
