@@ -10,56 +10,29 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Executor, as_completed
-from contextlib import ExitStack, closing
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from tqdm import tqdm
 
 from zarr_core.command import exit_status
+from zarr_core.conversion import SampleOutcome, Status, convert_samples, quarantined
 from zarr_core.encoding import CODECS, DEFAULT_CODEC, VALUE_DTYPES
-from zarr_core.errors import SampleError, SourceError, StoreError, ZarrCoreError
-from zarr_core.manifest import Quarantine, StoreManifest
-from zarr_core.parallel import worker_pool
+from zarr_core.errors import SourceError
+from zarr_core.manifest import StoreManifest
 from zarr_core.publish import Results, commit_results, is_current, load_if_any, publish
 from zarr_core.selection import DatasetKind, Selection, open_source, select_samples
 from zarr_core.sources.aero import AeroDataset
 from zarr_core.sources.description import SourceDescription, shipped_kinds
 from zarr_core.sources.sample import SampleSource, SourceSample
 from zarr_core.storage import redact_url
-from zarr_core.writer import ConversionSettings, WrittenSample, ZarrStoreWriter
+from zarr_core.writer import ConversionSettings, ZarrStoreWriter
 
 # A long conversion commits this often, so that its samples can be used, and survive it, before it ends.
 _COMMIT_SECONDS = 60.0
-
-Status = Literal["converted", "up to date", "quarantined", "failed"]
-
-
-@dataclass(frozen=True)
-class SampleOutcome:
-    """What became of one sample.
-
-    Attributes:
-        sample_id: its id.
-        status: "quarantined" blames the sample, "failed" the world around it (a network error, say).
-        written: the finished group of a converted sample.
-        quarantine: the refusal of a quarantined one.
-        reason: why it was not converted.
-        seconds: time it took.
-        bytes_read: size of its source files.
-        bytes_written: size of its arrays.
-    """
-
-    sample_id: str
-    status: Status
-    written: WrittenSample | None = None
-    quarantine: Quarantine | None = None
-    reason: str = ""
-    seconds: float = 0.0
-    bytes_read: int = 0
-    bytes_written: int = 0
 
 
 @dataclass(frozen=True)
@@ -193,7 +166,7 @@ def iter_convert(
     selection = select_samples(source, splits, sample_ids)
     done, todo = _plan(selection, writer, retry_quarantined)
     yield from done
-    yield from _run(source, writer, todo, retry_quarantined, workers, executor)
+    yield from convert_samples(source, writer, todo, retry_quarantined, workers, executor)
 
 
 def _convert(
@@ -214,7 +187,7 @@ def _convert(
     def save() -> StoreManifest:
         return commit_results(writer.storage, selection, writer.settings, results, dataset_name=dataset_name).manifest
 
-    with closing(_run(source, writer, todo, retry_quarantined, workers, executor)) as running:
+    with closing(convert_samples(source, writer, todo, retry_quarantined, workers, executor)) as running:
         try:
             for outcome in _shown(running, todo) if progress else running:
                 outcomes.append(outcome)
@@ -247,83 +220,10 @@ def _plan(
             done.append(SampleOutcome(sample_id, "up to date"))
         elif is_current(refusal, sample.fingerprint, writer.settings.digest) and not retry_quarantined:
             assert refusal is not None
-            done.append(_quarantined(sample_id, refusal))
+            done.append(quarantined(sample_id, refusal))
         else:
             todo.append(sample)
     return done, todo
-
-
-def _quarantined(sample_id: str, quarantine: Quarantine, seconds: float = 0.0) -> SampleOutcome:
-    reason = f"{quarantine.field}: {quarantine.reason}" if quarantine.field else quarantine.reason
-    return SampleOutcome(sample_id, "quarantined", quarantine=quarantine, reason=reason, seconds=seconds)
-
-
-def _run(
-    source: SampleSource,
-    writer: ZarrStoreWriter,
-    samples: Sequence[SourceSample],
-    retry_quarantined: bool,
-    workers: int,
-    executor: Executor | None,
-) -> Generator[SampleOutcome, None, None]:
-    """Convert samples here, in worker processes or on an executor, yielding each as it is done."""
-    if workers < 1:
-        raise SourceError(f"workers must be at least 1, not {workers}")
-    if executor is None and (workers == 1 or len(samples) < 2):
-        yield from (convert_sample(writer, source, sample, retry_quarantined) for sample in samples)
-        return
-    with ExitStack() as cleanup:
-        if executor is None:
-            executor = cleanup.enter_context(worker_pool(workers))
-        futures = [executor.submit(convert_sample, writer, source, sample, retry_quarantined) for sample in samples]
-        cleanup.callback(lambda: [future.cancel() for future in futures])
-        try:
-            for future in as_completed(futures):
-                yield future.result()
-        except BrokenExecutor as error:
-            raise StoreError(
-                "a worker process died (out of memory?); what was converted is kept: run again with fewer workers"
-            ) from error
-
-
-def convert_sample(
-    writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample, retry_quarantined: bool = False
-) -> SampleOutcome:
-    """Convert one sample, or take over what an earlier try finished. What is wrong with the sample never raises."""
-    started = time.perf_counter()
-    sample_id, fingerprint = sample.sample_id, sample.fingerprint
-    try:
-        written = writer.find(sample_id, fingerprint)
-        if isinstance(written, Quarantine) and not retry_quarantined:
-            return _quarantined(sample_id, written)
-        if not isinstance(written, WrittenSample):
-            written = _write(writer, source, sample)
-    except SampleError as error:
-        quarantine = writer.write_quarantine(sample_id, fingerprint, error)
-        return _quarantined(sample_id, quarantine, time.perf_counter() - started)
-    except (OSError, ZarrCoreError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        return SampleOutcome(sample_id, "failed", reason=reason, seconds=time.perf_counter() - started)
-    seconds = time.perf_counter() - started
-    return SampleOutcome(sample_id, "converted", written, None, "", seconds, sample.n_bytes, written.entry.bytes)
-
-
-def _write(writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample) -> WrittenSample:
-    if sample.missing:
-        raise SampleError(sample.sample_id, "", f"missing {', '.join(sample.missing)}", "upload the missing files")
-    files = {c: {"name": f.name, "size": f.size, "version": f.version} for c, f in sample.files.items()}
-    written = writer.write_sample(
-        sample.sample_id,
-        list(source.description.fields.values()),
-        lambda canonical: source.load(sample, canonical),
-        fingerprint=sample.fingerprint,
-        source={"folder": sample.folder, "files": files},
-        parameters=source.load_parameters(sample),
-    )
-    if not source.is_unchanged(sample):
-        # The group mixes two versions; nothing will ever name it, for its fingerprint is the old one.
-        raise SourceError(f"{sample.sample_id}: source files changed while they were read; run again")
-    return written
 
 
 def _shown(outcomes: Iterable[SampleOutcome], todo: Sequence[SourceSample]) -> Iterator[SampleOutcome]:

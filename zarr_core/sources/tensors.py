@@ -69,6 +69,8 @@ def load_pt(filesystem: Any, path: str, size: int) -> Any:
         raise ValueError("truncated or not a torch file") from error
     except (RuntimeError, EOFError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         reason = (str(error).splitlines() or [repr(error)])[0]
+        if "allocate memory" in reason:  # what torch says in a RuntimeError is not the file's fault
+            raise MemoryError(reason) from error
         raise ValueError(f"truncated or not a torch file: {reason}") from error
 
 
