@@ -14,24 +14,40 @@ def convert_when_needed(retry_schedule: str) -> dg.AutomationCondition:
     evaluation, for ever. ``newly_missing`` instead of ``missing`` would overlook all samples that were registered
     before the first evaluation.
     """
-    new = _C.missing() & ~_C.execution_failed()
     source_changed = _C.any_deps_updated().since_last_handled()
     try_again = (_C.execution_failed() & _C.cron_tick_passed(retry_schedule)).since_last_handled()
-    return ((new | source_changed | try_again) & ~_C.in_progress()).with_label("new, changed or due for another try")
+    return ((_new() | source_changed | try_again) & ~_C.in_progress()).with_label("new, changed or due for another try")
 
 
-def follow_a_batch(listing: dg.AssetKey | None = None) -> dg.AutomationCondition:
-    """Once after everything upstream has come to rest, whether or not all of it succeeded.
+def publish_after_a_batch(listing: dg.AssetKey) -> dg.AutomationCondition:
+    """Once after all conversions have come to rest, whether or not all of them succeeded.
 
-    ``any_deps_missing`` is left out on purpose: one refused sample would hold back all the others. Instead something
-    upstream has to be there, so that nothing is made of a source that is still empty.
+    ``any_deps_missing`` is left out on purpose: one refused sample would hold back all the others. Instead some sample
+    has to be there, so that nothing is made of a source that is still empty.
 
     Args:
-        listing: a dependency whose changes count, but which is nothing to make something of.
+        listing: the dependency whose changes count, but which is nothing to publish.
     """
-    news = (_C.newly_missing() | _C.any_deps_updated()).since_last_handled()
-    at_rest = ~_C.any_deps_in_progress() & ~_C.in_progress()
+    some_sample = _C.any_deps_match(~_C.missing()).ignore(dg.AssetSelection.assets(listing))
+    # Asked for in this evaluation at the latest; not yet "in progress", and will_be_requested() does not look across
+    # partitions.
+    due = _C.any_deps_match(_new()).ignore(dg.AssetSelection.assets(listing))
+    return (_news() & _at_rest() & some_sample & ~due).with_label("once after each batch")
+
+
+def follow_what_was_published() -> dg.AutomationCondition:
+    """Once after, and in one run with, what is upstream."""
     there = _C.any_deps_match(~_C.missing() | _C.will_be_requested())
-    if listing is not None:
-        there = there.ignore(dg.AssetSelection.assets(listing))
-    return (news & at_rest & there).with_label("once after each batch")
+    return (_news() & _at_rest() & there).with_label("with each new manifest")
+
+
+def _new() -> dg.AutomationCondition:
+    return _C.missing() & ~_C.execution_failed()
+
+
+def _news() -> dg.AutomationCondition:
+    return (_C.newly_missing() | _C.any_deps_updated()).since_last_handled()
+
+
+def _at_rest() -> dg.AutomationCondition:
+    return ~_C.any_deps_in_progress() & ~_C.in_progress()

@@ -5,7 +5,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets.conditions import follow_a_batch
+from assets.conditions import publish_after_a_batch
 from assets.tables import table
 from resources.dataset import DeclaredDataset
 from resources.source_watch import short_digest
@@ -24,7 +24,7 @@ def manifest_asset(dataset: DeclaredDataset) -> dg.AssetsDefinition:
             dg.AssetDep(dataset.key("zarr_samples"), partition_mapping=dg.AllPartitionMapping()),
             dg.AssetDep(dataset.key("source_listing")),
         ],
-        automation_condition=follow_a_batch(dataset.key("source_listing")),
+        automation_condition=publish_after_a_batch(dataset.key("source_listing")),
         code_version=dataset.code_version,
         description="`manifest.json`: which samples the store holds, in which split, and what was refused. The only "
         "object of the store that is ever replaced; every generation of it is kept, and a training run can pin one.",

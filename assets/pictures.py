@@ -38,12 +38,12 @@ def bars(shares: Sequence[tuple[str, float]], title: str) -> str:
     longest = max(share for _, share in shares)
     strokes, labels = [], []
     for row, (label, share) in enumerate(shares):
-        y, length = 14 * row, max(1, round(120 * share / longest))
+        y, length = 14 * row, max(1, round(100 * share / longest))
         strokes.append(f"<path d='M0,{y + 7}h{length}'/>")
         labels.append(f"<text x='{length + 3}' y='{y + 10}'>{label}</text>")
     svg = (
-        f"<svg xmlns='http://www.w3.org/2000/svg' width='480' viewBox='0,0,240,{14 * len(shares)}'"
-        f" font-family='sans-serif' font-size='9'><g stroke='#2ab' stroke-width='9'>{''.join(strokes)}</g>"
+        f"<svg xmlns='http://www.w3.org/2000/svg' width='440' viewBox='0,0,260,{14 * len(shares)}'"
+        f" font-family='sans-serif' font-size='8'><g stroke='#2ab' stroke-width='9'>{''.join(strokes)}</g>"
         f"{''.join(labels)}</svg>"
     )
     image = _markdown(svg, title)

@@ -5,7 +5,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets.conditions import follow_a_batch
+from assets.conditions import follow_what_was_published
 from assets.pictures import bars
 from resources.dataset import DeclaredDataset
 
@@ -23,7 +23,7 @@ def report_asset(dataset: DeclaredDataset) -> dg.AssetsDefinition:
         key=dataset.key("benchmark_report"),
         group_name=dataset.name,
         deps=[dataset.key("statistics")],
-        automation_condition=follow_a_batch(),
+        automation_condition=follow_what_was_published(),
         code_version="1",
         description="Bytes, requests and samples per second of training reads, against the `.pt` files, as a page to "
         "look at and as JSON.",

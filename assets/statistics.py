@@ -4,7 +4,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets.conditions import follow_a_batch
+from assets.conditions import follow_what_was_published
 from assets.tables import table
 from resources.dataset import DeclaredDataset
 from resources.stores import StoreAccess
@@ -19,7 +19,7 @@ def statistics_asset(dataset: DeclaredDataset) -> dg.AssetsDefinition:
         key=dataset.key("statistics"),
         group_name=dataset.name,
         deps=[dataset.key("manifest")],
-        automation_condition=follow_a_batch(),
+        automation_condition=follow_what_was_published(),
         code_version="1",
         description="Mean, standard deviation, extremes and log-scale moments of every field over the training "
         "samples: what the datasets normalise with.",

@@ -64,6 +64,10 @@ def run_job(
 def all_samples(instance: dg.DagsterInstance) -> dict[str, str]:
     """The tags of a run over every registered sample, as a backfill from the UI sets them."""
     sample_ids = instance.get_dynamic_partitions(f"{DATASET}__samples")
+    if not sample_ids:
+        raise SystemExit(
+            f"error: the source of {DATASET} holds no samples; assets/datasets/{DATASET}/defs.yaml names it"
+        )
     return {"dagster/asset_partition_range_start": sample_ids[0], "dagster/asset_partition_range_end": sample_ids[-1]}
 
 

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import Executor
 from contextlib import contextmanager
 
 import dagster as dg
-from pydantic import Field
+
+from zarr_core.parallel import worker_pool
 
 
 class ConversionPool(dg.ConfigurableResource):
-    """Gives out executors; anything that speaks ``concurrent.futures.Executor`` can stand in for it."""
-
-    start_method: str = Field(
-        default="forkserver",
-        description="How worker processes start: forkserver or spawn. Never fork: filesystems hold threads.",
-    )
+    """Gives out executors; a cluster's, or anything else that speaks ``concurrent.futures``, can take its place."""
 
     @contextmanager
     def executor(self, workers: int) -> Iterator[Executor]:
@@ -25,11 +20,7 @@ class ConversionPool(dg.ConfigurableResource):
 
         When the block fails, samples not yet begun are given up rather than waited for.
         """
-        context = multiprocessing.get_context(self.start_method)
-        if self.start_method == "forkserver":
-            # Imported once, by the server, instead of once a worker.
-            context.set_forkserver_preload(["torch", "zarr_core.convert"])
-        pool = ProcessPoolExecutor(workers, mp_context=context)
+        pool = worker_pool(workers)
         try:
             yield pool
         finally:

@@ -129,3 +129,41 @@ def test_a_vanished_sample_is_followed_by_a_refresh_alone(trial: Trial) -> None:
     (trial.source / "run_2").rename(trial.source / ".run_2")
     assert trial.run("look").success
     assert everything_derived(automation.evaluate())
+
+
+def test_a_sample_that_came_back_is_asked_for(trial: Trial) -> None:
+    automation = Automation(trial)
+    for number in (1, 2):
+        write_run(trial.source, number)
+    assert trial.convert_all().success
+    (trial.source / "run_2").rename(trial.source / ".run_2")
+    assert trial.run("look").success
+    assert trial.run("refresh").success
+    automation.evaluate()
+    (trial.source / ".run_2").rename(trial.source / "run_2")
+    assert trial.run("look").success
+    # Its files are the old ones, but the manifest has let it go.
+    assert automation.evaluate()["zarr_samples"] == {"run_2"}
+
+
+def test_a_renamed_sample_is_retired_and_published_together(trial: Trial) -> None:
+    automation = Automation(trial)
+    for number in (1, 2):
+        write_run(trial.source, number)
+    assert trial.convert_all().success
+    assert trial.run("refresh").success
+    automation.evaluate()
+    (trial.source / "run_2").rename(trial.source / "run_3")
+    assert trial.run("look").success
+    assert trial.samples() == ["run_1", "run_3"]
+    assert automation.evaluate() == {"zarr_samples": {"run_3"}}
+    assert trial.run("convert", "run_3").success
+    assert everything_derived(automation.evaluate())
+
+
+def test_a_request_that_never_became_a_run_is_made_again(trial: Trial) -> None:
+    write_run(trial.source, 1)
+    assert trial.run("look").success
+    automation = Automation(trial)
+    assert automation.evaluate() == {"zarr_samples": {"run_1"}}
+    assert automation.evaluate() == {"zarr_samples": {"run_1"}}

@@ -27,6 +27,8 @@ def test_the_code_location_loads() -> None:
     assert {dg.AssetKey(["ahmed_rans", name]) for name in names} <= set(graph.get_all_asset_keys())
     checks = {key.name for key in graph.asset_check_keys if key.asset_key.path[0] == "ahmed_rans"}
     assert checks == {"equivalence", "checksums", "split_ids_present", "plausible"}
+    blocking = {key.name for key in graph.asset_check_keys if graph.get(key).blocking}
+    assert blocking == {"equivalence", "checksums", "plausible"}
     repository = loaded.get_repository_def()
     assert {"ahmed_rans_arrivals", "automation", "failed_runs"} <= {s.name for s in repository.sensor_defs}
     assert all(s.default_status is dg.DefaultSensorStatus.RUNNING for s in repository.sensor_defs)
