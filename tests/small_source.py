@@ -10,6 +10,8 @@ import torch
 from zarr_core.sources import resolve_kind
 
 KIND = "ahmedml"
+# Real data that lies beside some checkouts; tests that want it are skipped where it is not.
+SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
 def write_source(

@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 import torch
 import zarr
-from conftest import SHARED
-from small_source import load_field, write_source
+from small_source import SHARED, load_field, write_source
 
 from zarr_core.convert import convert, convert_aero_dataset, convert_fsspec_source, iter_convert, main
 from zarr_core.errors import SourceError, StoreError

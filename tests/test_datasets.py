@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from published_store import make_samples, write_published_store
 from pydantic import ValidationError
+from small_source import SHARED
 from torch.utils.data import DataLoader, Subset
 
 from zarr_core import datasets
@@ -46,7 +47,6 @@ from zarr_core.sources import resolve_kind
 from zarr_core.statistics import calculate_store_statistics, write_statistics
 from zarr_core.stores import CountingStore, make_store
 
-SHARED = Path(__file__).parents[1].parent / "shared"
 CHUNK = 16
 FIELDS = [f"{d}_{f}" for d in ("surface", "volume") for f in ("position", "pressure", "velocity")]
 IDS = ["A_B_001", "A_B_002", "A_C_001", "A_B_003", "A_C_002", "A_B_004"]

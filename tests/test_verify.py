@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from published_store import make_samples, write_published_store
-from small_source import KIND, load_field, write_source
+from small_source import KIND, SHARED, load_field, write_source
 
 from zarr_core.convert import convert
 from zarr_core.encoding import ArrayLayout, encode_shard
@@ -22,8 +22,6 @@ from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.manifest import load_manifest
 from zarr_core.reader import ZarrChunkReader
 from zarr_core.verify import VerificationReport, format_report, main, verify_store
-
-SHARED = Path(__file__).parents[1].parent / "shared"
 
 
 @pytest.fixture(scope="module")
