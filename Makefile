@@ -27,8 +27,8 @@ lint: .venv/installed  ## ruff, and mypy on zarr_core
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/dg check yaml
-	$(BIN)/dg check defs
+	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/dg check yaml
+	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/dg check defs
 
 bench: .venv/installed  ## conversion against the same work by hand, codecs, opening a large manifest
 	$(BIN)/python -m benchmarks.conversion
