@@ -17,7 +17,7 @@ from zarr_core.names import check_sample_id, field_name
 from zarr_core.selection import open_source, select_samples
 from zarr_core.sources import SampleTree, SourceDescription, resolve_kind
 from zarr_core.sources.description import shipped_kinds
-from zarr_core.sources.tensors import RemoteFile
+from zarr_core.sources.tensors import RemoteFile, load_pt
 
 OWN = """
 name: own
@@ -245,6 +245,17 @@ def test_what_no_tensor_file_may_hold(tmp_path: Path) -> None:
     assert "dict" in reason({"a": torch.zeros(3)})
     assert "sparse" in reason(torch.eye(3).to_sparse())
     assert "more than its" in reason(torch.zeros(1).expand(10**12))
+
+
+def test_wherever_a_file_is_cut_it_is_the_files_fault(tmp_path: Path) -> None:
+    # At about every sixth place torch's reader fails with an OSError, which is no word on the disk.
+    path = tmp_path / "field.pt"
+    torch.save(torch.arange(30_000, dtype=torch.float32), path)
+    whole = path.read_bytes()
+    for size in range(0, len(whole), len(whole) // 40):
+        path.write_bytes(whole[:size])
+        with pytest.raises(ValueError, match="truncated or not a torch file"):
+            load_pt(fsspec.filesystem("file"), str(path), size)
 
 
 def test_parameters_are_scalars_or_an_error(tmp_path: Path) -> None:

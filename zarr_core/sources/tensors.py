@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import pickle
 from typing import Any
@@ -66,6 +67,11 @@ def load_pt(filesystem: Any, path: str, size: int) -> Any:
     except pickle.UnpicklingError as error:
         if "GLOBAL" in str(error):
             raise ValueError("refused: holds more than tensors, and loading it could run code") from error
+        raise ValueError("truncated or not a torch file") from error
+    except OSError as error:
+        # torch looks for the end of the archive before the beginning of some truncated files, and the system objects.
+        if error.errno != errno.EINVAL:
+            raise
         raise ValueError("truncated or not a torch file") from error
     except (RuntimeError, EOFError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         reason = (str(error).splitlines() or [repr(error)])[0]
