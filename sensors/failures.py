@@ -11,21 +11,22 @@ import dagster as dg
 )
 def failed_runs(context: dg.RunFailureSensorContext) -> None:
     """Log a failed run: its steps, and what each said."""
-    run = context.dagster_run
-    context.log.error(failure_message(run.job_name, run.run_id, _steps_said(context)))
+    context.log.error(failure_message(context))
 
 
-def _steps_said(context: dg.RunFailureSensorContext) -> list[tuple[str, str]]:
-    """Failed steps and the first line of what each raised."""
-    said = []
+def failure_message(context: dg.RunFailureSensorContext) -> str:
+    """One line that says which run failed, at which step, and why."""
+    reasons = []
     for event in context.get_step_failure_events():
-        error = event.step_failure_data.error
-        message = error.message if error else ""
-        said.append((event.step_key or "", message.strip().splitlines()[0] if message.strip() else "no message"))
-    return said
-
-
-def failure_message(job_name: str, run_id: str, steps: list[tuple[str, str]]) -> str:
-    """One line a failed run."""
-    reasons = "; ".join(f"{step}: {message}" for step, message in steps) or "the run's process died"
-    return f"run {run_id[:8]} of {job_name} failed: {reasons}"
+        failure = event.step_failure_data
+        if failure.user_failure_data and failure.user_failure_data.description:
+            reason = failure.user_failure_data.description
+        else:
+            # The innermost error; what is wrapped round it only says that a step failed.
+            error = failure.error
+            while error and error.cause:
+                error = error.cause
+            reason = (error.message.strip().splitlines() or [""])[0] if error else "no message"
+        reasons.append(f"{event.step_key}: {reason}")
+    run = context.dagster_run
+    return f"run {run.run_id[:8]} of {run.job_name} failed: {'; '.join(reasons) or 'its process died'}"

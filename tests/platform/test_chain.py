@@ -14,6 +14,7 @@ from dagster._core.definitions.data_version import CachingStaleStatusResolver, S
 from dagster._core.loader import LoadingContextForTest
 from trial import Trial, corrupt, definitions_of, write_run
 
+from sensors.failures import failure_message
 from zarr_core.manifest import load_manifest
 from zarr_core.writer import ConversionSettings
 
@@ -119,6 +120,28 @@ def test_a_failure_of_the_world_is_tried_again(filled: Trial, monkeypatch: pytes
     assert [event for event in result.all_events if event.is_step_up_for_retry]
     assert result.success
     assert filled.converted() == {"run_1", "run_2", "run_4"}
+
+
+def alert(trial: Trial, result: dg.ExecuteInProcessResult) -> str:
+    """What the failure sensor says of a run."""
+    context = dg.build_run_status_sensor_context(
+        "failed_runs", result.get_run_failure_event(), trial.instance, result.dagster_run
+    )
+    return failure_message(context.for_run_failure())
+
+
+def test_the_alert_says_why(filled: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    corrupt(filled.source / "run_2")
+    assert "1 of 3 samples could not be converted: run_2: surface_pressure" in alert(filled, filled.convert_all())
+
+    monkeypatch.setattr("assets.zarr_samples._TRY_AGAIN", dg.RetryPolicy(max_retries=1))
+    monkeypatch.setattr("zarr_core.sources.SampleTree.load", lambda *_: (_ for _ in ()).throw(OSError("unplugged")))
+    write_run(filled.source, 2, shift=1.0)
+    assert "run_2: OSError: unplugged" in alert(filled, filled.convert_all()), "also when it was tried in vain again"
+
+    filled.source.rename(filled.source.with_name("unmounted"))
+    filled.source.mkdir()
+    assert "holds no samples" in alert(filled, filled.run("refresh"))
 
 
 @pytest.mark.usefixtures("nothing_measured")
