@@ -28,16 +28,16 @@ def main() -> None:
         persistent_workers=workers > 0,
         multiprocessing_context="fork" if workers else None,
     )
-    checkpoint = out / "state.json"  # every rank reads the one that rank 0 writes
-    if checkpoint.exists():
-        loader.load_state_dict(json.loads(checkpoint.read_text()))
+    checkpoint, resume = out / "state.json", out / "resume.json"
+    if resume.exists():
+        loader.load_state_dict(json.loads(resume.read_text()))
     for epoch in range(loader.epoch, epochs):
         loader.set_epoch(epoch)
         for batch in loader:
             state = loader.state_dict()
             with (out / f"rank{rank}.jsonl").open("a") as lines:
                 lines.write(json.dumps([state["epoch"], state["position"], batch["volume_position"].tolist()]) + "\n")
-            if rank == "0":
+            if rank == "0":  # every rank goes on from this one's
                 temporary = checkpoint.with_suffix(".tmp")
                 temporary.write_text(json.dumps(state))
                 temporary.replace(checkpoint)

@@ -341,13 +341,17 @@ def plan(store: Path, epochs: int, batch_size: int = 4) -> list[list[list[Any]]]
     return planned
 
 
-@pytest.mark.parametrize("kind", [DataLoader, ResumableLoader, StatefulDataLoader])
-@pytest.mark.parametrize("method", [None, "fork", "forkserver", "spawn"])
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [
+        *itertools.product([ResumableLoader, StatefulDataLoader], [None, "fork", "forkserver", "spawn"]),
+        (DataLoader, None),
+        (DataLoader, "fork"),
+    ],
+)
 def test_epochs_are_the_same_under_all_worlds_workers_and_start_methods(
     store: Path, ranks: Callable[[int], Iterator[int]], kind: Any, method: str | None
 ) -> None:
-    if kind is StatefulDataLoader and method in ("forkserver", "spawn"):
-        pytest.skip("its workers are started as DataLoader's are; its own round trips are below")
     dataset = opened(store)
     sampler = EpochBatchSampler.of(dataset, 4, seed=5)
     workers = 2 if method else 0
@@ -520,11 +524,40 @@ def test_killed_ranks_go_on_as_another_world(store: Path, tmp_path: Path) -> Non
     }
     run(2, tmp_path, 2)
     before = batches(2)
+    (tmp_path / "state.json").rename(tmp_path / "resume.json")
     run(1, tmp_path, 0)
     after = batches(1)
     assert list(before) == [(0, 1), (0, 2)]
     assert list(after) == [(0, 3), (1, 1), (1, 2), (1, 3)]
     assert before | after == planned
+
+
+def test_the_loop_in_the_docs_runs_and_resumes(store: Path, tmp_path: Path) -> None:
+    text = (Path(__file__).parents[1] / "docs" / "training.md").read_text()
+    code: dict[str, Any] = {"__name__": "docs"}
+    exec(text.partition("```python\n")[2].partition("```")[0], code)
+    checkpoint = tmp_path / "checkpoint.pt"
+    for epochs in (1, 2):
+        code["train"](str(store), checkpoint, epochs=epochs, workers=0)
+        state = torch.load(checkpoint, weights_only=True)["loader"]
+        assert (state["epoch"], state["position"]) == (epochs - 1, 1)
+
+
+def test_workers_that_go_on_forget_an_epoch_that_was_left(store: Path) -> None:
+    dataset = opened(store)
+    loader = ResumableLoader(
+        dataset,
+        EpochBatchSampler.of(dataset, 4, seed=5),
+        num_workers=2,
+        persistent_workers=True,
+        multiprocessing_context="fork",
+    )
+    planned = plan(store, 2)
+    for batch in loader:
+        assert seen(batch) == planned[0][0]
+        break
+    loader.set_epoch(1)
+    assert [seen(batch) for batch in loader] == planned[1]
 
 
 # --- to the device ------------------------------------------------------------------------------------------------

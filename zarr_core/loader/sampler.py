@@ -97,7 +97,7 @@ class EpochBatchSampler(Sampler[list[int]]):
         """The sampler of a dataset: its size, its ``fingerprint`` and its ``set_epoch``, where it has them.
 
         Args:
-            dataset: any map-style dataset.
+            dataset: any map-style dataset; one object for each sampler, as each sets its epoch.
             batch_size: samples of a global batch.
             settings: as for the constructor.
         """
