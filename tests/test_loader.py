@@ -487,6 +487,40 @@ def test_a_state_counts_what_the_trainer_has_and_goes_on_in_any_world(
         assert [together(shares) for shares in parts] == [planned[1][done:], planned[2]]
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("kind", [DataLoader, StatefulDataLoader])
+def test_the_samplers_own_state_is_the_trainers_under_any_loader(kind: Any, workers: int, persistent: bool) -> None:
+    def loader(sampler: EpochBatchSampler) -> Any:
+        persist = persistent and workers > 0
+        method = "fork" if workers else None
+        return kind(
+            NUMBERS,
+            batch_sampler=sampler,
+            num_workers=workers,
+            persistent_workers=persist,
+            multiprocessing_context=method,
+        )
+
+    sampler = EpochBatchSampler(26, 2, seed=3)
+    first = loader(sampler)
+    whole = list(EpochBatchSampler(26, 2, seed=3))
+    for done in (4, 2):  # left in the middle, and started again
+        for step, (batch,) in enumerate(first):
+            assert sampler.position == step + 1
+            assert batch.tolist() == whole[step]
+            if step + 1 == done:
+                state = sampler.state_dict()
+                break
+        assert pickle.loads(pickle.dumps(sampler)).state_dict() == sampler.state_dict() == state  # and afterwards
+    resumed = EpochBatchSampler(26, 2)
+    resumed.load_state_dict(state)
+    for step, (batch,) in enumerate(loader(resumed), 2):
+        assert resumed.position == step + 1
+        assert batch.tolist() == whole[step]
+    assert resumed.position == 13
+
+
 def test_a_resumable_loader_is_strict_about_its_sampler() -> None:
     with pytest.raises(ZarrCoreError, match="must be an EpochBatchSampler, not list"):
         ResumableLoader(NUMBERS, [[1]])  # type: ignore[arg-type]

@@ -35,7 +35,6 @@ class ResumableLoader(DataLoader[T]):
             raise ZarrCoreError("in_order=False gives batches in an order that no state can describe")
         super().__init__(dataset, batch_sampler=batch_sampler, **options)
         self._batches = batch_sampler
-        batch_sampler.count_by_loader()
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names its private iterator here
         position = self._batches.start
