@@ -7,6 +7,7 @@ of each. So the place in an epoch is one number, the same on all ranks, and anot
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -242,8 +243,12 @@ class BatchIterator(Iterator[list[int]]):
         # A DataLoader makes two iterators and uses one: nothing happens before the first batch is asked for.
         self._shares: Shares | None = None
         self._start = self._given_before = 0
-        # Not the DataLoader's iterator itself: it stops its workers when nobody holds it any more.
-        self._loader = None if loader_iterator is None else vars(loader_iterator)
+        # Its attributes, not the DataLoader's iterator itself, which stops its workers when nobody holds it any more;
+        # and not longer than that, as its queues are among them.
+        self._loader: Mapping[str, Any] | None = None
+        if loader_iterator is not None:
+            self._loader = vars(loader_iterator)
+            weakref.finalize(loader_iterator, _let_go, weakref.ref(self)).atexit = False
 
     def __next__(self) -> list[int]:
         if self._shares is None:
@@ -275,6 +280,12 @@ class BatchIterator(Iterator[list[int]]):
         """Go on from a state; see the sampler."""
         self._sampler.load_state_dict(state)
         self._shares = None
+
+
+def _let_go(reference: weakref.ref[BatchIterator]) -> None:
+    iterator = reference()
+    if iterator is not None and iterator._loader is not None:
+        iterator._loader = {"_num_yielded": iterator._loader["_num_yielded"]}
 
 
 class Shares:
