@@ -483,7 +483,12 @@ def test_a_state_counts_what_the_trainer_has_and_goes_on_in_any_world(
             resumed.load_state_dict(state)
             for epoch in (1, 2):
                 sampler.set_epoch(epoch)
-                parts[epoch - 1].append([seen(batch) for batch in resumed])
+                got, places = [], []
+                for batch in resumed:
+                    got.append(seen(batch))
+                    places.append(sampler.position)
+                parts[epoch - 1].append(got)
+                assert places == list(range(done + 1 if epoch == 1 else 1, 4))
         assert [together(shares) for shares in parts] == [planned[1][done:], planned[2]]
 
 

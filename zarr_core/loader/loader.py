@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from torch.utils.data import DataLoader, Dataset
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class ResumableLoader(DataLoader[T]):
-    """``torch.utils.data.DataLoader`` over an ``EpochBatchSampler``, with a state that is right whatever workers fetch.
+    """``torch.utils.data.DataLoader`` over an ``EpochBatchSampler``, with the state of it.
 
     A state saved while a batch is being trained on counts that batch as done. It is the same on all ranks, so one
     rank's is enough, and holds no trace of ranks and workers: both may be others when it is loaded.
@@ -35,13 +35,6 @@ class ResumableLoader(DataLoader[T]):
             raise ZarrCoreError("in_order=False gives batches in an order that no state can describe")
         super().__init__(dataset, batch_sampler=batch_sampler, **options)
         self._batches = batch_sampler
-
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names its private iterator here
-        position = self._batches.start
-        for batch in super().__iter__():
-            position += 1
-            self._batches.position = position
-            yield batch
 
     @property
     def epoch(self) -> int:
