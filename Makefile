@@ -30,10 +30,11 @@ lint: .venv/installed  ## ruff, and mypy on zarr_core
 	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/dg check yaml
 	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/dg check defs
 
-bench: .venv/installed  ## conversion against the same work by hand, codecs, opening a large manifest
+bench: .venv/installed  ## conversion against the same work by hand, codecs, opening a large manifest, resuming
 	$(BIN)/python -m benchmarks.conversion
 	$(BIN)/python -m benchmarks.codecs
 	$(BIN)/python -m benchmarks.manifest
+	$(BIN)/python -m benchmarks.resume
 
 $(DAGSTER_HOME)/dagster.yaml: deploy/local/dagster.yaml
 	mkdir -p $(DAGSTER_HOME)

@@ -42,6 +42,7 @@ def test_arrows_go_one_way(room: str) -> None:
         ("zarr_core.manifest", ["torch", "zarr", "dagster"]),
         ("zarr_core.reader", ["torch", "dagster"]),
         ("zarr_core.datasets", ["dagster"]),
+        ("zarr_core.loader", ["zarr", "torchdata", "dagster"]),
         ("zarr_core.convert", ["dagster", "zarr"]),
     ],
 )

@@ -18,6 +18,10 @@ _HOMES = {
     "build_dataset": "zarr_core.datasets",
     "ZarrPointDataset": "zarr_core.datasets",
     "ZarrPointDatasetConfig": "zarr_core.datasets",
+    "EpochBatchSampler": "zarr_core.loader",
+    "ResumableLoader": "zarr_core.loader",
+    "ZarrIterableDataset": "zarr_core.loader",
+    "to_device": "zarr_core.loader",
     "calculate_store_statistics": "zarr_core.statistics",
     "verify_store": "zarr_core.verify",
 }

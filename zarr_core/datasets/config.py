@@ -20,6 +20,8 @@ class StoreDatasetConfig(pydantic.BaseModel):
     Attributes:
         kind: the dataset class, as a dotted path or a short name; ``build_dataset`` goes by it.
         root: local path or fsspec URL of the store.
+        generation: read the store as that commit left it, such as to go on with a run that began then; None reads the
+            latest.
         split: "train", or a part of it: "train[:50]", "test[0]", "train[10:20:2]".
         num_surface_points: surface points to draw for each item; None reads all of them.
         num_volume_points: volume points to draw for each item; None reads all of them.
@@ -38,6 +40,7 @@ class StoreDatasetConfig(pydantic.BaseModel):
     kind: str
     root: str
     split: str
+    generation: PositiveInt | None = None
     num_surface_points: PositiveInt | None = None
     num_volume_points: PositiveInt | None = None
     num_geometry_points: PositiveInt | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar, cast
@@ -60,7 +62,10 @@ class ZarrPointDataset(Dataset[dict[str, Tensor]]):
     def __init__(self, config: StoreDatasetConfig, *, store_factory: Callable[[str], Store] = make_store) -> None:
         self.config = config
         self.reader = ZarrChunkReader(
-            config.root, store_factory=store_factory, read_concurrency=config.read_concurrency
+            config.root,
+            store_factory=store_factory,
+            read_concurrency=config.read_concurrency,
+            generation=config.generation,
         )
         self._fields = None if config.fields is None else self.reader.check_fields(config.fields)
         self.reader.check_num_points(config.points_by_domain)
@@ -97,6 +102,17 @@ class ZarrPointDataset(Dataset[dict[str, Tensor]]):
                 sample_id, _GEOMETRY_DOMAIN, self.config.num_geometry_points, seed=seed, epoch=epoch
             )
         return {field: self._item(field, values) for field, values in points.items()}
+
+    @property
+    def fingerprint(self) -> str:
+        """Which samples these are, wherever the store lies: equal for equal samples of the same generation."""
+        manifest = self.reader.manifest
+        stored = [[sample_id, manifest.samples[sample_id].relpath] for sample_id in self.sample_ids]
+        digest = hashlib.blake2b(json.dumps(stored).encode("ascii"), digest_size=8).hexdigest()
+        return (
+            f"{manifest.dataset_name}, generation {manifest.generation}, split {self.config.split}, "
+            f"{len(stored)} samples {digest}"
+        )
 
     @property
     def epoch(self) -> int:

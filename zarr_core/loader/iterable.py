@@ -1,0 +1,129 @@
+"""The same order as an iterable dataset, for those who need one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
+
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from zarr_core.errors import ZarrCoreError
+from zarr_core.loader.ranks import rank_and_world, rank_and_world_of_environment
+from zarr_core.loader.sampler import EpochBatchSampler, Shares
+
+
+class ZarrIterableDataset(IterableDataset[Any]):
+    """Samples of a map-style dataset in the order of an ``EpochBatchSampler``, split between ranks and workers.
+
+    ``DataLoader(ZarrIterableDataset(dataset, batch_size), batch_size=batch_size // ranks)`` gives the batches that the
+    sampler gives, with any number of workers: each takes whole batches in turn. Each rank has equally many samples.
+
+    torchdata's ``StatefulDataLoader`` saves and resumes it within an epoch; one rank's state serves any number of
+    ranks, with as many workers a rank as it was saved with.
+
+    Args:
+        dataset: what the samples are read from. Its ``__getitems__`` is used if it has one, its ``set_epoch`` and
+            ``fingerprint``, too.
+        batch_size: samples of a global batch, all ranks together.
+        settings: of the sampler: ``seed``, ``drop_last``, ``shuffle``, ``evaluation``, ``fingerprint``.
+    """
+
+    def __init__(self, dataset: Any, batch_size: int, **settings: Any) -> None:
+        self.dataset = dataset
+        self._sampler = EpochBatchSampler.of(dataset, batch_size, on_epoch=None, replica=self._replica, **settings)
+        self._launcher: tuple[int, int] | None = None
+        # In shared memory, so that it reaches workers that are already running.
+        self._epoch = _in_shared_memory(torch.zeros(1, dtype=torch.int64))
+
+    def __len__(self) -> int:
+        """Samples of an epoch on this rank."""
+        rank, world = self._sampler.share()
+        bounds = (self._sampler.places(batch, rank, world) for batch in range(len(self._sampler)))
+        return sum(stop - start for start, stop in bounds)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iteration gives."""
+        return int(self._epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Another order and other points from the next iteration on, in all workers."""
+        self._epoch.fill_(epoch)
+        if hasattr(self.dataset, "set_epoch"):
+            self.dataset.set_epoch(epoch)
+
+    def __iter__(self) -> SampleIterator:
+        self._sampler.set_epoch(self.epoch)
+        return SampleIterator(self, self._sampler)
+
+    def _replica(self) -> tuple[int, int]:
+        # Spawned workers know nothing of their trainer's process group; they were told when they were sent this.
+        if self._launcher is not None and get_worker_info() is not None and rank_and_world_of_environment() is None:
+            found = rank_and_world()
+            return self._launcher if found == (0, 1) else found
+        return rank_and_world()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_launcher": rank_and_world()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._epoch = _in_shared_memory(self._epoch)
+
+
+class SampleIterator(Iterator[Any]):
+    """One worker's samples of an epoch on one rank. Its state is what ``StatefulDataLoader`` saves of each worker."""
+
+    def __init__(self, samples: ZarrIterableDataset, sampler: EpochBatchSampler) -> None:
+        self._samples = samples
+        self._sampler = sampler
+        worker = get_worker_info()
+        self._first, self._step = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        self._position = self._first
+        self._shares: Shares | None = None
+        self._waiting: list[Any] = []  # samples of the current batch, in reverse
+
+    def __next__(self) -> Any:
+        if self._shares is None:
+            self._shares = Shares(self._sampler, self._position, self._step)
+        if not self._waiting:
+            indices = self._shares.take()
+            if indices is None:
+                raise StopIteration
+            self._waiting = _fetch(self._samples.dataset, indices)[::-1]
+        return self._waiting.pop()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The batch that this worker is at, and how many samples of it are left to give."""
+        position = self._position if self._shares is None else self._shares.position
+        epoch = self._sampler.epoch if self._shares is None else self._shares.epoch
+        return {
+            "sampler": self._sampler.state_at(epoch, min(position, len(self._sampler))),
+            "position": position,
+            "step": self._step,
+            "left": len(self._waiting),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state.
+
+        Raises:
+            ZarrCoreError: it is of other data, batches or workers, or was saved within a batch.
+        """
+        if state["step"] != self._step:
+            raise ZarrCoreError(f"the state was saved with {state['step']} workers, this is with {self._step}")
+        if state["left"]:
+            raise ZarrCoreError("the state was saved within a batch; use a DataLoader with the rank's batch_size")
+        self._sampler.load_state_dict(state["sampler"])
+        self._samples.set_epoch(self._sampler.epoch)
+        self._position, self._shares, self._waiting = state["position"], None, []
+
+
+def _fetch(dataset: Any, indices: list[int]) -> list[Any]:
+    fetch: Callable[[list[int]], Any] | None = getattr(dataset, "__getitems__", None)
+    return [dataset[index] for index in indices] if fetch is None else list(fetch(indices))
+
+
+def _in_shared_memory(tensor: torch.Tensor) -> torch.Tensor:
+    return cast("torch.Tensor", tensor.share_memory_())  # type: ignore[no-untyped-call]
