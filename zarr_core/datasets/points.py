@@ -60,7 +60,11 @@ class ZarrPointDataset(Dataset[dict[str, Tensor]]):
     def __init__(self, config: StoreDatasetConfig, *, store_factory: Callable[[str], Store] = make_store) -> None:
         self.config = config
         self.reader = ZarrChunkReader(
-            config.root, store_factory=store_factory, read_concurrency=config.read_concurrency
+            config.root,
+            store_factory=store_factory,
+            read_concurrency=config.read_concurrency,
+            cache_dir=config.cache_dir,
+            cache_limit=config.cache_limit,
         )
         self._fields = None if config.fields is None else self.reader.check_fields(config.fields)
         self.reader.check_num_points(config.points_by_domain)
