@@ -20,6 +20,8 @@ _HOMES = {
     "ZarrPointDatasetConfig": "zarr_core.datasets",
     "calculate_store_statistics": "zarr_core.statistics",
     "verify_store": "zarr_core.verify",
+    "stage_store": "zarr_core.stage",
+    "DiskCache": "zarr_core.cache",
 }
 
 __all__ = sorted(_HOMES)
