@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import os
 import pickle
@@ -23,6 +24,8 @@ import pytest
 import torch
 from published_store import make_samples, write_published_store
 from small_source import KIND, write_source
+from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
+from zarr.core.buffer import default_buffer_prototype
 
 from zarr_core.cache import DiskCache
 from zarr_core.convert import convert
@@ -30,7 +33,7 @@ from zarr_core.datasets import ZarrPointDataset, ZarrPointDatasetConfig, build_d
 from zarr_core.errors import CorruptChunkError, ZarrCoreError
 from zarr_core.reader import ZarrChunkReader
 from zarr_core.sizes import format_size, parse_size
-from zarr_core.stores import CountingStore, make_store
+from zarr_core.stores import CachedStore, CountingStore, make_store
 
 # Of `kill -9`, on a normal day and on a long one: ZARR_CORE_CACHE_READERS=20 ZARR_CORE_CACHE_SECONDS=60.
 READERS = int(os.environ.get("ZARR_CORE_CACHE_READERS", "8"))
@@ -271,6 +274,21 @@ def test_an_entry_in_the_place_of_another_is_not_believed(tmp_path: Path) -> Non
     shutil.copy(first, second)
     assert fetched(cache, "b") == content("b", 0, ENTRY)
     assert cache.healed == 1
+
+
+def test_what_a_dead_process_was_writing_is_removed_with_the_next_count(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "cache")
+    fetched(cache, "a")
+    half = files(cache)[0].parent / "0123456789abcdef0123456789abcdef.tmp"
+    half.write_bytes(bytes(1000))
+    record = bytearray(Path(cache.folder, "lock").read_bytes())
+    fetched(cache, "b")
+    assert half.exists()
+    record[0] ^= 1  # the sum cannot be believed any more
+    Path(cache.folder, "lock").write_bytes(record)
+    fetched(cache, "c")
+    assert not half.exists()
+    assert [is_kept(cache, key) for key in "abc"] == [True] * 3
 
 
 def test_an_entry_that_cannot_be_read_is_passed_by(tmp_path: Path) -> None:
@@ -613,11 +631,30 @@ def test_samples_of_another_program_may_change_and_are_not_kept(tmp_path: Path) 
     assert (reader.cache.hits, reader.cache.misses, files(reader.cache)) == (0, 0, [])
 
 
-def test_the_manifest_is_never_kept(stored: Path, tmp_path: Path) -> None:
-    reader = ZarrChunkReader(stored, cache_dir=tmp_path / "cache")
-    read(reader)
-    assert reader.cache is not None
-    manifest = (stored / "manifest.json").read_bytes()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert not any(manifest[:50] in file.read_bytes() for file in files(reader.cache))
+def test_only_samples_are_kept_and_what_is_absent_is_asked_for_again(stored: Path, tmp_path: Path) -> None:
+    counted = CountingStore(make_store(str(stored)))
+    store = CachedStore(counted, DiskCache(tmp_path / "cache"), "here")
+    relpath = ZarrChunkReader(stored).manifest.samples["run_1"].relpath
+    once = [f"{relpath}/zarr.json", f"{relpath}/surface/pressure/c/0/0"]
+    always = ["manifest.json", "generations/00000001.json", f"{relpath}/c/absent"]
+    ranges = [None, RangeByteRequest(3, 9), OffsetByteRequest(5), SuffixByteRequest(4)]
+
+    async def read() -> dict[str, list[bytes | None]]:
+        prototype = default_buffer_prototype()
+        return {
+            key: [
+                found and found.to_bytes()
+                for found in await store.get_partial_values(prototype, [(key, byte_range) for byte_range in ranges])
+            ]
+            for key in once + always
+        }
+
+    first, second = asyncio.run(read()), asyncio.run(read())
+    assert first == second
+    for key in once + always[:2]:
+        whole = (stored / key).read_bytes()
+        cut = [whole, whole[3:9], whole[5:], whole[-4:]]
+        assert first[key] == cut
+    assert {key: counted.by_key[key][0] for key in always} == dict.fromkeys(always, 8)
+    # Of metadata, only what is JSON is kept: a part of it, like a damaged one, is not.
+    assert {key: counted.by_key[key][0] for key in once} == {once[0]: 1 + 2 * 3, once[1]: 4}

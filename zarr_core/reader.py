@@ -282,11 +282,7 @@ class ZarrChunkReader:
             if cached is None:
                 raise
             cached.discard(objects)
-        try:
-            return read()
-        except _DAMAGE:
-            cached.discard(objects)  # the store's own bytes are damaged; once they are repaired, they are to be read
-            raise
+        return read()
 
     @contextmanager
     def _metadata_errors(self, sample_id: str, entry: SampleEntry) -> Iterator[None]:
