@@ -24,6 +24,8 @@ _HOMES = {
     "to_device": "zarr_core.loader",
     "calculate_store_statistics": "zarr_core.statistics",
     "verify_store": "zarr_core.verify",
+    "stage_store": "zarr_core.stage",
+    "DiskCache": "zarr_core.cache",
 }
 
 __all__ = sorted(_HOMES)

@@ -25,6 +25,7 @@ from zarr_core.errors import SourceError
 from zarr_core.manifest import StoreManifest
 from zarr_core.publish import Results, commit_results, is_current, load_if_any, publish
 from zarr_core.selection import DatasetKind, Selection, open_source, select_samples
+from zarr_core.sizes import format_size
 from zarr_core.sources.aero import AeroDataset
 from zarr_core.sources.description import SourceDescription, shipped_kinds
 from zarr_core.sources.sample import SampleSource, SourceSample
@@ -232,17 +233,9 @@ def _shown(outcomes: Iterable[SampleOutcome], todo: Sequence[SourceSample]) -> I
     with tqdm(total=len(todo), unit="sample", dynamic_ncols=True) as bar:
         for outcome in outcomes:
             read, written = read + outcome.bytes_read, written + outcome.bytes_written
-            bar.set_postfix_str(f"{_size(read)} read, {_size(written)} written", refresh=False)
+            bar.set_postfix_str(f"{format_size(read)} read, {format_size(written)} written", refresh=False)
             bar.update()
             yield outcome
-
-
-def _size(n_bytes: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if n_bytes < 1000:
-            return f"{n_bytes:.3g} {unit}"
-        n_bytes /= 1000
-    return f"{n_bytes:.3g} TB"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -289,8 +282,9 @@ def summary(report: ConversionReport, store: str) -> str:
     converted, refused = report.having("converted"), [*report.having("quarantined"), *report.having("failed")]
     read, written = (sum(getattr(o, name) for o in converted) for name in ("bytes_read", "bytes_written"))
     lines = [
-        f"{len(converted)} converted ({_size(read)} read, {_size(written)} written, {report.seconds:.1f} s), "
-        f"{len(report.having('up to date'))} up to date, {len(report.having('quarantined'))} quarantined, "
+        f"{len(converted)} converted ({format_size(read)} read, {format_size(written)} written, "
+        f"{report.seconds:.1f} s), {len(report.having('up to date'))} up to date, "
+        f"{len(report.having('quarantined'))} quarantined, "
         f"{len(report.having('failed'))} failed",
         *(f"  {outcome.status}: {outcome.sample_id}: {outcome.reason}" for outcome in refused),
         f"store: {store}, generation {report.manifest.generation}, {len(report.manifest.samples)} samples",

@@ -296,5 +296,13 @@ def decode_chunk(layout: ArrayLayout, data: bytes) -> np.ndarray:
     return points
 
 
+def check_chunk(layout: ArrayLayout, data: bytes) -> None:
+    """Raise CorruptChunkError unless the bytes are those that were written: by checksum, or by decoding without one."""
+    if not layout.checksum:
+        decode_chunk(layout, data)
+    elif _crc32c(data[:-_CRC_BYTES]) != data[-_CRC_BYTES:]:
+        raise CorruptChunkError("checksum mismatch")
+
+
 def _crc32c(data: bytes) -> bytes:
     return int(google_crc32c.value(data)).to_bytes(_CRC_BYTES, "little")

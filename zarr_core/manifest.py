@@ -99,6 +99,7 @@ class StoreManifest:
         splits: sample ids by split as the source lists them, those that are not in the store included.
         excluded: ids that the source's blacklists take out of every split.
         quarantine: refused samples.
+        origin: of a staged copy, ``store`` and ``generation`` that it was copied from; else empty.
     """
 
     dataset_name: str
@@ -113,6 +114,7 @@ class StoreManifest:
     splits: Mapping[str, list[str]] = field(default_factory=dict)
     excluded: frozenset[str] = frozenset()
     quarantine: Mapping[str, Quarantine] = field(default_factory=dict)
+    origin: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def fields(self) -> dict[str, ArrayColumn]:
@@ -172,6 +174,8 @@ class StoreManifest:
             "excluded": sorted(self.excluded),
             "quarantine": {sample_id: _plain(entry) for sample_id, entry in sorted(self.quarantine.items())},
         }
+        if self.origin:
+            document["origin"] = dict(self.origin)
         return (json.dumps(document, separators=(",", ":")) + "\n").encode()
 
     @classmethod
@@ -217,6 +221,7 @@ class StoreManifest:
             splits={split: list(ids) for split, ids in document.get("splits", {}).items()},
             excluded=frozenset(document.get("excluded", ())),
             quarantine={i: Quarantine(**entry) for i, entry in document.get("quarantine", {}).items()},
+            origin=dict(document.get("origin", {})),
         )
 
 

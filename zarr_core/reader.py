@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import zarr
@@ -21,17 +21,22 @@ from zarr.abc.store import ByteRequest, Store
 from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import WrapperStore
 
+from zarr_core.cache import DEFAULT_LIMIT, DiskCache
 from zarr_core.draw import Draw, draw
 from zarr_core.errors import CorruptChunkError, ManifestError, UnknownFieldError, ZarrCoreError
 from zarr_core.manifest import DomainGrid, SampleEntry, StoreManifest, load_manifest
-from zarr_core.storage import redact_url
-from zarr_core.stores import make_store
+from zarr_core.storage import Storage, redact_url
+from zarr_core.stores import CachedStore, make_store
 
 if TYPE_CHECKING:
     from zarr_core.draw import Generator
 
 # An opened sample of seven fields takes about 100 kB; sample groups beyond these are opened again when needed.
 _OPEN_SAMPLES = 512
+# What damaged bytes make codecs and the parsing of metadata raise.
+_DAMAGE = (ValueError, RuntimeError, KeyError, TypeError, AttributeError, CorruptChunkError)
+
+_Result = TypeVar("_Result")
 
 
 class ZarrChunkReader:
@@ -45,9 +50,13 @@ class ZarrChunkReader:
             ``lambda root: CountingStore(make_store(root))`` counts requests and bytes.
         read_concurrency: how many fields of a sample are read at the same time, in threads.
         generation: read the store as that commit left it; the latest by default.
+        cache_dir: folder on a fast local disk where ranges that were fetched are kept, shared by all processes of the
+            host; None keeps none. Samples of stores that another program wrote may change and are not kept.
+        cache_limit: bytes to keep there, as in "200GB".
 
     Attributes:
         manifest: what the store holds, as it was when the reader was made.
+        cache: the cache of this process, None without ``cache_dir``; counts hits and misses.
 
     Raises:
         StoreError: there is no store at the root, or no such generation.
@@ -62,12 +71,15 @@ class ZarrChunkReader:
         store_factory: Callable[[str], Store] = make_store,
         read_concurrency: int = 1,
         generation: int | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_limit: int | str = DEFAULT_LIMIT,
     ) -> None:
         if read_concurrency < 1:
             raise ZarrCoreError(f"read_concurrency must be 1 or more, not {read_concurrency}")
         self.root = os.fspath(root)
         self.read_concurrency = read_concurrency
         self.manifest: StoreManifest = load_manifest(self.root, generation)
+        self.cache = None if cache_dir is None else DiskCache(cache_dir, cache_limit)
         self._store_factory = store_factory
         self._columns = self.manifest.fields
         self._domain_of = {name: domain for domain, layout in self.manifest.domains.items() for name in layout.arrays}
@@ -242,8 +254,11 @@ class ZarrChunkReader:
         if array.shape != expected:
             raise ManifestError(f"{where}: the manifest says {expected}, the array is {array.shape}")
         start, stop = drawn.span
+        grid = entry.domains[self._domain_of[name]]
+        shards = range(start // grid.shard_points, -(-stop // grid.shard_points))
+        objects = [f"{entry.relpath}/{column.array_name}/c/{shard}/0" for shard in shards]
         try:
-            points = cast("np.ndarray", array[start:stop])
+            points = self._past_damage(lambda: cast("np.ndarray", array[start:stop]), objects)
         except (ValueError, RuntimeError, CorruptChunkError) as error:
             # What codecs raise on damaged bytes; a network that fails raises OSError or its client's own errors.
             raise CorruptChunkError(
@@ -256,7 +271,18 @@ class ZarrChunkReader:
     def _open(self, sample_id: str, entry: SampleEntry) -> _OpenSample:
         handles = self._handles
         with self._metadata_errors(sample_id, entry):
-            return handles.sample(entry)
+            return self._past_damage(lambda: handles.sample(entry), [f"{entry.relpath}/zarr.json"])
+
+    def _past_damage(self, read: Callable[[], _Result], objects: list[str]) -> _Result:
+        """Read; where the bytes turn out damaged, forget what the cache has of these objects and read once more."""
+        cached = self._handles.cached
+        try:
+            return read()
+        except _DAMAGE:
+            if cached is None:
+                raise
+            cached.discard(objects)
+        return read()
 
     @contextmanager
     def _metadata_errors(self, sample_id: str, entry: SampleEntry) -> Iterator[None]:
@@ -276,7 +302,7 @@ class ZarrChunkReader:
     @property
     def _handles(self) -> _Handles:
         if self._opened is None or self._opened.pid != os.getpid():
-            self._opened = _Handles(self.root, self._store_factory, self.read_concurrency)
+            self._opened = _Handles(self.root, self._store_factory, self.read_concurrency, self.cache)
         return self._opened
 
     def __getstate__(self) -> dict[str, Any]:
@@ -286,10 +312,11 @@ class ZarrChunkReader:
 class _Handles:
     """What a reader has open in one process: sockets, locks and threads of a parent do not work after a fork."""
 
-    def __init__(self, root: str, store_factory: Callable[[str], Store], threads: int) -> None:
+    def __init__(self, root: str, store_factory: Callable[[str], Store], threads: int, cache: DiskCache | None) -> None:
         self.pid = os.getpid()
         self.threads = ThreadPoolExecutor(threads, thread_name_prefix="zarr_core.reader")  # starts none until used
         self._store = store_factory(root)
+        self.cached = None if cache is None else CachedStore(self._store, cache, Storage(root).identity)
         self._samples: OrderedDict[str, _OpenSample] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -300,7 +327,8 @@ class _Handles:
                 self._samples.move_to_end(entry.relpath)
                 return self._samples[entry.relpath]
         # Our writer stores every chunk; others may leave out those that hold nothing but zeros.
-        store = _CompleteStore(self._store) if entry.fingerprint else _CheckedStore(self._store)
+        ours = bool(entry.fingerprint)
+        store = _CompleteStore(self.cached or self._store) if ours else _CheckedStore(self._store)
         opened = _OpenSample(zarr.open_group(store, path=entry.relpath, mode="r", zarr_format=3))
         with self._lock:
             self._samples[entry.relpath] = opened

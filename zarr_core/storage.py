@@ -66,6 +66,14 @@ class Storage:
         """The root as it may be printed."""
         return redact_url(self.root)
 
+    @property
+    def identity(self) -> str:
+        """What tells this place from every other, wherever it is asked: absolute, and with the service's endpoint."""
+        url = redact_url(str(self.fs.unstrip_protocol(self.location)))
+        endpoint = getattr(self.fs, "endpoint_url", None) or os.environ.get("AWS_ENDPOINT_URL_S3")
+        endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL")
+        return f"{url} at {endpoint}" if endpoint and self._protocol in ("s3", "s3a") else url
+
     def path(self, name: str) -> str:
         """Full path of an object in its filesystem; refuses names that leave the root."""
         return f"{self.location}/{check_relative_path(name)}"

@@ -7,9 +7,11 @@ from typing import Annotated
 import pydantic
 from pydantic import PositiveInt
 
+from zarr_core.cache import DEFAULT_LIMIT
 from zarr_core.datasets.normalizers import NormalizerConfig, PositionConfig
 from zarr_core.datasets.splits import parse_split
 from zarr_core.errors import ZarrCoreError
+from zarr_core.sizes import parse_size
 
 _HOME = "zarr_core.datasets"
 
@@ -30,6 +32,9 @@ class StoreDatasetConfig(pydantic.BaseModel):
         fields: canonical names of the fields to read; None reads all.
         sampling_seed: with the epoch and the sample, decides which points are drawn.
         read_concurrency: fields of a sample that are read at the same time.
+        cache_dir: folder on a fast local disk where what was fetched is kept for all processes of the host; None keeps
+            nothing.
+        cache_limit: bytes to keep there, as in "200GB".
         filter_categories: keep only samples whose id, less its last "_" part, is one of these.
         normalizers: by field, "mean_std", "logscale_mean_std", "position" or ``{kind: position, scale: 1000}``, with
             the numbers of the store's ``stats.yaml``.
@@ -47,6 +52,8 @@ class StoreDatasetConfig(pydantic.BaseModel):
     fields: Annotated[tuple[str, ...], pydantic.Field(min_length=1)] | None = None
     sampling_seed: int = 0
     read_concurrency: PositiveInt = 1
+    cache_dir: str | None = None
+    cache_limit: int | str = DEFAULT_LIMIT
     filter_categories: Annotated[tuple[str, ...], pydantic.Field(min_length=1)] | None = None
     normalizers: dict[str, NormalizerConfig] = {}
 
@@ -58,6 +65,15 @@ class StoreDatasetConfig(pydantic.BaseModel):
         except ZarrCoreError as error:
             raise ValueError(str(error)) from None
         return split
+
+    @pydantic.field_validator("cache_limit")
+    @classmethod
+    def _check_cache_limit(cls, limit: int | str) -> int | str:
+        try:
+            parse_size(limit)
+        except ZarrCoreError as error:
+            raise ValueError(str(error)) from None
+        return limit
 
     @pydantic.field_validator("normalizers")
     @classmethod

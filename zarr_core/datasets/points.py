@@ -66,6 +66,8 @@ class ZarrPointDataset(Dataset[dict[str, Tensor]]):
             store_factory=store_factory,
             read_concurrency=config.read_concurrency,
             generation=config.generation,
+            cache_dir=config.cache_dir,
+            cache_limit=config.cache_limit,
         )
         self._fields = None if config.fields is None else self.reader.check_fields(config.fields)
         self.reader.check_num_points(config.points_by_domain)

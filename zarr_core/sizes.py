@@ -1,0 +1,31 @@
+"""Numbers of bytes as people write and read them."""
+
+from __future__ import annotations
+
+import re
+
+from zarr_core.errors import ZarrCoreError
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?", re.IGNORECASE)
+
+
+def parse_size(size: int | str) -> int:
+    """Bytes of "200GB", "1.5 TiB" (decimal and binary units), "4096" or a number; raises ZarrCoreError."""
+    if isinstance(size, str):
+        found = _SIZE.fullmatch(size.strip())
+        if found is None:
+            raise ZarrCoreError(f"size {size!r}: expected a number with a unit, as in 200GB, 512MiB or 1.5TB")
+        size = int(float(found[1]) * _UNITS[(found[2] or "").lower()])
+    if size <= 0:
+        raise ZarrCoreError(f"size {size} must be positive")
+    return size
+
+
+def format_size(n_bytes: float) -> str:
+    """A number of bytes with three digits and a unit."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if n_bytes < 1000:
+            return f"{n_bytes:.3g} {unit}"
+        n_bytes /= 1000
+    return f"{n_bytes:.3g} TB"
