@@ -11,13 +11,10 @@ from zarr.abc.store import ByteRequest, Store
 from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import FsspecStore, LocalStore, ObjectStore, WrapperStore
 
+from zarr_core.objects import open_obstore
 from zarr_core.storage import Storage, is_local
 
 StoreFactory = Callable[[str], Store]
-
-# The process that first used obstore. Its Rust threads do not survive a fork: in a child of that process every request
-# would wait for ever, so children go through fsspec.
-_obstore_process: int | None = None
 
 
 def make_store(root: str | os.PathLike[str]) -> Store:
@@ -26,19 +23,12 @@ def make_store(root: str | os.PathLike[str]) -> Store:
     ``s3://`` uses obstore where it is installed (except in forks of a process that has used it), every other remote
     location goes through fsspec.
     """
-    global _obstore_process
     url = os.fspath(root)
     if is_local(url):
         return LocalStore(Storage(url).location, read_only=True)
-    if url.startswith("s3://") and _obstore_process in (None, os.getpid()):
-        try:
-            import obstore.store
-        except ImportError:
-            pass
-        else:
-            _obstore_process = os.getpid()
-            plain_http = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
-            return ObjectStore(obstore.store.from_url(url, client_options={"allow_http": plain_http}), read_only=True)
+    store = open_obstore(url)
+    if store is not None:
+        return ObjectStore(store, read_only=True)
     # OCI's default of 5 MiB read-ahead would fetch far more than the chunk that was asked for.
     options = {"default_cache_type": "none"} if url.startswith("oci://") else None
     return FsspecStore.from_url(url, storage_options=options, read_only=True)
