@@ -32,6 +32,19 @@ _BUFFER_BYTES = 8 << 20
 _IN_FLIGHT = 64
 
 
+# How often this process was forked off its ancestors: asking the system for the pid costs too much on every read.
+forks = 0
+
+
+def _forked() -> None:
+    global forks
+    forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
 class Request(NamedTuple):
     """Bytes ``[start, stop)`` of an object below the root; a negative start with no stop means the last bytes."""
 

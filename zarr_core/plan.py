@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 from array import array
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -106,6 +107,22 @@ class ReadPlan(NamedTuple):
     absent: list[Piece]
 
 
+@lru_cache(64)  # the fields of a sample share their draw
+def _copies(runs: tuple[tuple[int, int], ...], chunk_points: int) -> tuple[dict[int, list[Copy]], int]:
+    """What is wanted of each chunk, and how many rows that is."""
+    wanted: dict[int, list[Copy]] = {}
+    row = 0
+    for start, stop in runs:
+        while start < stop:
+            chunk = start // chunk_points
+            first = start - chunk * chunk_points
+            last = min(first + stop - start, chunk_points)
+            wanted.setdefault(chunk, []).append(Copy(first, last, row))
+            row += last - first
+            start += last - first
+    return wanted, row
+
+
 def plan_read(layout: ArrayLayout, index: ChunkIndex, drawn: Draw, max_gap: int = MAX_GAP_BYTES) -> ReadPlan:
     """Plan the read of a draw.
 
@@ -115,21 +132,8 @@ def plan_read(layout: ArrayLayout, index: ChunkIndex, drawn: Draw, max_gap: int 
         drawn: the points; within the array.
         max_gap: fetch chunks that are not wanted if they are fewer bytes than this and join two ranges.
     """
-    chunk_points, per_shard = layout.chunk_points, layout.chunks_per_shard
-    wanted: dict[int, list[Copy]] = {}
-    row = 0
-    for start, stop in drawn.runs:
-        while start < stop:
-            chunk = start // chunk_points
-            first = start - chunk * chunk_points
-            last = min(first + stop - start, chunk_points)
-            copy = Copy(first, last, row)
-            if chunk in wanted:
-                wanted[chunk].append(copy)
-            else:
-                wanted[chunk] = [copy]
-            row += last - first
-            start += last - first
+    per_shard = layout.chunks_per_shard
+    wanted, row = _copies(drawn.runs, layout.chunk_points)
     ranges: list[ByteRange] = []
     absent: list[Piece] = []
     shard, begin, end = -1, 0, 0

@@ -66,6 +66,7 @@ class ZarrChunkReader:
         if read_concurrency < 1:
             raise ZarrCoreError(f"read_concurrency must be 1 or more, not {read_concurrency}")
         self.root = os.fspath(root)
+        self._url = redact_url(self.root)
         self.read_concurrency = read_concurrency
         self.manifest: StoreManifest = load_manifest(self.root, generation)
         self.engine = engine or ("zarr" if store_factory else "direct")
@@ -213,10 +214,6 @@ class ZarrChunkReader:
 
     # --- which points, of which arrays
 
-    @property
-    def _url(self) -> str:
-        return redact_url(self.root)
-
     def _entry(self, sample_id: str) -> SampleEntry:
         try:
             return self.manifest.samples[sample_id]
@@ -263,8 +260,8 @@ class ZarrChunkReader:
 
     def _field_read(self, sample_id: str, entry: SampleEntry, name: str, drawn: Draw) -> FieldRead:
         column = self._columns[name]
-        where = f"{self._url}, {sample_id}, {name}"
-        return FieldRead(where, entry, column.array_name, column.dim, column.dtype, self._domain_of[name], drawn)
+        domain = self._domain_of[name]
+        return FieldRead(self._url, sample_id, name, entry, column.array_name, column.dim, column.dtype, domain, drawn)
 
 
 def _make_engine(

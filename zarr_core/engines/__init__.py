@@ -18,7 +18,7 @@ class FieldRead(NamedTuple):
     """One field of one sample, and the points of it that are wanted.
 
     Attributes:
-        where: store, sample and field, for messages.
+        url, sample_id, field: what it is, for messages.
         entry: the sample as the manifest knows it.
         array_name: the array below the sample's group.
         dim: components per point.
@@ -27,13 +27,20 @@ class FieldRead(NamedTuple):
         drawn: the points.
     """
 
-    where: str
+    url: str
+    sample_id: str
+    field: str
     entry: SampleEntry
     array_name: str
     dim: int
     dtype: str
     domain: str
     drawn: Draw
+
+    @property
+    def where(self) -> str:
+        """Store, sample and field, for messages."""
+        return f"{self.url}, {self.sample_id}, {self.field}"
 
     @property
     def path(self) -> str:

@@ -8,7 +8,6 @@ group's attributes (those of zarr-core before 0.2, and other writers') cost one 
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from zarr_core import objects
 from zarr_core.encoding import ArrayLayout, decode_shard_index
 from zarr_core.engines import Engine, FieldRead, damaged_group, missing_group
 from zarr_core.errors import CorruptChunkError, StoreError
@@ -27,6 +27,7 @@ from zarr_core.plan import ByteRange, ChunkIndex, plan_read, unpack, unpack_leng
 # points. Samples beyond that cost their metadata request again.
 _KNOWN_BYTES = 32 << 20
 _ARRAY_BYTES = 1000  # of an array without its index
+_SCRATCHES = 8  # shapes of chunks that each thread keeps room for
 _KEY = "zarr_core"  # of the attributes that the writer left
 
 
@@ -197,7 +198,7 @@ class DirectEngine:
     @property
     def _this_process(self) -> _Process:
         process = self._process
-        if process is None or process.pid != os.getpid():
+        if process is None or process.forks != objects.forks:
             process = self._process = _Process(self._objects_factory(self.root), process)
         return process
 
@@ -208,9 +209,9 @@ class DirectEngine:
 class _Process:
     """What an engine has in one process: a fork takes along what is known of samples, and nothing that is open."""
 
-    def __init__(self, objects: Objects, parent: _Process | None) -> None:
-        self.pid = os.getpid()
-        self.objects = objects
+    def __init__(self, opened: Objects, parent: _Process | None) -> None:
+        self.forks = objects.forks
+        self.objects = opened
         self.samples: OrderedDict[str, _Sample] = OrderedDict() if parent is None else parent.samples.copy()
         self.scratch = _Scratch()
         self._bytes: int = 0 if parent is None else parent._bytes
@@ -228,23 +229,20 @@ class _Process:
 
 
 class _Scratch(threading.local):
-    """A chunk of rows for each thread, used again and again."""
+    """Chunks of rows for each thread, used again and again."""
 
     def __init__(self) -> None:
-        self._buffer = np.empty(0, np.uint8)
-        self._array: tuple[ArrayLayout | None, np.ndarray] = (None, self._buffer)
+        self._kept: dict[tuple[int, int, str], np.ndarray] = {}
 
     def rows(self, array: _Array) -> np.ndarray:
         """Room for a chunk of an array; undefined content."""
         layout = array.layout
-        kept, rows = self._array
-        if kept is layout:
-            return rows
-        size = layout.chunk_points * layout.dim * array.dtype.itemsize
-        if len(self._buffer) < size:
-            self._buffer = np.empty(size, np.uint8)
-        rows = self._buffer[:size].view(array.dtype).reshape(layout.chunk_points, layout.dim)
-        self._array = (layout, rows)
+        key = (layout.chunk_points, layout.dim, layout.dtype)
+        rows = self._kept.get(key)
+        if rows is None:
+            if len(self._kept) >= _SCRATCHES:
+                self._kept.clear()
+            rows = self._kept[key] = np.empty((layout.chunk_points, layout.dim), array.dtype)
         return rows
 
 
