@@ -107,7 +107,7 @@ class ReadPlan(NamedTuple):
     absent: list[Piece]
 
 
-@lru_cache(64)  # the fields of a sample share their draw
+@lru_cache(8)  # the fields of a sample share their draw
 def _copies(runs: tuple[tuple[int, int], ...], chunk_points: int) -> tuple[dict[int, list[Copy]], int]:
     """What is wanted of each chunk, and how many rows that is."""
     wanted: dict[int, list[Copy]] = {}
