@@ -30,7 +30,8 @@ lint: .venv/installed  ## ruff, and mypy on zarr_core
 	$(BIN)/dg check yaml
 	$(BIN)/dg check defs
 
-bench: .venv/installed  ## conversion against the same work by hand, codecs, opening a large manifest
+bench: .venv/installed  ## reading and converting against the same work by hand, codecs, opening a large manifest
+	$(BIN)/python -m benchmarks.local
 	$(BIN)/python -m benchmarks.conversion
 	$(BIN)/python -m benchmarks.codecs
 	$(BIN)/python -m benchmarks.manifest

@@ -28,6 +28,8 @@ from zarr_core.storage import Storage, is_local
 _OPEN_FILES = 128
 # Longer reads get a buffer of their own.
 _BUFFER_BYTES = 8 << 20
+# What obstore raises where another try would be refused again.
+_REFUSALS = ("PermissionDeniedError", "UnauthenticatedError", "NotSupportedError")
 # Requests of one process in flight.
 _IN_FLIGHT = 64
 
@@ -99,7 +101,7 @@ class RetryPolicy:
             except Exception as error:
                 if _beyond_the_end(error):
                     raise TruncatedError(f"the object ends before {request.start}") from error
-                if attempt == self.attempts:
+                if attempt == self.attempts or type(error).__name__ in _REFUSALS:
                     raise
             await asyncio.sleep(self.wait_s(attempt))
         raise AssertionError("unreachable")
@@ -357,5 +359,5 @@ def _checked(request: Request, data: np.ndarray) -> np.ndarray:
 
 def _beyond_the_end(error: Exception) -> bool:
     """Whether a service said that an object ends before the range begins."""
-    text = f"{error} {error.__cause__}"
-    return any(sign in text for sign in ("InvalidRange", "416", "not satisfiable"))
+    text = f"{error} {error.__cause__}".lower()
+    return "not satisfiable" in text or "invalidrange" in text
