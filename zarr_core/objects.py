@@ -154,7 +154,9 @@ class LocalObjects:
             size = os.fstat(file.handle).st_size
             start, stop = (max(0, size + start) if start < 0 else start), size
         buffer: Any = self._buffer(stop - start)
-        done = os.preadv(file.handle, [buffer], start)
+        done = os.preadv(file.handle, (buffer,), start)
+        if done == stop - start and request.start >= 0:
+            return np.asarray(buffer)
         while done < len(buffer):
             more = os.preadv(file.handle, [buffer[done:]], start + done)
             if not more:

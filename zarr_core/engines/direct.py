@@ -1,8 +1,8 @@
 """The default engine: plans of byte ranges, fetched together, decoded in place.
 
 What a read needs to know of a sample (layouts, and where the chunks lie) comes with its group's ``zarr.json`` in one
-request and is kept. From then on a field of a draw is one range of one object. Groups without the chunk lengths in their
-attributes (the first that this library wrote, and other writers') cost one more request per shard, once.
+request and is kept. From then on a field of a draw is one range of one object. Groups without the chunk lengths in
+their attributes (the first that this library wrote, and other writers') cost one more request per shard, once.
 """
 
 from __future__ import annotations
