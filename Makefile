@@ -30,7 +30,8 @@ lint: .venv/installed  ## ruff, and mypy on zarr_core
 	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/dg check yaml
 	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/dg check defs
 
-bench: .venv/installed  ## conversion against the same work by hand, codecs, opening a large manifest, resuming
+bench: .venv/installed  ## reading and converting against the same work by hand, codecs, a large manifest, resuming
+	$(BIN)/python -m benchmarks.local
 	$(BIN)/python -m benchmarks.conversion
 	$(BIN)/python -m benchmarks.codecs
 	$(BIN)/python -m benchmarks.manifest

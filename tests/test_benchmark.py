@@ -1,4 +1,4 @@
-"""The benchmark report: its numbers are those of the counting store, its page needs nothing but itself."""
+"""The benchmark report: its numbers are those of the counting objects, its page needs nothing but itself."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from zarr_core.benchmark.wording import readable_bytes, readable_count, readable
 from zarr_core.convert import convert
 from zarr_core.errors import ZarrCoreError
 from zarr_core.manifest import load_manifest
+from zarr_core.objects import CountingObjects, open_objects
 from zarr_core.reader import ZarrChunkReader
 from zarr_core.sources import resolve_kind
-from zarr_core.stores import CountingStore, make_store
 
 N_SURFACE, N_VOLUME, REPEATS = 24, 32, 2
 
@@ -54,13 +54,13 @@ def test_report_json_is_what_is_returned(place: Path, report: dict[str, Any]) ->
     assert json.loads((place / "report" / "report.json").read_text()) == report
 
 
-def test_bytes_and_requests_are_those_of_the_counting_store(place: Path, report: dict[str, Any]) -> None:
+def test_bytes_and_requests_are_those_of_the_counting_objects(place: Path, report: dict[str, Any]) -> None:
     reads = report["reads"]
     ids = list(load_manifest(str(place / "store")).samples)
     ways: dict[str, dict[str, int]] = {"full": {}, "drawn": {"surface": N_SURFACE, "volume": N_VOLUME}}
     for way, points in ways.items():
-        count = CountingStore(make_store(place / "store"))
-        reader = ZarrChunkReader(place / "store", store_factory=lambda _, count=count: count)
+        count = CountingObjects(open_objects(str(place / "store")))
+        reader = ZarrChunkReader(place / "store", objects_factory=lambda _, count=count: count)
         first = np.zeros(2)
         by_field = {field: np.zeros(2) for field in reader.fields}
         for sample_id in ids:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import multiprocessing
 import os
 import pickle
@@ -15,7 +14,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +23,14 @@ import pytest
 import torch
 from published_store import make_samples, write_published_store
 from small_source import KIND, write_source
-from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
-from zarr.core.buffer import default_buffer_prototype
 
 from zarr_core.cache import DiskCache
 from zarr_core.convert import convert
 from zarr_core.datasets import ZarrPointDataset, ZarrPointDatasetConfig, build_dataset
 from zarr_core.errors import CorruptChunkError, ZarrCoreError
+from zarr_core.objects import CachedObjects, CountingObjects, Request, open_objects
 from zarr_core.reader import ZarrChunkReader
 from zarr_core.sizes import format_size, parse_size
-from zarr_core.stores import CachedStore, CountingStore, make_store
 
 # Of `kill -9`, on a normal day and on a long one: ZARR_CORE_CACHE_READERS=20 ZARR_CORE_CACHE_SECONDS=60.
 READERS = int(os.environ.get("ZARR_CORE_CACHE_READERS", "8"))
@@ -467,10 +464,10 @@ FIELDS = ["surface_position", "surface_pressure", "volume_velocity"]
 
 
 class Counted:
-    """A store factory that keeps the store that it made."""
+    """Opens objects, and keeps what counts them."""
 
-    def __call__(self, root: str) -> CountingStore:
-        self.store = CountingStore(make_store(root))
+    def __call__(self, root: str) -> CountingObjects:
+        self.store = CountingObjects(open_objects(root))
         return self.store
 
 
@@ -495,7 +492,7 @@ def test_a_warm_reader_asks_the_store_for_nothing(stored: Path, tmp_path: Path) 
     plain = ZarrChunkReader(stored)
     for expected in (True, False):
         counted = Counted()
-        reader = ZarrChunkReader(stored, store_factory=counted, cache_dir=tmp_path / "cache", read_concurrency=3)
+        reader = ZarrChunkReader(stored, objects_factory=counted, cache_dir=tmp_path / "cache")
         for epoch in range(3):
             assert_equal(read(reader, epoch=epoch), read(plain, epoch=epoch))
         assert bool(counted.store.requests) is expected
@@ -537,32 +534,31 @@ def test_a_damaged_entry_under_a_reader_heals(stored: Path, tmp_path: Path) -> N
 
 
 class Flipping:
-    """A store whose answers about chunks are damaged on the way, so many times."""
+    """Objects whose chunks are damaged on the way, so many times."""
 
     def __init__(self, times: int) -> None:
         self.times = times
 
-    def __call__(self, root: str) -> CountingStore:
+    def __call__(self, root: str) -> CountingObjects:
         flipping = self
 
-        class Store(CountingStore):
-            async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
-                found = await super().get(key, prototype, byte_range)
-                if "/c/" in key and flipping.times > 0:
-                    flipping.times -= 1
-                    data = bytearray(found.to_bytes())
-                    data[len(data) // 2] ^= 1
-                    return prototype.buffer.from_bytes(bytes(data))
-                return found
+        class Damaging(CountingObjects):
+            def fetch(self, requests: Sequence[Request]) -> Iterator[np.ndarray | Exception]:
+                for request, data in zip(requests, super().fetch(requests), strict=True):
+                    if "/c/" in request.key and flipping.times > 0 and not isinstance(data, Exception):
+                        flipping.times -= 1
+                        data = data.copy()
+                        data[len(data) // 2] ^= 1
+                    yield data
 
-        return Store(make_store(root))
+        return Damaging(open_objects(root))
 
 
 def test_a_byte_that_flips_in_flight_is_fetched_again_and_not_kept(stored: Path, tmp_path: Path) -> None:
     expected = read(ZarrChunkReader(stored))
-    assert_equal(read(ZarrChunkReader(stored, store_factory=Flipping(1), cache_dir=tmp_path / "cache")), expected)
+    assert_equal(read(ZarrChunkReader(stored, objects_factory=Flipping(1), cache_dir=tmp_path / "cache")), expected)
     with pytest.raises(CorruptChunkError, match="run_2"):
-        read(ZarrChunkReader(stored, store_factory=Flipping(10**6), cache_dir=tmp_path / "cache"), "run_2")
+        read(ZarrChunkReader(stored, objects_factory=Flipping(10**6), cache_dir=tmp_path / "cache"), "run_2")
     reader = ZarrChunkReader(stored, cache_dir=tmp_path / "cache")
     assert_equal(read(reader, "run_2"), read(ZarrChunkReader(stored), "run_2"))
     assert_equal(read(reader), expected)
@@ -605,7 +601,7 @@ def test_equal_names_in_other_stores_are_other_objects(tmp_path: Path, s3_root: 
     for _ in range(2):
         for number, expected in enumerate(plain):
             counted = Counted()
-            reader = ZarrChunkReader(f"{s3_root}_{number}", store_factory=counted, cache_dir=tmp_path / "cache")
+            reader = ZarrChunkReader(f"{s3_root}_{number}", objects_factory=counted, cache_dir=tmp_path / "cache")
             assert_equal(read(reader), expected)
     assert counted.store.requests == 0
 
@@ -632,29 +628,38 @@ def test_samples_of_another_program_may_change_and_are_not_kept(tmp_path: Path) 
 
 
 def test_only_samples_are_kept_and_what_is_absent_is_asked_for_again(stored: Path, tmp_path: Path) -> None:
-    counted = CountingStore(make_store(str(stored)))
-    store = CachedStore(counted, DiskCache(tmp_path / "cache"), "here")
+    counted = CountingObjects(open_objects(str(stored)))
+    objects = CachedObjects(counted, DiskCache(tmp_path / "cache"), "here")
     relpath = ZarrChunkReader(stored).manifest.samples["run_1"].relpath
     once = [f"{relpath}/zarr.json", f"{relpath}/surface/pressure/c/0/0"]
     always = ["manifest.json", "generations/00000001.json", f"{relpath}/c/absent"]
-    ranges = [None, RangeByteRequest(3, 9), OffsetByteRequest(5), SuffixByteRequest(4)]
+    ranges = [(0, None), (3, 9), (-4, None)]
+    requests = [Request(key, start, stop) for key in once + always for start, stop in ranges]
 
-    async def read() -> dict[str, list[bytes | None]]:
-        prototype = default_buffer_prototype()
-        return {
-            key: [
-                found and found.to_bytes()
-                for found in await store.get_partial_values(prototype, [(key, byte_range) for byte_range in ranges])
-            ]
-            for key in once + always
-        }
+    def fetch() -> list[bytes | type]:
+        return [type(d) if isinstance(d, Exception) else d.tobytes() for d in objects.fetch(requests)]
 
-    first, second = asyncio.run(read()), asyncio.run(read())
+    first, second = fetch(), fetch()
     assert first == second
-    for key in once + always[:2]:
+    for place, key in enumerate(once + always[:2]):
         whole = (stored / key).read_bytes()
-        cut = [whole, whole[3:9], whole[5:], whole[-4:]]
-        assert first[key] == cut
-    assert {key: counted.by_key[key][0] for key in always} == dict.fromkeys(always, 8)
-    # Of metadata, only what is JSON is kept: a part of it, like a damaged one, is not.
-    assert {key: counted.by_key[key][0] for key in once} == {once[0]: 1 + 2 * 3, once[1]: 4}
+        assert first[3 * place : 3 * place + 3] == [whole, whole[3:9], whole[-4:]]
+    assert first[-3:] == [FileNotFoundError] * 3
+    assert {key: counted.by_key[key][0] for key in always} == dict.fromkeys(always, 6)
+    assert {key: counted.by_key[key][0] for key in once} == dict.fromkeys(once, 3)
+
+
+def test_a_damaged_group_that_was_kept_heals(stored: Path, tmp_path: Path) -> None:
+    class Damaging(CountingObjects):
+        def fetch(self, requests: Sequence[Request]) -> Iterator[np.ndarray | Exception]:
+            for request, data in zip(requests, super().fetch(requests), strict=True):
+                yield data[:50] if request.key.endswith("zarr.json") and not isinstance(data, Exception) else data
+
+    with pytest.raises(CorruptChunkError, match="run_1"):
+        read(ZarrChunkReader(stored, objects_factory=lambda r: Damaging(open_objects(r)), cache_dir=tmp_path / "cache"))
+    assert_equal(read(ZarrChunkReader(stored, cache_dir=tmp_path / "cache")), read(ZarrChunkReader(stored)))
+
+
+def test_other_engines_have_no_cache(stored: Path, tmp_path: Path) -> None:
+    with pytest.raises(ZarrCoreError, match="cache_dir is for the engine 'direct'"):
+        ZarrChunkReader(stored, engine="zarr", cache_dir=tmp_path / "cache")

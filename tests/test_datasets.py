@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from published_store import make_samples, write_published_store
 from pydantic import ValidationError
 from small_source import SHARED
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import DataLoader, Subset, default_collate
 
 from zarr_core import datasets
 from zarr_core.convert import convert
@@ -38,9 +38,11 @@ from zarr_core.datasets import (
     ZarrShapeNetCarDataset,
     ZarrShapeNetCarDatasetConfig,
     build_dataset,
+    collate,
 )
 from zarr_core.datasets.splits import parse_split, take_part
 from zarr_core.errors import SampleError, UnknownFieldError, ZarrCoreError
+from zarr_core.objects import CountingObjects, open_objects
 from zarr_core.reader import ZarrChunkReader
 from zarr_core.shuffle import shuffle_permutation
 from zarr_core.sources import resolve_kind
@@ -217,6 +219,85 @@ def test_a_copy_has_an_epoch_of_its_own_that_reaches_its_workers(
     assert (original.epoch, copied.epoch) == (0, 5)
     assert batches(loader) != first
     assert first == [original[i]["volume_pressure"].tolist() for i in (0, 1)]
+
+
+# --- batches ------------------------------------------------------------------------------------------------------
+
+
+def assert_batches_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert list(one) == list(other)
+    for name, tensor in one.items():
+        assert tensor.dtype == other[name].dtype
+        assert torch.equal(tensor, other[name])
+
+
+SIZES = {"num_surface_points": 5, "num_volume_points": 40, "num_geometry_points": 3}
+
+
+@pytest.mark.parametrize("engine", ["direct", "zarr"])
+def test_a_batch_is_its_items_collated(root: Path, engine: str) -> None:
+    dataset = drivaernet(root, normalizers=NORMALIZERS, engine=engine, **SIZES)
+    indices = [3, 0, 2]
+    items = [dataset[i] for i in indices]
+    expected = default_collate(items)
+    batch = dataset.__getitems__(indices)
+    assert batch.tensors is not None
+    for way in (default_collate, collate):
+        assert way(batch) is batch.tensors  # nothing is copied again
+        assert_batches_equal(way(batch), expected)
+        assert_batches_equal(way(items), expected)
+        assert_batches_equal(way(list(batch)), expected)  # a list made of the items of a batch
+    for item, one in zip(batch, items, strict=True):
+        assert_batches_equal(item, one)
+
+
+def test_a_data_loader_takes_batches_as_they_are_read(root: Path) -> None:
+    dataset = drivaernet(root, **SIZES)
+    for loaded in (DataLoader(dataset, batch_size=2), DataLoader(Subset(dataset, range(5)), 2, num_workers=1)):
+        for place, batch in enumerate(loaded):
+            expected = default_collate([dataset[i] for i in range(5)[2 * place : 2 * place + 2]])
+            assert_batches_equal(batch, expected)
+
+
+def test_a_batch_is_one_wave_of_one_request_a_field(root: Path) -> None:
+    made: list[CountingObjects] = []
+
+    def counting(url: str) -> CountingObjects:
+        made.append(CountingObjects(open_objects(url)))
+        return made[-1]
+
+    config = ZarrDrivAerNetDatasetConfig(root=str(root), split="train", fields=FIELDS[:3], **SIZES)
+    with pytest.warns(UserWarning, match="absent"):
+        dataset = ZarrDrivAerNetDataset(config, objects_factory=counting)
+    dataset.__getitems__([0, 1, 2])
+    (counted,) = made
+    counted.reset()
+    dataset.__getitems__([0, 1, 2])
+    assert counted.waves == 1
+    assert counted.requests <= 3 * 4 + 3  # a draw of the surface and one of the geometry may meet in no range
+    assert all("/surface/" in key for key in counted.by_key)
+
+
+def test_items_of_many_sizes_make_a_list_and_no_batch(root: Path) -> None:
+    dataset = drivaernet(root, num_surface_points=5)
+    batch = dataset.__getitems__([0, 1])
+    assert batch.tensors is None
+    for place, item in enumerate(batch):
+        assert_batches_equal(item, dataset[place])
+    for way in (default_collate, collate):
+        with pytest.raises(ZarrCoreError, match=r"volume_position: items of shapes \(131, 3\), \(132, 3\).*num_volume"):
+            way(batch)
+    (items,) = list(DataLoader(Subset(dataset, [0, 1]), batch_size=2, collate_fn=list))
+    assert [len(item["volume_pressure"]) for item in items] == [131, 132]
+
+
+def test_stored_values_are_normalised_later(root: Path) -> None:
+    plain = drivaernet(root, normalizers=NORMALIZERS, **SIZES)
+    stored = drivaernet(root, normalizers=NORMALIZERS, dtype="stored", **SIZES)
+    assert stored[0]["volume_velocity"].dtype == torch.float16
+    assert stored[0]["volume_position"].dtype == torch.float32
+    for raw, expected in ((stored[1], plain[1]), (collate(stored.__getitems__([1, 2])), collate([plain[1], plain[2]]))):
+        assert_batches_equal(stored.normalize(raw), expected)
 
 
 # --- which samples ------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from published_store import make_samples, write_published_store
 
-import zarr_core.reader
+import zarr_core.engines.reference
 from zarr_core.draw import draw
 from zarr_core.errors import CorruptChunkError, ManifestError, StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.reader import ZarrChunkReader
@@ -159,7 +159,7 @@ def test_a_sample_costs_one_metadata_request_once_and_a_draw_touches_only_its_ch
 
 
 def test_open_samples_are_bounded(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zarr_core.reader, "_OPEN_SAMPLES", 2)
+    monkeypatch.setattr(zarr_core.engines.reference, "_OPEN_SAMPLES", 2)
     counted = Counted()
     reader = ZarrChunkReader(root, store_factory=counted)
     for sample_id in ("run_1", "run_2", "run_1", "run_3", "run_1", "run_2"):

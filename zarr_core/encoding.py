@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import google_crc32c
@@ -22,6 +22,7 @@ VALUE_DTYPES = ("float16", "float32", "float64")
 COORDS_DTYPE = "float32"
 
 _CRC_BYTES = 4
+_BLOSC_HEADER = 16
 _ABSENT = np.uint64(2**64 - 1)  # what the shard index holds for a chunk that was never written
 _DEFAULT_LEVELS = {"blosc-lz4": 5, "blosc-zstd": 3, "zstd": 3, "none": 0}
 _MAX_LEVELS = {"blosc-lz4": 9, "blosc-zstd": 9, "zstd": 22, "none": 0}
@@ -52,6 +53,10 @@ class Codec:
         return self.name if self.name == "none" else f"{self.name}:{self.level}"
 
     @cached_property
+    def _is_blosc(self) -> bool:
+        return self.name.startswith("blosc")
+
+    @cached_property
     def _compressor(self) -> Any:
         match self.name:
             case "none":
@@ -65,9 +70,20 @@ class Codec:
         """Compressed bytes of a C-contiguous array."""
         return chunk.tobytes() if self._compressor is None else bytes(self._compressor.encode(chunk))
 
-    def decode(self, data: bytes | memoryview, out: np.ndarray) -> None:
+    def decoded_bytes(self, data: bytes | np.ndarray) -> int:
+        """How many bytes the data decode to, found by decoding them: compressors fill a part of a buffer silently."""
+        if self._compressor is None:
+            return len(data)
+        # The header of Blosc says how long its frame is, and its decoder believes that.
+        if self._is_blosc and (len(data) < _BLOSC_HEADER or int.from_bytes(bytes(data[12:16]), "little") != len(data)):
+            raise ValueError("the compressed bytes are cut off")
+        return memoryview(self._compressor.decode(data)).nbytes
+
+    def decode(self, data: bytes | np.ndarray, out: np.ndarray) -> None:
         """Decompress straight into a C-contiguous array; raises RuntimeError or ValueError where it cannot."""
-        if self._compressor is not None:
+        if self._is_blosc:
+            blosc.decompress(data, out)  # what Blosc.decode ends up with, less a look at each buffer
+        elif self._compressor is not None:
             self._compressor.decode(data, out)
         elif len(data) == out.nbytes:
             out.reshape(-1).view(np.uint8)[:] = np.frombuffer(data, np.uint8)
@@ -96,12 +112,18 @@ class Codec:
         """The codec that wrote such a chain; raises StoreError for chains that this library does not write."""
         match entries:
             case []:
-                return cls("none", 0)
+                return _codec("none", 0)
             case [{"name": "zstd", "configuration": {"level": int(level)}}]:
-                return cls("zstd", level)
+                return _codec("zstd", level)
             case [{"name": "blosc", "configuration": {"cname": ("lz4" | "zstd") as cname, "clevel": int(level)}}]:
-                return cls(f"blosc-{cname}", level)
+                return _codec(f"blosc-{cname}", level)
         raise StoreError(f"compressor {entries} is none that this library writes; read the array with zarr-python")
+
+
+@lru_cache(64)
+def _codec(name: str, level: int) -> Codec:
+    """One object for equal codecs: readers keep thousands of layouts."""
+    return Codec(name, level)
 
 
 # Measured on shuffled RANS fields, one core (`python -m benchmarks.codecs`, table in docs/format.md): lz4 decodes four
@@ -200,6 +222,8 @@ class ArrayLayout:
                 and dim == shard_dim == chunk_dim
                 and min(n_points, dim, chunk_points) > 0
                 and shard_points % chunk_points == 0
+                and metadata["fill_value"] == 0
+                and not metadata.get("storage_transformers")
             )
             codec = Codec.from_zarr_json(compressors[:-1] if checksum else compressors)
         except (KeyError, TypeError, ValueError) as error:
@@ -248,14 +272,25 @@ def encode_chunk(layout: ArrayLayout, points: np.ndarray) -> bytes:
     return layout.codec.encode(np.ascontiguousarray(points))
 
 
-def encode_shard(layout: ArrayLayout, chunks: Iterable[np.ndarray]) -> Iterator[bytes]:
-    """One shard object, piece by piece, from the rows of its chunks in order."""
+def encode_shard(
+    layout: ArrayLayout, chunks: Iterable[np.ndarray], lengths: list[int] | None = None
+) -> Iterator[bytes]:
+    """One shard object, piece by piece, from the rows of its chunks in order.
+
+    Args:
+        layout: of the array.
+        chunks: rows of each chunk.
+        lengths: takes up the stored bytes of each chunk, as they become known.
+    """
     index = np.full((layout.chunks_per_shard, 2), _ABSENT, "<u8")
     offset = 0
     for number, points in enumerate(chunks):
         data = encode_chunk(layout, points)
-        index[number] = offset, len(data) + (_CRC_BYTES if layout.checksum else 0)
-        offset += int(index[number, 1])
+        length = len(data) + (_CRC_BYTES if layout.checksum else 0)
+        index[number] = offset, length
+        offset += length
+        if lengths is not None:
+            lengths.append(length)
         yield data
         if layout.checksum:
             yield _crc32c(data)
@@ -278,22 +313,39 @@ def decode_shard_index(layout: ArrayLayout, tail: bytes) -> np.ndarray:
     return np.frombuffer(packed, "<u8").reshape(-1, 2)
 
 
-def decode_chunk(layout: ArrayLayout, data: bytes) -> np.ndarray:
+def decode_chunk(layout: ArrayLayout, data: bytes | np.ndarray) -> np.ndarray:
     """Rows of one chunk, (chunk_points, dim) in the stored dtype, padding included.
 
     Raises:
         CorruptChunkError: the checksum does not match or the bytes do not decode.
     """
-    if layout.checksum:
-        data, checksum = data[:-_CRC_BYTES], data[-_CRC_BYTES:]
-        if _crc32c(data) != checksum:
-            raise CorruptChunkError("checksum mismatch")
     points = np.empty((layout.chunk_points, layout.dim), np.dtype(layout.dtype).newbyteorder("<"))
+    decode_into(layout, data, points)
+    return points
+
+
+def decode_into(layout: ArrayLayout, data: bytes | np.ndarray, out: np.ndarray) -> None:
+    """Decode one chunk into (chunk_points, dim) rows of the stored dtype, C-contiguous.
+
+    Args:
+        layout: of the array.
+        data: stored bytes of the chunk, uint8 where they are an array.
+        out: where the rows go; undefined after an error.
+
+    Raises:
+        CorruptChunkError: the checksum does not match or the bytes do not decode.
+    """
+    if layout.checksum:
+        checksum = int.from_bytes(bytes(data[-_CRC_BYTES:]), "little")
+        data = data[:-_CRC_BYTES]
+        if google_crc32c.value(data) != checksum:
+            raise CorruptChunkError("checksum mismatch")
     try:
-        layout.codec.decode(data, points)
+        if not layout.checksum and layout.codec.decoded_bytes(data) != out.nbytes:
+            raise ValueError("decodes to another length")
+        layout.codec.decode(data, out)
     except (RuntimeError, ValueError) as error:
         raise CorruptChunkError(f"cannot be decoded: {error}") from error
-    return points
 
 
 def check_chunk(layout: ArrayLayout, data: bytes) -> None:

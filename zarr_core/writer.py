@@ -31,6 +31,7 @@ from zarr_core.errors import SampleError, SourceError
 from zarr_core.manifest import ArrayColumn, DomainGrid, DomainLayout, Quarantine, SampleEntry
 from zarr_core.moments import FieldMoments, MomentsAccumulator
 from zarr_core.names import FieldName, check_sample_id
+from zarr_core.plan import pack_lengths
 from zarr_core.shuffle import shuffle_permutation
 from zarr_core.sources.description import FieldFile
 from zarr_core.storage import Storage
@@ -162,6 +163,7 @@ class ZarrStoreWriter:
         arrays: dict[str, ArrayLayout] = {}
         moments: dict[str, Any] = {}
         stored: dict[str, int] = {}
+        chunk_bytes: dict[str, str] = {}
         permutation, domain = np.empty(0, np.int64), ""
         for file in fields:
             name = file.field
@@ -175,8 +177,11 @@ class ZarrStoreWriter:
                 raise SampleError(sample_id, name.canonical, reason, way_out)
             layout = self.settings.layout(name, len(values), values.shape[1])
             arrays[name.array_name] = layout
-            field_moments, size = self._write_array(sample_id, name, layout, values, permutation, relpath)
+            lengths: list[int] = []
+            field_moments, size = self._write_array(sample_id, name, layout, values, permutation, relpath, lengths)
             moments[name.canonical], stored[name.canonical] = field_moments.to_json(), size
+            if max(lengths) < 2**32:  # else readers ask the shards
+                chunk_bytes[name.array_name] = pack_lengths(lengths)
             del values
         attributes = {
             "format": GROUP_FORMAT,
@@ -188,6 +193,7 @@ class ZarrStoreWriter:
             "parameters": dict(parameters or {}),
             "moments": moments,
             "stored_bytes": stored,
+            "chunk_bytes": chunk_bytes,
         }
         group = group_zarr_json({ATTRIBUTES_KEY: attributes}, arrays)
         for domain in sorted({name.partition("/")[0] for name in arrays}):
@@ -231,8 +237,9 @@ class ZarrStoreWriter:
         values: torch.Tensor,
         permutation: np.ndarray,
         relpath: str,
+        lengths: list[int],
     ) -> tuple[FieldMoments, int]:
-        """Gather, round, encode and write one array; its moments and stored bytes."""
+        """Gather, round, encode and write one array; its moments and stored bytes, and of each chunk its length."""
         moments = MomentsAccumulator()
         size = 0
 
@@ -244,7 +251,7 @@ class ZarrStoreWriter:
 
         for shard in range(layout.n_shards):
             rows = permutation[shard * layout.shard_points : (shard + 1) * layout.shard_points]
-            pieces = encode_shard(layout, chunks(rows))
+            pieces = encode_shard(layout, chunks(rows), lengths)
             size += self.storage.write(f"{relpath}/{name.array_name}/{layout.shard_key(shard)}", pieces)
         result = moments.result()
         if not np.isfinite([result.min, result.max]).all():

@@ -18,16 +18,15 @@ from typing import Any
 
 import numpy as np
 from tqdm import tqdm
-from zarr.abc.store import Store
 
 from zarr_core.benchmark.wording import WAYS
 from zarr_core.errors import ZarrCoreError
 from zarr_core.names import POSITION
+from zarr_core.objects import CountingObjects, Objects, open_objects
 from zarr_core.reader import ZarrChunkReader
 from zarr_core.sources.recorded import RecordedSource
 from zarr_core.statistics import calculate_store_statistics
 from zarr_core.storage import is_local, redact_url
-from zarr_core.stores import CountingStore, make_store
 from zarr_core.verify import verify_store
 
 # A distribution shows its shape with this many points of this many samples.
@@ -65,10 +64,10 @@ def measure(
     """
     if min(num_surface_points, num_volume_points, repeats, 1 if n_samples is None else n_samples) < 1:
         raise ZarrCoreError("numbers of points, samples and repeats must be positive")
-    counts: list[CountingStore] = []
+    counts: list[CountingObjects] = []
 
-    def counting(root: str) -> Store:
-        counts.append(CountingStore(make_store(root)))
+    def counting(root: str) -> Objects:
+        counts.append(CountingObjects(open_objects(root)))
         return counts[-1]
 
     reader = ZarrChunkReader(zarr_root)
@@ -102,7 +101,7 @@ def measure(
         },
         "reads": _reads(
             bar(samples, desc="bytes"),
-            lambda: ZarrChunkReader(zarr_root, store_factory=counting),
+            lambda: ZarrChunkReader(zarr_root, objects_factory=counting),
             counts,
             num_points,
             repeats,
@@ -141,7 +140,7 @@ def _points_of(reader: ZarrChunkReader, sample: _Sample, num_points: PointCounts
 def _reads(
     samples: Iterable[_Sample],
     open_reader: Callable[[], ZarrChunkReader],
-    counts: list[CountingStore],
+    counts: list[CountingObjects],
     num_points: PointCounts,
     repeats: int,
 ) -> dict[str, Any]:
@@ -196,12 +195,12 @@ def _field_of(key: str, arrays: Mapping[str, str]) -> str:
     return next((field for path, field in arrays.items() if key.startswith(path)), "metadata")
 
 
-def _reset(counts: Iterable[CountingStore]) -> None:
+def _reset(counts: Iterable[CountingObjects]) -> None:
     for count in counts:
         count.reset()
 
 
-def _by_key(counts: Iterable[CountingStore]) -> dict[str, list[int]]:
+def _by_key(counts: Iterable[CountingObjects]) -> dict[str, list[int]]:
     return {key: value for count in counts for key, value in count.by_key.items()}
 
 

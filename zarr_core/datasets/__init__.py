@@ -3,6 +3,7 @@
 ``build_dataset`` makes one from YAML; each class says in its ``...Config`` what can be set.
 """
 
+from zarr_core.datasets.batch import Batch, collate
 from zarr_core.datasets.build import build_dataset
 from zarr_core.datasets.config import (
     ZarrAhmedMLDatasetConfig,
@@ -31,6 +32,7 @@ from zarr_core.datasets.pt import (
 
 __all__ = [
     "AhmedMLDataset",
+    "Batch",
     "DrivAerMLDataset",
     "DrivAerNetDataset",
     "EmmiWingDataset",
@@ -49,4 +51,5 @@ __all__ = [
     "ZarrShapeNetCarDataset",
     "ZarrShapeNetCarDatasetConfig",
     "build_dataset",
+    "collate",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import pydantic
 from pydantic import PositiveInt
@@ -31,10 +31,13 @@ class StoreDatasetConfig(pydantic.BaseModel):
             fields; None leaves it out.
         fields: canonical names of the fields to read; None reads all.
         sampling_seed: with the epoch and the sample, decides which points are drawn.
-        read_concurrency: fields of a sample that are read at the same time.
+        engine: what reads: "direct", "zarr" or "tensorstore"; None chooses.
+        read_concurrency: fields of a sample that the engine "zarr" reads at the same time; the others need no threads.
         cache_dir: folder on a fast local disk where what was fetched is kept for all processes of the host; None keeps
             nothing.
         cache_limit: bytes to keep there, as in "200GB".
+        dtype: "float32", or "stored": tensors as they are stored, half as large and not normalised, for
+            ``dataset.normalize(batch)`` after the copy to the device.
         filter_categories: keep only samples whose id, less its last "_" part, is one of these.
         normalizers: by field, "mean_std", "logscale_mean_std", "position" or ``{kind: position, scale: 1000}``, with
             the numbers of the store's ``stats.yaml``.
@@ -51,9 +54,11 @@ class StoreDatasetConfig(pydantic.BaseModel):
     num_geometry_points: PositiveInt | None = None
     fields: Annotated[tuple[str, ...], pydantic.Field(min_length=1)] | None = None
     sampling_seed: int = 0
+    engine: Literal["direct", "zarr", "tensorstore"] | None = None
     read_concurrency: PositiveInt = 1
     cache_dir: str | None = None
     cache_limit: int | str = DEFAULT_LIMIT
+    dtype: Literal["float32", "stored"] = "float32"
     filter_categories: Annotated[tuple[str, ...], pydantic.Field(min_length=1)] | None = None
     normalizers: dict[str, NormalizerConfig] = {}
 

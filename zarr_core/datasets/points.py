@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
-from zarr.abc.store import Store
 
+from zarr_core.datasets.batch import Batch, BatchItem
 from zarr_core.datasets.config import (
     StoreDatasetConfig,
     ZarrAhmedMLDatasetConfig,
@@ -25,10 +24,15 @@ from zarr_core.datasets.config import (
 )
 from zarr_core.datasets.normalizers import Normalizer, make_normalizers
 from zarr_core.datasets.splits import choose_samples
+from zarr_core.engines import FieldRead
 from zarr_core.reader import ZarrChunkReader
 from zarr_core.sources import resolve_kind
 from zarr_core.storage import Storage, redact_url
-from zarr_core.stores import make_store
+
+if TYPE_CHECKING:
+    from zarr.abc.store import Store
+
+    from zarr_core.objects import Objects
 
 GEOMETRY_POSITION = "geometry_position"
 _GEOMETRY_DOMAIN = "surface"
@@ -38,13 +42,14 @@ _GEOMETRY_SOURCE = "surface_position"
 class ZarrPointDataset(Dataset[dict[str, Tensor]]):
     """Samples of any store, as dicts of tensors.
 
-    An item maps canonical field names to CPU float32 tensors, (points, components) or (points,) for scalars, and has
-    ``geometry_position`` (points, 3) if the config asks for it. Which points are drawn depends on the sampling seed,
+    An item maps canonical field names to CPU float32 tensors (of the stored dtype if the config says so), (points,
+    components) or (points,) for scalars, and has ``geometry_position`` (points, 3) if the config asks for it. A
+    DataLoader with ``batch_size`` gets whole batches, read as one. Which points are drawn depends on the sampling seed,
     the epoch and the sample alone: call :meth:`set_epoch` before each epoch, otherwise all epochs see the same points.
 
     Args:
         config: what to read; see the config class.
-        store_factory: as for ``ZarrChunkReader``.
+        store_factory, objects_factory: as for ``ZarrChunkReader``.
 
     Attributes:
         config: as given.
@@ -59,11 +64,19 @@ class ZarrPointDataset(Dataset[dict[str, Tensor]]):
     #: Short name of the kind of dataset, where the class is for one kind.
     description: ClassVar[str | None] = None
 
-    def __init__(self, config: StoreDatasetConfig, *, store_factory: Callable[[str], Store] = make_store) -> None:
+    def __init__(
+        self,
+        config: StoreDatasetConfig,
+        *,
+        store_factory: Callable[[str], Store] | None = None,
+        objects_factory: Callable[[str], Objects] | None = None,
+    ) -> None:
         self.config = config
         self.reader = ZarrChunkReader(
             config.root,
+            engine=config.engine,
             store_factory=store_factory,
+            objects_factory=objects_factory,
             read_concurrency=config.read_concurrency,
             generation=config.generation,
             cache_dir=config.cache_dir,
@@ -96,14 +109,52 @@ class ZarrPointDataset(Dataset[dict[str, Tensor]]):
         return len(self.sample_ids)
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
+        reads = self._reads(index)
+        return {
+            field: self._finished(field, torch.from_numpy(values))
+            for field, values in zip(reads, self.reader.execute(list(reads.values())), strict=True)
+        }
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        """A whole batch, all of its fields in flight together; DataLoader calls this instead of ``__getitem__``.
+
+        Returns:
+            The items, and, where they are of one size, the batch that they are views of: collation takes that.
+        """
+        reads = [self._reads(index) for index in indices]
+        if not reads:
+            return Batch([], None)
+        if any(_unlike(reads[0], other) for other in reads[1:]):
+            values = iter(self.reader.execute([read for item in reads for read in item.values()]))
+            ragged = [
+                BatchItem({field: self._finished(field, torch.from_numpy(next(values))) for field in item})
+                for item in reads
+            ]
+            return Batch(ragged, None)
+        stored = {
+            field: torch.empty((len(reads), *read.shape), dtype=getattr(torch, read.dtype))
+            for field, read in reads[0].items()
+        }
+        arrays = {field: tensor.numpy() for field, tensor in stored.items()}
+        self.reader.execute(
+            [read for item in reads for read in item.values()],
+            [arrays[field][place] for place, item in enumerate(reads) for field in item],
+        )
+        tensors = {field: self._finished(field, tensor) for field, tensor in stored.items()}
+        items = [BatchItem({field: tensor[place] for field, tensor in tensors.items()}) for place in range(len(reads))]
+        return Batch(items, tensors)
+
+    def _reads(self, index: int) -> dict[str, FieldRead]:
+        """What an item is made of, by field."""
         sample_id = self.sample_ids[index]
         seed, epoch = self.config.sampling_seed, self.epoch
-        points = self.reader.read_sample(sample_id, self.config.points_by_domain, self._fields, seed=seed, epoch=epoch)
+        wanted = self.config.points_by_domain
+        reads = self.reader.field_reads(sample_id, wanted, self._fields, seed=seed, epoch=epoch)
         if self.config.num_geometry_points is not None:
-            points[GEOMETRY_POSITION] = self.reader.read_coords(
+            reads[GEOMETRY_POSITION] = self.reader.coords_read(
                 sample_id, _GEOMETRY_DOMAIN, self.config.num_geometry_points, seed=seed, epoch=epoch
             )
-        return {field: self._item(field, values) for field, values in points.items()}
+        return reads
 
     @property
     def fingerprint(self) -> str:
@@ -128,6 +179,14 @@ class ZarrPointDataset(Dataset[dict[str, Tensor]]):
         """
         self._epoch.fill_(epoch)
 
+    def normalize(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Float32 and normalised, what ``dtype="stored"`` has left undone: for after the copy to the device.
+
+        Args:
+            batch: items or batches of this dataset with ``dtype="stored"``, on any device.
+        """
+        return {field: self._normalized(field, values.float()) for field, values in batch.items()}
+
     def denormalize(self, field: str, values: Tensor) -> Tensor:
         """Physical values of a field from normalised ones, such as predictions; unchanged if it has no normalizer.
 
@@ -151,17 +210,26 @@ class ZarrPointDataset(Dataset[dict[str, Tensor]]):
             manifest = replace(manifest, splits=rule.assign(manifest.samples, lambda name: None))
         return manifest.split_ids(split, present_only=False)
 
-    def _item(self, field: str, values: np.ndarray) -> Tensor:
-        tensor = torch.from_numpy(values.astype(np.float32, copy=False))
+    def _finished(self, field: str, stored: Tensor) -> Tensor:
+        """What the config asks for, from stored values (..., points, components)."""
+        values = stored
+        if self.config.dtype == "float32":
+            values = self._normalized(field, stored.float())
+        return values.squeeze(-1) if values.shape[-1] == 1 else values
+
+    def _normalized(self, field: str, values: Tensor) -> Tensor:
         normalizer: Normalizer | None = self._normalizers.get(field)
-        if normalizer is not None:
-            tensor = normalizer.normalize(tensor)
-        return tensor.squeeze(1) if tensor.shape[1] == 1 else tensor
+        return values if normalizer is None else normalizer.normalize(values)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # A plain copy or pickle copies the epoch's value out of shared memory; workers of the copy need their own.
         self.__dict__.update(state)
         self._epoch = _in_shared_memory(self._epoch)
+
+
+def _unlike(one: Mapping[str, FieldRead], other: Mapping[str, FieldRead]) -> bool:
+    """Whether two items cannot lie in one batch tensor."""
+    return [read.shape for read in one.values()] != [read.shape for read in other.values()] or list(one) != list(other)
 
 
 def _in_shared_memory(tensor: Tensor) -> Tensor:

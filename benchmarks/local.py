@@ -1,0 +1,134 @@
+"""A draw of one sample on a local disk, warm: the engines against the same work written by hand.
+
+``python -m benchmarks.local [--codec blosc-lz4]`` writes one synthetic sample of 1 M points and four fields (positions
+float32, the rest float16; chunks of 16,384 points), then draws 16,384 points of it, a new epoch each time, one process,
+one thread, each way in turn. By hand: ``pread`` of the very chunks that the draw touches and decoding them into new
+arrays, nothing else: rows are not put in order. "Checked" verifies the checksums as
+well, as the engines do; the target is held against the work without.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+import torch
+
+from benchmarks import environment
+from zarr_core.convert import convert
+from zarr_core.draw import draw
+from zarr_core.encoding import decode_shard_index, group_arrays
+from zarr_core.objects import MappedObjects
+from zarr_core.reader import ZarrChunkReader
+
+POINTS, DRAWN = 1_000_000, 16_384
+FIELDS = ("volume_position", "volume_pressure", "volume_velocity", "volume_vorticity")
+KIND = "name: local\nsamples: 'run_*'\nfiles:\n" + "".join(f"  {field}: {field}.pt\n" for field in FIELDS)
+TARGETS = {"by hand": ("at most", 1.25), "zarr": ("at least", 10.0), "tensorstore": ("at least", 2.0)}
+
+
+def make_store(folder: Path, codec: str) -> Path:
+    """A store of one sample with smooth-ish values in random order, as shuffled CFD fields are."""
+    sample = folder / "source" / "run_1"
+    sample.mkdir(parents=True)
+    generator = torch.Generator().manual_seed(0)
+    for field in FIELDS:
+        dim = 1 if field.endswith("pressure") else 3
+        torch.save(torch.randn(POINTS, dim, generator=generator) * 10, sample / f"{field}.pt")
+    (folder / "local.yaml").write_text(KIND)
+    convert(str(folder / "local.yaml"), folder / "store", root=folder / "source", codec=codec, chunk_points=DRAWN)
+    return folder / "store"
+
+
+class ByHand:
+    """What no reader can do without: the bytes of the chunks of a draw, and decoding them."""
+
+    def __init__(self, store: Path, checked: bool) -> None:
+        reader = ZarrChunkReader(store)
+        group = store / reader.manifest.samples["run_1"].relpath
+        self.checked = checked
+        self.fields = []
+        for name, layout in group_arrays(json.loads((group / "zarr.json").read_bytes())).items():
+            path = group / name / layout.shard_key(0)
+            index = decode_shard_index(layout, path.read_bytes()[-layout.index_bytes :])
+            handle = os.open(path, os.O_RDONLY)
+            self.fields.append((handle, index.tolist(), layout, layout.codec._compressor))
+
+    def __call__(self, epoch: int) -> list[np.ndarray]:
+        """Read one draw into new arrays."""
+        results = []
+        chunks = draw(POINTS, DRAWN, DRAWN, epoch=epoch, sample_id="run_1", stream="volume").chunks
+        for handle, index, layout, compressor in self.fields:
+            out = np.empty((len(chunks) * DRAWN, layout.dim), layout.dtype)
+            results.append(out)
+            first, last = index[chunks[0]], index[chunks[-1]]
+            data = os.pread(handle, last[0] + last[1] - first[0], first[0])
+            for place, chunk in enumerate(chunks):
+                start = index[chunk][0] - first[0]
+                body = data[start : start + index[chunk][1] - 4]
+                if self.checked and google_crc32c.value(body).to_bytes(4, "little") != data[start + len(body) :][:4]:
+                    raise ValueError("checksum")
+                compressor.decode(body, out[place * DRAWN : (place + 1) * DRAWN])
+        return results
+
+
+def measure(ways: dict[str, Callable[[int], object]], rounds: int) -> dict[str, float]:
+    """Median milliseconds of each way, in turn, so that a slow minute of the machine hits all.
+
+    A turn is ten draws, of which the first two are not counted: they find the caches as another way left them.
+    """
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(rounds // 8):
+        for name, way in ways.items():
+            for epoch in range(10 * turn, 10 * turn + 10):
+                started = time.perf_counter()
+                way(epoch)
+                if epoch % 10 >= 2:
+                    taken[name].append(1000 * (time.perf_counter() - started))
+    return {name: statistics.median(values) for name, values in taken.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--codec", default="blosc-lz4")
+    parser.add_argument("--rounds", type=int, default=400)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        store = make_store(Path(folder), arguments.codec)
+        ways: dict[str, Callable[[int], object]] = {
+            "by hand": ByHand(store, checked=False),
+            "by hand, checked": ByHand(store, checked=True),
+        }
+        for engine in ("direct", "zarr", "tensorstore"):
+            reader = ZarrChunkReader(store, engine=engine)
+            ways[engine] = lambda epoch, reader=reader: reader.read_sample("run_1", {"volume": DRAWN}, epoch=epoch)
+        mapped = ZarrChunkReader(store, objects_factory=MappedObjects)
+        ways["direct, mapped"] = lambda epoch: mapped.read_sample("run_1", {"volume": DRAWN}, epoch=epoch)
+        times = measure(ways, arguments.rounds)
+    direct = times["direct"]
+    print(environment.describe())
+    print(f"{POINTS} points, {len(FIELDS)} fields, {DRAWN} drawn, {arguments.codec}, median of {arguments.rounds}\n")
+    print("| way | ms a sample | direct engine | target |\n|---|---|---|---|")
+    for name, taken in times.items():
+        if name == "direct":
+            compared = "1"
+        elif name == "direct, mapped":
+            compared = f"{taken / times['by hand']:.2f}x by hand"
+        elif name.startswith("by hand"):
+            compared = f"{direct / taken:.2f}x its time"
+        else:
+            compared = f"{taken / direct:.1f}x faster"
+        target = "{} {:g}x".format(*TARGETS[name]) if name in TARGETS else ""
+        print(f"| {name} | {taken:.3f} | {compared} | {target} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Ways to carry out reads, behind one reader and with equal results: ``ENGINES`` says which there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from zarr_core.draw import Draw
+from zarr_core.errors import CorruptChunkError, ManifestError
+from zarr_core.manifest import SampleEntry
+
+ENGINES = ("direct", "zarr", "tensorstore")
+
+
+class FieldRead(NamedTuple):
+    """One field of one sample, and the points of it that are wanted.
+
+    Attributes:
+        url, sample_id, field: what it is, for messages.
+        entry: the sample as the manifest knows it.
+        array_name: the array below the sample's group.
+        dim: components per point.
+        dtype: stored dtype, as the manifest says.
+        domain: domain of the field.
+        drawn: the points.
+    """
+
+    url: str
+    sample_id: str
+    field: str
+    entry: SampleEntry
+    array_name: str
+    dim: int
+    dtype: str
+    domain: str
+    drawn: Draw
+
+    @property
+    def where(self) -> str:
+        """Store, sample and field, for messages."""
+        return f"{self.url}, {self.sample_id}, {self.field}"
+
+    @property
+    def path(self) -> str:
+        """The array below the store's root."""
+        return f"{self.entry.relpath}/{self.array_name}"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of the result."""
+        return self.drawn.num_points, self.dim
+
+    def check_shape(self, shape: tuple[int, ...]) -> None:
+        """Raise ManifestError unless the stored array has the shape that the manifest gives it."""
+        expected = (self.entry.domains[self.domain].n_points, self.dim)
+        if shape != expected:
+            raise ManifestError(f"{self.where}: the manifest says {expected}, the array is {shape}")
+
+    def missing_array(self) -> ManifestError:
+        """What to raise where the group does not hold the array."""
+        return ManifestError(f"{self.where}: the manifest names this field but the sample's group does not hold it")
+
+    def points(self) -> str:
+        """The span of points, for messages."""
+        start, stop = self.drawn.span
+        return f"points {start} to {stop}"
+
+
+class Engine(Protocol):
+    """Reads fields. Safe to fork, to pickle and to share between threads."""
+
+    def read(self, reads: Sequence[FieldRead], out: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
+        """The points of each field, (points, dim).
+
+        Args:
+            reads: what to read, of any samples.
+            out: where the results go: C-contiguous, of the right shape; new arrays of the stored dtype by default.
+
+        Raises:
+            ManifestError: a group or array that the manifest names is not there, or is another.
+            CorruptChunkError: stored bytes are missing or damaged.
+            StoreError: the store cannot be reached.
+        """
+        ...
+
+    def attributes(self, where: str, entry: SampleEntry) -> dict[str, Any]:
+        """Attributes of a sample's group."""
+        ...
+
+
+def missing_group(where: str, entry: SampleEntry) -> ManifestError:
+    """What to raise where a sample's group is not there."""
+    return ManifestError(f"{where}: the manifest names the group {entry.relpath}, which is not there")
+
+
+def damaged_group(where: str, entry: SampleEntry, error: Exception) -> CorruptChunkError:
+    """What to raise where a sample's metadata is not what it should be."""
+    reason = f"{entry.relpath}/zarr.json cannot be read: {type(error).__name__}: {error}"
+    return CorruptChunkError(f"{where}: {reason}; convert the sample again")
