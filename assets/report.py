@@ -43,15 +43,15 @@ def report_asset(dataset: DeclaredDataset) -> dg.AssetsDefinition:
 def _metadata(folder: Path, report: dict[str, Any]) -> dict[str, Any]:
     from zarr_core.benchmark import headline_markdown
 
-    bytes_read = {way: float(report["reads"]["total"][way]["bytes"]) for way in _WAYS}
+    bytes_read = {way: round(report["reads"]["total"][way]["bytes"]) for way in _WAYS}
     lengths = [(f"{name}: {bytes_read[way] / 1e6:.2f} MB", bytes_read[way]) for way, name in _WAYS.items()]
-    numbers = {f"samples_per_second/{way}": float(report["throughput"][way]["samples_per_s"]) for way in _WAYS}
+    speeds = {way: round(float(report["throughput"][way]["samples_per_s"]), 1) for way in _WAYS}
     return {
         "summary": dg.MetadataValue.md(headline_markdown(report)),
         "bytes_per_sample": dg.MetadataValue.md(bars(lengths, "bytes read for one training sample")),
         "report": dg.MetadataValue.path(folder / "report.html"),
         "generation": report["store"]["generation"],
-        "share_of_bytes_read": bytes_read["drawn"] / bytes_read["pt"],
+        "share_of_bytes_read": round(bytes_read["drawn"] / bytes_read["pt"], 4),
         **{f"bytes_per_sample/{way}": number for way, number in bytes_read.items()},
-        **numbers,
+        **{f"samples_per_second/{way}": number for way, number in speeds.items()},
     }

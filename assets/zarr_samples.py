@@ -12,7 +12,7 @@ from dagster import DagsterInstance
 
 from assets.conditions import convert_when_needed
 from assets.pictures import silhouette
-from assets.tables import table
+from assets.tables import short, table
 from resources.dataset import DeclaredDataset
 from resources.pools import ConversionPool
 from resources.source_watch import DATA_VERSION
@@ -182,7 +182,7 @@ def _numbers(outcome: SampleOutcome, entry: SampleEntry, recorded: dict[str, Any
         "bytes_in": sum(sizes.values()),
         "bytes_out": entry.bytes,
         "stored_share": round(entry.bytes / sum(sizes.values()), 4),
-        **{f"parameters/{name}": value for name, value in recorded["parameters"].items()},
+        **{f"parameters/{name}": short(value) for name, value in recorded["parameters"].items()},
     }
     if outcome.status == "converted":
         numbers["seconds"] = round(outcome.seconds, 3)
@@ -192,5 +192,5 @@ def _numbers(outcome: SampleOutcome, entry: SampleEntry, recorded: dict[str, Any
         stored = recorded["stored_bytes"][field]
         rows.append({"field": field, "min": low, "mean": mean, "max": high, "source": sizes[field], "stored": stored})
         if len(moments["mean"]) == 1:
-            numbers |= {f"values/{field} mean": mean, f"values/{field} min": low, f"values/{field} max": high}
+            numbers |= {f"values/{field} mean": short(mean), f"values/{field} min": low, f"values/{field} max": high}
     return {**numbers, "fields": table(rows)}

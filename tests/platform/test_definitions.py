@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -120,6 +121,18 @@ def test_a_dataset_is_one_yaml_file(project: Project) -> None:
     )
     result = project.run("-W", "ignore", "-c", code)
     assert result.stdout.strip() == "True", result.stderr
+
+
+def test_the_dataset_of_the_documentation_loads(project: Project) -> None:
+    (block,) = re.findall(r"```yaml\n(.*?)```", (PROJECT / "docs" / "ui.md").read_text(), re.DOTALL)
+    project.declare("wings").write_text(block)
+    code = (
+        "from definitions import defs\n"
+        "spec = {s.key.to_user_string(): s for s in defs().resolve_all_asset_specs()}['wings/benchmark_report']\n"
+        "print(spec.metadata['report'])\n"
+    )
+    result = project.run("-W", "ignore", "-c", code)
+    assert result.stdout.strip() == str(project.folder / "reports" / "wings"), result.stderr
 
 
 def test_dagster_validates_the_code_location(project: Project) -> None:
