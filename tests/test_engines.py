@@ -367,6 +367,9 @@ class Disturbed:
     def __init__(self, objects: Objects, times: int) -> None:
         self.objects, self.times = objects, times
 
+    def discard(self, requests: Sequence[Request]) -> None:
+        """Nothing is kept."""
+
     def fetch(self, requests: Sequence[Request]) -> Iterator[np.ndarray | Exception]:
         for request, data in zip(requests, self.objects.fetch(requests), strict=True):
             assert not isinstance(data, Exception)
@@ -394,6 +397,9 @@ class Failing:
 
     def __init__(self, objects: Objects) -> None:
         self.objects = objects
+
+    def discard(self, requests: Sequence[Request]) -> None:
+        """Nothing is kept."""
 
     def fetch(self, requests: Sequence[Request]) -> Iterator[np.ndarray | Exception]:
         for request, data in zip(requests, self.objects.fetch(requests), strict=True):
