@@ -6,6 +6,7 @@ shows these very runs. Running it again converts what changed.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import textwrap
@@ -20,7 +21,7 @@ DATASET = "ahmed_rans"
 
 READ_A_BATCH = """\
 import torch; from zarr_core import build_dataset
-data = build_dataset({{"kind": "ahmedml", "root": "{store}", "split": "train", **{points}}})
+data = build_dataset({{"kind": "ahmedml", "root": "{store}", "split": "train", {points}}})
 batch = next(iter(torch.utils.data.DataLoader(data, batch_size=4)))"""
 POINTS = {"num_surface_points": 2048, "num_volume_points": 4096}
 
@@ -83,7 +84,7 @@ def summary(instance: dg.DagsterInstance) -> str:
     manifest, statistics = recorded(instance, "manifest"), recorded(instance, "statistics")
     report = recorded(instance, "benchmark_report")
     store = shown(str(manifest["store"]))
-    code = READ_A_BATCH.format(store=store, points=POINTS)
+    code = READ_A_BATCH.format(store=store, points=json.dumps(POINTS)[1:-1])
     names: dict[str, dict[str, object]] = {}
     with warnings.catch_warnings():
         # Six of AhmedML's 500 runs are bundled; that the others are absent is no news here.

@@ -31,7 +31,7 @@ class DeclaredDataset:
         look_every_seconds: pause between two looks at the source.
         refresh_schedule: cron line on which manifest, statistics and report are made afresh.
         retry_schedule: cron line on which failed samples are tried again although their source did not change.
-        checked_samples: how many samples the checks and the report compare with their source, row by row.
+        checked_samples: how many samples the checks compare with their source, row by row.
     """
 
     name: str

@@ -123,6 +123,19 @@ def test_a_dataset_is_one_yaml_file(project: Project) -> None:
     assert result.stdout.strip() == "True", result.stderr
 
 
+def test_a_kind_of_ones_own_lies_beside_the_declaration(project: Project) -> None:
+    lines = [line.replace("emmi_wing", "sinks.yaml") for line in WINGS]
+    path = project.declare("wings", *lines, "  report: reports/wings")
+    path.with_name("sinks.yaml").write_text("name: sinks\nsamples: case_*\nfiles: {surface_position: xyz.pt}\n")
+    code = (
+        "from definitions import defs\n"
+        "specs = {s.key.to_user_string(): s for s in defs().resolve_all_asset_specs()}\n"
+        "print([r.data for r in specs['wings/source_samples'].metadata['files'].records])\n"
+    )
+    result = project.run("-W", "ignore", "-c", code)
+    assert "'file': 'xyz.pt'" in result.stdout, result.stderr
+
+
 def test_the_dataset_of_the_documentation_loads(project: Project) -> None:
     (block,) = re.findall(r"```yaml\n(.*?)```", (PROJECT / "docs" / "ui.md").read_text(), re.DOTALL)
     project.declare("wings").write_text(block)
