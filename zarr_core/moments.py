@@ -162,4 +162,4 @@ def _weighted(values: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
     with np.errstate(invalid="ignore"):  # infinities: the extremes tell
         mean = np.einsum("i,i->", values, weights) / weights.sum()
         deviations = values - mean
-        return mean, np.einsum("i,i,i->", deviations, deviations, weights)
+        return mean, np.einsum("i,i->", np.square(deviations, out=deviations), weights)

@@ -288,13 +288,17 @@ def _gather_blocks(values: torch.Tensor, rows: np.ndarray, layout: ArrayLayout) 
     slab = max(_SLAB_BYTES // (layout.dim * values.element_size()), 1)
     block = min(max(_BLOCK_POINTS // layout.chunk_points, 1) * layout.chunk_points, len(rows))
     slab = max(slab // block, 1) * block
-    stored = torch.empty((block, layout.dim), dtype=getattr(torch, layout.dtype))
+    dtype = getattr(torch, layout.dtype)
+    stored = torch.empty((block, layout.dim), dtype=dtype)
     for start in range(0, len(rows), slab):
         gathered = values.index_select(0, torch.from_numpy(rows[start : start + slab]))
         for first in range(0, len(gathered), block):
             source = gathered[first : first + block]
+            if source.dtype is dtype:
+                yield source.numpy()
+                continue
             points = stored[: len(source)].numpy()
-            if values.dtype is torch.float64:
+            if source.dtype is torch.float64:
                 # Torch would round float64 to float16 by way of float32, twice, and so not always to the nearest.
                 with np.errstate(over="ignore"):
                     np.copyto(points, source.numpy(), casting="same_kind")
