@@ -17,6 +17,7 @@ from zarr_core.names import check_sample_id, field_name
 from zarr_core.selection import open_source, select_samples
 from zarr_core.sources import SampleTree, SourceDescription, resolve_kind
 from zarr_core.sources.description import shipped_kinds
+from zarr_core.sources.recorded import RecordedSource
 from zarr_core.sources.tensors import RemoteFile, load_pt
 
 OWN = """
@@ -330,6 +331,15 @@ def test_folders_that_cannot_be_ids_are_left_out_with_a_warning(tmp_path: Path) 
     source = write_source(tmp_path, ("run_1", "run_with space"))
     with pytest.warns(UserWarning, match="run_with space"):
         assert list(SampleTree("ahmedml", source).discover()) == ["run_1"]
+
+
+@pytest.mark.parametrize("folder", ["../elsewhere", "/etc", "a/../../elsewhere", ""])
+def test_a_recorded_folder_cannot_lead_out_of_the_source(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "source" / "run_1").mkdir(parents=True)
+    recorded = RecordedSource(str(tmp_path / "source"))
+    assert recorded.folder("run_1", {"folder": folder}) == str(tmp_path / "source" / "run_1")
+    assert recorded.folder("run_2", {"folder": folder}) is None
 
 
 def test_linked_samples_are_samples(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from fsspec.core import url_to_fs
 
+from zarr_core.errors import SourceError
+from zarr_core.names import check_relative_path
 from zarr_core.sources.sample import FileInfo
 from zarr_core.sources.tree import file_info
 from zarr_core.storage import redact_url
@@ -42,8 +44,11 @@ class RecordedSource:
         filesystem, location = url_to_fs(self.root)
         filesystem.invalidate_cache()
         for folder in dict.fromkeys((recorded.get("folder", ""), sample_id)):
-            path = f"{location.rstrip('/')}/{folder}"
-            if folder and not folder.startswith("/") and filesystem.isdir(path):
+            try:
+                path = f"{location.rstrip('/')}/{check_relative_path(folder)}"
+            except SourceError:  # a store is data: what it names must not lead out of the source
+                continue
+            if filesystem.isdir(path):
                 return path
         return None
 
