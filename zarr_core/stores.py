@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable
 from typing import Any
 
 from zarr.abc.store import ByteRequest, Store
@@ -13,8 +12,6 @@ from zarr.storage import FsspecStore, LocalStore, ObjectStore, WrapperStore
 
 from zarr_core.objects import open_obstore
 from zarr_core.storage import Storage, is_local
-
-StoreFactory = Callable[[str], Store]
 
 
 def make_store(root: str | os.PathLike[str]) -> Store:
