@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zarr_core.errors import ManifestError, StoreError, UnknownFieldError
+from zarr_core.generations import commit, generation_name
 from zarr_core.manifest import (
+    HEAD,
     ArrayColumn,
     DomainGrid,
     DomainLayout,
     Quarantine,
     SampleEntry,
     StoreManifest,
-    commit,
-    generation_name,
     load_manifest,
 )
 from zarr_core.storage import Storage
@@ -69,7 +69,7 @@ def test_splits_leave_out_what_is_blacklisted_or_absent() -> None:
 def test_generations_are_numbered_and_kept(any_root: str) -> None:
     storage = Storage(any_root)
     for number, sample_id in enumerate("abc", start=1):
-        assert commit(storage, add(sample_id)).generation == number
+        assert commit(storage, HEAD, add(sample_id)).generation == number
     assert list(load_manifest(any_root).samples) == ["a", "b", "c"]
     assert list(load_manifest(any_root, generation=2).samples) == ["a", "b"]
     assert list(load_manifest(any_root, generation=1).samples) == ["a"]
@@ -79,15 +79,15 @@ def test_generations_are_numbered_and_kept(any_root: str) -> None:
 
 def test_nothing_changed_is_nothing_committed(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
-    commit(storage, add("a"))
+    commit(storage, HEAD, add("a"))
     before = storage.list()
-    assert commit(storage, lambda current: current).generation == 1
+    assert commit(storage, HEAD, lambda current: current).generation == 1
     assert storage.list() == before
 
 
 def _commit_many(root: str, prefix: str, count: int) -> None:
     for number in range(count):
-        commit(Storage(root), add(f"{prefix}{number}"))
+        commit(Storage(root), HEAD, add(f"{prefix}{number}"))
 
 
 def test_no_update_is_lost_between_processes(tmp_path: Path) -> None:
@@ -107,10 +107,10 @@ def test_no_update_is_lost_between_processes(tmp_path: Path) -> None:
 
 def test_a_committer_that_died_before_archiving_loses_no_generation(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
-    commit(storage, add("a"))
+    commit(storage, HEAD, add("a"))
     Path(tmp_path, generation_name(1)).unlink()  # as if it had been killed right after the swap
     assert list(load_manifest(tmp_path, generation=1).samples) == ["a"]
-    commit(storage, add("b"))
+    commit(storage, HEAD, add("b"))
     assert list(load_manifest(tmp_path, generation=1).samples) == ["a"]
 
 
@@ -131,7 +131,7 @@ def test_a_published_store_keeps_its_splits_in_files(tmp_path: Path) -> None:
     (tmp_path / "blacklist.txt").write_text("/x/b.vtk\n")
     read = load_manifest(tmp_path)
     assert (read.generation, read.splits, read.excluded) == (0, {"train": ["a", "b"]}, {"b"})
-    assert commit(Storage(tmp_path), add("c")).generation == 1
+    assert commit(Storage(tmp_path), HEAD, add("c")).generation == 1
     assert list(load_manifest(tmp_path, generation=0).samples) == ["a"]
 
 

@@ -1,4 +1,4 @@
-"""What a store holds: ``manifest.json``, its generations, and the one way to change it.
+"""What a store of points holds: ``manifest.json``.
 
 The manifest is small and data only: per sample the grid of its chunks and what it was made from. What is known per
 field (moments, byte counts, source files) lies in the sample group's own attributes. The keys of the published format
@@ -8,25 +8,19 @@ field (moments, byte counts, source files) lies in the sample group's own attrib
 from __future__ import annotations
 
 import json
-import logging
 import os
-import random
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zarr_core.encoding import COORDS_DTYPE
-from zarr_core.errors import CommitConflict, ManifestError, SourceError, StoreError, UnknownFieldError
+from zarr_core.errors import ManifestError, SourceError, UnknownFieldError
+from zarr_core.generations import Head, load
 from zarr_core.names import check_relative_path, check_sample_id
 from zarr_core.storage import Storage
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
-
-_COMMIT_ATTEMPTS = 20
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +82,7 @@ class DomainLayout:
 
 @dataclass(frozen=True)
 class StoreManifest:
-    """One committed state of a store. Never changed: :func:`commit` makes the next one from it.
+    """One committed state of a store. Never changed: :func:`zarr_core.generations.commit` makes the next one from it.
 
     Attributes:
         dataset_name, shuffle_seed, coords_dtype, values_dtype, compressor: how the samples were written.
@@ -252,9 +246,8 @@ def _entry(sample_id: str, entry: Mapping[str, Any]) -> SampleEntry:
     return SampleEntry(relpath, grids, entry.get("fingerprint", ""), entry.get("settings", ""), entry.get("bytes", 0))
 
 
-def generation_name(generation: int) -> str:
-    """Object that keeps a committed manifest for ever."""
-    return f"generations/{generation:08d}.json"
+#: Where a store of points keeps its state.
+HEAD = Head(MANIFEST, StoreManifest.from_json)
 
 
 def load_manifest(store: Storage | str | os.PathLike[str], generation: int | None = None) -> StoreManifest:
@@ -267,19 +260,7 @@ def load_manifest(store: Storage | str | os.PathLike[str], generation: int | Non
         ManifestError: the manifest cannot be read.
     """
     storage = store if isinstance(store, Storage) else Storage(store)
-    try:
-        data = storage.read(MANIFEST)
-    except FileNotFoundError as error:
-        raise StoreError(f"{storage.url} holds no {MANIFEST}; is it the root of a converted store?") from error
-    manifest = StoreManifest.from_json(data, f"{storage.url}/{MANIFEST}")
-    if generation is not None and manifest.generation != generation:
-        name = generation_name(generation)
-        try:
-            manifest = StoreManifest.from_json(storage.read(name), f"{storage.url}/{name}")
-        except FileNotFoundError as error:
-            raise StoreError(
-                f"{storage.url} has no generation {generation}; the current one is {manifest.generation}"
-            ) from error
+    manifest = load(storage, HEAD, generation)
     return manifest if manifest.generation else _with_split_files(manifest, storage)
 
 
@@ -298,48 +279,3 @@ def _with_split_files(manifest: StoreManifest, storage: Storage) -> StoreManifes
         splits=dict(manifest.splits) | {split: ids for split, ids in splits.items() if ids is not None},
         excluded=manifest.excluded | {line.rsplit("/", 1)[-1].removesuffix(".vtk") for line in blacklisted},
     )
-
-
-def commit(storage: Storage, change: Callable[[StoreManifest | None], StoreManifest]) -> StoreManifest:
-    """Make the next generation of a store, whoever else is committing.
-
-    Args:
-        storage: the store.
-        change: the next state from the current one (None: there is no store yet). It runs again on the newer state when
-            another commit came first, so it must only add what it knows. Returning what it was given commits nothing.
-
-    Returns:
-        The manifest as committed, or the current one where nothing changed.
-
-    Raises:
-        CommitConflict: others kept committing first.
-        StoreError: the location cannot compare and swap.
-    """
-    for attempt in range(_COMMIT_ATTEMPTS):
-        current, data, version = _current(storage)
-        changed = change(current)
-        if changed is current:
-            return changed
-        committed = replace(changed, generation=(current.generation if current else 0) + 1)
-        # The state about to be replaced is kept first: should its own committer have died before it did so, it is
-        # still in manifest.json now and would be lost a moment later.
-        if current is not None:
-            storage.create(generation_name(current.generation), data)
-        storage.sync()
-        try:
-            storage.replace(MANIFEST, committed.to_json(), version)
-        except CommitConflict:
-            logger.info("%s: another commit came first, trying again on top of it", storage.url)
-            time.sleep(random.uniform(0, 0.05 * 2 ** min(attempt, 6)))
-            continue
-        storage.create(generation_name(committed.generation), committed.to_json())
-        return committed
-    raise CommitConflict(f"{storage.url}: {_COMMIT_ATTEMPTS} commits in a row lost the race against other writers")
-
-
-def _current(storage: Storage) -> tuple[StoreManifest | None, bytes, str | None]:
-    try:
-        data, version = storage.read_versioned(MANIFEST)
-    except FileNotFoundError:
-        return None, b"", None
-    return StoreManifest.from_json(data, f"{storage.url}/{MANIFEST}"), data, version

@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from zarr_core.manifest import ArrayColumn, DomainLayout, Quarantine, SampleEntry, StoreManifest, commit, load_manifest
+from zarr_core.generations import commit
+from zarr_core.manifest import HEAD, ArrayColumn, DomainLayout, Quarantine, SampleEntry, StoreManifest, load_manifest
 from zarr_core.selection import DatasetKind, Selection, open_source, select_samples
 from zarr_core.storage import Storage
 from zarr_core.writer import ConversionSettings, WrittenSample, ZarrStoreWriter
@@ -116,7 +117,7 @@ def commit_results(
         changed = _with_results(_without(changed, retired), results)
         return current if current == changed else changed
 
-    manifest = commit(storage, change)
+    manifest = commit(storage, HEAD, change)
     known = before.samples if before else {}
     return PublishReport(
         manifest,

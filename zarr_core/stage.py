@@ -29,7 +29,8 @@ from tqdm import tqdm
 from zarr_core.command import exit_status
 from zarr_core.encoding import ArrayLayout, check_chunk, decode_shard_index, group_arrays
 from zarr_core.errors import CorruptChunkError, StoreError, UnknownFieldError, ZarrCoreError
-from zarr_core.manifest import MANIFEST, DomainLayout, SampleEntry, StoreManifest, commit, load_manifest
+from zarr_core.generations import commit
+from zarr_core.manifest import HEAD, MANIFEST, DomainLayout, SampleEntry, StoreManifest, load_manifest
 from zarr_core.parallel import map_in_processes
 from zarr_core.sizes import format_size
 from zarr_core.storage import Storage, is_local
@@ -282,7 +283,7 @@ class _Copy:
             )
             return current if current == changed else changed
 
-        return commit(self.task.target, change)
+        return commit(self.task.target, HEAD, change)
 
     def _unchanged(self, current: StoreManifest) -> dict[str, SampleEntry]:
         """Samples of the copy that the source has as they are."""

@@ -22,15 +22,8 @@ from zarr_core.chunks import read_chunks
 from zarr_core.command import exit_status
 from zarr_core.encoding import ArrayLayout
 from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
-from zarr_core.manifest import (
-    MANIFEST,
-    ArrayColumn,
-    DomainGrid,
-    SampleEntry,
-    StoreManifest,
-    generation_name,
-    load_manifest,
-)
+from zarr_core.generations import generation_name
+from zarr_core.manifest import MANIFEST, ArrayColumn, DomainGrid, SampleEntry, StoreManifest, load_manifest
 from zarr_core.moments import FieldMoments
 from zarr_core.parallel import map_in_processes
 from zarr_core.shuffle import shuffle_permutation
