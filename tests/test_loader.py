@@ -488,42 +488,97 @@ def test_a_state_counts_what_the_trainer_has_and_goes_on_in_any_world(
                     got.append(seen(batch))
                     places.append(sampler.position)
                 parts[epoch - 1].append(got)
-                assert places == list(range(done + 1 if epoch == 1 else 1, 4))
+                if kind is ResumableLoader:
+                    assert places == list(range(done + 1 if epoch == 1 else 1, 4))
         assert [together(shares) for shares in parts] == [planned[1][done:], planned[2]]
+
+
+def numbers_loader(kind: Any, sampler: EpochBatchSampler, workers: int, persistent: bool = False) -> Any:
+    return kind(
+        NUMBERS,
+        batch_sampler=sampler,
+        num_workers=workers,
+        persistent_workers=persistent and workers > 0,
+        multiprocessing_context="fork" if workers else None,
+    )
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("kind", [DataLoader, StatefulDataLoader])
-def test_the_samplers_own_state_is_the_trainers_under_any_loader(kind: Any, workers: int, persistent: bool) -> None:
-    def loader(sampler: EpochBatchSampler) -> Any:
-        persist = persistent and workers > 0
-        method = "fork" if workers else None
-        return kind(
-            NUMBERS,
-            batch_sampler=sampler,
-            num_workers=workers,
-            persistent_workers=persist,
-            multiprocessing_context=method,
-        )
-
+def test_loader_and_sampler_count_what_was_handed_out(workers: int, persistent: bool) -> None:
     sampler = EpochBatchSampler(26, 2, seed=3)
-    first = loader(sampler)
+    first = numbers_loader(ResumableLoader, sampler, workers, persistent)
     whole = list(EpochBatchSampler(26, 2, seed=3))
     for done in (4, 2):  # left in the middle, and started again
-        for step, (batch,) in enumerate(first):
-            assert sampler.position == step + 1
-            assert batch.tolist() == whole[step]
-            if step + 1 == done:
+        for step, (batch,) in enumerate(first, 1):
+            assert sampler.position == first.state_dict()["position"] == step
+            assert batch.tolist() == whole[step - 1]
+            if step == done:
                 state = sampler.state_dict()
                 break
         assert pickle.loads(pickle.dumps(sampler)).state_dict() == sampler.state_dict() == state  # and afterwards
     resumed = EpochBatchSampler(26, 2)
     resumed.load_state_dict(state)
-    for step, (batch,) in enumerate(loader(resumed), 2):
-        assert resumed.position == step + 1
-        assert batch.tolist() == whole[step]
+    second = numbers_loader(ResumableLoader, resumed, workers, persistent)
+    for step, (batch,) in enumerate(second, 3):
+        assert resumed.position == step
+        assert batch.tolist() == whole[step - 1]
     assert resumed.position == 13
+    assert [batch.tolist() for (batch,) in second] == whole  # nobody said set_epoch
+    abandoned = iter(second)
+    next(abandoned)
+    resumed.set_epoch(1)
+    del abandoned
+    assert (resumed.epoch, resumed.position) == (1, 0)
+
+
+def test_under_a_plain_loader_a_sampler_counts_what_the_workers_took() -> None:
+    whole = list(EpochBatchSampler(26, 2, seed=3))
+    for workers, ahead in ((0, 0), (2, 4)):
+        sampler = EpochBatchSampler(26, 2, seed=3)
+        for step, (batch,) in enumerate(numbers_loader(DataLoader, sampler, workers), 1):
+            assert batch.tolist() == whole[step - 1]
+            assert sampler.position == min(step + ahead, 13)
+            if step == 5:
+                break
+        state = sampler.state_dict()
+        resumed = EpochBatchSampler(26, 2)
+        resumed.load_state_dict(state)
+        left = [batch.tolist() for (batch,) in numbers_loader(DataLoader, resumed, workers)]
+        assert left == whole[5 + ahead :]
+
+
+class Unlucky(TensorDataset):
+    """Fails at one index, and notes what a state that is saved during a fetch counts."""
+
+    def __init__(self, fails_at: int) -> None:
+        super().__init__(torch.arange(26))
+        self.fails_at = fails_at
+        self.sampler: EpochBatchSampler | None = None
+        self.positions: list[int] = []
+
+    def __getitem__(self, index: Any) -> Any:
+        if self.sampler is not None:
+            self.positions.append(self.sampler.position)
+        if index == self.fails_at:
+            raise OSError("unlucky")
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch_that_fails_or_is_being_fetched_does_not_count(workers: int) -> None:
+    """As a handler of SIGTERM, or one of exceptions, sees it."""
+    sampler = EpochBatchSampler(26, 2, shuffle=False)
+    dataset = Unlucky(fails_at=10)
+    dataset.sampler = sampler if workers == 0 else None
+    method = "fork" if workers else None
+    loader = ResumableLoader(dataset, sampler, num_workers=workers, multiprocessing_context=method)
+    with pytest.raises(OSError, match="unlucky"):
+        for _ in loader:
+            pass
+    assert loader.state_dict()["position"] == 5
+    if workers == 0:
+        assert dataset.positions == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5]
 
 
 def test_a_resumable_loader_is_strict_about_its_sampler() -> None:

@@ -6,14 +6,11 @@ of each. So the place in an epoch is one number, the same on all ranks, and anot
 
 from __future__ import annotations
 
-import sys
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from torch.utils.data import Sampler
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from zarr_core.errors import ZarrCoreError
 from zarr_core.loader.permutation import Permutation
@@ -37,8 +34,9 @@ class EpochBatchSampler(Sampler[list[int]]):
 
     Training wants equal parts, so there ``batch_size`` must be a multiple of the number of ranks.
 
-    The state counts the batches that the trainer has, whatever a DataLoader's workers have fetched ahead. Iterated by
-    anything else, it counts the batches that were taken from the sampler.
+    The state counts the batches that were taken from the sampler. The workers of a plain DataLoader take some ahead of
+    the trainer; ``ResumableLoader`` counts what the trainer has, and so does torchdata's ``StatefulDataLoader`` in a
+    state of its own.
 
     Args:
         dataset_size: number of samples.
@@ -54,7 +52,7 @@ class EpochBatchSampler(Sampler[list[int]]):
 
     Attributes:
         epoch: the current one.
-        position: global batches of it that the trainer has.
+        position: global batches of it that were taken; under ``ResumableLoader``, that the trainer has.
 
     Raises:
         ZarrCoreError: the numbers leave no batch, or contradict each other.
@@ -90,8 +88,7 @@ class EpochBatchSampler(Sampler[list[int]]):
         self.epoch = 0
         self._on_epoch = on_epoch
         self._replica = replica
-        self._position = 0
-        self._iterator: BatchIterator | None = None  # what is being iterated, and knows the position
+        self.position = 0
         self._resumes = False  # the next iteration goes on at the position instead of starting the epoch
 
     @classmethod
@@ -112,28 +109,13 @@ class EpochBatchSampler(Sampler[list[int]]):
         whole, rest = divmod(self.dataset_size, self.batch_size)
         return whole if self.drop_last or not rest else whole + 1
 
-    @property
-    def position(self) -> int:
-        """Global batches of the epoch that the trainer has."""
-        return self._position if self._iterator is None else self._iterator.received
-
-    @position.setter
-    def position(self, position: int) -> None:
-        self._position, self._iterator = position, None
-
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of an epoch; in the current one, stay at the place that a loaded state has set."""
         if epoch != self.epoch:
             self.epoch, self.position, self._resumes = epoch, 0, False
 
     def __iter__(self) -> BatchIterator:
-        # Only a DataLoader's iterator knows how many of the batches that it took have reached the trainer. It is the
-        # one that calls this.
-        caller = sys._getframe(1).f_locals.get("self")
-        return BatchIterator(self, caller if isinstance(caller, _BaseDataLoaderIter) else None)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_position": self.position, "_iterator": None}
+        return BatchIterator(self)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the run is: a few numbers, the same on all ranks."""
@@ -193,13 +175,11 @@ class EpochBatchSampler(Sampler[list[int]]):
         """Batch at which the next iteration starts."""
         return self.position if self._resumes else 0
 
-    def begin(self, iterator: BatchIterator | None = None) -> int:
-        """Start an iteration: tell the dataset its epoch, and say at which batch."""
+    def begin(self) -> None:
+        """Start an iteration: tell the dataset its epoch."""
         self.position, self._resumes = self.start, False
-        self._iterator = iterator
         if self._on_epoch is not None:
             self._on_epoch(self.epoch)
-        return self._position
 
     def share(self) -> tuple[int, int]:
         """(rank, number of ranks), checked against the batches.
@@ -238,37 +218,20 @@ class EpochBatchSampler(Sampler[list[int]]):
 class BatchIterator(Iterator[list[int]]):
     """One pass over an epoch's batches of this rank. Its state is what torchdata's ``StatefulDataLoader`` saves."""
 
-    def __init__(self, sampler: EpochBatchSampler, loader_iterator: Any = None) -> None:
+    def __init__(self, sampler: EpochBatchSampler) -> None:
         self._sampler = sampler
         # A DataLoader makes two iterators and uses one: nothing happens before the first batch is asked for.
         self._shares: Shares | None = None
-        self._start = self._given_before = 0
-        # Its attributes, not the DataLoader's iterator itself, which stops its workers when nobody holds it any more;
-        # and not longer than that, as its queues are among them.
-        self._loader: Mapping[str, Any] | None = None
-        if loader_iterator is not None:
-            self._loader = vars(loader_iterator)
-            weakref.finalize(loader_iterator, _let_go, weakref.ref(self)).atexit = False
 
     def __next__(self) -> list[int]:
         if self._shares is None:
-            self._start, self._given_before = self._sampler.start, self._given
-            self._shares = Shares(self._sampler, self._sampler.begin(self))
+            self._sampler.begin()
+            self._shares = Shares(self._sampler, self._sampler.position)
         batch = self._shares.take()
         if batch is None:
             raise StopIteration
+        self._sampler.position = self._shares.position
         return batch
-
-    @property
-    def received(self) -> int:
-        """Global batches of the epoch that the trainer has."""
-        if self._loader is None and self._shares is not None:
-            return self._shares.position
-        return self._start + self._given - self._given_before
-
-    @property
-    def _given(self) -> int:
-        return 0 if self._loader is None else int(self._loader["_num_yielded"])
 
     def state_dict(self) -> dict[str, Any]:
         """The sampler's state after the batches that this iterator gave."""
@@ -280,12 +243,6 @@ class BatchIterator(Iterator[list[int]]):
         """Go on from a state; see the sampler."""
         self._sampler.load_state_dict(state)
         self._shares = None
-
-
-def _let_go(reference: weakref.ref[BatchIterator]) -> None:
-    iterator = reference()
-    if iterator is not None and iterator._loader is not None:
-        iterator._loader = {"_num_yielded": iterator._loader["_num_yielded"]}
 
 
 class Shares:
