@@ -26,6 +26,7 @@ from fsspec.core import url_to_fs
 
 from zarr_core.cache import DiskCache
 from zarr_core.errors import CorruptChunkError
+from zarr_core.memory import MemoryCache
 from zarr_core.storage import Storage, is_local
 
 _OPEN_FILES = 128
@@ -330,20 +331,20 @@ class CountingObjects:
 
 
 class CachedObjects:
-    """Objects whose ranges are kept in a :class:`~zarr_core.cache.DiskCache`; what is not there is fetched together.
+    """Objects whose ranges are kept, on a disk or in memory; what is not there is fetched together.
 
     Only objects below ``samples/<id>/<digest>/`` are kept, which never change: the digest is of what they were made
     from.
 
     Args:
         objects: where to fetch.
-        cache: where to keep.
+        cache: where to keep. One in memory lies over one on a disk: ``CachedObjects(CachedObjects(...), ...)``.
         identity: what tells the store from all others (``Storage.identity``).
     """
 
     remote = True
 
-    def __init__(self, objects: Objects, cache: DiskCache, identity: str) -> None:
+    def __init__(self, objects: Objects, cache: DiskCache | MemoryCache, identity: str) -> None:
         self._objects, self._cache, self._identity = objects, cache, identity
 
     def fetch(self, requests: Sequence[Request]) -> Iterator[np.ndarray | Exception]:

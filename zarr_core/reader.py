@@ -18,6 +18,7 @@ from zarr_core.draw import Draw, draw
 from zarr_core.engines import ENGINES, Engine, FieldRead
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.manifest import DomainGrid, SampleEntry, StoreManifest, load_manifest
+from zarr_core.sizes import parse_size
 from zarr_core.storage import redact_url
 
 if TYPE_CHECKING:
@@ -46,6 +47,9 @@ class ZarrChunkReader:
         cache_dir: folder on a fast local disk where ranges that were fetched are kept, shared by all processes of the
             host; for the engine "direct". Samples of stores that another program wrote may change and are not kept.
         cache_limit: bytes to keep there, as in "200GB".
+        cache_bytes: memory to keep ranges in that were fetched, as in "2GB", in each process that reads, each worker of
+            a DataLoader included; None keeps nothing. For remote stores, or over ``cache_dir``: local files are in the
+            system's page cache anyway, and are not kept twice. For the engine "direct"; what may change is not kept.
 
     Attributes:
         manifest: what the store holds, as it was when the reader was made.
@@ -55,7 +59,7 @@ class ZarrChunkReader:
     Raises:
         StoreError: there is no store at the root, or no such generation.
         ManifestError: its manifest is unreadable.
-        ZarrCoreError: ``read_concurrency`` is not positive, or there is no such engine.
+        ZarrCoreError: ``read_concurrency`` is not positive, a size is none, or there is no such engine.
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class ZarrChunkReader:
         generation: int | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         cache_limit: int | str = DEFAULT_LIMIT,
+        cache_bytes: int | str | None = None,
     ) -> None:
         if read_concurrency < 1:
             raise ZarrCoreError(f"read_concurrency must be 1 or more, not {read_concurrency}")
@@ -81,7 +86,13 @@ class ZarrChunkReader:
         self._domain_of = {name: domain for domain, layout in self.manifest.domains.items() for name in layout.arrays}
         self.cache = None if cache_dir is None else DiskCache(cache_dir, cache_limit)
         self._engine = _make_engine(
-            self.engine, self.root, store_factory, objects_factory, read_concurrency, self.cache
+            self.engine,
+            self.root,
+            store_factory,
+            objects_factory,
+            read_concurrency,
+            self.cache,
+            None if cache_bytes is None else parse_size(cache_bytes),
         )
 
     @property
@@ -281,6 +292,7 @@ def _make_engine(
     objects_factory: Callable[[str], Objects] | None,
     read_concurrency: int,
     cache: DiskCache | None,
+    cache_bytes: int | None,
 ) -> Engine:
     # Imported here, so that the direct engine needs no zarr-python, and neither of them TensorStore.
     if name not in ENGINES:
@@ -291,6 +303,8 @@ def _make_engine(
         raise ZarrCoreError(f"an objects_factory is for the engine 'direct', not {name!r}")
     if cache and name != "direct":
         raise ZarrCoreError(f"a cache_dir is for the engine 'direct', not {name!r}")
+    if cache_bytes and name != "direct":
+        raise ZarrCoreError(f"cache_bytes is for the engine 'direct', not {name!r}")
     if name == "tensorstore":
         from zarr_core.engines.tensorstore import TensorStoreEngine
 
@@ -301,7 +315,7 @@ def _make_engine(
         return ZarrEngine(root, store_factory, read_concurrency)
     from zarr_core.engines.direct import DirectEngine
 
-    return DirectEngine(root, objects_factory, partial(_reference_engine, root), cache)
+    return DirectEngine(root, objects_factory, partial(_reference_engine, root), cache, cache_bytes)
 
 
 def _reference_engine(root: str) -> Engine:

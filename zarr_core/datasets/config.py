@@ -36,6 +36,8 @@ class StoreDatasetConfig(pydantic.BaseModel):
         cache_dir: folder on a fast local disk where what was fetched is kept for all processes of the host; None keeps
             nothing.
         cache_limit: bytes to keep there, as in "200GB".
+        cache_bytes: memory for what was fetched from a remote store, in each process that reads (each worker of a
+            DataLoader), as in "2GB"; None keeps nothing.
         dtype: "float32", or "stored": tensors as they are stored, half as large and not normalised, for
             ``dataset.normalize(batch)`` after the copy to the device.
         filter_categories: keep only samples whose id, less its last "_" part, is one of these.
@@ -58,6 +60,7 @@ class StoreDatasetConfig(pydantic.BaseModel):
     read_concurrency: PositiveInt = 1
     cache_dir: str | None = None
     cache_limit: int | str = DEFAULT_LIMIT
+    cache_bytes: int | str | None = None
     dtype: Literal["float32", "stored"] = "float32"
     filter_categories: Annotated[tuple[str, ...], pydantic.Field(min_length=1)] | None = None
     normalizers: dict[str, NormalizerConfig] = {}
@@ -71,14 +74,15 @@ class StoreDatasetConfig(pydantic.BaseModel):
             raise ValueError(str(error)) from None
         return split
 
-    @pydantic.field_validator("cache_limit")
+    @pydantic.field_validator("cache_limit", "cache_bytes")
     @classmethod
-    def _check_cache_limit(cls, limit: int | str) -> int | str:
+    def _check_size(cls, size: int | str | None) -> int | str | None:
         try:
-            parse_size(limit)
+            if size is not None:
+                parse_size(size)
         except ZarrCoreError as error:
             raise ValueError(str(error)) from None
-        return limit
+        return size
 
     @pydantic.field_validator("normalizers")
     @classmethod

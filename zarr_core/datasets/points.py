@@ -81,6 +81,7 @@ class ZarrPointDataset(Dataset[dict[str, Tensor]]):
             generation=config.generation,
             cache_dir=config.cache_dir,
             cache_limit=config.cache_limit,
+            cache_bytes=config.cache_bytes,
         )
         self._fields = None if config.fields is None else self.reader.check_fields(config.fields)
         self.reader.check_num_points(config.points_by_domain)

@@ -21,6 +21,7 @@ from zarr_core.encoding import ArrayLayout, decode_shard_index
 from zarr_core.engines import Engine, FieldRead, damaged_group, missing_group
 from zarr_core.errors import CorruptChunkError, StoreError
 from zarr_core.manifest import SampleEntry
+from zarr_core.memory import MemoryCache
 from zarr_core.objects import CachedObjects, Objects, Request, TruncatedError, open_objects
 from zarr_core.plan import ByteRange, ChunkIndex, plan_read, unpack, unpack_lengths
 from zarr_core.storage import Storage
@@ -41,6 +42,7 @@ class DirectEngine:
         objects_factory: opens the objects below a root.
         fallback: makes the engine for arrays in layouts that this library does not write.
         cache: keeps what was fetched on a fast disk.
+        cache_bytes: of memory in each process for what was fetched from afar or from the cache; None keeps nothing.
     """
 
     def __init__(
@@ -49,11 +51,13 @@ class DirectEngine:
         objects_factory: Callable[[str], Objects] | None = None,
         fallback: Callable[[], Engine] | None = None,
         cache: DiskCache | None = None,
+        cache_bytes: int | None = None,
     ) -> None:
         self.root = root
         self._objects_factory = objects_factory or open_objects
         self._make_fallback = fallback
         self._cache = cache
+        self._cache_bytes = cache_bytes
         self._fallback: Engine | None = None
         self._process: _Process | None = None
 
@@ -222,6 +226,8 @@ class DirectEngine:
             opened = self._objects_factory(self.root)
             if self._cache is not None:
                 opened = CachedObjects(opened, self._cache, Storage(self.root).identity)
+            if self._cache_bytes is not None and opened.remote:  # local files are in the system's page cache already
+                opened = CachedObjects(opened, MemoryCache(self._cache_bytes), identity="")  # of this store alone
             process = self._process = _Process(opened, process)
         return process
 
