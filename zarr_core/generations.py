@@ -4,7 +4,7 @@ A store of any kind keeps what it holds in one small document, its *head*: ``man
 a wide matrix. Everything else is written once. A commit swaps the head by compare-and-swap, and each committed state
 stays as an immutable numbered generation, until garbage collection (``zarr_core.gc``) finds it replaced long ago.
 
-What differs between kinds of stores is given by their :class:`Head`; commits, tags, history and collection are one code.
+What differs between kinds of stores is given by their :class:`Head`; commits, tags, history, collection are one code.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Retention:
 
     Attributes:
         tags: generation by name; a tagged generation is never collected.
-        condemned: prefixes that are being removed, and when that was decided (seconds since 1970, by the store's clock).
+        condemned: prefixes that are being removed, and when that was decided (seconds since 1970, the store's clock).
             No commit names them any more: whoever commits swaps the head that says so.
         collections: how often something has been condemned. So each of these heads differs from all others, and a
             compare-and-swap cannot mistake a later one for an earlier one.
