@@ -6,7 +6,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import fsspec.config
 import pytest
+from servers.oci import NAMESPACE, OciServer
 
 
 @pytest.fixture(scope="session")
@@ -45,13 +47,41 @@ def s3_root(s3_server: None) -> str:
     return f"s3://{bucket}/store"
 
 
+@pytest.fixture(scope="session")
+def oci_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OciServer]:
+    """An OCI object storage on loopback in this process, named by the environment as users name theirs."""
+    with OciServer() as server:
+        names = server.environment(tmp_path_factory.mktemp("oci"))
+        before = {name: os.environ.get(name) for name in names}
+        os.environ.update(names)
+        fsspec.config.set_conf_env(fsspec.config.conf, names)
+        yield server
+        fsspec.config.conf.pop("oci")
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@pytest.fixture
+def oci_root(oci_server: OciServer) -> str:
+    """An empty prefix in a bucket of its own."""
+    import ocifs
+
+    ocifs.OCIFileSystem.clear_instance_cache()  # those that know another server's address
+    bucket = f"bucket-{os.urandom(4).hex()}"
+    oci_server.buckets[bucket] = {}
+    return f"oci://{bucket}@{NAMESPACE}/store"
+
+
 @pytest.fixture
 def memory_root() -> str:
     """An empty place in this process's memory filesystem."""
     return f"memory://{os.urandom(4).hex()}"
 
 
-@pytest.fixture(params=["local", "memory", "s3"])
+@pytest.fixture(params=["local", "memory", "s3", "oci"])
 def any_root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty root on each kind of location."""
     if request.param == "local":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import multiprocessing
 import os
@@ -32,11 +31,10 @@ from zarr_core.objects import (
     Objects,
     RemoteObjects,
     Request,
-    RetryPolicy,
-    TruncatedError,
     open_objects,
 )
 from zarr_core.reader import ZarrChunkReader
+from zarr_core.retries import RetryPolicy
 from zarr_core.storage import Storage
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -321,7 +319,7 @@ def damaged(root: str) -> None:
         storage.write(name, [data])
         with pytest.raises(CorruptChunkError, match=rf"run_1, volume_velocity: points 0 to 230.*({message})"):
             ZarrChunkReader(root, objects_factory=impatient).read_sample("run_1")
-    storage.fs.rm(storage.path(name))
+    storage.remove(name)
     with pytest.raises(CorruptChunkError, match=r"run_1, volume_velocity.*volume/velocity/c/0/0 is missing"):
         ZarrChunkReader(root, objects_factory=impatient).read_sample("run_1")
 
@@ -410,36 +408,6 @@ def test_errors_of_the_network_name_what_was_read_and_are_not_called_damage(root
     reader = ZarrChunkReader(root, objects_factory=lambda url: Failing(open_objects(url)))
     with pytest.raises(StoreError, match=r"store, run_1, surface_friction: bytes 0 to \d+ of .*c/0/0.*cable cut"):
         reader.read_sample("run_1")
-
-
-def test_a_request_is_tried_again_but_not_for_ever() -> None:
-    policy = RetryPolicy(attempts=3, timeout_s=0.2, first_wait_s=0.001)
-    tries: list[Any] = []
-
-    def run(*answers: Any) -> bytes:
-        tries.clear()
-        left = list(answers)
-
-        async def get(request: Request) -> bytes:
-            answer = left.pop(0)
-            tries.append(answer)
-            if answer == "hang":
-                await asyncio.sleep(30)
-            if isinstance(answer, Exception):
-                raise answer
-            return bytes(answer)
-
-        return asyncio.run(policy.run(Request("a", 0, 4), get)).tobytes()
-
-    assert run(OSError("busy"), b"ab", b"abcd") == b"abcd"
-    assert run("hang", b"abcd") == b"abcd"
-    with pytest.raises(TruncatedError, match="2 bytes came where 4 belong"):
-        run(b"ab", b"ab", b"ab", b"abcd")
-    with pytest.raises(OSError, match="third"):
-        run(OSError("first"), OSError("second"), OSError("third"), b"abcd")
-    with pytest.raises(FileNotFoundError):
-        run(FileNotFoundError("gone"), b"abcd")
-    assert len(tries) == 1
 
 
 # --- threads and processes ----------------------------------------------------------------------------------------

@@ -17,6 +17,10 @@ class StoreError(ZarrCoreError):
     """A store root cannot be used: it is a file, cannot be reached, or cannot commit safely."""
 
 
+class TransferError(StoreError):
+    """Something over a network did not come, though it was tried as often as the policy allows, or was refused."""
+
+
 class ManifestError(ZarrCoreError):
     """``manifest.json`` is missing, unreadable or contradicts itself."""
 
@@ -49,6 +53,10 @@ class SourceError(ZarrCoreError):
 
 class CorruptChunkError(ZarrCoreError):
     """Stored bytes do not decode to what was written."""
+
+
+class TruncatedError(CorruptChunkError):
+    """An object, or the answer that brings it, ends before the bytes that were asked for."""
 
 
 class UnknownFieldError(ZarrCoreError, KeyError):

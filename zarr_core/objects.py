@@ -1,8 +1,7 @@
 """Byte ranges of many objects at once: what the direct engine fetches its plans with.
 
 Local files are read with ``pread`` into a buffer that is used again, by the calling thread. Remote objects are all in
-flight together, on one event loop of the process. How often a request is tried, and how long it may take, is
-:class:`RetryPolicy` and nothing else.
+flight together, on one event loop of the process, and tried again as ``zarr_core.retries`` says.
 """
 
 from __future__ import annotations
@@ -10,34 +9,30 @@ from __future__ import annotations
 import asyncio
 import mmap
 import os
-import random
 import re
 import threading
 from collections import OrderedDict, defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol
 
 import fsspec.asyn
 import numpy as np
-from fsspec.config import conf as fsspec_conf
-from fsspec.core import url_to_fs
 
+from zarr_core.backends import RemoteBackend, obstore
 from zarr_core.cache import DiskCache
-from zarr_core.errors import CorruptChunkError
+from zarr_core.errors import CorruptChunkError, TruncatedError
 from zarr_core.memory import MemoryCache
-from zarr_core.storage import Storage, is_local
+from zarr_core.retries import RetryPolicy, call_async, service
+from zarr_core.storage import Storage, is_local, open_backend
 
 _OPEN_FILES = 128
 # Longer reads get a buffer of their own.
 _BUFFER_BYTES = 8 << 20
-# What obstore raises where another try would be refused again.
-_REFUSALS = ("PermissionDeniedError", "UnauthenticatedError", "NotSupportedError")
 # Objects of a group that a digest of its content's origin names.
 _OF_A_DIGEST = re.compile(r"samples/.+/[0-9a-f]{16}/")
-# Requests of one process in flight.
-_IN_FLIGHT = 64
+# What a try may take that fetches an object whose size nobody has told.
+_UNKNOWN_BYTES = 64 << 20
 
 
 # How often this process was forked off its ancestors: asking the system for the pid costs too much on every read.
@@ -71,46 +66,6 @@ class Request(NamedTuple):
         if self.start < 0:
             return f"the last {-self.start} bytes of {self.key}"
         return self.key if self.stop is None else f"bytes {self.start} to {self.stop} of {self.key}"
-
-
-class TruncatedError(CorruptChunkError):
-    """An object ends before the bytes that were asked for."""
-
-
-@dataclass(frozen=True)
-class RetryPolicy:
-    """How long a request may take, and how often it is tried.
-
-    Attributes:
-        attempts: tries in all.
-        timeout_s: for one try.
-        first_wait_s: before the second try; doubled for each further one, and each time less a random part of it, so
-            that a thousand workers do not come back at the same moment.
-    """
-
-    attempts: int = 4
-    timeout_s: float = 60
-    first_wait_s: float = 0.2
-
-    def wait_s(self, attempt: int) -> float:
-        """Seconds to wait after so many failed tries."""
-        return self.first_wait_s * float(2 ** (attempt - 1)) * random.uniform(0.5, 1)
-
-    async def run(self, request: Request, get: Callable[[Request], Awaitable[Any]]) -> np.ndarray:
-        """The request's bytes, all of them; raises FileNotFoundError, TruncatedError, or what the last try raised."""
-        for attempt in range(1, self.attempts + 1):
-            try:
-                data = np.frombuffer(await asyncio.wait_for(get(request), self.timeout_s), np.uint8)
-                return _checked(request, data)
-            except (FileNotFoundError, PermissionError, TypeError, NotImplementedError):
-                raise
-            except Exception as error:
-                if _beyond_the_end(error):
-                    raise TruncatedError(f"the object ends before {request.start}") from error
-                if attempt == self.attempts or type(error).__name__ in _REFUSALS:
-                    raise
-            await asyncio.sleep(self.wait_s(attempt))
-        raise AssertionError("unreachable")
 
 
 class Objects(Protocol):
@@ -259,16 +214,21 @@ class RemoteObjects:
 
     Args:
         root: the URL. ``s3://`` uses obstore where it is installed, except in forks of a process that has used it.
-        retry: see there.
+        policy: how often a request is tried, and how long; the library's one where None.
     """
 
     remote = True
 
-    def __init__(self, root: str, retry: RetryPolicy | None = None) -> None:
-        self._retry = retry or RetryPolicy()
+    def __init__(self, root: str, policy: RetryPolicy | None = None) -> None:
+        self._policy = policy
         self._loop = fsspec.asyn.get_loop()
-        self._slots = asyncio.Semaphore(_IN_FLIGHT)
-        self._get = _getter(root, self._loop)
+        self._service = service(root)
+        self._backend: RemoteBackend
+        if root.startswith("s3://") and obstore.may_be_used():
+            self._backend = obstore.ObstoreBackend(root)
+        else:
+            self._backend = open_backend(root)
+        self._url = root.rstrip("/")
 
     def fetch(self, requests: Sequence[Request]) -> Iterator[np.ndarray | Exception]:
         """See :class:`Objects`; all requests are under way before the first bytes are handed out."""
@@ -290,8 +250,19 @@ class RemoteObjects:
         """Nothing is kept."""
 
     async def _fetch_one(self, request: Request) -> np.ndarray:
-        async with self._slots:
-            return await self._retry.run(request, self._get)
+        path = f"{self._backend.location}/{request.key}"
+
+        async def get() -> Any:
+            try:
+                return (await self._backend.get(path, request.start or None, request.stop))[0]
+            except Exception as error:
+                if _beyond_the_end(error):
+                    return b""
+                raise
+
+        size = _UNKNOWN_BYTES if request.size is None else request.size
+        data = await call_async(self._service, f"{self._url}/{request.key}", get, size, self._policy)
+        return _checked(request, np.frombuffer(data, np.uint8))
 
 
 class CountingObjects:
@@ -372,94 +343,6 @@ class CachedObjects:
 
 def _immutable(request: Request) -> bool:
     return _OF_A_DIGEST.match(request.key) is not None
-
-
-# The process that first used obstore. Its Rust threads do not survive a fork: in a child of that process every request
-# would wait for ever, so children go through fsspec.
-_obstore_process: int | None = None
-
-
-def open_obstore(url: str, **options: Any) -> Any | None:
-    """An obstore store for an ``s3://`` URL; None where obstore is not installed, or this process must not use it."""
-    global _obstore_process
-    if not url.startswith("s3://") or _obstore_process not in (None, os.getpid()):
-        return None
-    try:
-        import obstore.store
-    except ImportError:
-        return None
-    _obstore_process = os.getpid()
-    plain_http = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
-    return obstore.store.from_url(url, client_options={"allow_http": plain_http}, **options)
-
-
-def _getter(root: str, loop: asyncio.AbstractEventLoop) -> Callable[[Request], Awaitable[Any]]:
-    """How one request is made at this kind of location."""
-    store = open_obstore(root, retry_config={"max_retries": 0})
-    if store is not None:
-        return _obstore_getter(store)
-    options: dict[str, Any] = {}
-    if root.startswith("s3://"):
-        # botocore's default of 10 connections would make a wave of requests several.
-        config = fsspec_conf.get("s3", {}).get("config_kwargs", {})
-        options["config_kwargs"] = {"max_pool_connections": _IN_FLIGHT, **config}
-    fs, location = url_to_fs(root, **options)
-    folder = location.rstrip("/")
-    if fs.async_impl and fs.loop is loop:
-
-        async def get(request: Request) -> Any:
-            return await fs._cat_file(f"{folder}/{request.key}", start=request.start, end=request.stop)
-
-        return get
-    threads = ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="zarr_core.objects")
-    read = _oci_reader(fs) if root.startswith("oci://") else _plain_reader(fs)
-
-    async def get_in_thread(request: Request) -> Any:
-        return await loop.run_in_executor(threads, read, f"{folder}/{request.key}", request)
-
-    return get_in_thread
-
-
-def _obstore_getter(store: Any) -> Callable[[Request], Awaitable[Any]]:
-    import obstore
-
-    async def get(request: Request) -> Any:
-        if request.stop is not None:
-            return await obstore.get_range_async(store, request.key, start=request.start, end=request.stop)
-        options: Any = {"range": {"suffix": -request.start}} if request.start < 0 else {}
-        return await (await obstore.get_async(store, request.key, options=options)).bytes_async()
-
-    return get
-
-
-def _plain_reader(fs: Any) -> Callable[[str, Request], bytes]:
-    def read(path: str, request: Request) -> bytes:
-        return bytes(fs.cat_file(path, start=request.start, end=request.stop))
-
-    return read
-
-
-def _oci_reader(fs: Any) -> Callable[[str, Request], bytes]:
-    """One GET a request: ocifs' own ``cat_file`` asks for the size first, and reads 5 MiB ahead."""
-    from ocifs.errors import translate_oci_error
-
-    def read(path: str, request: Request) -> bytes:
-        bucket, namespace, key = fs.split_path(path)[:3]
-        if request.start < 0:
-            span = f"bytes={request.start}"
-        else:
-            span = f"bytes={request.start}-{'' if request.stop is None else request.stop - 1}"
-        try:
-            response = fs._call_oci(
-                fs.oci_client.get_object, namespace_name=namespace, bucket_name=bucket, object_name=key, range=span
-            )
-            return bytes(response.data.content)
-        except Exception as error:
-            if hasattr(error, "code") and hasattr(error, "status"):
-                raise translate_oci_error(error) from error
-            raise
-
-    return read
 
 
 def _checked(request: Request, data: np.ndarray) -> np.ndarray:

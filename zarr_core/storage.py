@@ -8,35 +8,45 @@ never from arguments, so that they end up in no manifest, log or pickle.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import errno
-import hashlib
+import logging
 import os
-import re
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
-from email.utils import parsedate_to_datetime
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
-from filelock import FileLock
+import fsspec.asyn
 from fsspec.core import url_to_fs
 
-from zarr_core.errors import CommitConflict, StoreError
+from zarr_core.backends import ConditionFailed, ObjectInfo, RemoteBackend, local, obstore
+from zarr_core.backends.generic import FsspecBackend, MemoryBackend
+from zarr_core.backends.obstore import ObstoreBackend
+from zarr_core.backends.oci import OciBackend
+from zarr_core.backends.s3 import S3Backend
+from zarr_core.errors import CommitConflict, StoreError, TransferError
 from zarr_core.names import check_relative_path
+from zarr_core.redaction import redact_url
+from zarr_core.retries import call_async, service
 
-# Folders that are listed at a time.
-_LISTINGS = 16
+__all__ = ["ObjectInfo", "Storage", "StoredObject", "is_local", "open_backend", "redact_url"]
 
-_MEMORY_LOCK = threading.Lock()
+# Objects that are removed at a time.
+_DELETIONS = 16
 
+logger = logging.getLogger(__name__)
 
-def redact_url(url: str) -> str:
-    """The URL without user name and password, for messages."""
-    return re.sub(r"://[^/@]*:[^/@]*@", "://", url)
+T = TypeVar("T")
+
+# What a try may take that fetches an object whose size nobody has told.
+_UNKNOWN_BYTES = 64 << 20
+# Services that were seen to refuse a conditional write whose condition does not hold.
+_keep_conditions: set[tuple[int, str]] = set()
+_keep_conditions_lock = threading.Lock()
 
 
 def is_local(url: str) -> bool:
@@ -52,30 +62,57 @@ class StoredObject(NamedTuple):
     modified: float
 
 
+def open_backend(url: str) -> RemoteBackend:
+    """How the objects at a URL are reached.
+
+    ``s3://`` goes through s3fs, which works on after a fork and commits on every S3 service that we know; through
+    obstore where only that is installed.
+
+    Raises:
+        StoreError: nothing that is installed knows such URLs.
+    """
+    if url.startswith("memory://"):
+        return MemoryBackend(url)
+    if url.startswith("oci://"):
+        return OciBackend(url)
+    if url.startswith(("s3://", "s3a://")):
+        try:
+            import s3fs  # noqa: F401
+        except ImportError:
+            if obstore.may_be_used():
+                return ObstoreBackend(url)
+        return S3Backend(url)
+    return FsspecBackend(url)
+
+
 class Storage:
     """Objects below one root, each written whole.
 
     Args:
         root: a local path or any fsspec URL ("s3://bucket/prefix", "oci://bucket@namespace/prefix", "memory://x").
+        backend: how a remote root is reached, where it is not to be :func:`open_backend`'s choice.
 
     Raises:
         StoreError: the root is a file, or no filesystem is installed for the URL.
     """
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(self, root: str | os.PathLike[str], backend: Callable[[str], RemoteBackend] | None = None) -> None:
         self.root = os.fspath(root)
-        try:
-            self.fs, location = url_to_fs(self.root)
-        except (ImportError, ValueError) as error:
-            raise StoreError(f"{self.url}: {error}") from error
-        self.location: str = location.rstrip("/")
+        self._make_backend = backend
         self._local = is_local(self.root)
-        if self._local and Path(self.location).is_file():
-            raise StoreError(f"{self.url} is a file; a store root must be a folder or a URL prefix")
+        if self._local:
+            self.location = str(url_to_fs(self.root)[1]).rstrip("/")
+            if Path(self.location).is_file():
+                raise StoreError(f"{self.url} is a file; a store root must be a folder or a URL prefix")
+            return
+        self._process = os.getpid()
+        self._opened = (backend or open_backend)(self.root)
+        self._service = service(self.root)
+        self.location = self._opened.location
 
-    def __reduce__(self) -> tuple[type[Storage], tuple[str]]:
+    def __reduce__(self) -> tuple[type[Storage], tuple[str, Callable[[str], RemoteBackend] | None]]:
         # Filesystems hold sockets and event loops; another process opens its own.
-        return type(self), (self.root,)
+        return type(self), (self.root, self._make_backend)
 
     @property
     def url(self) -> str:
@@ -85,10 +122,9 @@ class Storage:
     @property
     def identity(self) -> str:
         """What tells this place from every other, wherever it is asked: absolute, and with the service's endpoint."""
-        url = redact_url(str(self.fs.unstrip_protocol(self.location)))
-        endpoint = getattr(self.fs, "endpoint_url", None) or os.environ.get("AWS_ENDPOINT_URL_S3")
-        endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL")
-        return f"{url} at {endpoint}" if endpoint and self._protocol in ("s3", "s3a") else url
+        if self._local:
+            return f"file://{self.location}"
+        return redact_url(self._backend.identity)
 
     def path(self, name: str) -> str:
         """Full path of an object in its filesystem; refuses names that leave the root."""
@@ -96,78 +132,78 @@ class Storage:
 
     def read(self, name: str, start: int | None = None, stop: int | None = None) -> bytes:
         """Bytes ``[start, stop)`` of an object; raises FileNotFoundError."""
-        if not self._local:
-            return bytes(self.fs.cat_file(self.path(name), start=start, end=stop))
-        with Path(self.path(name)).open("rb") as file:
-            file.seek(start or 0)
-            return file.read() if stop is None else file.read(stop - (start or 0))
+        path = self.path(name)
+        if self._local:
+            return local.read(path, start, stop)
+        size = _UNKNOWN_BYTES if stop is None else stop - (start or 0)
+        return bytes(self._ask(name, lambda backend: backend.get(path, start, stop), size)[0])
 
     def exists(self, name: str) -> bool:
         """Whether the object is there now (no cached listing is asked)."""
         try:
-            self.size(name)
+            self.info(name)
         except FileNotFoundError:
             return False
         return True
 
     def size(self, name: str) -> int:
         """Bytes of the object; raises FileNotFoundError."""
-        if self._local:
-            return Path(self.path(name)).stat().st_size
-        self.fs.invalidate_cache(self.fs._parent(self.path(name)))
-        return int(self.fs.info(self.path(name))["size"])
+        return self.info(name).size
+
+    def info(self, name: str) -> ObjectInfo:
+        """Size, version and time of an object; raises FileNotFoundError."""
+        path = self.path(name)
+        return local.info(path) if self._local else self._ask(name, lambda backend: backend.head(path))
 
     def list(self, prefix: str = "") -> dict[str, int]:
-        """Name (relative to the root) and size of every object below a prefix."""
+        """Name (relative to the root) and size of every object below a folder."""
+        return {name: info.size for name, info in self.infos(prefix).items()}
+
+    def infos(self, prefix: str = "") -> dict[str, ObjectInfo]:
+        """Name (relative to the root), size, version and time of every object below a folder, sorted by name."""
         top = self.path(prefix) if prefix else self.location
-        self.fs.invalidate_cache()
-        found = self.fs.find(top, detail=True)
-        return {path[len(self.location) + 1 :]: int(info["size"]) for path, info in sorted(found.items())}
+        found = dict(local.walk(top) if self._local else self._listing(prefix, f"{top}/"))
+        return {path[len(self.location) + 1 :]: info for path, info in sorted(found.items())}
 
     def objects(self, prefix: str) -> Iterator[StoredObject]:
-        """Everything below a prefix, or of that name, without holding more of it than a few folders."""
+        """Everything below a folder, or of that name, a page of the listing at a time."""
         top = self.path(prefix)
         if self._local:
-            for path in _files_below(top):
-                with contextlib.suppress(FileNotFoundError):  # somebody's temporary one, gone by now
-                    status = os.lstat(path)
-                    yield StoredObject(path[len(self.location) + 1 :], status.st_size, status.st_mtime)
-            return
-        self.fs.invalidate_cache()
-        try:
-            children = [path for path in self.fs.ls(top, detail=False) if path.rstrip("/") != top]
-        except FileNotFoundError:
-            return
-        with ThreadPoolExecutor(_LISTINGS) as pool:
-            for start in range(0, len(children), _LISTINGS) or [0]:
-                folders = children[start : start + _LISTINGS] or [top]
-                for found in pool.map(lambda folder: self.fs.find(folder, detail=True), folders):
-                    for path, info in found.items():
-                        yield StoredObject(path[len(self.location) + 1 :], int(info["size"]), _modified(info))
-                self.fs.invalidate_cache()  # it would keep every listing
+            found: Iterator[tuple[str, ObjectInfo]] = local.walk(top, follow_links=False)
+            if os.path.isfile(top):
+                found = iter([(top, local.info(top))])
+        else:
+            found = self._listing(prefix, f"{top}/")
+            with contextlib.suppress(FileNotFoundError):
+                found = chain([(top, self.info(prefix))], found)
+        for path, info in found:
+            if not info.modified:
+                raise StoreError(f"{self.url}: this location does not say when its objects were written")
+            yield StoredObject(path[len(self.location) + 1 :], info.size, info.modified)
 
     def delete(self, names: Sequence[str]) -> None:
         """Remove objects, and folders of a local disk that are empty then; what is gone already is no error."""
-        paths = [self.path(name) for name in names]
-        if self._protocol in ("s3", "s3a"):
-            self.fs.rm(paths)  # a thousand a request
-            return
-        for path in paths:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path) if self._local else self.fs.rm(path)
         if self._local:
-            for folder in sorted({os.path.dirname(path) for path in paths}, key=len, reverse=True):
-                _remove_empty(folder, self.location)
+            local.remove_files([self.path(name) for name in names], self.location)
+            return
+
+        def remove(name: str) -> None:
+            path = self.path(name)
+            with contextlib.suppress(FileNotFoundError):
+                self._ask(name, lambda backend: backend.delete(path))
+
+        with ThreadPoolExecutor(_DELETIONS) as pool:
+            for _ in pool.map(remove, names):
+                pass
 
     def now(self) -> float:
         """The time by the clock that stamps the objects of this place (seconds since 1970): of one written to ask."""
         name = f".clock.{uuid.uuid4().hex}.tmp"
         self.write(name, [b"clock"])
         try:
-            (written,) = self.objects(name)
+            return self.info(name).modified
         finally:
             self.delete([name])
-        return written.modified
 
     def write(self, name: str, pieces: Iterable[bytes]) -> int:
         """Write an object whole: it appears complete or not at all, and replaces what was there.
@@ -177,13 +213,25 @@ class Storage:
         Returns:
             Bytes written.
         """
+        path = self.path(name)
         if self._local:
-            return _replace_file(self.path(name), pieces, durable=False)
+            return local.replace_file(path, pieces, durable=False)
         data = bytearray()
         for piece in pieces:
             data += piece
-        self.fs.pipe_file(self.path(name), data if self._takes_buffers else bytes(data))
+        self._ask(name, lambda backend: backend.put(path, data), len(data))
         return len(data)
+
+    def remove(self, name: str) -> None:
+        """Remove an object; no error where there is none."""
+        path = self.path(name)
+        try:
+            if self._local:
+                os.unlink(path)
+            else:
+                self._ask(name, lambda backend: backend.delete(path))
+        except FileNotFoundError:
+            pass
 
     def sync(self) -> None:
         """Return when all that was written is on stable storage (object stores promise that at once)."""
@@ -191,24 +239,28 @@ class Storage:
             os.sync()
 
     def read_versioned(self, name: str) -> tuple[bytes, str]:
-        """Content and version of an object; the version is what :meth:`replace` compares."""
-        if self._digest_is_version:
-            data = self.read(name)
-            return data, _digest(data)
-        while True:
-            before = self._etag(name)
-            data = self.read(name)
-            if self._etag(name) == before:
-                return data, before
+        """Content and version of an object; the version is that of these very bytes, and what :meth:`replace` compares.
+
+        Raises:
+            FileNotFoundError: nothing is there.
+            StoreError: the location reports no versions.
+        """
+        path = self.path(name)
+        if self._local:
+            data = local.read(path)
+            return data, local.digest(data)
+        content, version = self._ask(name, lambda backend: backend.get(path), _UNKNOWN_BYTES)
+        if not version:
+            raise StoreError(f"{self.url}: this location reports no etag, so commits to it would not be safe")
+        return bytes(content), version
 
     def create(self, name: str, data: bytes) -> bool:
         """Write an object only if none is there; False where one is."""
+        if not self._local:
+            return self._write_if(name, data, None)
         try:
-            if self._local:
-                _create_file(self.path(name), data)
-            else:
-                self.replace(name, data, version=None)
-        except (CommitConflict, FileExistsError):
+            local.create_file(self.path(name), data)
+        except FileExistsError:
             return False
         return True
 
@@ -219,166 +271,116 @@ class Storage:
             CommitConflict: it has been written meanwhile.
             StoreError: this kind of location cannot do it safely.
         """
-        conflict = CommitConflict(f"{self.url}/{name} was written by somebody else")
         if self._local:
-            target = self.path(name)
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            with FileLock(f"{target}.lock"):
-                if _digest_of_file(target) != version:
-                    raise conflict
-                _replace_file(target, [data], durable=True)
-        elif self._protocol == "memory":
-            with _MEMORY_LOCK:
-                current = _digest(self.read(name)) if self.exists(name) else None
-                if current != version:
-                    raise conflict
-                self.fs.pipe_file(self.path(name), data)
-        else:
-            condition = self._condition(version)
             try:
-                self.fs.pipe_file(self.path(name), data, **condition)
-            except (OSError, FileExistsError) as error:
-                if _is_failed_precondition(error):
-                    raise conflict from error
-                raise
+                local.swap_file(self.path(name), data, version)
+            except ConditionFailed:
+                written = False
+            else:
+                written = True
+        else:
+            written = self._write_if(name, data, version)
+        if not written:
+            raise CommitConflict(f"{self.url}/{name} was written by somebody else")
 
     @property
-    def _protocol(self) -> str:
-        protocol = self.fs.protocol
-        return protocol if isinstance(protocol, str) else protocol[0]
+    def _backend(self) -> RemoteBackend:
+        if self._process != os.getpid():  # connections and event loops do not survive a fork
+            self._opened = (self._make_backend or open_backend)(self.root)
+            self._service = service(self.root)
+            self._process = os.getpid()
+        return self._opened
 
-    @property
-    def _takes_buffers(self) -> bool:
-        """Whether uploads accept a bytearray as it is; others need a copy as bytes."""
-        return self._protocol in ("s3", "s3a")
-
-    @property
-    def _digest_is_version(self) -> bool:
-        return self._local or self._protocol == "memory"
-
-    def _etag(self, name: str) -> str:
-        self.fs.invalidate_cache(self.fs._parent(self.path(name)))
-        info = self.fs.info(self.path(name))
-        tag = info.get("ETag") or info.get("etag")
-        if not tag:
-            raise StoreError(f"{self.url}: this location reports no etag, so commits to it would not be safe")
-        return str(tag)
-
-    def _condition(self, version: str | None) -> dict[str, str]:
-        """The conditional-write arguments that this filesystem passes on to its service."""
-        match self._protocol:
-            case "s3" | "s3a":
-                return {"IfNoneMatch": "*"} if version is None else {"IfMatch": version}
-            case "oci":
-                return {"if_none_match": "*"} if version is None else {"if_match": version}
-            case other:
-                raise StoreError(
-                    f"{self.url}: no compare-and-swap is known for {other!r} locations, so commits to it would not "
-                    "be safe; write the store to a local path, s3:// or oci:// and copy it"
-                )
-
-
-def _files_below(top: str) -> Iterator[str]:
-    if os.path.isfile(top):
-        yield top
-    for folder, _, names in os.walk(top):
-        yield from (f"{folder}/{name}" for name in names)
-
-
-def _modified(info: Mapping[str, Any]) -> float:
-    """When an object was written, from what its filesystem says of it."""
-    stamp = next((info[key] for key in ("LastModified", "timeModified", "mtime", "created") if info.get(key)), None)
-    if stamp is None:
-        raise StoreError("this location does not say when its objects were written")
-    if isinstance(stamp, str):
-        stamp = parsedate_to_datetime(stamp) if "," in stamp else datetime.fromisoformat(stamp)
-    return stamp.timestamp() if isinstance(stamp, datetime) else float(stamp)
-
-
-def _remove_empty(folder: str, root: str) -> None:
-    """Remove a folder and those above it, as far as they are empty, but never the root."""
-    while folder.startswith(f"{root}/"):
+    def _ask(self, name: str, request: Callable[[RemoteBackend], Awaitable[T]], n_bytes: int = 0) -> T:
+        """The answer to a request, made as often as the policy allows."""
+        backend, what = self._backend, f"{self.root}/{name}"
+        asked = call_async(self._service, what, lambda: request(backend), n_bytes)
+        future = asyncio.run_coroutine_threadsafe(asked, fsspec.asyn.get_loop())
         try:
-            os.rmdir(folder)
-        except OSError:
+            return future.result()
+        except BaseException:
+            future.cancel()  # where this thread was interrupted
+            raise
+
+    def _listing(self, name: str, prefix: str) -> Iterator[tuple[str, ObjectInfo]]:
+        token: str | None = None
+        while True:
+            page, token = self._ask(name, lambda backend, token=token: backend.list_page(prefix, token))  # type: ignore[misc]
+            yield from page.items()
+            if token is None:
+                return
+
+    def _write_if(self, name: str, data: bytes, version: str | None) -> bool:
+        """Whether the object is now as given, because it had this version (None: because there was none).
+
+        A try whose answer was lost may have written all the same; the next one then finds its own bytes in the way.
+        """
+        self._check_conditions()
+        return self._write_unchecked_if(name, data, version)
+
+    def _write_unchecked_if(self, name: str, data: bytes, version: str | None) -> bool:
+        path, tries = self.path(name), 0
+
+        async def put(backend: RemoteBackend) -> bool:
+            nonlocal tries
+            tries += 1
+            try:
+                await backend.put_if(path, data, version)
+            except ConditionFailed:
+                return False
+            return True
+
+        try:
+            written = self._ask(name, put, len(data))
+        except TransferError:
+            if self._holds(name, data):
+                logger.warning("%s/%s: written, though the answer that says so was lost", self.url, name)
+                return True
+            raise
+        except StoreError as error:
+            raise StoreError(f"{self.url}: {error}") from error
+        if not written and tries > 1 and self._holds(name, data):
+            logger.info("%s/%s: written by a try whose answer was lost", self.url, name)
+            return True
+        return written
+
+    def _holds(self, name: str, data: bytes) -> bool:
+        try:
+            return self.read(name) == data
+        except FileNotFoundError:
+            return False
+
+    def _check_conditions(self) -> None:
+        """Find out, once in a process, whether the service keeps the conditions of writes, or ignores them silently.
+
+        Some gateways and older services do, and then the last writer wins. What is tried is an object of our own.
+
+        Raises:
+            StoreError: it does not.
+        """
+        never = self._backend.impossible_version
+        place = (os.getpid(), self._backend.identity.removesuffix(self.location))
+        if not never or place in _keep_conditions:
             return
-        folder = os.path.dirname(folder)
+        name = f".conditional-write-{uuid.uuid4().hex}"
+        try:
+            if not self._write_unchecked_if(name, b"1", None):
+                raise self._unsafe("refuses to create an object that is not there")
+            if self._write_unchecked_if(name, b"2", None):
+                raise self._unsafe("ignores If-None-Match, so that writers would undo each other's work")
+            if self._write_unchecked_if(name, b"3", never):
+                raise self._unsafe("ignores If-Match, so that writers would undo each other's work")
+            if not self._write_unchecked_if(name, b"4", self.read_versioned(name)[1]):
+                raise self._unsafe("refuses to replace an object by its etag")
+        finally:
+            try:
+                self.remove(name)
+            except StoreError as error:
+                logger.info("%s/%s was to be removed, and is of no use: %s", self.url, name, error)
+        with _keep_conditions_lock:
+            _keep_conditions.add(place)
 
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def _digest_of_file(path: str) -> str | None:
-    try:
-        return _digest(Path(path).read_bytes())
-    except FileNotFoundError:
-        return None
-
-
-def _replace_file(target: str, pieces: Iterable[bytes], *, durable: bool) -> int:
-    """Write a file whole beside the target, then let it become the target; its size."""
-    temporary, size = _write_beside(target, pieces, durable)
-    os.replace(temporary, target)
-    if durable:
-        _sync_folder(os.path.dirname(target))
-    return size
-
-
-def _create_file(target: str, data: bytes) -> None:
-    """Write a file whole if none is there; raises FileExistsError. A link, unlike a rename, never replaces."""
-    temporary, _ = _write_beside(target, [data], durable=True)
-    try:
-        os.link(temporary, target)
-    finally:
-        os.unlink(temporary)
-    _sync_folder(os.path.dirname(target))
-
-
-def _write_beside(target: str, pieces: Iterable[bytes], durable: bool) -> tuple[str, int]:
-    """A new file in the folder of the target, which is made where it is missing; its path and size."""
-    folder, name = os.path.split(target)
-    temporary = f"{folder}/.{name}.{uuid.uuid4().hex}.tmp"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    try:
-        handle = os.open(temporary, flags, 0o666)
-    except FileNotFoundError:
-        handle = _open_in_new_folder(temporary, flags)
-    try:
-        with open(handle, "wb") as file:
-            file.writelines(pieces)
-            file.flush()
-            if durable:
-                os.fsync(handle)
-            return temporary, file.tell()
-    except BaseException:
-        os.unlink(temporary)
-        raise
-
-
-def _open_in_new_folder(path: str, flags: int) -> int:
-    # Garbage collection may remove a folder that is still empty; it hardly does so time and again.
-    for _ in range(10):
-        with contextlib.suppress(FileNotFoundError):
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            return os.open(path, flags, 0o666)
-    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-
-
-def _sync_folder(path: str) -> None:
-    # A rename is on disk only when the folder is.
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def _is_failed_precondition(error: OSError) -> bool:
-    """Whether a service refused a conditional write because the condition did not hold."""
-    cause = error.__cause__
-    response = getattr(cause, "response", None)
-    if isinstance(response, dict):
-        return response.get("Error", {}).get("Code") in ("PreconditionFailed", "412", "ConditionalRequestConflict")
-    status = getattr(cause, "status", None)
-    return isinstance(error, FileExistsError) or status in (409, 412) or error.errno == errno.EINVAL
+    def _unsafe(self, what: str) -> StoreError:
+        return StoreError(
+            f"{self.url}: this service {what}; commits to it would not be safe: write the store elsewhere and copy it"
+        )

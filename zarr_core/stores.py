@@ -10,8 +10,13 @@ from zarr.abc.store import ByteRequest, Store
 from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import FsspecStore, LocalStore, ObjectStore, WrapperStore
 
-from zarr_core.objects import open_obstore
+from zarr_core.backends import obstore
+from zarr_core.filesystems import filesystem_options
+from zarr_core.retries import POLICY
 from zarr_core.storage import Storage, is_local
+
+# Of one request, by the client itself: zarr-python has no retries. For a body over s3fs that number squared.
+_TRIES = 4
 
 
 def make_store(root: str | os.PathLike[str]) -> Store:
@@ -23,12 +28,11 @@ def make_store(root: str | os.PathLike[str]) -> Store:
     url = os.fspath(root)
     if is_local(url):
         return LocalStore(Storage(url).location, read_only=True)
-    store = open_obstore(url)
-    if store is not None:
-        return ObjectStore(store, read_only=True)
-    # OCI's default of 5 MiB read-ahead would fetch far more than the chunk that was asked for.
-    options = {"default_cache_type": "none"} if url.startswith("oci://") else None
-    return FsspecStore.from_url(url, storage_options=options, read_only=True)
+    if url.startswith("s3://") and obstore.may_be_used():
+        return ObjectStore(obstore.open_obstore(url, tries=POLICY.attempts), read_only=True)
+    store = FsspecStore.from_url(url, storage_options=filesystem_options(url, _TRIES), read_only=True)
+    store.fs.retries = _TRIES  # s3fs's name for it; means nothing to others
+    return store
 
 
 class CountingStore(WrapperStore[Store]):

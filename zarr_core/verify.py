@@ -390,7 +390,7 @@ class _SourceFiles:
         except FileNotFoundError:
             self.found.add(name, f"cannot be compared: {recorded['name']} has vanished from the source")
             return None
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, ZarrCoreError) as error:
             self.found.add(name, f"cannot be compared: {recorded['name']}: {error}")
             return None
         changed = ""

@@ -19,11 +19,13 @@ from zarr_core import objects
 from zarr_core.cache import DiskCache
 from zarr_core.encoding import ArrayLayout, decode_shard_index
 from zarr_core.engines import Engine, FieldRead, damaged_group, missing_group
-from zarr_core.errors import CorruptChunkError, StoreError
+from zarr_core.errors import CorruptChunkError, StoreError, TransferError, TruncatedError
 from zarr_core.manifest import SampleEntry
 from zarr_core.memory import MemoryCache
-from zarr_core.objects import CachedObjects, Objects, Request, TruncatedError, open_objects
+from zarr_core.objects import CachedObjects, Objects, Request, open_objects
 from zarr_core.plan import ByteRange, ChunkIndex, plan_read, unpack, unpack_lengths
+from zarr_core.redaction import printable_cause
+from zarr_core.retries import describe
 from zarr_core.storage import Storage
 
 # Memory for what is known of samples, in every process that reads: about 3,000 samples of seven fields and a million
@@ -204,7 +206,7 @@ class DirectEngine:
             return CorruptChunkError(
                 f"{read.where}: {read.points()} cannot be read: {detail}; convert the sample again"
             )
-        return StoreError(f"{read.where}: {what} cannot be fetched: {type(error).__name__}: {error}")
+        return StoreError(f"{read.where}: {what} cannot be fetched: {_cause(error)}")
 
     def _read_foreign(
         self, reads: Sequence[FieldRead], places: Sequence[int], results: list[np.ndarray], replace: bool
@@ -337,7 +339,7 @@ def _group(where: str, entry: SampleEntry, request: Request, data: np.ndarray | 
     if isinstance(data, FileNotFoundError):
         raise missing_group(where, entry) from data
     if isinstance(data, Exception) and not isinstance(data, CorruptChunkError):
-        raise StoreError(f"{where}: {request} cannot be fetched: {type(data).__name__}: {data}") from data
+        raise StoreError(f"{where}: {request} cannot be fetched: {_cause(data)}") from printable_cause(data)
     try:
         if isinstance(data, Exception):
             raise data
@@ -347,6 +349,10 @@ def _group(where: str, entry: SampleEntry, request: Request, data: np.ndarray | 
     except (ValueError, CorruptChunkError) as error:
         raise damaged_group(where, entry, error) from error
     return group
+
+
+def _cause(error: Exception) -> str:
+    return str(error) if isinstance(error, TransferError) else describe(error)
 
 
 def _arrived(key: str, data: np.ndarray | Exception) -> np.ndarray:

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fsspec.core import url_to_fs
-
 from zarr_core.errors import SourceError
 from zarr_core.names import check_relative_path
+from zarr_core.redaction import redact_url
 from zarr_core.sources.sample import FileInfo
 from zarr_core.sources.tree import file_info
-from zarr_core.storage import redact_url
+from zarr_core.storage import Storage
 
 if TYPE_CHECKING:
     import torch
@@ -41,25 +40,22 @@ class RecordedSource:
             sample_id: its id.
             recorded: "source" in the attributes of its group.
         """
-        filesystem, location = url_to_fs(self.root)
-        filesystem.invalidate_cache()
-        for folder in dict.fromkeys((recorded.get("folder", ""), sample_id)):
+        storage = Storage(self.root)
+        for folder in dict.fromkeys((str(recorded.get("folder", "")), sample_id)):
             try:
-                path = f"{location.rstrip('/')}/{check_relative_path(folder)}"
+                check_relative_path(folder)
             except SourceError:  # a store is data: what it names must not lead out of the source
                 continue
-            if filesystem.isdir(path):
-                return path
+            if storage.infos(folder):
+                return folder
         return None
 
-    def file(self, path: str) -> FileInfo:
+    def file(self, name: str) -> FileInfo:
         """Size and version of a file now; raises FileNotFoundError."""
-        filesystem, _ = url_to_fs(self.root)
-        return file_info(filesystem.info(path))
+        return file_info(name, Storage(self.root).info(name))
 
-    def load(self, path: str, size: int) -> torch.Tensor:
+    def load(self, name: str, size: int) -> torch.Tensor:
         """The tensor of a file; raises FileNotFoundError, or ValueError if it is not readable."""
         from zarr_core.sources.tensors import load_point_tensor
 
-        filesystem, _ = url_to_fs(self.root)
-        return load_point_tensor(filesystem, path, size)
+        return load_point_tensor(Storage(self.root), name, size)

@@ -9,16 +9,18 @@ from typing import Any
 
 import torch
 
+from zarr_core.storage import Storage, is_local
+
 # Objects up to this size are fetched whole, in one request; larger ones in pieces of this size, so that a tensor and
 # one piece are all that is ever held.
 _PIECE_BYTES = 32 * 2**20
 
 
 class RemoteFile(io.RawIOBase):
-    """A seekable view of an object on an fsspec filesystem that fetches what is read, in large pieces."""
+    """A seekable view of an object that fetches what is read, in large pieces."""
 
-    def __init__(self, filesystem: Any, path: str, size: int) -> None:
-        self._filesystem, self._path, self._size, self._position = filesystem, path, size, 0
+    def __init__(self, storage: Storage, name: str, size: int) -> None:
+        self._storage, self._name, self._size, self._position = storage, name, size, 0
 
     def readable(self) -> bool:
         """Always."""
@@ -43,12 +45,12 @@ class RemoteFile(io.RawIOBase):
         for start in range(0, len(target), _PIECE_BYTES):
             piece = target[start : start + _PIECE_BYTES]
             begin = self._position + start
-            piece[:] = self._filesystem.cat_file(self._path, start=begin, end=begin + len(piece))
+            piece[:] = self._storage.read(self._name, begin, begin + len(piece))
         self._position += len(target)
         return len(target)
 
 
-def load_pt(filesystem: Any, path: str, size: int) -> Any:
+def load_pt(storage: Storage, name: str, size: int) -> Any:
     """What a ``.pt`` file holds, with ``weights_only=True``.
 
     Raises:
@@ -56,12 +58,12 @@ def load_pt(filesystem: Any, path: str, size: int) -> Any:
             message says which.
     """
     file: Any
-    if "file" in filesystem.protocol:
-        file = path
+    if is_local(storage.root):
+        file = storage.path(name)
     elif size <= _PIECE_BYTES:
-        file = io.BytesIO(filesystem.cat_file(path))
+        file = io.BytesIO(storage.read(name))
     else:
-        file = RemoteFile(filesystem, path, size)
+        file = RemoteFile(storage, name, size)
     try:
         return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
@@ -80,9 +82,9 @@ def load_pt(filesystem: Any, path: str, size: int) -> Any:
         raise ValueError(f"truncated or not a torch file: {reason}") from error
 
 
-def load_point_tensor(filesystem: Any, path: str, size: int) -> torch.Tensor:
+def load_point_tensor(storage: Storage, name: str, size: int) -> torch.Tensor:
     """The tensor of a ``.pt`` file that holds one, raises ValueError as :func:`load_pt` does."""
-    tensor = load_pt(filesystem, path, size)
+    tensor = load_pt(storage, name, size)
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"holds a {type(tensor).__name__} where one tensor belongs")
     if tensor.layout is not torch.strided or tensor.is_quantized:

@@ -10,13 +10,12 @@ from collections.abc import Collection, Iterator
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from fsspec.core import url_to_fs
-
-from zarr_core.errors import SampleError, SourceError
+from zarr_core.errors import SampleError, SourceError, StoreError
 from zarr_core.names import check_sample_id
+from zarr_core.redaction import printable_cause, redact_url
 from zarr_core.sources.description import SourceDescription, resolve_kind
 from zarr_core.sources.sample import FileInfo, SourceSample
-from zarr_core.storage import is_local, redact_url
+from zarr_core.storage import ObjectInfo, Storage, is_local
 
 if TYPE_CHECKING:
     import torch
@@ -36,13 +35,12 @@ class SampleTree:
     def __init__(self, kind: str | SourceDescription | object, root: str | os.PathLike[str]) -> None:
         self._description = resolve_kind(kind)
         self._root = os.fspath(root)
+        if is_local(self._root) and os.path.isfile(self._root.partition("://")[2] or self._root):
+            raise SourceError(f"{redact_url(self._root)} is a file; expected the folder of the samples")
         try:
-            self._filesystem, location = url_to_fs(self._root)
-        except (ImportError, ValueError) as error:
-            raise SourceError(f"{self.url}: {error}") from error
-        self._location: str = location.rstrip("/")
-        if self._filesystem.isfile(self._location):
-            raise SourceError(f"{self.url} is a file; expected the folder of the samples")
+            self._storage = Storage(self._root)
+        except StoreError as error:
+            raise SourceError(str(error)) from error
 
     def __reduce__(self) -> tuple[type[SampleTree], tuple[SourceDescription, str]]:
         # Filesystems hold sockets and event loops; another process opens its own.
@@ -56,7 +54,7 @@ class SampleTree:
     @property
     def url(self) -> str:
         """The root as it may be printed."""
-        return redact_url(self._root)
+        return self._storage.url
 
     def discover(self, sample_ids: Collection[str] | None = None) -> dict[str, SourceSample]:
         """Every sample that is there now (of those asked for), by id, from one listing of the location.
@@ -104,7 +102,7 @@ class SampleTree:
 
         info = sample.files[canonical]
         try:
-            return load_point_tensor(self._filesystem, self._path(sample, info), info.size)
+            return load_point_tensor(self._storage, _name(sample, info), info.size)
         except FileNotFoundError as error:
             raise SampleError(sample.sample_id, canonical, f"{info.name} vanished while it was converted") from error
         except ValueError as error:
@@ -117,21 +115,19 @@ class SampleTree:
 
         parameters: dict[str, Any] = {}
         for info in sample.parameter_files:
-            path = self._path(sample, info)
+            name = _name(sample, info)
             try:
                 if info.name.endswith(".json"):
-                    parameters |= scalars(json.loads(self._filesystem.cat_file(path)), info.name)
+                    parameters |= scalars(json.loads(self._storage.read(name)), info.name)
                 else:
-                    parameters |= scalars(load_pt(self._filesystem, path, info.size), info.name)
+                    parameters |= scalars(load_pt(self._storage, name, info.size), info.name)
             except ValueError as error:
                 raise SampleError(sample.sample_id, "", f"{info.name}: {error}", "repair or remove the file") from error
         return parameters
 
     def is_unchanged(self, sample: SourceSample) -> bool:
         """Whether the sample's files are still those that :meth:`discover` saw."""
-        folder = f"{self._location}/{sample.folder}"
-        self._filesystem.invalidate_cache(folder)
-        now = {file_info(info) for info in self._filesystem.ls(folder, detail=True)}
+        now = set(self._list(sample.folder).get(sample.folder, {}).values())
         return now.issuperset((*sample.files.values(), *sample.parameter_files))
 
     def splits(self, sample_ids: Collection[str]) -> dict[str, list[str]]:
@@ -151,30 +147,29 @@ class SampleTree:
         found = {name: self._read_text(name) for name in names}
         return {name: text for name, text in found.items() if text is not None}
 
-    def _list(self) -> dict[str, dict[str, FileInfo]]:
-        """Files by folder below the root."""
-        self._filesystem.invalidate_cache()
+    def _list(self, below: str = "") -> dict[str, dict[str, FileInfo]]:
+        """Files by folder below the root, or below one of its folders."""
         try:
             if is_local(self._root):
-                return {folder: files for folder, files in self._walk() if files}
-            listing = self._filesystem.find(self._location, detail=True)
-        except OSError as error:
-            raise SourceError(f"{self.url} cannot be listed: {error}") from error
+                return {folder: files for folder, files in self._walk(f"{below}/" if below else "") if files}
+            listing = self._storage.infos(below)
+        except (OSError, StoreError) as error:
+            raise SourceError(f"{self.url} cannot be listed: {error}") from printable_cause(error)
         folders: dict[str, dict[str, FileInfo]] = defaultdict(dict)
         for path, info in listing.items():
-            folder, _, name = path[len(self._location) + 1 :].rpartition("/")
-            folders[folder][name] = file_info(info)
+            folder, _, name = path.rpartition("/")
+            folders[folder][name] = file_info(name, info)
         return folders
 
     def _walk(self, folder: str = "") -> Iterator[tuple[str, dict[str, FileInfo]]]:
         """Files by folder on a local disk, no deeper than samples lie; links are followed, for people link datasets."""
         files = {}
-        for entry in self._filesystem.ls(f"{self._location}/{folder}", detail=True):
-            name = entry["name"].rpartition("/")[2]
-            if os.path.isfile(entry["name"]):
-                files[name] = file_info(entry)
-            elif os.path.isdir(entry["name"]) and folder.count("/") < self._depth:
-                yield from self._walk(f"{folder}{name}/")
+        for entry in os.scandir(f"{self._storage.location}/{folder}"):
+            if entry.is_file():
+                stat = entry.stat()
+                files[entry.name] = FileInfo(entry.name, stat.st_size, str(stat.st_mtime))
+            elif entry.is_dir() and folder.count("/") < self._depth:
+                yield from self._walk(f"{folder}{entry.name}/")
         yield folder.rstrip("/"), files
 
     @property
@@ -182,14 +177,11 @@ class SampleTree:
         """Folders between the root and a sample's files."""
         return len([*filter(None, self._description.subfolder.split("/")), *self._description.samples.split("/")])
 
-    def _path(self, sample: SourceSample, info: FileInfo) -> str:
-        return f"{self._location}/{sample.folder}/{info.name}"
-
     def _read_text(self, name: str) -> str | None:
         """A file at the root, or in the subfolder of the samples."""
         for folder in ("", f"{self._description.subfolder}/" if self._description.subfolder else ""):
             try:
-                return str(self._filesystem.cat_file(f"{self._location}/{folder}{name}").decode())
+                return self._storage.read(f"{folder}{name}").decode()
             except FileNotFoundError:
                 continue
             except UnicodeDecodeError as error:
@@ -205,11 +197,11 @@ def _matches(sample_id: str, pattern: str) -> bool:
     )
 
 
-def file_info(info: dict[str, Any]) -> FileInfo:
-    """A file from its entry in a listing; its version is the first of these that the location reports."""
-    if info.get("islink"):
-        # What is behind the link is what changes; a listing of a local folder has the time of the link itself.
-        info = info | {"mtime": os.stat(info["name"]).st_mtime}
-    versions = (info.get(key) for key in ("ETag", "etag", "mtime", "LastModified", "timeModified", "created"))
-    version = next((str(v) for v in versions if v), "")
-    return FileInfo(info["name"].rpartition("/")[2], int(info["size"] or 0), version.strip('"'))
+def _name(sample: SourceSample, info: FileInfo) -> str:
+    """A file of a sample, below the root."""
+    return f"{sample.folder}/{info.name}" if sample.folder else info.name
+
+
+def file_info(name: str, info: ObjectInfo) -> FileInfo:
+    """A file of a source, from what its location says of it."""
+    return FileInfo(name.rpartition("/")[2], info.size, info.version)

@@ -1,0 +1,100 @@
+"""S3 through s3fs: what ``s3://`` means where s3fs is installed. Works on AWS, MinIO, moto and Ceph RGW."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from zarr_core.backends import ConditionFailed, ObjectInfo
+from zarr_core.errors import TruncatedError
+from zarr_core.filesystems import open_filesystem
+from zarr_core.retries import status_of
+
+
+class S3Backend:
+    """See :class:`zarr_core.backends.RemoteBackend`."""
+
+    impossible_version = f'"{"0" * 32}"'
+
+    def __init__(self, url: str) -> None:
+        self.fs, self.location = open_filesystem(url)
+
+    @property
+    def identity(self) -> str:
+        """URL and endpoint."""
+        return with_endpoint(f"s3://{self.location}", self.fs.endpoint_url)
+
+    async def get(self, path: str, start: int | None = None, stop: int | None = None) -> tuple[bytes, str]:
+        """See :class:`zarr_core.backends.RemoteBackend`."""
+        options = {} if byte_range(start, stop) is None else {"Range": byte_range(start, stop)}
+        response = await self._call("get_object", path, **options)
+        try:
+            data = await response["Body"].read()
+        finally:
+            response["Body"].close()
+        check_length(len(data), response.get("ContentLength"))
+        return data, str(response.get("ETag", ""))
+
+    async def head(self, path: str) -> ObjectInfo:
+        """See :class:`zarr_core.backends.RemoteBackend`."""
+        response = await self._call("head_object", path)
+        return _info(response["ContentLength"], response)
+
+    async def put(self, path: str, data: bytes | bytearray) -> None:
+        """See :class:`zarr_core.backends.RemoteBackend`."""
+        await self._call("put_object", path, Body=data)
+
+    async def put_if(self, path: str, data: bytes, version: str | None) -> None:
+        """See :class:`zarr_core.backends.RemoteBackend`."""
+        condition = {"IfNoneMatch": "*"} if version is None else {"IfMatch": version}
+        try:
+            await self._call("put_object", path, Body=data, **condition)
+        except (OSError, FileExistsError) as error:
+            # s3fs says FileExistsError, EINVAL or FileNotFoundError, by the service; the status is always the same.
+            if status_of(error) == 412 or isinstance(error, FileExistsError):
+                raise ConditionFailed from error
+            if isinstance(error, FileNotFoundError) and version is not None:  # nothing is there that could match
+                raise ConditionFailed from error
+            raise
+
+    async def delete(self, path: str) -> None:
+        """See :class:`zarr_core.backends.RemoteBackend`."""
+        await self._call("delete_object", path)
+
+    async def list_page(self, prefix: str, token: str | None) -> tuple[dict[str, ObjectInfo], str | None]:
+        """See :class:`zarr_core.backends.RemoteBackend`."""
+        bucket, _, key = prefix.partition("/")
+        options = {} if token is None else {"ContinuationToken": token}
+        response = await self.fs._call_s3("list_objects_v2", Bucket=bucket, Prefix=key, **options)
+        found = {f"{bucket}/{each['Key']}": _info(each["Size"], each) for each in response.get("Contents", ())}
+        return found, response.get("NextContinuationToken")
+
+    async def _call(self, method: str, path: str, **options: Any) -> Any:
+        bucket, _, key = path.partition("/")
+        return await self.fs._call_s3(method, Bucket=bucket, Key=key, **options)
+
+
+def with_endpoint(url: str, endpoint: str | None = None) -> str:
+    """What tells a place on S3 from the same name at another service."""
+    endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    return f"{url} at {endpoint}" if endpoint else url
+
+
+def byte_range(start: int | None, stop: int | None) -> str | None:
+    """The ``Range`` header for bytes ``[start, stop)``; None where all are meant."""
+    if start is not None and start < 0:
+        return f"bytes={start}"
+    if not start and stop is None:
+        return None
+    return f"bytes={start or 0}-{'' if stop is None else stop - 1}"
+
+
+def check_length(came: int, announced: int | None) -> None:
+    """Raise TruncatedError where fewer bytes came than the service announced."""
+    if announced is not None and came < announced:
+        raise TruncatedError(f"{came} bytes came where the service announced {announced}")
+
+
+def _info(size: int, described: dict[str, Any]) -> ObjectInfo:
+    modified = described.get("LastModified")
+    return ObjectInfo(int(size), described.get("ETag", "").strip('"'), modified.timestamp() if modified else 0.0)
