@@ -13,7 +13,15 @@ from servers.oci import NAMESPACE, OciServer
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[None]:
-    """An S3 server on loopback in this process, named by the environment as users name theirs."""
+    """An S3 server on loopback in this process, named by the environment as users name theirs.
+
+    ``TEST_S3_ENDPOINT`` names another one, which is then used with the credentials in the environment.
+    """
+    if endpoint := os.environ.get("TEST_S3_ENDPOINT"):
+        os.environ["AWS_ENDPOINT_URL"] = endpoint
+        yield
+        del os.environ["AWS_ENDPOINT_URL"]
+        return
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)

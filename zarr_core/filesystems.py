@@ -15,9 +15,9 @@ from typing import Any
 from fsspec.config import conf as fsspec_conf
 from fsspec.core import url_to_fs
 
+from zarr_core import retries
 from zarr_core.errors import StoreError
 from zarr_core.redaction import printable_cause, redact
-from zarr_core.retries import POLICY, describe
 
 # As many connections as requests in flight; botocore's default of 10 would make a wave of requests several.
 _CONNECTIONS = 64
@@ -33,7 +33,7 @@ def open_filesystem(url: str, client_tries: int = 1) -> tuple[Any, str]:
     try:
         fs, location = url_to_fs(url, **filesystem_options(url, client_tries))
     except Exception as error:  # clients raise errors of their own where they find no credentials
-        text = describe(error) if not isinstance(error, ImportError | ValueError) else redact(str(error))
+        text = retries.describe(error) if not isinstance(error, ImportError | ValueError) else redact(str(error))
         raise StoreError(f"{redact(url)}: {text}") from printable_cause(error)
     if "s3" in _protocols(fs):
         fs.retries = client_tries
@@ -48,12 +48,12 @@ def filesystem_options(url: str, client_tries: int = 1) -> dict[str, Any]:
         options["config_kwargs"] = {
             "max_pool_connections": _CONNECTIONS,
             "connect_timeout": _CONNECT_TIMEOUT_S,
-            "read_timeout": POLICY.timeout_s,
+            "read_timeout": retries.POLICY.timeout_s,
             "retries": {"total_max_attempts": 1, "mode": "standard"},
         }
     elif protocol in ("oci", "ocilake"):
         options["config_kwargs"] = {
-            "timeout": (_CONNECT_TIMEOUT_S, POLICY.timeout_s),
+            "timeout": (_CONNECT_TIMEOUT_S, retries.POLICY.timeout_s),
             "retry_strategy": _oci_retries(client_tries),
             "circuit_breaker_strategy": _no_circuit_breaker(),
         }
@@ -80,7 +80,7 @@ def _oci_retries(tries: int) -> Any:
     if tries == 1:
         return oci.retry.NoneRetryStrategy()
     return oci.retry.RetryStrategyBuilder(
-        max_attempts=tries, total_elapsed_time_seconds=POLICY.deadline_s
+        max_attempts=tries, total_elapsed_time_seconds=retries.POLICY.deadline_s
     ).get_retry_strategy()
 
 

@@ -19,11 +19,12 @@ from typing import Any, NamedTuple, Protocol
 import fsspec.asyn
 import numpy as np
 
+from zarr_core import retries
 from zarr_core.backends import RemoteBackend, obstore
 from zarr_core.cache import DiskCache
 from zarr_core.errors import CorruptChunkError, TruncatedError
 from zarr_core.memory import MemoryCache
-from zarr_core.retries import RetryPolicy, call_async, service
+from zarr_core.retries import RetryPolicy
 from zarr_core.storage import Storage, is_local, open_backend
 
 _OPEN_FILES = 128
@@ -222,7 +223,7 @@ class RemoteObjects:
     def __init__(self, root: str, policy: RetryPolicy | None = None) -> None:
         self._policy = policy
         self._loop = fsspec.asyn.get_loop()
-        self._service = service(root)
+        self._service = retries.service(root)
         self._backend: RemoteBackend
         if root.startswith("s3://") and obstore.may_be_used():
             self._backend = obstore.ObstoreBackend(root)
@@ -261,7 +262,7 @@ class RemoteObjects:
                 raise
 
         size = _UNKNOWN_BYTES if request.size is None else request.size
-        data = await call_async(self._service, f"{self._url}/{request.key}", get, size, self._policy)
+        data = await retries.request(self._service, f"{self._url}/{request.key}", get, size, self._policy)
         return _checked(request, np.frombuffer(data, np.uint8))
 
 

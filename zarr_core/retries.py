@@ -16,11 +16,9 @@ import logging
 import os
 import random
 import re
-import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -89,6 +87,8 @@ POLICY = RetryPolicy()
 class Service:
     """A place that requests go to, as one process sees it: how many are in flight there, and what is wrong with it.
 
+    Belongs to one event loop. ``async with service:`` waits for a place among the requests in flight, and holds it.
+
     Args:
         name: scheme and bucket, say; for messages, so without credentials.
         most: requests in flight at most.
@@ -99,80 +99,77 @@ class Service:
         self._most = most
         self._limit = float(most)
         self._busy = 0
-        self._waiting: deque[Future[None]] = deque()
+        self._waiting: deque[asyncio.Future[None]] = deque()
         self._slowed_at = float("-inf")
         self._logged: dict[str, float] = {}
-        self._lock = threading.Lock()
 
     @property
     def limit(self) -> int:
         """Requests that may be in flight now."""
         return int(self._limit)
 
-    def enter(self) -> Future[None]:
-        """A place among the requests in flight: done when it is there."""
-        granted: Future[None] = Future()
-        with self._lock:
-            self._waiting.append(granted)
-            self._grant()
-        return granted
+    async def __aenter__(self) -> None:
+        if self._busy < self.limit and not self._waiting:
+            self._busy += 1
+            return
+        granted = asyncio.get_running_loop().create_future()
+        self._waiting.append(granted)
+        try:
+            await granted
+        except asyncio.CancelledError:
+            if not granted.cancelled():  # both came at the same moment
+                self._leave()
+            raise
 
-    def leave(self) -> None:
-        """Give the place back."""
-        with self._lock:
-            self._busy -= 1
-            self._grant()
+    async def __aexit__(self, *_: object) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        self._busy -= 1
+        while self._waiting and self._busy < self.limit:
+            granted = self._waiting.popleft()
+            if not granted.done():  # else nobody waits for it any more
+                self._busy += 1
+                granted.set_result(None)
 
     def answered(self) -> None:
         """A request went well: as many more as now fit in one round allow one more at a time."""
-        if self._limit < self._most:
-            with self._lock:
-                self._limit = min(self._most, self._limit + 1 / self._limit)
-                self._grant()
+        self._limit = min(self._most, self._limit + 1 / self._limit)
 
     def throttled(self) -> None:
         """The service said "slow down": half as many at a time. What a crowd hears at the same moment counts once."""
-        with self._lock:
-            if time.monotonic() - self._slowed_at > 1:
-                self._slowed_at = time.monotonic()
-                self._limit = max(1.0, self._limit / 2)
+        if time.monotonic() - self._slowed_at > 1:
+            self._slowed_at = time.monotonic()
+            self._limit = max(1.0, self._limit / 2)
 
     def log(self, kind: str, message: str) -> None:
         """Say what is wrong, unless that was said a moment ago."""
         now = time.monotonic()
-        with self._lock:
-            if now - self._logged.get(kind, float("-inf")) < _LOG_EVERY_S:
-                return
+        if now - self._logged.get(kind, float("-inf")) >= _LOG_EVERY_S:
             self._logged[kind] = now
-        logger.warning("%s: %s", self.name, message)
-
-    def _grant(self) -> None:
-        while self._waiting and self._busy < int(self._limit):
-            granted = self._waiting.popleft()
-            if granted.set_running_or_notify_cancel():  # else nobody waits for it any more
-                self._busy += 1
-                granted.set_result(None)
+            logger.warning("%s: %s", self.name, message)
 
 
 _services: dict[tuple[int, str], Service] = {}
-_services_lock = threading.Lock()
 
 
 def service(url: str) -> Service:
     """The service that a URL leads to, the same object for all of a process that go there."""
-    scheme, _, rest = url.partition("://")
-    name = redact(f"{scheme}://{rest.partition('/')[0]}")
-    with _services_lock:
-        return _services.setdefault((os.getpid(), name), Service(name))
+    scheme, _, rest = redact(url).partition("://")
+    name = f"{scheme}://{rest.partition('/')[0]}"
+    return _services.setdefault((os.getpid(), name), Service(name))
 
 
-def call(where: Service, what: str, work: Callable[[], T], policy: RetryPolicy | None = None) -> T:
-    """Do the work, which asks a service for something and bounds its own time, as often as the policy allows.
+async def request(
+    where: Service, what: str, work: Callable[[], Awaitable[T]], n_bytes: int = 0, policy: RetryPolicy | None = None
+) -> T:
+    """Do the work, which asks a service for something, as often as the policy allows.
 
     Args:
         where: the service that is asked.
         what: the object, for messages.
         work: one try.
+        n_bytes: that it moves.
         policy: see there.
 
     Raises:
@@ -182,53 +179,15 @@ def call(where: Service, what: str, work: Callable[[], T], policy: RetryPolicy |
     """
     tries = _Tries(where, what, policy or POLICY)
     while True:
-        where.enter().result()
-        try:
-            result = work()
-        except Exception as error:
-            wait = tries.failed(error)
-        else:
-            where.answered()
-            return result
-        finally:
-            where.leave()
-        time.sleep(wait)
-
-
-async def call_async(
-    where: Service, what: str, work: Callable[[], Awaitable[T]], n_bytes: int = 0, policy: RetryPolicy | None = None
-) -> T:
-    """As :func:`call`, for work on an event loop, which need not bound its time.
-
-    Args:
-        where, what, work, policy: as there.
-        n_bytes: that it moves.
-    """
-    tries = _Tries(where, what, policy or POLICY)
-    while True:
-        await _entered(where)
-        try:
-            result = await asyncio.wait_for(work(), tries.policy.timeout_for(n_bytes))
-        except Exception as error:
-            wait = tries.failed(error)
-        else:
-            where.answered()
-            return result
-        finally:
-            where.leave()
+        async with where:
+            try:
+                result = await asyncio.wait_for(work(), tries.policy.timeout_for(n_bytes))
+            except Exception as error:
+                wait = tries.failed(error)
+            else:
+                where.answered()
+                return result
         await asyncio.sleep(wait)
-
-
-async def _entered(where: Service) -> None:
-    granted = where.enter()
-    if granted.done():
-        return
-    try:
-        await asyncio.wrap_future(granted)
-    except asyncio.CancelledError:
-        if not granted.cancel() and not granted.cancelled():  # it came at the same moment
-            where.leave()
-        raise
 
 
 class _Tries:

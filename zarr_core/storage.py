@@ -23,6 +23,7 @@ from typing import NamedTuple, TypeVar
 import fsspec.asyn
 from fsspec.core import url_to_fs
 
+from zarr_core import retries
 from zarr_core.backends import ConditionFailed, ObjectInfo, RemoteBackend, local, obstore
 from zarr_core.backends.generic import FsspecBackend, MemoryBackend
 from zarr_core.backends.obstore import ObstoreBackend
@@ -31,7 +32,6 @@ from zarr_core.backends.s3 import S3Backend
 from zarr_core.errors import CommitConflict, StoreError, TransferError
 from zarr_core.names import check_relative_path
 from zarr_core.redaction import redact_url
-from zarr_core.retries import call_async, service
 
 __all__ = ["ObjectInfo", "Storage", "StoredObject", "is_local", "open_backend", "redact_url"]
 
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 # What a try may take that fetches an object whose size nobody has told.
 _UNKNOWN_BYTES = 64 << 20
-# Services that were seen to refuse a conditional write whose condition does not hold.
+# Roots that were seen to refuse a conditional write whose condition does not hold, by process.
 _keep_conditions: set[tuple[int, str]] = set()
 _keep_conditions_lock = threading.Lock()
 
@@ -107,7 +107,7 @@ class Storage:
             return
         self._process = os.getpid()
         self._opened = (backend or open_backend)(self.root)
-        self._service = service(self.root)
+        self._service = retries.service(self.root)
         self.location = self._opened.location
 
     def __reduce__(self) -> tuple[type[Storage], tuple[str, Callable[[str], RemoteBackend] | None]]:
@@ -287,14 +287,14 @@ class Storage:
     def _backend(self) -> RemoteBackend:
         if self._process != os.getpid():  # connections and event loops do not survive a fork
             self._opened = (self._make_backend or open_backend)(self.root)
-            self._service = service(self.root)
+            self._service = retries.service(self.root)
             self._process = os.getpid()
         return self._opened
 
     def _ask(self, name: str, request: Callable[[RemoteBackend], Awaitable[T]], n_bytes: int = 0) -> T:
         """The answer to a request, made as often as the policy allows."""
         backend, what = self._backend, f"{self.root}/{name}"
-        asked = call_async(self._service, what, lambda: request(backend), n_bytes)
+        asked = retries.request(self._service, what, lambda: request(backend), n_bytes)
         future = asyncio.run_coroutine_threadsafe(asked, fsspec.asyn.get_loop())
         try:
             return future.result()
@@ -351,7 +351,7 @@ class Storage:
             return False
 
     def _check_conditions(self) -> None:
-        """Find out, once in a process, whether the service keeps the conditions of writes, or ignores them silently.
+        """Find out, once in a process and a root, whether the service keeps the conditions of writes, or ignores them.
 
         Some gateways and older services do, and then the last writer wins. What is tried is an object of our own.
 
@@ -359,7 +359,7 @@ class Storage:
             StoreError: it does not.
         """
         never = self._backend.impossible_version
-        place = (os.getpid(), self._backend.identity.removesuffix(self.location))
+        place = (os.getpid(), self._backend.identity)
         if not never or place in _keep_conditions:
             return
         name = f".conditional-write-{uuid.uuid4().hex}"

@@ -10,10 +10,10 @@ import os
 from datetime import timedelta
 from typing import Any
 
+from zarr_core import retries
 from zarr_core.backends import ConditionFailed, ObjectInfo
-from zarr_core.backends.s3 import check_length, with_endpoint
+from zarr_core.backends.s3 import ConditionalPut, check_length, with_endpoint
 from zarr_core.errors import StoreError
-from zarr_core.retries import POLICY
 
 # The process that first used obstore. In a child of that process every request would wait for ever.
 _used_by: int | None = None
@@ -43,18 +43,16 @@ def open_obstore(url: str, tries: int = 1) -> Any:
     _used_by = os.getpid()
     plain_http = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
     # Our own timeout knows how many bytes are to come; this one ends what that one gave up.
-    timeout = timedelta(seconds=POLICY.timeout_for(5 << 30))
+    timeout = timedelta(seconds=retries.POLICY.timeout_for(5 << 30))
     return obstore.store.from_url(
         url,
         client_options={"allow_http": plain_http, "timeout": timeout, "connect_timeout": timedelta(seconds=10)},
-        retry_config={"max_retries": tries - 1, "retry_timeout": timedelta(seconds=POLICY.deadline_s)},
+        retry_config={"max_retries": tries - 1, "retry_timeout": timedelta(seconds=retries.POLICY.deadline_s)},
     )
 
 
-class ObstoreBackend:
+class ObstoreBackend(ConditionalPut):
     """See :class:`zarr_core.backends.RemoteBackend`."""
-
-    impossible_version = f'"{"0" * 32}"'
 
     def __init__(self, url: str) -> None:
         if not may_be_used():
@@ -62,8 +60,6 @@ class ObstoreBackend:
         self.location = url.removeprefix("s3://").rstrip("/")
         self._bucket = self.location.partition("/")[0]
         self._store = open_obstore(f"s3://{self._bucket}")
-        # Ceph RGW compares what stands in If-Match with the quotes that obstore sends, and finds no etag like it.
-        self._quoted = True
 
     @property
     def identity(self) -> str:
@@ -99,20 +95,6 @@ class ObstoreBackend:
 
         await obstore.put_async(self._store, self._key(path), data, use_multipart=False)
 
-    async def put_if(self, path: str, data: bytes, version: str | None) -> None:
-        """See :class:`zarr_core.backends.RemoteBackend`."""
-        if version is None:
-            await self._put_in_mode(path, data, "create")
-            return
-        try:
-            await self._put_in_mode(path, data, {"e_tag": version if self._quoted else version.strip('"')})
-        except ConditionFailed:
-            if not self._quoted or (await self.get(path, 0, 1))[1] != version:
-                raise
-            # Nobody has written, and yet it does not match: this service wants it without quotes.
-            await self._put_in_mode(path, data, {"e_tag": version.strip('"')})
-            self._quoted = False
-
     async def delete(self, path: str) -> None:
         """See :class:`zarr_core.backends.RemoteBackend`."""
         import obstore
@@ -130,16 +112,17 @@ class ObstoreBackend:
             return found, max(found, default=None)
         return {}, None
 
-    async def _put_in_mode(self, path: str, data: bytes, mode: Any) -> None:
+    async def _put_on_condition(self, path: str, data: bytes, etag: str | None) -> None:
         import obstore
         from obstore.exceptions import AlreadyExistsError, NotFoundError, PreconditionError
 
+        mode: Any = "create" if etag is None else {"e_tag": etag}
         try:
             await obstore.put_async(self._store, self._key(path), data, mode=mode)
         except (AlreadyExistsError, PreconditionError) as error:
             raise ConditionFailed from error
         except NotFoundError as error:
-            if mode == "create":
+            if etag is None:
                 raise
             raise ConditionFailed from error
 

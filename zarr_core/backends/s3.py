@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from typing import Any
 
 from zarr_core.backends import ConditionFailed, ObjectInfo
@@ -11,10 +12,41 @@ from zarr_core.filesystems import open_filesystem
 from zarr_core.retries import status_of
 
 
-class S3Backend:
-    """See :class:`zarr_core.backends.RemoteBackend`."""
+class ConditionalPut(ABC):
+    """Conditional writes as S3 services understand them.
+
+    AWS takes an etag in ``If-Match`` with its quotes, as it is given. Ceph RGW compares them too, and finds no etag
+    like it; it wants the bare digits.
+    """
 
     impossible_version = f'"{"0" * 32}"'
+    _quoted = True
+
+    @abstractmethod
+    async def get(self, path: str, start: int | None = None, stop: int | None = None) -> tuple[Any, str]:
+        """See :class:`zarr_core.backends.RemoteBackend`."""
+
+    async def put_if(self, path: str, data: bytes, version: str | None) -> None:
+        """See :class:`zarr_core.backends.RemoteBackend`."""
+        if version is None:
+            await self._put_on_condition(path, data, None)
+            return
+        try:
+            await self._put_on_condition(path, data, version if self._quoted else version.strip('"'))
+        except ConditionFailed:
+            if not self._quoted or (await self.get(path, 0, 1))[1] != version:
+                raise
+            # Nobody has written, and yet it does not match.
+            await self._put_on_condition(path, data, version.strip('"'))
+            self._quoted = False
+
+    @abstractmethod
+    async def _put_on_condition(self, path: str, data: bytes, etag: str | None) -> None:
+        """Write if the object has this etag, None: if there is none; raises ConditionFailed."""
+
+
+class S3Backend(ConditionalPut):
+    """See :class:`zarr_core.backends.RemoteBackend`."""
 
     def __init__(self, url: str) -> None:
         self.fs, self.location = open_filesystem(url)
@@ -44,16 +76,15 @@ class S3Backend:
         """See :class:`zarr_core.backends.RemoteBackend`."""
         await self._call("put_object", path, Body=data)
 
-    async def put_if(self, path: str, data: bytes, version: str | None) -> None:
-        """See :class:`zarr_core.backends.RemoteBackend`."""
-        condition = {"IfNoneMatch": "*"} if version is None else {"IfMatch": version}
+    async def _put_on_condition(self, path: str, data: bytes, etag: str | None) -> None:
+        condition = {"IfNoneMatch": "*"} if etag is None else {"IfMatch": etag}
         try:
             await self._call("put_object", path, Body=data, **condition)
         except (OSError, FileExistsError) as error:
             # s3fs says FileExistsError, EINVAL or FileNotFoundError, by the service; the status is always the same.
             if status_of(error) == 412 or isinstance(error, FileExistsError):
                 raise ConditionFailed from error
-            if isinstance(error, FileNotFoundError) and version is not None:  # nothing is there that could match
+            if isinstance(error, FileNotFoundError) and etag is not None:  # nothing is there that could match
                 raise ConditionFailed from error
             raise
 

@@ -1,0 +1,425 @@
+"""No commit is lost: the same cases on every kind of location that can commit.
+
+On another S3 service than moto: ``TEST_S3_ENDPOINT=http://127.0.0.1:7480 pytest tests/test_commit.py``, with
+credentials in ``AWS_*`` (see CONTRIBUTING.md).
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import fsspec.config
+import pytest
+from servers.oci import NAMESPACE, OciServer
+
+from zarr_core.backends import ConditionFailed, RemoteBackend
+from zarr_core.backends.generic import MemoryBackend
+from zarr_core.backends.obstore import ObstoreBackend
+from zarr_core.backends.oci import OciBackend
+from zarr_core.backends.s3 import S3Backend
+from zarr_core.errors import CommitConflict, StoreError
+from zarr_core.generations import commit, generation_name
+from zarr_core.manifest import HEAD, SampleEntry, StoreManifest, load_manifest
+from zarr_core.storage import Storage
+
+WRITERS = 16
+
+
+@dataclass(frozen=True)
+class Place:
+    """A root and how it is reached; travels to other processes."""
+
+    root: str
+    backend: Callable[[str], RemoteBackend] | None = None
+
+    def open(self) -> Storage:
+        return Storage(self.root, backend=self.backend)
+
+    @property
+    def shared_by_processes(self) -> bool:
+        return not self.root.startswith("memory://")
+
+
+@pytest.fixture(params=["local", "memory", "s3fs", "obstore", "oci"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """An empty root on each kind of location that can commit."""
+    match request.param:
+        case "local":
+            return Place(str(tmp_path / "store"))
+        case "memory":
+            return Place(request.getfixturevalue("memory_root"))
+        case "s3fs":
+            return Place(request.getfixturevalue("s3_root"), S3Backend)
+        case "obstore":
+            pytest.importorskip("obstore", reason="needs the obstore extra")
+            return Place(request.getfixturevalue("s3_root"), ObstoreBackend)
+        case _:
+            return Place(request.getfixturevalue("oci_root"))
+
+
+def add(sample_id: str) -> Callable[[StoreManifest | None], StoreManifest]:
+    def change(current: StoreManifest | None) -> StoreManifest:
+        start = current or StoreManifest("test")
+        return replace(start, samples=dict(start.samples) | {sample_id: SampleEntry(f"samples/{sample_id}/x", {})})
+
+    return change
+
+
+def _commit_together(place: Place, numbers: Sequence[int], environment: dict[str, str], barrier: Any) -> None:
+    """Each number by a writer of its own, in threads."""
+    os.environ.update(environment)  # a fork server may be older than this test's servers
+    fsspec.config.set_conf_env(fsspec.config.conf)
+
+    def commit_one(number: int) -> None:
+        storage = place.open()
+        barrier.wait(120)
+        commit(storage, HEAD, add(f"sample_{number}"))
+
+    with ThreadPoolExecutor(len(numbers)) as threads:
+        list(threads.map(commit_one, numbers))
+
+
+def test_of_racing_writers_each_commits_once(place: Place) -> None:
+    """Sixteen, in four processes where a place is shared by processes."""
+    if place.shared_by_processes:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["zarr_core.manifest", "s3fs", "ocifs"])  # has no effect once it runs
+        barrier = context.Barrier(WRITERS)
+        processes = [
+            context.Process(
+                target=_commit_together,
+                args=(place, range(first, first + WRITERS // 4), dict(os.environ), barrier),
+                daemon=True,
+            )
+            for first in range(0, WRITERS, WRITERS // 4)
+        ]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        assert [process.exitcode for process in processes] == [0] * 4
+    else:
+        _commit_together(place, range(WRITERS), {}, threading.Barrier(WRITERS))
+    storage = place.open()
+    samples = [set(load_manifest(storage, generation).samples) for generation in range(1, WRITERS + 1)]
+    assert samples[-1] == {f"sample_{number}" for number in range(WRITERS)}
+    assert load_manifest(storage).generation == WRITERS
+    assert [len(known) for known in samples] == list(range(1, WRITERS + 1))
+    assert all(before < after for before, after in pairwise(samples))
+    names = {name for name in storage.list() if not name.endswith(".lock")}
+    assert names == {"manifest.json", *map(generation_name, range(1, WRITERS + 1))}  # no probe, no temporary file
+
+
+def test_a_lost_race_is_applied_again_on_the_winner(place: Place) -> None:
+    storage, other = place.open(), place.open()
+    commit(storage, HEAD, add("a"))
+    seen: list[list[str]] = []
+
+    def change(current: StoreManifest | None) -> StoreManifest:
+        assert current is not None
+        seen.append(sorted(current.samples))
+        if len(seen) == 1:
+            commit(other, HEAD, add("b"))
+        return add("c")(current)
+
+    assert sorted(commit(storage, HEAD, change).samples) == ["a", "b", "c"]
+    assert seen == [["a"], ["a", "b"]]
+    assert [len(load_manifest(storage, generation).samples) for generation in (1, 2, 3)] == [1, 2, 3]
+
+
+def test_a_change_that_raises_changes_nothing(place: Place) -> None:
+    storage = place.open()
+    commit(storage, HEAD, add("a"))
+    before = {name: storage.read(name) for name in storage.list()}
+
+    def change(current: StoreManifest | None) -> StoreManifest:
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError, match="no"):
+        commit(storage, HEAD, change)
+    assert {name: storage.read(name) for name in storage.list()} == before
+    assert commit(storage, HEAD, add("b")).generation == 2
+
+
+def test_the_version_is_of_the_bytes_that_were_read(place: Place) -> None:
+    """While somebody writes all the time, what is replaced on the word of a version is what was read with it."""
+    storage, busy = place.open(), True
+    storage.replace("m", b"0", None)
+
+    def count_up() -> None:
+        mine = place.open()
+        while busy:
+            data, version = mine.read_versioned("m")
+            try:
+                mine.replace("m", str(int(data) + 1).encode(), version)
+            except CommitConflict:
+                continue
+
+    writers = [threading.Thread(target=count_up, daemon=True) for _ in range(3)]
+    for writer in writers:
+        writer.start()
+    replaced = 0
+    while replaced < 5:
+        data, version = storage.read_versioned("m")
+        try:
+            storage.replace("m", data, version)  # would turn the clock back if the version were of later bytes
+        except CommitConflict:
+            continue
+        replaced += 1
+        assert int(storage.read("m")) >= int(data)
+    busy = False
+    for writer in writers:
+        writer.join()
+
+
+def test_objects_are_removed(place: Place) -> None:
+    storage = place.open()
+    storage.write("a/b", [b"x"])
+    storage.remove("a/b")
+    storage.remove("a/b")
+    assert storage.list() == {}
+    assert storage.create("a/b", b"y")
+
+
+# --- networks that lose answers -----------------------------------------------------------------------------------
+
+
+class LosesAnswers:
+    """A service that does what it is asked, after which the connection breaks, so many times."""
+
+    def __init__(self, backend: RemoteBackend, times: int, then: Callable[[], None] = lambda: None) -> None:
+        self.backend, self.times, self.then = backend, times, then
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.backend, name)
+
+    async def put_if(self, path: str, data: bytes, version: str | None) -> None:
+        await self.backend.put_if(path, data, version)
+        if self.times and not path.rpartition("/")[2].startswith("."):
+            self.times -= 1
+            self.then()
+            raise ConnectionResetError("answer lost")
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    from zarr_core import retries
+
+    monkeypatch.setattr(retries, "POLICY", retries.RetryPolicy(attempts=3, first_wait_s=0.001))
+
+
+def test_a_commit_whose_answer_was_lost_is_made_once(
+    memory_root: str, impatient: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "zarr_core")
+    commit(Storage(memory_root), HEAD, add("a"))
+    storage = Storage(memory_root, backend=lambda url: LosesAnswers(MemoryBackend(url), 1))
+    changes: list[object] = []
+
+    def change(current: StoreManifest | None) -> StoreManifest:
+        changes.append(current)
+        return add("b")(current)
+
+    assert commit(storage, HEAD, change).generation == 2
+    assert len(changes) == 1
+    assert load_manifest(memory_root).generation == 2
+    assert "manifest.json: written by a try whose answer was lost" in caplog.text
+
+
+def test_a_commit_whose_answers_were_all_lost_is_found(memory_root: str, impatient: None) -> None:
+    storage = Storage(memory_root, backend=lambda url: LosesAnswers(MemoryBackend(url), 1))
+    assert commit(storage, HEAD, add("a")).generation == 1
+    never = Storage(memory_root, backend=lambda url: Unreachable(MemoryBackend(url)))
+    with pytest.raises(StoreError, match=r"memory://.*manifest.json was tried 3 times in 0 s: ConnectionResetError"):
+        commit(never, HEAD, add("b"))
+    assert load_manifest(memory_root).generation == 1
+
+
+class Unreachable(LosesAnswers):
+    """A service that answers reads and resets writes, none of which it carries out."""
+
+    def __init__(self, backend: RemoteBackend) -> None:
+        super().__init__(backend, 10**6)
+
+    async def put_if(self, path: str, data: bytes, version: str | None) -> None:
+        raise ConnectionResetError("cable cut")
+
+
+def test_a_commit_that_was_overtaken_after_its_answer_was_lost_is_applied_again(
+    memory_root: str, impatient: None
+) -> None:
+    commit(Storage(memory_root), HEAD, add("a"))
+
+    def overtake() -> None:
+        plain = MemoryBackend(memory_root)  # on the event loop: no Storage here
+        current = StoreManifest.from_json(plain.fs.cat_file(f"{plain.location}/manifest.json"))
+        plain.fs.pipe_file(f"{plain.location}/manifest.json", replace(add("other")(current), generation=3).to_json())
+
+    storage = Storage(memory_root, backend=lambda url: LosesAnswers(MemoryBackend(url), 1, overtake))
+    commit(storage, HEAD, add("b"))
+    assert sorted(load_manifest(memory_root).samples) == ["a", "b", "other"]
+
+
+def test_an_object_whose_answer_was_lost_counts_as_created(memory_root: str, impatient: None) -> None:
+    storage = Storage(memory_root, backend=lambda url: LosesAnswers(MemoryBackend(url), 1))
+    assert storage.create("a", b"mine")
+    assert not storage.create("a", b"other")
+
+
+# --- services that cannot -----------------------------------------------------------------------------------------
+
+
+def test_a_service_that_ignores_conditions_is_found_out(
+    tmp_path: Path, oci_server: OciServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with OciServer(ignore_conditions=True) as server:
+        import ocifs
+
+        server.buckets["careless"] = {}
+        monkeypatch.setitem(fsspec.config.conf, "oci", {"config_kwargs": {"service_endpoint": server.url}})
+        ocifs.OCIFileSystem.clear_instance_cache()
+        storage = Storage(f"oci://careless@{NAMESPACE}/store")
+        with pytest.raises(StoreError, match="ignores If-None-Match.*would not be safe"):
+            commit(storage, HEAD, add("a"))
+        with pytest.raises(StoreError, match="ignores If-None-Match"):
+            storage.create("a", b"x")
+        assert server.buckets["careless"] == {}
+    ocifs.OCIFileSystem.clear_instance_cache()
+
+
+class IgnoresMatch(OciBackend):
+    """A service that knows how to create, and replaces whatever is there."""
+
+    async def put_if(self, path: str, data: bytes, version: str | None) -> None:
+        await (super().put_if(path, data, None) if version is None else self.put(path, data))
+
+
+class NeverMatches(OciBackend):
+    """A service that compares etags with something else."""
+
+    async def put_if(self, path: str, data: bytes, version: str | None) -> None:
+        if version is not None:
+            raise ConditionFailed
+        await super().put_if(path, data, None)
+
+
+@pytest.mark.parametrize(
+    ("backend", "reason"), [(IgnoresMatch, "ignores If-Match"), (NeverMatches, "refuses to replace an object by its")]
+)
+def test_a_service_that_keeps_one_condition_only_is_found_out(
+    oci_root: str, backend: type, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zarr_core.storage._keep_conditions", set())
+    storage = Storage(oci_root, backend=backend)
+    with pytest.raises(StoreError, match=reason):
+        commit(storage, HEAD, add("a"))
+    assert storage.list() == {}
+
+
+def test_what_a_process_has_found_out_costs_nothing_more(oci_root: str, oci_server: OciServer) -> None:
+    commit(Storage(oci_root), HEAD, add("a"))
+    before = len(oci_server.requests)
+    commit(Storage(oci_root), HEAD, add("b"))
+    asked = [line.rpartition("/store/")[::2] for line in oci_server.requests[before:]]
+    assert [f"{what.split()[0]} {name}" for what, name in asked] == [
+        "GET manifest.json",
+        "PUT generations/00000001.json",
+        "PUT manifest.json",
+        "PUT generations/00000002.json",
+    ]
+
+
+class NoEtags(MemoryBackend):
+    """A location that reports no versions."""
+
+    async def get(self, path: str, start: int | None = None, stop: int | None = None) -> tuple[Any, str]:
+        return (await super().get(path, start, stop))[0], ""
+
+
+def test_a_location_without_etags_is_refused(memory_root: str) -> None:
+    commit(Storage(memory_root), HEAD, add("a"))
+    with pytest.raises(StoreError, match="reports no etag"):
+        commit(Storage(memory_root, backend=NoEtags), HEAD, add("b"))
+
+
+# --- local disks --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP])
+def test_a_disk_without_hard_links_commits_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "link", refuse)
+    created: list[int] = []
+    barrier = threading.Barrier(8)
+
+    def race(number: int) -> None:
+        barrier.wait()
+        if Storage(tmp_path).create("generations/1", str(number).encode()):
+            created.append(number)
+
+    threads = [threading.Thread(target=race, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(created) == 1
+    assert Storage(tmp_path).read("generations/1") == str(created[0]).encode()
+    for number, name in enumerate("abc", start=1):
+        assert commit(Storage(tmp_path), HEAD, add(name)).generation == number
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("error", [NotImplementedError("flock"), OSError(errno.ENOLCK, "no locks available")])
+def test_a_disk_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("filelock.FileLock.acquire", refuse)
+    with pytest.raises(StoreError, match="no locks, so commits to it would not be safe"):
+        commit(Storage(tmp_path), HEAD, add("a"))
+    assert not (tmp_path / "manifest.json").exists()
+
+
+def test_what_is_committed_is_on_the_disk_before_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file, then its name, then the folder that holds the name, and the folders above where they are new."""
+    done: list[str] = []
+    real = {name: getattr(os, name) for name in ("fsync", "replace", "link")}
+
+    def fsync(handle: int) -> None:
+        done.append(f"sync {Path(os.readlink(f'/proc/self/fd/{handle}')).relative_to(tmp_path)}")
+        real["fsync"](handle)
+
+    def name(how: str) -> Callable[[str, str], None]:
+        def rename(source: str, target: str) -> None:
+            done.append(f"{how} {Path(target).relative_to(tmp_path)}")
+            real[how](source, target)
+
+        return rename
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", name("replace"))
+    monkeypatch.setattr(os, "link", name("link"))
+    commit(Storage(tmp_path / "new" / "store"), HEAD, add("a"))
+    assert [line for line in done if not line.endswith(".tmp")] == [
+        "sync .",
+        "sync new",
+        "replace new/store/manifest.json",
+        "sync new/store",
+        "sync new/store",
+        "link new/store/generations/00000001.json",
+        "sync new/store/generations",
+    ]
+    assert done.index("replace new/store/manifest.json") == 3  # after the file's own sync
+    assert sum(line.endswith(".tmp") for line in done) == 2
