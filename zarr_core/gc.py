@@ -123,12 +123,15 @@ def collect_garbage(storage: Storage, head: Head[S], grace: float, *, dry_run: b
         condemn(state)
         return result
     amend(storage, head, condemn)
-    doomed = [
-        *(temporary.name for temporary in found.temporary),
-        *map(generation_name, result.expired),
-        *(prefix for prefix in result.prefixes if prefix in found.objects),
-    ]
-    _delete(storage, doomed, [prefix for prefix in result.prefixes if prefix not in found.objects], began)
+    collector.delete(
+        [
+            *(temporary.name for temporary in found.temporary),
+            *map(generation_name, result.expired),
+            *(prefix for prefix in result.prefixes if prefix in found.objects),
+        ],
+        [prefix for prefix in result.prefixes if prefix not in found.objects],
+        began,
+    )
     return result
 
 
@@ -208,7 +211,7 @@ class _Collector(Generic[S]):
         found = _Found()
         young: dict[str, Garbage] = {}
         for stored in self._ours():
-            name, temporary = _undressed(stored.name)
+            name, temporary = undressed(stored.name)
             owner = self.head.owner(name)
             if name.startswith(f"{GENERATIONS}/") or (owner is not None and kept.needs(owner)):
                 if temporary and stored.modified < self.horizon:
@@ -238,8 +241,27 @@ class _Collector(Generic[S]):
         collections = current.retention.collections + bool(set(doomed) - set(before))
         return replace(current.retention, condemned=condemned, collections=collections)
 
+    def delete(self, names: Sequence[str], prefixes: Sequence[str], began: float) -> None:
+        """Remove objects, and all of ours that is below prefixes."""
+        batch = list(names)
+        for prefix in prefixes:
+            below = (found.name for found in self.storage.objects(prefix))
+            batch += [name for name in below if self.head.owner(undressed(name)[0]) == prefix]
+            if len(batch) >= _DELETED_AT_A_TIME:
+                self._delete_batch(batch, began)
+                batch = []
+        self._delete_batch(batch, began)
 
-def _undressed(name: str) -> tuple[str, bool]:
+    def _delete_batch(self, names: Sequence[str], began: float) -> None:
+        for start in range(0, len(names), _DELETED_AT_A_TIME):
+            if time.time() - began > CONDEMNED_SECONDS / 2:
+                raise StoreError(
+                    f"{self.storage.url}: this collection has taken too long to go on safely; run it again"
+                )
+            self.storage.delete(names[start : start + _DELETED_AT_A_TIME])
+
+
+def undressed(name: str) -> tuple[str, bool]:
     """The object that a temporary file was to become, and whether it is one."""
     folder, slash, last = name.rpartition("/")
     found = _TEMPORARY.fullmatch(last)
@@ -250,25 +272,6 @@ def _folders_of(prefix: str) -> Iterator[str]:
     while "/" in prefix:
         prefix = prefix.rpartition("/")[0]
         yield prefix
-
-
-def _delete(storage: Storage, names: Sequence[str], prefixes: Sequence[str], began: float) -> None:
-    """Remove objects, and all that is below prefixes."""
-    batch = list(names)
-    for at, prefix in enumerate(prefixes, start=1):
-        batch += [found.name for found in storage.objects(prefix)]
-        if len(batch) < _DELETED_AT_A_TIME and at < len(prefixes):
-            continue
-        _delete_batch(storage, batch, began)
-        batch = []
-    _delete_batch(storage, batch, began)
-
-
-def _delete_batch(storage: Storage, names: Sequence[str], began: float) -> None:
-    for start in range(0, len(names), _DELETED_AT_A_TIME):
-        if time.time() - began > CONDEMNED_SECONDS / 2:
-            raise StoreError(f"{storage.url}: this collection has taken too long to go on safely; run it again")
-        storage.delete(names[start : start + _DELETED_AT_A_TIME])
 
 
 def summary(result: Collection, store: str, *, everything: bool = False) -> str:
