@@ -31,6 +31,10 @@ class CorruptChunkError(ZarrCoreError):
     """Stored bytes do not decode to what was written."""
 
 
+class MatrixError(ZarrCoreError):
+    """A wide matrix cannot take what it is given."""
+
+
 class UnknownFieldError(ZarrCoreError, KeyError):
     """A field, domain, sample or split was asked for that the store does not hold."""
 
