@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from zarr_core.encoding import VALUE_DTYPES, Codec
 from zarr_core.errors import ManifestError, ZarrCoreError
-from zarr_core.generations import Head
+from zarr_core.generations import Change, Head, Retention
 from zarr_core.matrix.grid import GridLayout
 from zarr_core.names import check_relative_path
+from zarr_core.storage import Storage
 
 FORMAT = "zarr_core.matrix"
 FORMAT_VERSION = 1
@@ -22,6 +23,7 @@ AXIS = "cpg_ids"
 
 _VALUE_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _COLUMNS = "_columns"
+_WRITTEN = re.compile(r"[a-z][a-z0-9_]*\.zarr/c/\d+/\d+|cpg_ids/[0-9a-f]{16}\.npy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,7 @@ class MatrixState:
         batches: by id, in the order of their rows.
         column_blocks: what the transposed copy holds.
         generation: 1 for the matrix as it was made, one more with each commit.
+        retention: tags, and what is being removed; of the current state only.
     """
 
     matrix_id: str
@@ -102,6 +105,7 @@ class MatrixState:
     batches: Mapping[str, Batch] = field(default_factory=dict)
     column_blocks: tuple[ColumnBlock, ...] = ()
     generation: int = 0
+    retention: Retention = field(default_factory=Retention)
 
     @cached_property
     def row_layout(self) -> Mapping[str, GridLayout]:
@@ -164,6 +168,8 @@ class MatrixState:
                 for block in self.column_blocks
             ],
         }
+        if retention := self.retention.to_document():
+            document["retention"] = retention
         return (json.dumps(document, separators=(",", ":"), ensure_ascii=False) + "\n").encode()
 
     @classmethod
@@ -210,6 +216,7 @@ class MatrixState:
                 ColumnBlock(int(b["row"]), tuple(b["batches"]), dict(b["bytes"])) for b in document["column_blocks"]
             ),
             generation=int(document["generation"]),
+            retention=Retention.from_document(document.get("retention", {})),
         )
 
     def _check(self) -> None:
@@ -231,10 +238,6 @@ class MatrixState:
             raise ValueError("the transposed copy names a batch twice, or one that is not there")
 
 
-#: Where a matrix keeps its state.
-HEAD = Head(HEAD_NAME, MatrixState.from_json)
-
-
 def array_path(value: str) -> str:
     """The row copy of a value table."""
     return f"{value}.zarr"
@@ -254,3 +257,41 @@ def check_values(values: Mapping[str, str]) -> None:
             raise ValueError(f"value table {value!r}: use lower-case letters, digits and underscores, as in 'beta'")
         if dtype not in VALUE_DTYPES:
             raise ValueError(f"value table {value!r}: {dtype!r} is none of {', '.join(VALUE_DTYPES)}")
+
+
+def named(state: MatrixState) -> Iterator[str]:
+    """Every object that a state needs, shards and the names of the features."""
+    yield state.axis.path
+    for batch in state.batches.values():
+        first = batch.row // state.shard_rows
+        for value, layout in state.row_layout.items():
+            for shard in range(first, first + state.shards_of(len(batch.sample_ids))):
+                yield f"{array_path(value)}/{layout.shard_key(shard, 0)}"
+
+
+def _owner(name: str) -> str | None:
+    """Each object that a writer of matrices makes is kept or collected for itself; None for all others."""
+    return name if _WRITTEN.fullmatch(name) else None
+
+
+def _is_whole(storage: Storage, name: str) -> bool:
+    """Whether a shard is there: it was created whole or not at all."""
+    return storage.exists(name)
+
+
+def changes(before: MatrixState | None, after: MatrixState) -> list[Change]:
+    """What a commit did: which batches came."""
+    if before is None:
+        tables = ", ".join(f"{value} {dtype}" for value, dtype in after.values.items())
+        return [Change("created", note=f"{after.axis.length:,} features; {tables}; {after.codec}")]
+    added = [batch_id for batch_id in after.batches if batch_id not in before.batches]
+    samples = sum(len(after.batches[batch_id].sample_ids) for batch_id in added)
+    held = [batch_id for block in after.column_blocks for batch_id in block.batches]
+    before_held = {batch_id for block in before.column_blocks for batch_id in block.batches}
+    transposed = [batch_id for batch_id in held if batch_id not in before_held]
+    found = [Change("added", tuple(added), f"{samples:,} samples")] if added else []
+    return found + ([Change("transposed", tuple(transposed))] if transposed else [])
+
+
+#: Where a matrix keeps its state, and what it says.
+HEAD = Head(HEAD_NAME, MatrixState.from_json, ("",), named, _owner, _is_whole, changes)
