@@ -59,6 +59,10 @@ class TruncatedError(CorruptChunkError):
     """An object, or the answer that brings it, ends before the bytes that were asked for."""
 
 
+class MatrixError(ZarrCoreError):
+    """A wide matrix cannot take what it is given."""
+
+
 class UnknownFieldError(ZarrCoreError, KeyError):
     """A field, domain, sample or split was asked for that the store does not hold."""
 

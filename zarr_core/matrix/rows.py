@@ -1,0 +1,106 @@
+"""The row copy: whole samples, each a run of chunks that is one byte range."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from zarr_core.encoding import decode_into
+from zarr_core.matrix.fetch import ChunkFetcher, ChunkRead, Cost
+from zarr_core.matrix.grid import GridLayout
+from zarr_core.matrix.head import MatrixState, array_path
+
+
+class ChunkCells(NamedTuple):
+    """What is wanted of the chunks of one number in their rows.
+
+    Attributes:
+        number: of the chunk.
+        cells: which of its cells; None for the first ones, as many as there are places.
+        to: their places in a row of the output; a slice where ``cells`` is None.
+    """
+
+    number: int
+    cells: np.ndarray | None
+    to: Any
+
+
+def pick_chunks(layout: GridLayout, columns: np.ndarray | None) -> list[ChunkCells]:
+    """Chunks of a row that hold the columns (None: all), in order."""
+    width, n_features = layout.chunk[1], layout.shape[1]
+    if columns is None:
+        return [
+            ChunkCells(number, None, slice(number * width, min((number + 1) * width, n_features)))
+            for number in range(layout.chunks[1])
+        ]
+    order = np.argsort(columns, kind="stable")
+    cuts = np.flatnonzero(np.diff(columns[order] // width)) + 1
+    return [ChunkCells(int(columns[to[0]]) // width, columns[to] % width, to) for to in np.split(order, cuts)]
+
+
+def expected_cost(state: MatrixState, value: str, sample_ids: Sequence[str], picked: Sequence[ChunkCells]) -> Cost:
+    """About what :func:`read_rows` will cost: chunks as large as they are on average."""
+    numbers = np.array([wanted.number for wanted in picked])
+    runs = 1 + int(np.count_nonzero(np.diff(numbers) > 1))
+    share = len(picked) / state.row_layout[value].chunks[1]
+    expected = Cost()
+    wanted = set(sample_ids)
+    for batch in state.batches.values():
+        count = len(wanted.intersection(batch.sample_ids))
+        expected.add(count * runs, round(count * share * batch.bytes[value] / len(batch.sample_ids)))
+    return expected
+
+
+def read_rows(
+    fetcher: ChunkFetcher,
+    state: MatrixState,
+    value: str,
+    sample_ids: Sequence[str],
+    picked: Sequence[ChunkCells],
+    out: np.ndarray,
+    places: np.ndarray,
+) -> Cost:
+    """Read samples into rows of an output.
+
+    Args:
+        fetcher: of the matrix.
+        state: of the matrix.
+        value: which table.
+        sample_ids: whom to read; no sample twice.
+        picked: which chunks of their rows, in order, and what of them.
+        out: (rows, features) of the stored dtype; whole chunks are decoded right into it where its rows are contiguous.
+        places: (samples,) row of the output for each.
+
+    Returns:
+        What it cost.
+    """
+    layout = state.row_layout[value]
+    width = layout.chunk[1]
+    rows = np.array([state.rows[i] for i in sample_ids], np.int64)
+    chunks: list[ChunkRead] = []
+    for sample in np.argsort(rows).tolist():
+        shard, row = divmod(int(rows[sample]), layout.shard[0])
+        key = f"{array_path(value)}/{layout.shard_key(shard, 0)}"
+        first = row * layout.chunks[1]
+        chunks += [ChunkRead(key, first + number, sample * len(picked) + n) for n, (number, _, _) in enumerate(picked)]
+    scratch = np.empty(width, layout.dtype)
+    in_place = out.strides[1] == out.itemsize and out.dtype == layout.dtype
+
+    def place(tag: int, data: np.ndarray | None) -> None:
+        sample, n = divmod(tag, len(picked))
+        _, of_chunk, of_output = picked[n]
+        row = out[places[sample]]
+        if data is None:
+            row[of_output] = np.nan
+        elif of_chunk is None and in_place and of_output.stop - of_output.start == width:
+            decode_into(layout.flat, data, row[of_output])
+        else:
+            decode_into(layout.flat, data, scratch)
+            row[of_output] = scratch[: of_output.stop - of_output.start] if of_chunk is None else scratch[of_chunk]
+
+    def name(tag: int) -> str:
+        return f"{value} of sample {sample_ids[tag // len(picked)]!r}"
+
+    return fetcher.read(layout, chunks, place, name)
