@@ -273,18 +273,22 @@ def encode_chunk(layout: ArrayLayout, points: np.ndarray) -> bytes:
 
 
 def encode_shard(
-    layout: ArrayLayout, chunks: Iterable[np.ndarray], lengths: list[int] | None = None
+    layout: ArrayLayout, chunks: Iterable[np.ndarray | None], lengths: list[int] | None = None
 ) -> Iterator[bytes]:
     """One shard object, piece by piece, from the rows of its chunks in order.
 
     Args:
         layout: of the array.
-        chunks: rows of each chunk.
+        chunks: rows of each chunk; None for one that is not stored, which readers see as the fill value.
         lengths: takes up the stored bytes of each chunk, as they become known.
     """
     index = np.full((layout.chunks_per_shard, 2), _ABSENT, "<u8")
     offset = 0
     for number, points in enumerate(chunks):
+        if points is None:
+            if lengths is not None:
+                lengths.append(0)
+            continue
         data = encode_chunk(layout, points)
         length = len(data) + (_CRC_BYTES if layout.checksum else 0)
         index[number] = offset, length

@@ -6,6 +6,8 @@ message and exit with status 1. Anything else that escapes is a bug.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class ZarrCoreError(Exception):
     """Base of all errors this library raises on purpose."""
@@ -23,12 +25,34 @@ class CommitConflict(ZarrCoreError):
     """Somebody else replaced the object since it was read."""
 
 
+class CollectedError(StoreError):
+    """A commit names what garbage collection removes or has removed; what it names must be made anew.
+
+    Args:
+        url: the store.
+        names: the prefixes, which are ``names`` of the error.
+    """
+
+    def __init__(self, url: str, names: tuple[str, ...]) -> None:
+        self.url, self.names = url, names
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        reason = "had been left unnamed for so long that garbage collection took it; run again to make it anew"
+        super().__init__(f"{url}: {names[0]}{more} {reason}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.url, self.names)
+
+
 class SourceError(ZarrCoreError):
     """A dataset description or a source location cannot be used."""
 
 
 class CorruptChunkError(ZarrCoreError):
     """Stored bytes do not decode to what was written."""
+
+
+class MatrixError(ZarrCoreError):
+    """A wide matrix cannot take what it is given."""
 
 
 class UnknownFieldError(ZarrCoreError, KeyError):

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zarr_core.encoding import COORDS_DTYPE
 from zarr_core.errors import ManifestError, SourceError, UnknownFieldError
-from zarr_core.generations import Head, load
+from zarr_core.generations import Change, Head, Retention, load
+from zarr_core.groups import SAMPLES, group_of, is_whole
 from zarr_core.names import check_relative_path, check_sample_id
 from zarr_core.storage import Storage
 
@@ -94,6 +95,7 @@ class StoreManifest:
         excluded: ids that the source's blacklists take out of every split.
         quarantine: refused samples.
         origin: of a staged copy, ``store`` and ``generation`` that it was copied from; else empty.
+        retention: tags, and what is being removed; of the current state only.
     """
 
     dataset_name: str
@@ -109,6 +111,7 @@ class StoreManifest:
     excluded: frozenset[str] = frozenset()
     quarantine: Mapping[str, Quarantine] = field(default_factory=dict)
     origin: Mapping[str, Any] = field(default_factory=dict)
+    retention: Retention = field(default_factory=Retention)
 
     @property
     def fields(self) -> dict[str, ArrayColumn]:
@@ -170,6 +173,8 @@ class StoreManifest:
         }
         if self.origin:
             document["origin"] = dict(self.origin)
+        if retention := self.retention.to_document():
+            document["retention"] = retention
         return (json.dumps(document, separators=(",", ":")) + "\n").encode()
 
     @classmethod
@@ -216,6 +221,7 @@ class StoreManifest:
             excluded=frozenset(document.get("excluded", ())),
             quarantine={i: Quarantine(**entry) for i, entry in document.get("quarantine", {}).items()},
             origin=dict(document.get("origin", {})),
+            retention=Retention.from_document(document.get("retention", {})),
         )
 
 
@@ -246,17 +252,61 @@ def _entry(sample_id: str, entry: Mapping[str, Any]) -> SampleEntry:
     return SampleEntry(relpath, grids, entry.get("fingerprint", ""), entry.get("settings", ""), entry.get("bytes", 0))
 
 
-#: Where a store of points keeps its state.
-HEAD = Head(MANIFEST, StoreManifest.from_json)
+def changes(before: StoreManifest | None, after: StoreManifest) -> list[Change]:
+    """What a commit did: to which samples, and by which settings."""
+    then = before or StoreManifest(after.dataset_name)
+    replaced = [i for i, entry in after.samples.items() if i in then.samples and then.samples[i] != entry]
+    done = {
+        "added": [i for i in after.samples if i not in then.samples],
+        "replaced": replaced,
+        "retired": [i for i in then.samples if i not in after.samples],
+        "quarantined": [i for i, entry in after.quarantine.items() if then.quarantine.get(i) != entry],
+        "released": [i for i in then.quarantine if i not in after.quarantine],
+    }
+    found = []
+    for what, ids in done.items():
+        settings = sorted({after.samples[i].settings for i in ids if i in after.samples} - {""})
+        note = f"settings {', '.join(settings)}" if settings and what in ("added", "replaced") else ""
+        found += [Change(what, tuple(sorted(ids)), note)] if ids else []
+    if before is None:
+        return found
+    values: dict[str, Callable[[StoreManifest], Any]] = {
+        "dataset name": lambda state: state.dataset_name,
+        "kind": lambda state: state.dataset_kind,
+        "shuffle seed": lambda state: state.shuffle_seed,
+        "values dtype": lambda state: state.values_dtype,
+        "codec": lambda state: state.compressor,
+        "points a chunk": lambda state: _grids(state, replaced, "chunk_points"),
+        "points a shard": lambda state: _grids(state, replaced, "shard_points"),
+        "fields": lambda state: ", ".join(f"{name} {column.dtype}" for name, column in state.fields.items()),
+        "splits": lambda state: ", ".join(f"{name} {len(ids)}" for name, ids in state.splits.items()),
+        "excluded": lambda state: len(state.excluded),
+    }
+    pairs = {what: (value(before), value(after)) for what, value in values.items()}
+    return found + [Change(what, note=f"{old} -> {new}") for what, (old, new) in pairs.items() if old != new]
 
 
-def load_manifest(store: Storage | str | os.PathLike[str], generation: int | None = None) -> StoreManifest:
-    """The manifest of a store: the current one, or one committed earlier.
+def _grids(manifest: StoreManifest, sample_ids: Iterable[str], attribute: str) -> str:
+    grids = (grid for i in sample_ids for grid in manifest.samples[i].domains.values())
+    values = sorted({getattr(grid, attribute) for grid in grids})
+    return f"{values[0]:,}" if len(values) == 1 else f"{values[0]:,} to {values[-1]:,}" if values else ""
+
+
+def _relpaths(manifest: StoreManifest) -> Iterable[str]:
+    return (entry.relpath for entry in manifest.samples.values())
+
+
+#: Where a store of points keeps its state, and what it says.
+HEAD = Head(MANIFEST, StoreManifest.from_json, (SAMPLES,), _relpaths, group_of, is_whole, changes)
+
+
+def load_manifest(store: Storage | str | os.PathLike[str], generation: int | str | None = None) -> StoreManifest:
+    """The manifest of a store: the current one, one committed earlier, or the one that a tag names.
 
     Stores of the published format keep their splits in files beside the manifest; those are read too.
 
     Raises:
-        StoreError: there is no store, or no such generation.
+        StoreError: there is no store, or no such generation or tag.
         ManifestError: the manifest cannot be read.
     """
     storage = store if isinstance(store, Storage) else Storage(store)

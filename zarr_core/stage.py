@@ -29,12 +29,12 @@ from tqdm import tqdm
 from zarr_core.command import exit_status
 from zarr_core.encoding import ArrayLayout, check_chunk, decode_shard_index, group_arrays
 from zarr_core.errors import CorruptChunkError, StoreError, UnknownFieldError, ZarrCoreError
-from zarr_core.generations import commit
+from zarr_core.generations import Retention, commit
+from zarr_core.groups import ATTRIBUTES_KEY
 from zarr_core.manifest import HEAD, MANIFEST, DomainLayout, SampleEntry, StoreManifest, load_manifest
 from zarr_core.parallel import map_in_processes
 from zarr_core.sizes import format_size
 from zarr_core.storage import Storage, is_local
-from zarr_core.writer import ATTRIBUTES_KEY
 
 # Chunks that lie side by side are fetched in one request up to this size.
 _SPAN_BYTES = 8 << 20
@@ -280,6 +280,7 @@ class _Copy:
                 domains=self.domains,
                 samples=before | staged,
                 origin=self._origin,
+                retention=Retention() if current is None else current.retention,
             )
             return current if current == changed else changed
 

@@ -22,14 +22,14 @@ from zarr_core.chunks import read_chunks
 from zarr_core.command import exit_status
 from zarr_core.encoding import ArrayLayout
 from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
-from zarr_core.generations import generation_name
+from zarr_core.generations import archived, generation_name
+from zarr_core.groups import ATTRIBUTES_KEY
 from zarr_core.manifest import MANIFEST, ArrayColumn, DomainGrid, SampleEntry, StoreManifest, load_manifest
 from zarr_core.moments import FieldMoments
 from zarr_core.parallel import map_in_processes
 from zarr_core.shuffle import shuffle_permutation
 from zarr_core.sources.recorded import RecordedSource
 from zarr_core.storage import Storage
-from zarr_core.writer import ATTRIBUTES_KEY
 
 if TYPE_CHECKING:
     import torch
@@ -165,7 +165,8 @@ def _generation_problems(storage: Storage, manifest: StoreManifest) -> list[Prob
         kept = storage.read(name)
     except FileNotFoundError:
         return [Problem("", "", f"{name} is missing, so this generation cannot be pinned")]
-    return [] if kept == storage.read(MANIFEST) else [Problem("", "", f"{name} is not equal to {MANIFEST}")]
+    same = kept == archived(manifest, storage.read(MANIFEST))
+    return [] if same else [Problem("", "", f"{name} is not equal to {MANIFEST}")]
 
 
 @dataclass(frozen=True)

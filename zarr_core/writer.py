@@ -28,6 +28,7 @@ from zarr_core.encoding import (
     group_zarr_json,
 )
 from zarr_core.errors import SampleError, SourceError
+from zarr_core.groups import ATTRIBUTES_KEY, SAMPLES, is_whole
 from zarr_core.manifest import ArrayColumn, DomainGrid, DomainLayout, Quarantine, SampleEntry
 from zarr_core.moments import FieldMoments, MomentsAccumulator
 from zarr_core.names import FieldName, check_sample_id
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     import torch
 
 GROUP_FORMAT = 1
-ATTRIBUTES_KEY = "zarr_core"
 
 # Points that are rounded, summed and encoded at a time: a few MB.
 _BLOCK_POINTS = 131_072
@@ -132,7 +132,7 @@ class ZarrStoreWriter:
     def relpath(self, sample_id: str, fingerprint: str) -> str:
         """Where the group of a sample made from these source files belongs: the same on every try."""
         outcome = _digest([GROUP_FORMAT, sample_id, fingerprint, self.settings.digest])
-        return f"samples/{check_sample_id(sample_id)}/{outcome}"
+        return f"{SAMPLES}/{check_sample_id(sample_id)}/{outcome}"
 
     def write_sample(
         self,
@@ -215,19 +215,13 @@ class ZarrStoreWriter:
         relpath = self.relpath(sample_id, fingerprint)
         try:
             group = json.loads(self.storage.read(f"{relpath}/zarr.json"))
-            return written_sample(relpath, group) if self._is_whole(relpath, group) else None
+            return written_sample(relpath, group) if is_whole(self.storage, relpath, group) else None
         except (FileNotFoundError, ValueError):
             pass
         try:
             return Quarantine(**json.loads(self.storage.read(f"{relpath}/quarantine.json")))
         except (FileNotFoundError, ValueError, TypeError):
             return None
-
-    def _is_whole(self, relpath: str, group: Mapping[str, Any]) -> bool:
-        # zarr.json is written last, but a power cut may keep it and lose a shard that was written before.
-        sizes = self.storage.list(relpath)
-        stored = sum(size for name, size in sizes.items() if "/c/" in name[len(relpath) :])
-        return bool(stored == sum(group["attributes"][ATTRIBUTES_KEY]["stored_bytes"].values()))
 
     def _write_array(
         self,

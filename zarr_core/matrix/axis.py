@@ -1,0 +1,129 @@
+"""The features of a matrix: what its columns are called, fixed when it is made.
+
+Tens of millions of names are kept as one NumPy array of bytes (or whole numbers), never as Python strings.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from zarr_core.errors import CorruptChunkError, MatrixError, UnknownFieldError
+
+
+class FeatureAxis(Sequence[Any]):
+    """Names of the columns in their order; a sequence of ``str`` or ``int``.
+
+    Args:
+        ids: (features,) names: strings, bytes (UTF-8) or whole numbers.
+
+    Attributes:
+        ids: the same as a NumPy array of bytes (dtype "S") or of int64.
+
+    Raises:
+        MatrixError: there are none, two are equal, or they are neither strings nor whole numbers; names the first.
+    """
+
+    def __init__(self, ids: Sequence[str] | Sequence[int] | np.ndarray) -> None:
+        self.ids = _as_array(ids)
+        if not len(self.ids):
+            raise MatrixError("a matrix needs at least one feature")
+        self._order: np.ndarray | None = None
+        if not (self.ids[1:] > self.ids[:-1]).all():
+            # Not in order: names are found by way of their sorted order, which takes 8 bytes a feature.
+            self._order = np.argsort(self.ids, kind="stable")
+            in_order = self.ids[self._order]
+            double = in_order[1:] == in_order[:-1]
+            if double.any():
+                raise MatrixError(f"feature {self._name(in_order[int(np.argmax(double))])!r} is named twice")
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the names are strings."""
+        return bool(self.ids.dtype.kind == "S")
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, place: Any) -> Any:
+        """One name, or those of a slice or an array of positions as a NumPy array."""
+        if isinstance(place, (int, np.integer)):
+            return self._name(self.ids[place])
+        found = self.ids[place]
+        return np.char.decode(found, "utf-8") if self.is_text else found
+
+    def __iter__(self) -> Iterator[Any]:
+        for start in range(0, len(self), 65_536):
+            yield from self[start : start + 65_536].tolist()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self[:], dtype)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, FeatureAxis) and self.ids.dtype == other.ids.dtype and np.array_equal(self.ids, other.ids)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def positions(self, feature_ids: Sequence[str] | Sequence[int] | np.ndarray) -> np.ndarray:
+        """Columns of features, (n,) int64; raises UnknownFieldError for the first that is not on the axis."""
+        if not len(feature_ids):
+            return np.empty(0, np.int64)
+        wanted = _as_array(feature_ids)
+        if wanted.dtype.kind != self.ids.dtype.kind:
+            kinds = ("strings", "whole numbers") if self.is_text else ("whole numbers", "strings")
+            raise UnknownFieldError(f"the features of this matrix are {kinds[0]}, not {kinds[1]}: {feature_ids[0]!r}")
+        if wanted.dtype.itemsize > self.ids.dtype.itemsize:  # a comparison would widen a copy of the whole axis
+            too_long = np.char.str_len(wanted) > self.ids.dtype.itemsize
+            if too_long.any():
+                raise self._unknown(wanted[int(np.argmax(too_long))])
+        wanted = wanted.astype(self.ids.dtype)
+        found = np.searchsorted(self.ids, wanted, sorter=self._order)
+        found = np.minimum(found, len(self.ids) - 1)
+        if self._order is not None:
+            found = self._order[found]
+        absent = self.ids[found] != wanted
+        if absent.any():
+            raise self._unknown(wanted[int(np.argmax(absent))])
+        return found.astype(np.int64)
+
+    def to_npy(self) -> bytes:
+        """The axis as a ``.npy`` file without Python objects."""
+        file = io.BytesIO()
+        np.save(file, self.ids, allow_pickle=False)
+        return file.getvalue()
+
+    @classmethod
+    def from_npy(cls, data: bytes, sha256: str, where: str) -> FeatureAxis:
+        """The axis again; raises CorruptChunkError where the bytes are not those that were written."""
+        if hashlib.sha256(data).hexdigest() != sha256:
+            raise CorruptChunkError(f"{where}: the features are not those that the matrix was made with")
+        return cls(np.load(io.BytesIO(data), allow_pickle=False))
+
+    def _name(self, stored: Any) -> str | int:
+        return str(stored.decode("utf-8")) if self.is_text else int(stored)
+
+    def _unknown(self, stored: Any) -> UnknownFieldError:
+        return UnknownFieldError(
+            f"feature {self._name(stored)!r} is not on the axis of this matrix ({len(self):,} features)"
+        )
+
+
+def _as_array(ids: Sequence[str] | Sequence[int] | np.ndarray) -> np.ndarray:
+    found = np.asarray(ids)
+    if found.ndim == 1 and found.dtype.kind in "UT":
+        found = np.char.encode(found.astype(str), "utf-8")
+    elif found.ndim == 1 and found.dtype.kind == "O" and all(isinstance(name, str) for name in found):
+        found = np.array([name.encode() for name in found])
+    elif found.ndim == 1 and found.dtype.kind in "iu":
+        return found.astype("<i8")
+    if found.ndim != 1 or (found.dtype.kind != "S" and len(found)):
+        raise MatrixError("features are named by strings or whole numbers")
+    if found.dtype.kind == "S" and len(found) and not np.char.str_len(found).all():
+        raise MatrixError("a feature has an empty name")
+    return found

@@ -1,0 +1,203 @@
+"""Chunks of shards, fetched in waves of byte ranges: what both copies of a matrix are read with.
+
+The index of a shard costs one request and is kept. Neighbouring chunks that are wanted are one range.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from zarr_core.encoding import decode_shard_index
+from zarr_core.errors import CorruptChunkError, StoreError
+from zarr_core.matrix.grid import GridLayout
+from zarr_core.objects import Objects, Request
+from zarr_core.plan import MAX_GAP_BYTES
+
+_INDEX_BYTES = 64 << 20  # memory for shard indices, in every process that reads
+_RANGE_BYTES = 16 << 20  # of one request at most: a long row comes over several connections
+_WAVE_BYTES = 256 << 20  # in flight together at most
+
+
+class ChunkRead(NamedTuple):
+    """A chunk that is wanted.
+
+    Attributes:
+        shard: full name of its object.
+        number: in the shard.
+        tag: whatever the caller needs to put the cells in their place.
+    """
+
+    shard: str
+    number: int
+    tag: int
+
+
+class _Range(NamedTuple):
+    """Bytes of one object, and the chunks in them with their first and last byte there."""
+
+    request: Request
+    chunks: list[tuple[ChunkRead, int, int]]
+
+
+# Takes the tag of a chunk and its bytes (None: it was not stored), and raises CorruptChunkError.
+Place = Callable[[int, np.ndarray | None], None]
+
+
+class ChunkFetcher:
+    """Fetches chunks of one matrix. Belongs to the process that made it.
+
+    Args:
+        objects: below the root of the matrix.
+        url: of the matrix, for messages.
+
+    Attributes:
+        requests, bytes: made and fetched so far, those of shard indices included.
+    """
+
+    def __init__(self, objects: Objects, url: str) -> None:
+        self.objects, self._url = objects, url
+        self.requests = self.bytes = 0
+        self._indices: OrderedDict[str, np.ndarray] = OrderedDict()
+        self._index_bytes = 0
+        # Over a network a few bytes too many cost less than another request.
+        self._max_gap = MAX_GAP_BYTES if objects.remote else 0
+
+    def read(self, layout: GridLayout, chunks: Sequence[ChunkRead], place: Place, name: Callable[[int], str]) -> None:
+        """Fetch chunks and hand each to ``place``, in any order.
+
+        Args:
+            layout: of the array that they are in.
+            chunks: what to fetch, sorted by shard and number.
+            place: puts the cells where they belong.
+            name: says what a tag stands for, for messages.
+
+        Raises:
+            CorruptChunkError: stored bytes are missing or damaged, also when they were fetched again.
+            StoreError: they cannot be reached.
+        """
+        indices = self._shard_indices(layout, chunks, name)
+        ranges = list(self._ranges(chunks, indices, place))
+        for wave in _waves(ranges):
+            again = self._execute(wave, place, name, last=not self.objects.remote)
+            if again:
+                self.objects.discard([found.request for found in again])
+                self._execute(again, place, name, last=True)
+
+    def _execute(self, ranges: Sequence[_Range], place: Place, name: Callable[[int], str], last: bool) -> list[_Range]:
+        """Fetch and place; the ranges that were damaged, or an error where this was the last try."""
+        damaged = []
+        for found, data in zip(ranges, self._fetch([found.request for found in ranges]), strict=True):
+            for chunk, start, stop in found.chunks:
+                try:
+                    if isinstance(data, Exception):
+                        raise data
+                    place(chunk.tag, data[start:stop])
+                except CorruptChunkError as error:
+                    if last:
+                        where = f"chunk {chunk.number} of {chunk.shard}"
+                        raise CorruptChunkError(f"{self._url}: {name(chunk.tag)}: {where}: {error}") from error
+                    damaged.append(found)
+                    break
+                except FileNotFoundError as error:
+                    raise self._missing(chunk, name) from error
+                except OSError as error:
+                    raise self._unreachable(chunk.tag, found.request, name, error) from error
+                except Exception as error:
+                    if not isinstance(data, Exception):
+                        raise
+                    raise self._unreachable(chunk.tag, found.request, name, error) from error
+        return damaged
+
+    def _ranges(self, chunks: Sequence[ChunkRead], indices: dict[str, np.ndarray], place: Place) -> Iterator[_Range]:
+        key, begin, end = "", 0, 0
+        pieces: list[tuple[ChunkRead, int, int]] = []
+        for chunk in chunks:
+            start, length = indices[chunk.shard][chunk.number].tolist()
+            if start < 0:
+                place(chunk.tag, None)
+                continue
+            joins = chunk.shard == key and 0 <= start - end <= self._max_gap and start + length - begin <= _RANGE_BYTES
+            if not joins:
+                if pieces:
+                    yield _Range(Request(key, begin, end), pieces)
+                key, begin, pieces = chunk.shard, start, []
+            pieces.append((chunk, start - begin, start - begin + length))
+            end = start + length
+        if pieces:
+            yield _Range(Request(key, begin, end), pieces)
+
+    def _shard_indices(
+        self, layout: GridLayout, chunks: Sequence[ChunkRead], name: Callable[[int], str]
+    ) -> dict[str, np.ndarray]:
+        """By shard (chunks, 2): first byte, -1 for a chunk that was not stored, and length of each chunk."""
+        wanted = {chunk.shard: chunk for chunk in chunks}
+        found = {shard: self._indices[shard] for shard in wanted if shard in self._indices}
+        for shard in found:
+            self._indices.move_to_end(shard)
+        missing = [chunk for shard, chunk in wanted.items() if shard not in found]
+        requests = [Request(chunk.shard, -layout.flat.index_bytes) for chunk in missing]
+        for remote in (self.objects.remote, False):
+            damaged = []
+            for chunk, request, data in zip(missing, requests, self._fetch(requests), strict=True):
+                try:
+                    if isinstance(data, Exception):
+                        raise data
+                    found[chunk.shard] = self._keep(chunk.shard, _decode_index(layout, data))
+                except CorruptChunkError as error:
+                    if not remote:
+                        raise CorruptChunkError(f"{self._url}: {name(chunk.tag)}: {chunk.shard}: {error}") from error
+                    damaged.append((chunk, request))
+                except FileNotFoundError as error:
+                    raise self._missing(chunk, name) from error
+                except Exception as error:
+                    raise self._unreachable(chunk.tag, request, name, error) from error
+            if not damaged:
+                break
+            missing, requests = [chunk for chunk, _ in damaged], [request for _, request in damaged]
+            self.objects.discard(requests)
+        return found
+
+    def _fetch(self, requests: Sequence[Request]) -> Iterator[np.ndarray | Exception]:
+        for data in self.objects.fetch(requests):
+            self.requests += 1
+            self.bytes += 0 if isinstance(data, Exception) else len(data)
+            yield data
+
+    def _keep(self, shard: str, index: np.ndarray) -> np.ndarray:
+        self._indices[shard] = index
+        self._index_bytes += index.nbytes
+        while self._index_bytes > _INDEX_BYTES and len(self._indices) > 1:
+            self._index_bytes -= self._indices.popitem(last=False)[1].nbytes
+        return index
+
+    def _missing(self, chunk: ChunkRead, name: Callable[[int], str]) -> CorruptChunkError:
+        return CorruptChunkError(f"{self._url}: {name(chunk.tag)}: {chunk.shard} is committed but not there")
+
+    def _unreachable(self, tag: int, request: Request, name: Callable[[int], str], error: Exception) -> StoreError:
+        return StoreError(f"{self._url}: {name(tag)}: {request} cannot be fetched: {type(error).__name__}: {error}")
+
+
+def _waves(ranges: Sequence[_Range]) -> Iterator[list[_Range]]:
+    """Ranges that may be in memory together."""
+    wave: list[_Range] = []
+    size = 0
+    for found in ranges:
+        wanted = found.request.size or 0
+        if wave and size + wanted > _WAVE_BYTES:
+            yield wave
+            wave, size = [], 0
+        wave.append(found)
+        size += wanted
+    if wave:
+        yield wave
+
+
+def _decode_index(layout: GridLayout, tail: np.ndarray) -> np.ndarray:
+    index = decode_shard_index(layout.flat, tail.tobytes()).astype("<u8").view("<i8")
+    if (index[index[:, 0] >= 0, 1] < 0).any():
+        raise CorruptChunkError("shard index: names impossible lengths")
+    return index

@@ -1,0 +1,297 @@
+"""What a matrix holds: ``HEAD.json``, its one object that is ever replaced."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from zarr_core.encoding import VALUE_DTYPES, Codec
+from zarr_core.errors import ManifestError, ZarrCoreError
+from zarr_core.generations import Change, Head, Retention
+from zarr_core.matrix.grid import GridLayout
+from zarr_core.names import check_relative_path
+from zarr_core.storage import Storage
+
+FORMAT = "zarr_core.matrix"
+FORMAT_VERSION = 1
+HEAD_NAME = "HEAD.json"
+AXIS = "cpg_ids"
+
+_VALUE_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_COLUMNS = "_columns"
+_WRITTEN = re.compile(r"[a-z][a-z0-9_]*\.zarr/c/\d+/\d+|cpg_ids/[0-9a-f]{16}\.npy")
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """The object that holds the features' names.
+
+    Attributes:
+        path: of the object.
+        length: features.
+        sha256: of the object's bytes.
+    """
+
+    path: str
+    length: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Samples that were appended together.
+
+    Attributes:
+        row: of the first sample, the first of a shard; the others follow it.
+        sample_ids: in the order of their rows.
+        digest: of samples and values, whatever their order.
+        bytes: stored bytes by value.
+    """
+
+    row: int
+    sample_ids: tuple[str, ...]
+    digest: str
+    bytes: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnBlock:
+    """Batches whose cells the transposed copy holds together.
+
+    Attributes:
+        row: of their first sample along the copy's second axis; the others follow it, batch after batch.
+        batches: their ids, in order.
+        bytes: stored bytes by value.
+    """
+
+    row: int
+    batches: tuple[str, ...]
+    bytes: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class MatrixState:
+    """One committed state of a matrix. Never changed: :func:`zarr_core.generations.commit` makes the next one from it.
+
+    Attributes:
+        matrix_id: random, so that no cache takes a matrix for one that was at the same place before.
+        created_at: UTC, ISO 8601.
+        axis: the features.
+        values: stored dtype by value table.
+        codec: compressor.
+        chunk_features: features of a chunk of the row copy, which is one row high.
+        shard_rows: rows of a shard of the row copy, which is as wide as the matrix.
+        max_shards: how many shards the row copy has room for.
+        column_chunk: (features, rows) of a chunk of the transposed copy.
+        batches: by id, in the order of their rows.
+        column_blocks: what the transposed copy holds.
+        generation: 1 for the matrix as it was made, one more with each commit.
+        retention: tags, and what is being removed; of the current state only.
+    """
+
+    matrix_id: str
+    created_at: str
+    axis: Axis
+    values: Mapping[str, str]
+    codec: str
+    chunk_features: int
+    shard_rows: int
+    max_shards: int
+    column_chunk: tuple[int, int]
+    batches: Mapping[str, Batch] = field(default_factory=dict)
+    column_blocks: tuple[ColumnBlock, ...] = ()
+    generation: int = 0
+    retention: Retention = field(default_factory=Retention)
+
+    @cached_property
+    def row_layout(self) -> Mapping[str, GridLayout]:
+        """Layout of the row copy by value."""
+        width = self.chunk_features * -(-self.axis.length // self.chunk_features)
+        return {
+            value: GridLayout(
+                (self.shard_rows * self.max_shards, self.axis.length),
+                (1, self.chunk_features),
+                (self.shard_rows, width),
+                dtype,
+                Codec.parse(self.codec),
+                ("sample", "feature"),
+            )
+            for value, dtype in self.values.items()
+        }
+
+    @cached_property
+    def rows(self) -> Mapping[str, int]:
+        """Row of each sample."""
+        return {i: batch.row + n for batch in self.batches.values() for n, i in enumerate(batch.sample_ids)}
+
+    @property
+    def next_shard(self) -> int:
+        """The first shard of the row copy behind all that is committed."""
+        ends = [batch.row // self.shard_rows + self.shards_of(len(batch.sample_ids)) for batch in self.batches.values()]
+        return max(ends, default=0)
+
+    def shards_of(self, rows: int) -> int:
+        """Shards of the row copy that so many rows take: a batch begins a new one."""
+        return -(-rows // self.shard_rows)
+
+    def to_json(self) -> bytes:
+        """The content of ``HEAD.json``: the same state gives the same bytes."""
+        axis, columns = self.axis, self.column_chunk
+        document = {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "generation": self.generation,
+            "matrix_id": self.matrix_id,
+            "created_at": self.created_at,
+            AXIS: {"path": axis.path, "length": axis.length, "sha256": axis.sha256},
+            "values": dict(self.values),
+            "codec": self.codec,
+            "chunk_shape": [1, self.chunk_features],
+            "shard_rows": self.shard_rows,
+            "max_shards": self.max_shards,
+            "column_chunk_shape": list(columns),
+            "batches": {
+                batch_id: {
+                    "row": batch.row,
+                    "sample_ids": list(batch.sample_ids),
+                    "digest": batch.digest,
+                    "bytes": dict(batch.bytes),
+                }
+                for batch_id, batch in self.batches.items()
+            },
+            "column_blocks": [
+                {"row": block.row, "batches": list(block.batches), "bytes": dict(block.bytes)}
+                for block in self.column_blocks
+            ],
+        }
+        if retention := self.retention.to_document():
+            document["retention"] = retention
+        return (json.dumps(document, separators=(",", ":"), ensure_ascii=False) + "\n").encode()
+
+    @classmethod
+    def from_json(cls, data: bytes, where: str = HEAD_NAME) -> MatrixState:
+        """Read what :meth:`to_json` wrote; raises ManifestError where it is not readable or contradicts itself."""
+        try:
+            document = json.loads(data)
+            kind, version = document["format"], document["format_version"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ManifestError(f"{where} is not the head of a matrix: {error!r}") from error
+        if (kind, version) != (FORMAT, FORMAT_VERSION):
+            raise ManifestError(
+                f"{where} is {kind!r} version {version!r}; this library reads {FORMAT} {FORMAT_VERSION}"
+            )
+        try:
+            state = cls._from_document(document)
+            state._check()
+        except (KeyError, TypeError, ValueError, AttributeError, ZarrCoreError) as error:
+            raise ManifestError(f"{where} is damaged: {error!r}") from error
+        return state
+
+    @classmethod
+    def _from_document(cls, document: Mapping[str, Any]) -> MatrixState:
+        axis = document[AXIS]
+        height, chunk_features = document["chunk_shape"]
+        if height != 1:
+            raise ValueError("chunks of the row copy are one row high")
+        features, rows = document["column_chunk_shape"]
+        return cls(
+            matrix_id=document["matrix_id"],
+            created_at=document["created_at"],
+            axis=Axis(check_relative_path(axis["path"]), int(axis["length"]), axis["sha256"]),
+            values=dict(document["values"]),
+            codec=document["codec"],
+            chunk_features=int(chunk_features),
+            shard_rows=int(document["shard_rows"]),
+            max_shards=int(document["max_shards"]),
+            column_chunk=(int(features), int(rows)),
+            batches={
+                batch_id: Batch(int(b["row"]), tuple(b["sample_ids"]), b["digest"], dict(b["bytes"]))
+                for batch_id, b in document["batches"].items()
+            },
+            column_blocks=tuple(
+                ColumnBlock(int(b["row"]), tuple(b["batches"]), dict(b["bytes"])) for b in document["column_blocks"]
+            ),
+            generation=int(document["generation"]),
+            retention=Retention.from_document(document.get("retention", {})),
+        )
+
+    def _check(self) -> None:
+        if min(self.axis.length, self.chunk_features, self.shard_rows, self.max_shards, *self.column_chunk) < 1:
+            raise ValueError("a length is not positive")
+        Codec.parse(self.codec)
+        check_values(self.values)
+        end = 0
+        for batch_id, batch in sorted(self.batches.items(), key=lambda item: item[1].row):
+            if batch.row % self.shard_rows or batch.row < end or not batch.sample_ids:
+                raise ValueError(f"batch {batch_id!r} does not begin at a shard of its own")
+            end = batch.row + self.shard_rows * self.shards_of(len(batch.sample_ids))
+        if end > self.shard_rows * self.max_shards:
+            raise ValueError("there are more rows than the arrays have")
+        if len(self.rows) != sum(len(batch.sample_ids) for batch in self.batches.values()):
+            raise ValueError("a sample has two rows")
+        held = [batch_id for block in self.column_blocks for batch_id in block.batches]
+        if len(set(held)) != len(held) or not self.batches.keys() >= set(held):
+            raise ValueError("the transposed copy names a batch twice, or one that is not there")
+
+
+def array_path(value: str) -> str:
+    """The row copy of a value table."""
+    return f"{value}.zarr"
+
+
+def columns_path(value: str) -> str:
+    """The transposed copy of a value table."""
+    return f"{value}{_COLUMNS}.zarr"
+
+
+def check_values(values: Mapping[str, str]) -> None:
+    """Raise ValueError for value tables that a matrix cannot have."""
+    if not values:
+        raise ValueError("a matrix needs at least one value table")
+    for value, dtype in values.items():
+        if not _VALUE_NAME.fullmatch(value) or value.endswith(_COLUMNS) or value == AXIS:
+            raise ValueError(f"value table {value!r}: use lower-case letters, digits and underscores, as in 'beta'")
+        if dtype not in VALUE_DTYPES:
+            raise ValueError(f"value table {value!r}: {dtype!r} is none of {', '.join(VALUE_DTYPES)}")
+
+
+def named(state: MatrixState) -> Iterator[str]:
+    """Every object that a state needs, shards and the names of the features."""
+    yield state.axis.path
+    for batch in state.batches.values():
+        first = batch.row // state.shard_rows
+        for value, layout in state.row_layout.items():
+            for shard in range(first, first + state.shards_of(len(batch.sample_ids))):
+                yield f"{array_path(value)}/{layout.shard_key(shard, 0)}"
+
+
+def _owner(name: str) -> str | None:
+    """Each object that a writer of matrices makes is kept or collected for itself; None for all others."""
+    return name if _WRITTEN.fullmatch(name) else None
+
+
+def _is_whole(storage: Storage, name: str) -> bool:
+    """Whether a shard is there: it was created whole or not at all."""
+    return storage.exists(name)
+
+
+def changes(before: MatrixState | None, after: MatrixState) -> list[Change]:
+    """What a commit did: which batches came."""
+    if before is None:
+        tables = ", ".join(f"{value} {dtype}" for value, dtype in after.values.items())
+        return [Change("created", note=f"{after.axis.length:,} features; {tables}; {after.codec}")]
+    added = [batch_id for batch_id in after.batches if batch_id not in before.batches]
+    samples = sum(len(after.batches[batch_id].sample_ids) for batch_id in added)
+    held = [batch_id for block in after.column_blocks for batch_id in block.batches]
+    before_held = {batch_id for block in before.column_blocks for batch_id in block.batches}
+    transposed = [batch_id for batch_id in held if batch_id not in before_held]
+    found = [Change("added", tuple(added), f"{samples:,} samples")] if added else []
+    return found + ([Change("transposed", tuple(transposed))] if transposed else [])
+
+
+#: Where a matrix keeps its state, and what it says.
+HEAD = Head(HEAD_NAME, MatrixState.from_json, ("",), named, _owner, _is_whole, changes)
