@@ -1,8 +1,8 @@
 """Athena for tests: moto's endpoint, whose UNLOADs a DuckDB runs. Clients meet the real protocol over HTTP.
 
-moto keeps Athena's executions but runs nothing. Here each UNLOAD reads the database's tables (Parquet files of the test,
-or tables that the client made in moto's Glue over objects in moto's S3) and writes Parquet to its target in moto's S3,
-with the limits of the service: an empty target, at most 100 partitions, a limited length of the query.
+moto keeps Athena's executions but runs nothing. Here each UNLOAD reads the database's tables (Parquet files of the
+test, or tables that the client made in moto's Glue over objects in moto's S3) and writes Parquet to its target in
+moto's S3, with the limits of the service: an empty target, at most 100 partitions, a limited length of the query.
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ class AthenaInDuckDB:
         with tempfile.TemporaryDirectory() as scratch, duckdb.connect() as connection:
             self._make_tables(connection, s3, Path(scratch))
             target = Path(scratch) / "rows"
-            options = "FORMAT parquet" + (f", PARTITION_BY ({partitioned[1]})" if partitioned else ", PER_THREAD_OUTPUT")
+            options = "FORMAT parquet" + (
+                f", PARTITION_BY ({partitioned[1]})" if partitioned else ", PER_THREAD_OUTPUT"
+            )
             connection.execute(f"COPY ({unload['query']}) TO '{target}' ({options})")
             files = sorted(target.rglob("*.parquet"))
             if partitioned and len({file.parent for file in files}) > 100:

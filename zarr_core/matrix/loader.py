@@ -1,6 +1,6 @@
 """From sample ids to a wide array: what the matrix lacks is fetched from the warehouse first, once for everybody.
 
-Batches are taken whole: whoever asks for one sample of a batch pays for all of it, so that the next sample costs nothing.
+Batches are taken whole: whoever asks for one sample of a batch pays for all of it, so that the next one costs nothing.
 A warehouse reads a partition whole anyway, and a matrix keeps each batch in shards of its own. Samples that arrive in
 a batch after it was taken are appended as a batch named "<batch>@<digest of the samples>".
 """
@@ -11,7 +11,7 @@ import hashlib
 import logging
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ from zarr_core.errors import MatrixError, UnknownFieldError, WarehouseError
 from zarr_core.matrix.leases import Leases
 from zarr_core.matrix.scatter import WideBlock, scatter
 from zarr_core.matrix.wide import WideMatrix
+from zarr_core.sizes import format_size
 from zarr_core.warehouses.protocol import Cost, Unloaded, Warehouse
 
 _LATER = "@"
@@ -135,12 +136,17 @@ class MatrixLoader:
         return sorted({batch_id for found in batches.values() for batch_id in found})
 
     def _ingest(self, warehouse: Warehouse, batch_ids: Sequence[str]) -> Ingested:
+        if self.matrix._pinned:
+            raise MatrixError(
+                f"{self.matrix.url} was opened at generation {self.matrix.generation}, which lacks what is asked for; "
+                "open it without a generation to load from the warehouse"
+            )
         batches = warehouse.samples(list(dict.fromkeys(batch_ids)))
         for batch_id in batch_ids:
             if batch_id not in batches:
                 raise UnknownFieldError(f"{warehouse!r} has no batch {batch_id!r}")
         ingested: list[IngestedBatch] = []
-        leases = Leases(self.matrix.storage, self.lease_seconds)
+        leases = Leases(self.matrix._storage, self.lease_seconds)
         with leases.renewing():
             while todo := self._todo(batches):
                 mine = leases.take(list(todo))
@@ -151,22 +157,20 @@ class MatrixLoader:
                 try:
                     # Whoever had the lease may have finished just before it was ours.
                     todo = self._todo({batch_id: batches[batch_id] for batch_id in mine})
-                    with warehouse.unload(todo, list(self.matrix.values), self.matrix.feature_ids) as unloaded:
-                        for batch_id, sample_ids in todo.items():
-                            ingested.append(self._append(unloaded, batch_id, sample_ids))
-                            leases.release([batch_id])
+                    if todo:
+                        ingested += self._take(warehouse, todo, leases)
                 finally:
                     leases.release(mine)
         done = Ingested(tuple(ingested), warehouse.cost)
-        logger.info(
-            "%s: %d batches loaded, %d rows; the warehouse scanned %d bytes in %d queries, about %.4f USD",
-            self.matrix.url,
-            len(done.batches),
-            sum(sum(batch.rows.values()) for batch in done.batches),
-            done.cost.bytes_scanned,
-            done.cost.queries,
-            done.cost.usd,
-        )
+        if done.cost.queries:
+            logger.info(
+                "%s: %d batches loaded; %d queries scanned %s, about %.2f USD",
+                self.matrix.url,
+                len(done.batches),
+                done.cost.queries,
+                format_size(done.cost.bytes_scanned),
+                done.cost.usd,
+            )
         return done
 
     def _todo(self, batches: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
@@ -175,8 +179,8 @@ class MatrixLoader:
         todo: dict[str, list[str]] = {}
         for batch_id, sample_ids in batches.items():
             for sample_id in sample_ids:
-                home = homes.setdefault(sample_id, "")
-                if not home:
+                home = homes.get(sample_id)
+                if home is None:
                     todo.setdefault(batch_id, []).append(sample_id)
                     homes[sample_id] = batch_id
                 elif home != batch_id and not home.startswith(batch_id + _LATER):
@@ -184,6 +188,13 @@ class MatrixLoader:
                         f"sample {sample_id} is in two batches, {home} and {batch_id}; ids must tell samples apart"
                     )
         return todo
+
+    def _take(self, warehouse: Warehouse, todo: Mapping[str, Sequence[str]], leases: Leases) -> Iterator[IngestedBatch]:
+        """Unload batches and append them one by one."""
+        with warehouse.unload(todo, list(self.matrix.values), self.matrix.feature_ids) as unloaded:
+            for batch_id, sample_ids in todo.items():
+                yield self._append(unloaded, batch_id, sample_ids)
+                leases.release([batch_id])
 
     def _append(self, unloaded: Unloaded, batch_id: str, sample_ids: Sequence[str]) -> IngestedBatch:
         started = time.monotonic()

@@ -1,7 +1,7 @@
 """Long rows to a wide buffer: each value goes to the cell of its sample and feature, whose positions the query joined.
 
-Each cell is counted. The buffer itself remembers which cells a row has reached: NaNs of two payloads tell a cell that no
-row reached from one whose row holds no value, so the count costs no second array and no pass over the rows.
+Each cell is counted. The buffer itself remembers which cells a row has reached: NaNs of two payloads tell a cell that
+no row reached from one whose row holds no value, so the count costs no second array and no pass over the rows.
 """
 
 from __future__ import annotations
@@ -110,7 +110,8 @@ def _flat_positions(rows: pa.RecordBatch, block: WideBlock) -> np.ndarray:
         samples.min() < 0 or samples.max() >= n_samples or features.min() < 0 or features.max() >= n_features
     ):
         _refuse_outsider(rows, block)
-    flat = np.multiply(samples, n_features, dtype=np.int64, casting="unsafe")
+    flat = np.empty(len(rows), np.int64)
+    np.multiply(samples, n_features, out=flat, dtype=np.int64, casting="unsafe")
     np.add(flat, features, out=flat, casting="unsafe")
     return flat
 
@@ -157,8 +158,8 @@ def _refuse_outsider(rows: pa.RecordBatch, block: WideBlock) -> NoReturn:
             )
         if feature is None or not 0 <= feature < n_features:
             raise WarehouseError(
-                f"{_name_of(rows, number, block)} is not on the matrix's axis of {n_features:,} features; make a matrix "
-                "whose axis holds it, or leave its rows out of the warehouse's table"
+                f"{_name_of(rows, number, block)} is not on the matrix's axis of {n_features:,} features; make a "
+                "matrix whose axis holds it, or leave its rows out of the warehouse's table"
             )
     raise AssertionError("called without an outsider")
 
@@ -193,5 +194,3 @@ def _name_of(rows: pa.RecordBatch, number: int, block: WideBlock) -> str:
     else:
         names.append(f"feature number {feature}")
     return ", ".join(names)
-
-

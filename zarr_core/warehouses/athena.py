@@ -1,7 +1,7 @@
 """A warehouse that Amazon Athena queries: ``UNLOAD`` writes the joined rows to S3, from where they are read.
 
 What is unloaded goes below a prefix of its own and is deleted when it has been read, or when anything failed; what a
-killed process left is deleted a day later. An axis is uploaded once, as a table whose name tells its content, and stays.
+killed process left is deleted a day later. An axis is uploaded once, as a table whose name tells its content; it stays.
 """
 
 from __future__ import annotations
@@ -161,16 +161,18 @@ class AthenaWarehouse(LongTable):
         import awswrangler
 
         with _service_errors(repr(self)):
-            awswrangler.s3.delete_objects(
-                f"{self.staging}/unloads/", last_modified_end=datetime.now(UTC) - _ORPHAN_AGE
-            )
+            awswrangler.s3.delete_objects(f"{self.staging}/unloads/", last_modified_end=datetime.now(UTC) - _ORPHAN_AGE)
 
     def _axis_table(self, feature_ids: Sequence[str]) -> str:
         """Name of the table (feature_id, position) of an axis, which is made where it is missing."""
         import awswrangler
         import pyarrow.parquet
 
-        digest = hashlib.sha256("\n".join(feature_ids).encode()).hexdigest()[:32]
+        axis = axis_table(feature_ids)
+        content = hashlib.sha256()
+        for part in axis.to_batches(_ROWS_EACH):
+            content.update("\n".join([*part.column("feature_id").to_pylist(), ""]).encode())
+        digest = content.hexdigest()[:32]
         name = f"zarr_core_axis_{digest}"
         with _service_errors(repr(self)):
             if awswrangler.catalog.does_table_exist(self.database, name):
@@ -178,7 +180,7 @@ class AthenaWarehouse(LongTable):
             folder = f"{self.staging}/axes/{digest}/"
             with tempfile.TemporaryDirectory() as scratch:
                 file = Path(scratch) / "axis.parquet"
-                pyarrow.parquet.write_table(axis_table(feature_ids), file)
+                pyarrow.parquet.write_table(axis, file)
                 awswrangler.s3.upload(str(file), f"{folder}axis.parquet")
             awswrangler.catalog.create_parquet_table(
                 self.database, name, folder, {"feature_id": "string", "position": "int"}

@@ -84,8 +84,8 @@ class DuckDBWarehouse(LongTable):
             absent = [name for name in named if name not in present]
             if absent:
                 raise WarehouseError(
-                    f"{self!r} has no column {', '.join(map(identifier, absent))}, it has {', '.join(sorted(present))}; "
-                    "say which columns to read with LongColumns"
+                    f"{self!r} has no column {', '.join(map(identifier, absent))}, it has "
+                    f"{', '.join(sorted(present))}; say which columns to read with LongColumns"
                 )
             yield connection
 

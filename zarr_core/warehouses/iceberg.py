@@ -104,7 +104,7 @@ class IcebergWarehouse(LongTable):
                 f"{self!r} has no column {', '.join(absent)}, it has {', '.join(schema.column_names)}; "
                 "say which columns to read with LongColumns"
             )
-        chosen: BooleanExpression = AlwaysTrue() if among is None else In(names[0], among)  # type: ignore[arg-type]
+        chosen: BooleanExpression = AlwaysTrue() if among is None else In(names[0], among)  # type: ignore[call-arg, arg-type]
         return table.scan(chosen, tuple(names), snapshot_id=self.snapshot_id)
 
     @property
@@ -157,8 +157,9 @@ class _JoinedScans:
 def _pyiceberg_errors(warehouse: str) -> Iterator[None]:
     from pyiceberg import exceptions
 
-    known = tuple(kind for kind in vars(exceptions).values() if isinstance(kind, type) and issubclass(kind, Exception))
+    kinds = (kind for kind in vars(exceptions).values() if isinstance(kind, type) and issubclass(kind, Exception))
+    known: tuple[type[Exception], ...] = (*kinds, ValueError, ModuleNotFoundError)
     try:
         yield
-    except (*known, ValueError, ModuleNotFoundError) as error:
+    except known as error:
         raise WarehouseError(f"{warehouse}: {redact_url(str(error))}") from error

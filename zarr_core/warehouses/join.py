@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from zarr_core.errors import WarehouseError
+from zarr_core.matrix.axis import FeatureAxis
 from zarr_core.warehouses.protocol import LongColumns
 from zarr_core.warehouses.sql import literal, positions_query
 
@@ -63,7 +64,8 @@ def axis_table(feature_ids: Sequence[str]) -> pa.Table:
     """(feature_id, position) of an axis."""
     import pyarrow as pa
 
-    ids = pa.array(feature_ids, pa.string())
+    names = feature_ids.ids if isinstance(feature_ids, FeatureAxis) else np.asarray(feature_ids)
+    ids = pa.array(names).cast(pa.string())
     return pa.table({"feature_id": ids, "position": np.arange(len(ids), dtype=np.int32)})
 
 

@@ -42,7 +42,7 @@ def value_column(columns: LongColumns, value: str) -> str:
 
 
 def positions_query(source: str, columns: LongColumns, value: str, *, wanted: str, axis: str, last: str = "") -> str:
-    """Rows with the positions of their sample and feature, as :class:`~zarr_core.warehouses.protocol.Unloaded` has them.
+    """Rows with the positions of their sample and feature, as ``protocol.Unloaded`` has them.
 
     Args:
         source: the long table.
