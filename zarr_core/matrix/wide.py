@@ -12,6 +12,7 @@ import json
 import logging
 import math
 import os
+import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from zarr_core import objects
+from zarr_core.cache import DEFAULT_LIMIT, DiskCache
 from zarr_core.encoding import DEFAULT_CODEC, Codec
 from zarr_core.errors import MatrixError, StoreError, UnknownFieldError
 from zarr_core.generations import commit, load
@@ -28,7 +30,7 @@ from zarr_core.matrix.claims import claim
 from zarr_core.matrix.fetch import ChunkFetcher
 from zarr_core.matrix.head import AXIS, HEAD, Axis, Batch, MatrixState, array_path, check_values
 from zarr_core.matrix.rows import read_rows
-from zarr_core.objects import Objects, open_objects
+from zarr_core.objects import CachedObjects, Objects, open_objects
 from zarr_core.storage import Storage
 
 logger = logging.getLogger(__name__)
@@ -38,6 +40,8 @@ _SHARD_BYTES = 800_000_000
 _CHUNK_FEATURES = 45_000
 _COLUMN_CHUNK = (16, 256)
 _MAX_SHARDS = 65_536
+# Shards never change.
+_SHARD = re.compile(r".+/c/\d+/\d+$")
 
 
 class WideMatrix:
@@ -48,6 +52,7 @@ class WideMatrix:
 
     Attributes:
         url: where it is, without credentials.
+        cache: of this process, None without ``cache_dir``; counts hits and misses.
     """
 
     def __init__(
@@ -57,8 +62,10 @@ class WideMatrix:
         *,
         pinned: bool = False,
         objects_factory: Callable[[str], Objects] = open_objects,
+        cache: DiskCache | None = None,
     ) -> None:
         self.url = storage.url
+        self.cache = cache
         self._storage, self._state, self._pinned = storage, state, pinned
         self._objects_factory = objects_factory
         self._axis: FeatureAxis | None = None
@@ -141,8 +148,17 @@ class WideMatrix:
         generation: int | None = None,
         *,
         objects_factory: Callable[[str], Objects] | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_limit: int | str = DEFAULT_LIMIT,
     ) -> WideMatrix:
         """Open a matrix as it is now, or as a generation of it was.
+
+        Args:
+            url: of the matrix.
+            generation: which commit to see for ever; by default the latest.
+            objects_factory: opens the objects below a root; a module-level function where the matrix is to be pickled.
+            cache_dir: folder on a fast local disk where what was fetched is kept, shared by all processes of the host.
+            cache_limit: bytes to keep there, as in "200GB".
 
         Raises:
             StoreError: there is no matrix, or no such generation.
@@ -150,7 +166,9 @@ class WideMatrix:
         """
         storage = Storage(url)
         state = load(storage, HEAD, generation)
-        return cls(storage, state, pinned=generation is not None, objects_factory=objects_factory or open_objects)
+        cache = None if cache_dir is None else DiskCache(cache_dir, cache_limit)
+        factory = objects_factory or open_objects
+        return cls(storage, state, pinned=generation is not None, objects_factory=factory, cache=cache)
 
     # --- what it holds
 
@@ -158,6 +176,11 @@ class WideMatrix:
     def generation(self) -> int:
         """The commit that reads see."""
         return self._state.generation
+
+    @property
+    def matrix_id(self) -> str:
+        """Random, given at creation: cells that a matrix of this id was given never change."""
+        return self._state.matrix_id
 
     @property
     def values(self) -> dict[str, str]:
@@ -387,7 +410,11 @@ class WideMatrix:
     def _this_fetcher(self) -> ChunkFetcher:
         fetcher = self._fetcher
         if fetcher is None or self._forks != objects.forks:
-            fetcher = self._fetcher = ChunkFetcher(self._objects_factory(self._storage.root), self.url)
+            opened = self._objects_factory(self._storage.root)
+            if self.cache is not None:
+                identity = f"{self._storage.identity}#{self.matrix_id}"
+                opened = CachedObjects(opened, self.cache, identity, _SHARD)
+            fetcher = self._fetcher = ChunkFetcher(opened, self.url)
             self._forks = objects.forks
         return fetcher
 
