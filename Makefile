@@ -49,7 +49,7 @@ $(DAGSTER_HOME)/dagster.yaml: deploy/local/dagster.yaml
 	  || $(BIN)/pip install --quiet --no-deps --retries 1 --index-url $(TORCH_INDEX) 'torch==$(TORCH)+cpu' 2>/dev/null \
 	  || true
 	$(BIN)/pip install --quiet --constraint constraints.txt --config-settings editable_mode=compat \
-	  --editable '.[platform,obstore,tensorstore,test,lint]'
+	  --editable '.[platform,obstore,tensorstore,warehouse,test,lint]'
 	touch $@
 
 constraints: .venv/installed  ## pin what is installed now

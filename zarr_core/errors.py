@@ -86,3 +86,7 @@ class SampleError(ZarrCoreError):
     def __reduce__(self) -> tuple[type[SampleError], tuple[str, str, str, str]]:
         # Exceptions travel back from worker processes; the default pickles only the message.
         return type(self), (self.sample_id, self.field, self.reason, self.way_out)
+
+
+class WarehouseError(ZarrCoreError):
+    """A warehouse cannot be asked, or what it holds contradicts itself."""

@@ -1,0 +1,265 @@
+"""A warehouse that Amazon Athena queries: ``UNLOAD`` writes the joined rows to S3, from where they are read.
+
+What is unloaded goes below a prefix of its own and is deleted when it has been read, or when anything failed; what a
+killed process left is deleted a day later. An axis is uploaded once, as a table whose name tells its content; it stays.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import tempfile
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zarr_core.errors import WarehouseError
+from zarr_core.sizes import format_size
+from zarr_core.warehouses.join import axis_table
+from zarr_core.warehouses.long import LongTable
+from zarr_core.warehouses.protocol import Cost, LongColumns
+from zarr_core.warehouses.sql import distinct_query, identifier, literal, literals, positions_query
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# What Athena allows of one query; some of its text is not ours to fill.
+_MOST_PARTITIONS = 100
+_MOST_CHARACTERS = 262_144 - 8_192
+_LEAST_BYTES_CHARGED = 10_000_000
+_TERABYTE = 10**12
+_ORPHAN_AGE = timedelta(hours=24)
+# Athena writes these beside the Parquet files, whose own names have no fixed ending.
+_NOT_ROWS = [".csv", ".metadata", ".txt"]
+_ROWS_EACH = 1 << 17
+
+logger = logging.getLogger(__name__)
+
+
+class AthenaWarehouse(LongTable):
+    """Long rows in a table of Athena; credentials and region come from the environment, as boto3 finds them.
+
+    Args:
+        table: the long table.
+        database: that holds it; a small table for each axis is made in it.
+        staging: an S3 prefix for what is unloaded and for axes, used by nothing else.
+        workgroup: that the queries run in.
+        sample_batches: a small table with the columns of batch and sample, "sample_batch_map", to look samples up in;
+            None scans the long table's own.
+        usd_per_terabyte: scanned, for the report of what loading cost.
+        columns: their names.
+    """
+
+    def __init__(
+        self,
+        table: str,
+        *,
+        database: str,
+        staging: str,
+        workgroup: str = "primary",
+        sample_batches: str | None = None,
+        usd_per_terabyte: float = 5.0,
+        columns: LongColumns | None = None,
+    ) -> None:
+        super().__init__(columns)
+        if not staging.startswith("s3://") or "'" in staging:
+            raise WarehouseError(f"staging {staging!r} is no S3 prefix, as in s3://bucket/staging")
+        self.table = table
+        self.database = database
+        self.staging = staging.rstrip("/")
+        self.workgroup = workgroup
+        self.sample_batches = sample_batches
+        self.usd_per_terabyte = usd_per_terabyte
+        self.cost = Cost()
+
+    def __repr__(self) -> str:
+        return f"AthenaWarehouse({self.table!r}, database={self.database!r})"
+
+    def pinned(self) -> AthenaWarehouse:
+        """The warehouse with its costs counted anew. Athena pins one query at a time, not several."""
+        return AthenaWarehouse(
+            self.table,
+            database=self.database,
+            staging=self.staging,
+            workgroup=self.workgroup,
+            sample_batches=self.sample_batches,
+            usd_per_terabyte=self.usd_per_terabyte,
+            columns=self.columns,
+        )
+
+    @contextmanager
+    def unload(
+        self, batches: Mapping[str, Sequence[str]], values: Sequence[str], feature_ids: Sequence[str]
+    ) -> Iterator[_UnloadedFiles]:
+        """Unload rows, one query a value; more where a query would name more batches or samples than Athena allows."""
+        self._remove_orphans()
+        axis = self._axis_table(feature_ids)
+        numbers = {batch_id: number for number, batch_id in enumerate(batches)}
+        with self._prefix() as prefix:
+            for value in values:
+                for part, wanted in enumerate(_parts(batches)):
+                    self._unload(self._positions_query(value, wanted, axis), f"{prefix}/{value}/{part}", ["batch"])
+            yield _UnloadedFiles(repr(self), prefix, numbers)
+
+    def _distinct(self, names: Sequence[str], among: Sequence[str] | None) -> Iterable[tuple[str | None, ...]]:
+        looked_up = self.sample_batches and set(names) <= {self.columns.batch, self.columns.sample}
+        source = self._quoted(self.sample_batches if looked_up and self.sample_batches else self.table)
+        found: list[tuple[str | None, ...]] = []
+        with self._prefix() as prefix:
+            for part, ids in enumerate([None] if among is None else _short_lists(among)):
+                path = f"{prefix}/{part}"
+                self._unload(distinct_query(source, names, ids), path)
+                for rows in _read(repr(self), path):
+                    found += zip(*(column.to_pylist() for column in rows.columns), strict=True)
+        return found
+
+    def _quoted(self, table: str) -> str:
+        return f"{identifier(self.database)}.{identifier(table)}"
+
+    def _positions_query(self, value: str, wanted: Sequence[tuple[str, str, int, int]], axis: str) -> str:
+        rows = ", ".join(
+            f"({literal(batch_id)}, {literal(sample_id)}, {sample}, {batch})"
+            for batch_id, sample_id, sample, batch in wanted
+        )
+        table = f"(SELECT * FROM (VALUES {rows}) AS rows_wanted (batch_id, sample_id, sample, batch))"
+        query = positions_query(
+            self._quoted(self.table), self.columns, value, wanted=table, axis=self._quoted(axis), last="batch"
+        )
+        return f"{query} WHERE long.batch_id IN {literals(dict.fromkeys(row[0] for row in wanted))}"
+
+    def _unload(self, query: str, path: str, partitioned_by: list[str] | None = None) -> None:
+        """Run a query and have its rows written below a path where nothing is."""
+        import awswrangler
+
+        with _service_errors(repr(self)):
+            metadata = awswrangler.athena.unload(
+                query, path, self.database, "PARQUET", partitioned_by=partitioned_by, workgroup=self.workgroup
+            )
+        scanned = int(metadata.raw_payload.get("Statistics", {}).get("DataScannedInBytes", 0))
+        usd = max(scanned, _LEAST_BYTES_CHARGED) / _TERABYTE * self.usd_per_terabyte
+        self.cost += Cost(queries=1, bytes_scanned=scanned, usd=usd)
+        logger.info("%r: query %s scanned %s", self, metadata.execution_id, format_size(scanned))
+
+    @contextmanager
+    def _prefix(self) -> Iterator[str]:
+        """A place for unloaded rows that nobody used before, empty again afterwards."""
+        import awswrangler
+
+        prefix = f"{self.staging}/unloads/{uuid.uuid4().hex}"
+        try:
+            yield prefix
+        finally:
+            with _service_errors(repr(self)):
+                awswrangler.s3.delete_objects(f"{prefix}/")
+
+    def _remove_orphans(self) -> None:
+        """Delete what was unloaded by processes that were killed before they could."""
+        import awswrangler
+
+        with _service_errors(repr(self)):
+            awswrangler.s3.delete_objects(f"{self.staging}/unloads/", last_modified_end=datetime.now(UTC) - _ORPHAN_AGE)
+
+    def _axis_table(self, feature_ids: Sequence[str]) -> str:
+        """Name of the table (feature_id, position) of an axis, which is made where it is missing."""
+        import awswrangler
+        import pyarrow.parquet
+
+        axis = axis_table(feature_ids)
+        content = hashlib.sha256()
+        for part in axis.to_batches(_ROWS_EACH):
+            content.update("\n".join([*part.column("feature_id").to_pylist(), ""]).encode())
+        digest = content.hexdigest()[:32]
+        name = f"zarr_core_axis_{digest}"
+        with _service_errors(repr(self)):
+            if awswrangler.catalog.does_table_exist(self.database, name):
+                return name
+            folder = f"{self.staging}/axes/{digest}/"
+            with tempfile.TemporaryDirectory() as scratch:
+                file = Path(scratch) / "axis.parquet"
+                pyarrow.parquet.write_table(axis, file)
+                awswrangler.s3.upload(str(file), f"{folder}axis.parquet")
+            awswrangler.catalog.create_parquet_table(
+                self.database, name, folder, {"feature_id": "string", "position": "int"}
+            )
+        return name
+
+
+@dataclass(frozen=True)
+class _UnloadedFiles:
+    warehouse: str
+    prefix: str
+    numbers: Mapping[str, int]
+
+    def rows(self, batch_id: str, value: str) -> Iterator[pa.RecordBatch]:
+        import awswrangler
+
+        with _service_errors(self.warehouse):
+            parts = awswrangler.s3.list_directories(f"{self.prefix}/{value}/")
+        for part in parts:
+            yield from _read(self.warehouse, f"{part}batch={self.numbers[batch_id]}")
+
+
+def _parts(batches: Mapping[str, Sequence[str]]) -> Iterator[list[tuple[str, str, int, int]]]:
+    """(batch, sample, number of the sample, number of the batch), no more at a time than one query may name."""
+    part: list[tuple[str, str, int, int]] = []
+    named: set[str] = set()
+    characters = 0
+    for number, (batch_id, sample_ids) in enumerate(batches.items()):
+        for sample, sample_id in enumerate(sample_ids):
+            # Twice the ids, should they be full of quotes; the batch once more behind IN.
+            more = 2 * len(sample_id) + (2 if batch_id in named else 4) * len(batch_id) + 40
+            if part and (characters + more > _MOST_CHARACTERS or len(named | {batch_id}) > _MOST_PARTITIONS):
+                yield part
+                part, named, characters = [], set(), 0
+            part.append((batch_id, sample_id, sample, number))
+            named.add(batch_id)
+            characters += more
+    if part:
+        yield part
+
+
+def _short_lists(ids: Sequence[str]) -> Iterator[list[str]]:
+    """Ids, no more at a time than one query may name."""
+    part: list[str] = []
+    characters = 0
+    for name in ids:
+        more = 2 * len(name) + 4
+        if part and characters + more > _MOST_CHARACTERS:
+            yield part
+            part, characters = [], 0
+        part.append(name)
+        characters += more
+    if part:
+        yield part
+
+
+def _read(warehouse: str, path: str) -> Iterator[pa.RecordBatch]:
+    """Rows of the Parquet files below a path, one file on the disk at a time."""
+    import awswrangler
+    import pyarrow.parquet
+
+    with _service_errors(warehouse):
+        files = awswrangler.s3.list_objects(f"{path}/", ignore_suffix=_NOT_ROWS)
+    with tempfile.TemporaryDirectory() as scratch:
+        local = Path(scratch) / "rows.parquet"
+        for file in files:
+            with _service_errors(warehouse):
+                awswrangler.s3.download(file, str(local))
+            with pyarrow.parquet.ParquetFile(local) as rows:
+                yield from rows.iter_batches(_ROWS_EACH)
+
+
+@contextmanager
+def _service_errors(warehouse: str) -> Iterator[None]:
+    from awswrangler import exceptions
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    known = tuple(kind for kind in vars(exceptions).values() if isinstance(kind, type) and issubclass(kind, Exception))
+    try:
+        yield
+    except (*known, BotoCoreError, ClientError) as error:
+        raise WarehouseError(f"{warehouse}: {error}") from error

@@ -1,0 +1,165 @@
+"""A warehouse in an Iceberg table, read through pyiceberg and joined by an embedded DuckDB."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from zarr_core.errors import WarehouseError
+from zarr_core.storage import redact_url
+from zarr_core.warehouses.join import PositionJoin, duckdb_connection
+from zarr_core.warehouses.long import LongTable
+from zarr_core.warehouses.protocol import Cost, LongColumns
+from zarr_core.warehouses.sql import distinct_query, value_column
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.expressions import BooleanExpression
+    from pyiceberg.table import DataScan, Table
+
+
+class IcebergWarehouse(LongTable):
+    """Long rows in an Iceberg table.
+
+    Args:
+        table: its identifier, "lab.methylation_long".
+        catalog: name of the catalogue in pyiceberg's own configuration (``~/.pyiceberg.yaml``,
+            ``PYICEBERG_CATALOG__<NAME>__URI``), where credentials belong.
+        properties: of the catalogue, over those configured; a SQLite file is
+            ``{"type": "sql", "uri": "sqlite:////data/catalogue.db"}``, others are "rest" and "glue".
+        snapshot_id: read this snapshot of the table instead of its current one.
+        columns: their names.
+    """
+
+    cost = Cost()
+
+    def __init__(
+        self,
+        table: str,
+        *,
+        catalog: str = "default",
+        properties: Mapping[str, str] | None = None,
+        snapshot_id: int | None = None,
+        columns: LongColumns | None = None,
+    ) -> None:
+        super().__init__(columns)
+        self.table = table
+        self.catalog = catalog
+        self.properties = dict(properties or {})
+        self.snapshot_id = snapshot_id
+
+    def __repr__(self) -> str:
+        return f"IcebergWarehouse({self.table!r}, catalog={self.catalog!r})"
+
+    def pinned(self) -> IcebergWarehouse:
+        """The table's snapshot of now; what is appended later is not seen."""
+        snapshot = self._load().current_snapshot()
+        if snapshot is None:
+            raise WarehouseError(f"{self!r} has no snapshot yet: nothing was ever appended")
+        return IcebergWarehouse(
+            self.table,
+            catalog=self.catalog,
+            properties=self.properties,
+            snapshot_id=self.snapshot_id or snapshot.snapshot_id,
+            columns=self.columns,
+        )
+
+    def batch_ids(self) -> list[str]:
+        """Every batch, sorted; from the table's metadata alone where it is partitioned by batch."""
+        with _pyiceberg_errors(repr(self)):
+            partitions = self._batch_partitions()
+        return super().batch_ids() if partitions is None else sorted(partitions)
+
+    @contextmanager
+    def unload(
+        self, batches: Mapping[str, Sequence[str]], values: Sequence[str], feature_ids: Sequence[str]
+    ) -> Iterator[_JoinedScans]:
+        """Make rows readable; each reading is a scan of one batch's files, streamed."""
+        for value in values:
+            value_column(self.columns, value)
+        with duckdb_connection(repr(self)) as connection:
+            yield _JoinedScans(self, PositionJoin(connection, batches, feature_ids))
+
+    def scan(self, names: Sequence[str], among: Sequence[str] | None) -> pa.RecordBatchReader:
+        """Some columns of the rows whose first column is among some ids."""
+        with _pyiceberg_errors(repr(self)):
+            return self._scan(names, among).to_arrow_batch_reader()
+
+    def _distinct(self, names: Sequence[str], among: Sequence[str] | None) -> Iterable[tuple[str | None, ...]]:
+        with duckdb_connection(repr(self)) as connection:
+            connection.register("long", self.scan(names, among))
+            return connection.sql(distinct_query("long", names)).fetchall()
+
+    def _scan(self, names: Sequence[str], among: Sequence[str] | None) -> DataScan:
+        from pyiceberg.expressions import AlwaysTrue, In
+
+        table = self._current
+        schema = table.schema()
+        absent = [name for name in names if name not in schema.column_names]
+        if absent:
+            raise WarehouseError(
+                f"{self!r} has no column {', '.join(absent)}, it has {', '.join(schema.column_names)}; "
+                "say which columns to read with LongColumns"
+            )
+        chosen: BooleanExpression = AlwaysTrue() if among is None else In(names[0], among)  # type: ignore[call-arg, arg-type]
+        return table.scan(chosen, tuple(names), snapshot_id=self.snapshot_id)
+
+    @property
+    def _current(self) -> Table:
+        return self._load() if self.snapshot_id is None else self._pinned
+
+    @cached_property
+    def _pinned(self) -> Table:
+        return self._load()
+
+    def _load(self) -> Table:
+        from pyiceberg.catalog import load_catalog
+
+        with _pyiceberg_errors(repr(self)):
+            return load_catalog(self.catalog, **self.properties).load_table(self.table)
+
+    def _batch_partitions(self) -> set[str] | None:
+        """Batches as the partitions of the data files name them; None where these are not whole batches."""
+        from pyiceberg.transforms import IdentityTransform
+
+        table = self._current
+        batch = table.schema().find_field(self.columns.batch).field_id
+        found: set[str] = set()
+        for task in table.scan(snapshot_id=self.snapshot_id).plan_files():
+            spec = table.specs()[task.file.spec_id]
+            places = [
+                place
+                for place, field in enumerate(spec.fields)
+                if field.source_id == batch and isinstance(field.transform, IdentityTransform)
+            ]
+            if not places or task.file.partition[places[0]] is None:
+                return None
+            found.add(str(task.file.partition[places[0]]))
+        return found
+
+
+@dataclass(frozen=True)
+class _JoinedScans:
+    warehouse: IcebergWarehouse
+    join: PositionJoin
+
+    def rows(self, batch_id: str, value: str) -> Iterator[pa.RecordBatch]:
+        columns = self.warehouse.columns
+        names = [columns.batch, columns.sample, columns.feature, value_column(columns, value)]
+        self.join.connection.register("long", self.warehouse.scan(names, [batch_id]))
+        return self.join.rows("long", columns, batch_id, value)
+
+
+@contextmanager
+def _pyiceberg_errors(warehouse: str) -> Iterator[None]:
+    from pyiceberg import exceptions
+
+    kinds = (kind for kind in vars(exceptions).values() if isinstance(kind, type) and issubclass(kind, Exception))
+    known: tuple[type[Exception], ...] = (*kinds, ValueError, ModuleNotFoundError)
+    try:
+        yield
+    except known as error:
+        raise WarehouseError(f"{warehouse}: {redact_url(str(error))}") from error

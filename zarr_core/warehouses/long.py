@@ -1,0 +1,61 @@
+"""What can be asked of any long table that answers "which distinct values?"."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+
+from zarr_core.errors import WarehouseError
+from zarr_core.warehouses.protocol import LongColumns
+
+
+class LongTable(ABC):
+    """A table of long rows.
+
+    Args:
+        columns: their names.
+    """
+
+    def __init__(self, columns: LongColumns | None) -> None:
+        self.columns = columns or LongColumns()
+
+    @property
+    def value_names(self) -> tuple[str, ...]:
+        """Values that can be unloaded."""
+        return tuple(self.columns.values)
+
+    def batch_ids(self) -> list[str]:
+        """Every batch, sorted."""
+        return sorted(self._column(self.columns.batch))
+
+    def samples(self, batch_ids: Sequence[str]) -> dict[str, list[str]]:
+        """Sorted sample ids of each of these batches that exists."""
+        return self._grouped(self.columns.batch, self.columns.sample, batch_ids)
+
+    def batches_of(self, sample_ids: Sequence[str]) -> dict[str, list[str]]:
+        """Sorted ids of the batches that hold each of these samples; a sample that no batch holds is left out."""
+        return self._grouped(self.columns.sample, self.columns.batch, sample_ids)
+
+    def feature_ids(self) -> list[str]:
+        """Every feature, sorted: an axis for a new matrix."""
+        return sorted(self._column(self.columns.feature))
+
+    @abstractmethod
+    def _distinct(self, names: Sequence[str], among: Sequence[str] | None) -> Iterable[tuple[str | None, ...]]:
+        """Distinct values of some columns as text; only those whose first column is among some ids."""
+
+    def _column(self, name: str) -> list[str]:
+        return [value for (value,) in self._complete([name], None)]
+
+    def _grouped(self, by: str, name: str, among: Sequence[str]) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for key, value in sorted(self._complete([by, name], among)) if among else []:
+            found.setdefault(key, []).append(value)
+        return found
+
+    def _complete(self, names: Sequence[str], among: Sequence[str] | None) -> Iterable[tuple[str, ...]]:
+        for values in self._distinct(names, among):
+            for name, value in zip(names, values, strict=True):
+                if value is None:
+                    raise WarehouseError(f"{self!r} holds rows without a {name}; remove or complete them")
+            yield values  # type: ignore[misc]
