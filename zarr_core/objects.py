@@ -373,6 +373,9 @@ class CachedObjects:
     def _place(self, request: Request) -> tuple[str, int, int | None]:
         return f"{self._identity}/{request.key}", request.start, request.stop
 
+    def _lookup(self, request: Request) -> bytes | None:
+        return self._cache.lookup(*self._place(request)) if self._never_changes(request) else None
+
     def _never_changes(self, request: Request) -> bool:
         return self._immutable.match(request.key) is not None
 

@@ -164,7 +164,9 @@ class MatrixDataset(Dataset[dict[str, Tensor]]):
             observed = ~np.isnan(values)
             total += np.where(observed, values, 0).sum(axis=0, dtype=np.float64)
             count += observed.sum(axis=0)
-        return np.divide(total, count, out=np.full(self.n_features, np.nan), where=count > 0)
+        means = np.full(self.n_features, np.nan)
+        np.divide(total, count, out=means, where=count > 0)
+        return means
 
     @property
     def _dtype(self) -> str:
@@ -176,7 +178,8 @@ class MatrixDataset(Dataset[dict[str, Tensor]]):
     def _on_the_axis(self, feature_ids: Sequence[str] | Sequence[int] | np.ndarray) -> np.ndarray:
         """The names as the axis keeps them, so that no batch has to encode them again."""
         axis = self.matrix.feature_ids
-        return axis.ids[axis.positions(feature_ids)]
+        names: np.ndarray = axis.ids[axis.positions(feature_ids)]
+        return names
 
     def _filling(self, impute: float | np.ndarray | Tensor) -> Tensor:
         fill = torch.as_tensor(impute, dtype=torch.float32)
@@ -188,7 +191,7 @@ class MatrixDataset(Dataset[dict[str, Tensor]]):
         if len(without):
             feature = "" if not fill.ndim else f", such as {self.feature_ids[int(without[0])]}"
             raise ZarrCoreError(
-                f"impute has no value for {len(without):,} features{feature}: leave them out (feature_ids), or give numbers"
+                f"impute has no value for {len(without):,} features{feature}; leave them out (feature_ids), or give one"
             )
         return fill
 

@@ -75,14 +75,14 @@ def _write(
     file: Path, fingerprint: str, shape: tuple[int, int], dtype: str, fill: Callable[[int, np.ndarray], None]
 ) -> None:
     temporary = file.with_name(f"{file.name}.tmp")
-    array = np.lib.format.open_memmap(temporary, mode="w+", dtype=dtype, shape=shape)  # type: ignore[no-untyped-call]
+    array = np.lib.format.open_memmap(temporary, mode="w+", dtype=dtype, shape=shape)
     for rows in row_blocks(shape, array.itemsize):
         fill(rows.start, array[rows])
     array.flush()
     del array
     # First the description: a file that it does not fit is written anew.
     said = {"fingerprint": fingerprint, "shape": list(shape), "dtype": dtype, "crc32c": _checksum(temporary)}
-    described = _description(file).with_suffix(".tmp")
+    described = file.with_name(f"{file.name}.json.tmp")
     described.write_text(json.dumps(said, indent=1) + "\n")
     os.replace(described, _description(file))
     os.replace(temporary, file)
