@@ -236,8 +236,6 @@ def test_the_cache_keeps_what_was_fetched(s3_root: str, tmp_path: Path) -> None:
     again = WideMatrix.open(s3_root, objects_factory=partial(counting, counters), cache_dir=tmp_path / "cache")
     np.testing.assert_array_equal(MatrixDataset(again).to_numpy(), beta)
     assert sum(counter.requests for counter in counters) == 0
-    assert again.cache is not None
-    assert again.cache.hits > 0
 
 
 def test_a_matrix_made_anew_is_not_taken_for_the_old_one(s3_root: str, tmp_path: Path) -> None:

@@ -332,14 +332,12 @@ class CountingObjects:
 class CachedObjects:
     """Objects whose ranges are kept in a :class:`~zarr_core.cache.DiskCache`; what is not there is fetched together.
 
-    Only objects that never change are kept.
-
     Args:
         objects: where to fetch.
         cache: where to keep.
         identity: what tells the store from all others (``Storage.identity``).
-        immutable: names of the objects that never change; those below ``samples/<id>/<digest>/`` by default, where the
-            digest is of what they were made from.
+        immutable: names of objects that never change begin so; only those are kept. By default all below
+            ``samples/<id>/<digest>/``: the digest is of what they were made from.
     """
 
     remote = True
@@ -351,16 +349,14 @@ class CachedObjects:
 
     def fetch(self, requests: Sequence[Request]) -> Iterator[np.ndarray | Exception]:
         """See :class:`Objects`."""
-        kept = [
-            self._cache.lookup(*self._place(request)) if self._never_changes(request) else None for request in requests
-        ]
+        kept = [self._cache.lookup(*self._place(r)) if self._immutable.match(r.key) else None for r in requests]
         fetched = self._objects.fetch([r for r, data in zip(requests, kept, strict=True) if data is None])
         for request, data in zip(requests, kept, strict=True):
             if data is not None:
                 yield np.frombuffer(data, np.uint8)
                 continue
             new = next(fetched)
-            if not isinstance(new, Exception) and self._never_changes(request):
+            if not isinstance(new, Exception) and self._immutable.match(request.key):
                 self._cache.store(*self._place(request), new.tobytes())
             yield new
 
@@ -372,12 +368,6 @@ class CachedObjects:
 
     def _place(self, request: Request) -> tuple[str, int, int | None]:
         return f"{self._identity}/{request.key}", request.start, request.stop
-
-    def _lookup(self, request: Request) -> bytes | None:
-        return self._cache.lookup(*self._place(request)) if self._never_changes(request) else None
-
-    def _never_changes(self, request: Request) -> bool:
-        return self._immutable.match(request.key) is not None
 
 
 # The process that first used obstore. Its Rust threads do not survive a fork: in a child of that process every request

@@ -36,7 +36,7 @@ class MatrixDataset(Dataset[dict[str, Tensor]]):
         sample_ids: which samples, in which order; by default all, in the order of the rows.
         feature_ids: which features, in which order; by default all.
         value: which table.
-        generation: of the matrix to open, by default the latest.
+        generation: of the matrix to open: a number or a tag; by default the latest.
         impute: what to fill in where a value is missing: one number, or one for each feature, such as
             ``train.feature_means()``, which uses no sample that is not trained on. By default NaN stays.
         transform: what is done with the values after that, such as :func:`m_values`; takes and returns
@@ -60,7 +60,7 @@ class MatrixDataset(Dataset[dict[str, Tensor]]):
         feature_ids: Sequence[str] | Sequence[int] | np.ndarray | None = None,
         *,
         value: str = "beta",
-        generation: int | None = None,
+        generation: int | str | None = None,
         impute: float | np.ndarray | Tensor | None = None,
         transform: Callable[[Tensor], Tensor] | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
