@@ -17,13 +17,14 @@ from small_source import KIND, write_source
 
 from zarr_core.benchmark import console_text, headline_markdown, run_benchmark
 from zarr_core.benchmark.__main__ import main
-from zarr_core.benchmark.figures import as_png, bytes_chart, sample_figure, throughput_chart
+from zarr_core.benchmark.figures import bytes_chart, sample_figure, throughput_chart
 from zarr_core.benchmark.measure import sample_picture
 from zarr_core.benchmark.wording import readable_bytes, readable_count, readable_share, throughput_note
 from zarr_core.convert import convert
 from zarr_core.errors import ZarrCoreError
 from zarr_core.manifest import load_manifest
 from zarr_core.objects import CountingObjects, open_objects
+from zarr_core.pages.charts import as_png
 from zarr_core.reader import ZarrChunkReader
 from zarr_core.sources import resolve_kind
 

@@ -18,6 +18,8 @@ _HOMES = {
     "build_dataset": "zarr_core.datasets",
     "ZarrPointDataset": "zarr_core.datasets",
     "ZarrPointDatasetConfig": "zarr_core.datasets",
+    "MatrixDataset": "zarr_core.datasets",
+    "m_values": "zarr_core.datasets",
     "EpochBatchSampler": "zarr_core.loader",
     "ResumableLoader": "zarr_core.loader",
     "ZarrIterableDataset": "zarr_core.loader",

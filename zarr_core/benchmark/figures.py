@@ -1,15 +1,11 @@
 """The pictures of a benchmark report, drawn with matplotlib.
 
-Every function returns a Figure; the charts take the report as it stands in ``report.json``. :func:`as_svg` gives text
-for an HTML page that follows the page's light or dark theme; :func:`as_png` gives an image for places that show nothing
-else.
+Every function returns a Figure; the charts take the report as it stands in ``report.json``.
 """
 
 from __future__ import annotations
 
-import hashlib
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -21,65 +17,17 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from zarr_core.benchmark.wording import WAYS, readable_bytes, way_names
+from zarr_core.pages.charts import DRAWN, FULL, INK, MUTED, PT, STYLE, bare_bars
 
-# Each colour appears nowhere else in a figure, so that as_svg can replace it by the page's variable of that name.
-INK = "#1c2530"
-MUTED = "#66727f"
-RULE = "#d9dee4"
-PT = "#a9b2bd"
-FULL = "#5b8db8"
-DRAWN = "#d9622b"
-_THEMED = {"ink": INK, "muted": MUTED, "rule": RULE, "pt": PT, "full": FULL, "drawn": DRAWN}
 _WAY_COLOURS = (PT, FULL, DRAWN)
 _COMPONENTS = {"x": DRAWN, "y": FULL, "z": MUTED}
-
-_STYLE: Any = {
-    "font.family": "sans-serif",
-    "font.size": 10.0,
-    "svg.fonttype": "none",  # real text: it takes the page's font and can be selected
-    "text.color": INK,
-    "axes.labelcolor": MUTED,
-    "axes.edgecolor": RULE,
-    "xtick.color": MUTED,
-    "ytick.color": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.spines.left": False,
-    "figure.facecolor": "none",
-    "axes.facecolor": "none",
-}
-
-
-def as_svg(figure: Figure) -> str:
-    """The figure as an ``<svg>`` element whose colours are CSS variables (``--ink``, ``--drawn`` ...)."""
-    text = _save(figure, "svg").decode()
-    svg = text[text.index("<svg") :]
-    for name, colour in _THEMED.items():
-        svg = svg.replace(colour, f"var(--{name}, {colour})")
-    return svg
-
-
-def as_png(figure: Figure, dpi: int = 150) -> bytes:
-    """The figure as a PNG image on white."""
-    figure.set_facecolor("white")
-    return _save(figure, "png", dpi=dpi)
-
-
-def _save(figure: Figure, kind: str, **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    # Element ids are hashes of content and salt: without a salt of its own, figures on one page could share ids.
-    salt = hashlib.sha256(repr([axes.get_label() for axes in figure.axes]).encode()).hexdigest()
-    with rc_context(_STYLE | {"svg.hashsalt": salt}):
-        metadata = dict.fromkeys(("Date", "Creator", "Format", "Type")) if kind == "svg" else None
-        figure.savefig(buffer, format=kind, metadata=metadata, **options)
-    return buffer.getvalue()
 
 
 def bytes_chart(report: Mapping[str, Any]) -> Figure:
     """Bytes of one sample by field, one bar for each way of reading."""
     fields, names = report["reads"]["fields"], way_names(report)
     thickness = 0.8 / len(WAYS)
-    with rc_context(_STYLE):
+    with rc_context(STYLE):
         height = 0.5 + len(fields) * (0.2 + 0.21 * len(WAYS))
         figure = Figure(figsize=(8.6, height), layout="constrained")
         axes = figure.add_subplot(label="bytes")
@@ -90,7 +38,7 @@ def bytes_chart(report: Mapping[str, Any]) -> Figure:
             bars = axes.barh(places + offset, values, height=thickness * 0.86, color=colour, label=names[way])
             axes.bar_label(bars, labels=[readable_bytes(v) for v in values], padding=4, fontsize=8.5, color=MUTED)
         axes.margins(x=0.14)
-        _bare(axes, list(fields))
+        bare_bars(axes, list(fields))
         figure.legend(loc="outside upper left", ncols=len(WAYS), frameon=False, handlelength=1, handleheight=1)
     return figure
 
@@ -98,23 +46,14 @@ def bytes_chart(report: Mapping[str, Any]) -> Figure:
 def throughput_chart(report: Mapping[str, Any]) -> Figure:
     """Samples a second, one bar for each way of reading."""
     names, rates = way_names(report), [report["throughput"][way]["samples_per_s"] for way in WAYS]
-    with rc_context(_STYLE):
+    with rc_context(STYLE):
         figure = Figure(figsize=(8.6, 0.2 + 0.44 * len(WAYS)), layout="constrained")
         axes = figure.add_subplot(label="samples a second")
         bars = axes.barh(range(len(WAYS)), rates, height=0.62, color=_WAY_COLOURS)
         axes.bar_label(bars, labels=[f"{rate:,.0f}" for rate in rates], padding=5, color=INK, fontweight="bold")
         axes.margins(x=0.1)
-        _bare(axes, [names[way] for way in WAYS])
+        bare_bars(axes, [names[way] for way in WAYS])
     return figure
-
-
-def _bare(axes: Axes, names: Sequence[str]) -> None:
-    """Horizontal bars that carry their values themselves: names to the left, the first on top, and nothing else."""
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.set_xticks([])
-    axes.spines["bottom"].set_visible(False)
-    axes.tick_params(axis="y", length=0)
 
 
 def sample_figure(
@@ -133,7 +72,7 @@ def sample_figure(
     seen = _seen_from_front(whole[0])
     low, high = seen.min(axis=0)[:2], seen.max(axis=0)[:2]
     margin = 0.03 * (high - low).max()
-    with rc_context(_STYLE):
+    with rc_context(STYLE):
         figure = Figure(figsize=(10.4, 4.2), layout="constrained")
         all_axes = []
         for column, (title, (points, values)) in enumerate(panels.items(), start=1):
@@ -182,7 +121,7 @@ def fields_chart(report: Mapping[str, Any]) -> Figure:
     histograms = {field: facts["histogram"] for field, facts in report["fields"].items()}
     columns = 4
     n_rows = -(-len(histograms) // columns)
-    with rc_context(_STYLE):
+    with rc_context(STYLE):
         figure = Figure(figsize=(10.4, 1.85 * n_rows + 0.35), layout=ConstrainedLayoutEngine(wspace=0.06, hspace=0.1))
         for at, (field, histogram) in enumerate(histograms.items(), start=1):
             axes = figure.add_subplot(n_rows, columns, at, label=f"histogram {field}")

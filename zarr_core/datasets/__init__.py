@@ -13,6 +13,7 @@ from zarr_core.datasets.config import (
     ZarrPointDatasetConfig,
     ZarrShapeNetCarDatasetConfig,
 )
+from zarr_core.datasets.matrix import MatrixDataset, m_values
 from zarr_core.datasets.points import (
     ZarrAhmedMLDataset,
     ZarrDrivAerMLDataset,
@@ -36,6 +37,7 @@ __all__ = [
     "DrivAerMLDataset",
     "DrivAerNetDataset",
     "EmmiWingDataset",
+    "MatrixDataset",
     "PtDataset",
     "ShapeNetCarDataset",
     "ZarrAhmedMLDataset",
@@ -52,4 +54,5 @@ __all__ = [
     "ZarrShapeNetCarDatasetConfig",
     "build_dataset",
     "collate",
+    "m_values",
 ]

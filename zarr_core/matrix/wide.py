@@ -189,6 +189,11 @@ class WideMatrix:
         return self._state.generation
 
     @property
+    def matrix_id(self) -> str:
+        """Random, given at creation: cells that a matrix of this id was given never change."""
+        return self._state.matrix_id
+
+    @property
     def values(self) -> dict[str, str]:
         """Stored dtype by value table."""
         return dict(self._state.values)

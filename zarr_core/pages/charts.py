@@ -1,0 +1,76 @@
+"""How the figures of reports look, and how they get onto a page.
+
+:func:`as_svg` gives text for an HTML page that follows the page's light or dark theme; :func:`as_png` gives an image
+for places that show nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+# Each colour appears nowhere else in a figure, so that as_svg can replace it by the page's variable of that name.
+INK = "#1c2530"
+MUTED = "#66727f"
+RULE = "#d9dee4"
+PT = "#a9b2bd"
+FULL = "#5b8db8"
+DRAWN = "#d9622b"
+_THEMED = {"ink": INK, "muted": MUTED, "rule": RULE, "pt": PT, "full": FULL, "drawn": DRAWN}
+
+#: Of matplotlib, for ``rc_context``.
+STYLE: Any = {
+    "font.family": "sans-serif",
+    "font.size": 10.0,
+    "svg.fonttype": "none",  # real text: it takes the page's font and can be selected
+    "text.color": INK,
+    "axes.labelcolor": MUTED,
+    "axes.edgecolor": RULE,
+    "xtick.color": MUTED,
+    "ytick.color": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+}
+
+
+def as_svg(figure: Figure) -> str:
+    """The figure as an ``<svg>`` element whose colours are CSS variables (``--ink``, ``--drawn`` ...)."""
+    text = _save(figure, "svg").decode()
+    svg = text[text.index("<svg") :]
+    for name, colour in _THEMED.items():
+        svg = svg.replace(colour, f"var(--{name}, {colour})")
+    return svg
+
+
+def as_png(figure: Figure, dpi: int = 150) -> bytes:
+    """The figure as a PNG image on white."""
+    figure.set_facecolor("white")
+    return _save(figure, "png", dpi=dpi)
+
+
+def _save(figure: Figure, kind: str, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    # Element ids are hashes of content and salt: without a salt of its own, figures on one page could share ids.
+    salt = hashlib.sha256(repr([axes.get_label() for axes in figure.axes]).encode()).hexdigest()
+    with rc_context(STYLE | {"svg.hashsalt": salt}):
+        metadata = dict.fromkeys(("Date", "Creator", "Format", "Type")) if kind == "svg" else None
+        figure.savefig(buffer, format=kind, metadata=metadata, **options)
+    return buffer.getvalue()
+
+
+def bare_bars(axes: Axes, names: Sequence[str]) -> None:
+    """Horizontal bars that carry their values themselves: names to the left, the first on top, and nothing else."""
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_xticks([])
+    axes.spines["bottom"].set_visible(False)
+    axes.tick_params(axis="y", length=0)
