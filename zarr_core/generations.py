@@ -17,6 +17,8 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from zarr_core.errors import CommitConflict, StoreError
 from zarr_core.storage import Storage
 
+MAX_GENERATION = 99_999_999  # eight digits
+
 _COMMIT_ATTEMPTS = 20
 
 logger = logging.getLogger(__name__)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from zarr_core.documents import parse_json
 from zarr_core.encoding import (
     COORDS_DTYPE,
     DEFAULT_CODEC,
@@ -27,7 +28,7 @@ from zarr_core.encoding import (
     group_arrays,
     group_zarr_json,
 )
-from zarr_core.errors import SampleError, SourceError
+from zarr_core.errors import SampleError, SourceError, StoreError
 from zarr_core.manifest import ArrayColumn, DomainGrid, DomainLayout, Quarantine, SampleEntry
 from zarr_core.moments import FieldMoments, MomentsAccumulator
 from zarr_core.names import FieldName, check_sample_id
@@ -46,6 +47,9 @@ ATTRIBUTES_KEY = "zarr_core"
 _BLOCK_POINTS = 131_072
 # Bytes that are gathered at a time: part of the fixed memory that a worker needs beside tensor and permutation.
 _SLAB_BYTES = 32 * 2**20
+_SOURCE_DTYPES = ("float16", "bfloat16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64")
+# What metadata that a crash or a disk has damaged may lead to; the sample is then converted anew.
+_OF_DAMAGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, StoreError)
 
 
 @dataclass(frozen=True)
@@ -213,15 +217,19 @@ class ZarrStoreWriter:
     def find(self, sample_id: str, fingerprint: str) -> WrittenSample | Quarantine | None:
         """What an earlier try left behind: a whole group, a refusal, or nothing that can be used."""
         relpath = self.relpath(sample_id, fingerprint)
+        made_from = (fingerprint, self.settings.digest)
         try:
-            group = json.loads(self.storage.read(f"{relpath}/zarr.json"))
-            return written_sample(relpath, group) if self._is_whole(relpath, group) else None
-        except (FileNotFoundError, ValueError):
+            group = parse_json(self.storage.read(f"{relpath}/zarr.json"))
+            found = written_sample(relpath, group) if self._is_whole(relpath, group) else None
+            return found if found and (found.entry.fingerprint, found.entry.settings) == made_from else None
+        except (FileNotFoundError, *_OF_DAMAGE):
             pass
         try:
-            return Quarantine(**json.loads(self.storage.read(f"{relpath}/quarantine.json")))
-        except (FileNotFoundError, ValueError, TypeError):
+            refusal = Quarantine(**parse_json(self.storage.read(f"{relpath}/quarantine.json")))
+        except (FileNotFoundError, *_OF_DAMAGE):
             return None
+        texts = all(isinstance(getattr(refusal, name), str) for name in refusal.__slots__)
+        return refusal if texts and (refusal.fingerprint, refusal.settings) == made_from else None
 
     def _is_whole(self, relpath: str, group: Mapping[str, Any]) -> bool:
         # zarr.json is written last, but a power cut may keep it and lose a shard that was written before.
@@ -313,7 +321,7 @@ def _as_points(sample_id: str, name: FieldName, values: torch.Tensor) -> torch.T
     def refuse(reason: str) -> SampleError:
         return SampleError(sample_id, name.canonical, reason)
 
-    if values.is_complex() or values.dtype.itemsize < 1 or str(values.dtype) == "torch.bool":
+    if str(values.dtype).removeprefix("torch.") not in _SOURCE_DTYPES:
         raise refuse(f"holds {values.dtype} where real numbers belong")
     if values.ndim not in (1, 2):
         raise refuse(f"has shape {tuple(values.shape)} where (points,) or (points, components) belongs")

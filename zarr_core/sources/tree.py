@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
 from collections import defaultdict
@@ -12,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from fsspec.core import url_to_fs
 
+from zarr_core.documents import parse_json
 from zarr_core.errors import SampleError, SourceError
-from zarr_core.names import check_sample_id
+from zarr_core.names import check_relative_path, check_sample_id
 from zarr_core.sources.description import SourceDescription, resolve_kind
 from zarr_core.sources.sample import FileInfo, SourceSample
 from zarr_core.storage import is_local, redact_url
@@ -120,7 +120,7 @@ class SampleTree:
             path = self._path(sample, info)
             try:
                 if info.name.endswith(".json"):
-                    parameters |= scalars(json.loads(self._filesystem.cat_file(path)), info.name)
+                    parameters |= scalars(parse_json(self._read_own(path)), info.name)
                 else:
                     parameters |= scalars(load_pt(self._filesystem, path, info.size), info.name)
             except ValueError as error:
@@ -189,12 +189,23 @@ class SampleTree:
         """A file at the root, or in the subfolder of the samples."""
         for folder in ("", f"{self._description.subfolder}/" if self._description.subfolder else ""):
             try:
-                return str(self._filesystem.cat_file(f"{self._location}/{folder}{name}").decode())
+                return self._read_own(f"{self._location}/{check_relative_path(folder + name)}").decode()
             except FileNotFoundError:
                 continue
-            except UnicodeDecodeError as error:
-                raise SourceError(f"{self.url}/{name} is not text: {error}") from error
+            except ValueError as error:
+                raise SourceError(f"{self.url}/{name} cannot be used: {error}") from error
         return None
+
+    def _read_own(self, path: str) -> bytes:
+        """A text that goes into the store as it is; raises ValueError where it is a link to elsewhere.
+
+        Tensors may be linked from anywhere, as people link datasets, for nothing but numbers is taken from them. A link
+        in the place of a text would publish whatever file of this machine its maker points at.
+        """
+        folder = path.rpartition("/")[0]
+        if is_local(self._root) and os.path.realpath(path) != f"{os.path.realpath(folder)}/{os.path.basename(path)}":
+            raise ValueError("it is a link; put the file itself there")
+        return bytes(self._filesystem.cat_file(path))
 
 
 def _matches(sample_id: str, pattern: str) -> bool:
@@ -207,9 +218,12 @@ def _matches(sample_id: str, pattern: str) -> bool:
 
 def file_info(info: dict[str, Any]) -> FileInfo:
     """A file from its entry in a listing; its version is the first of these that the location reports."""
-    if info.get("islink"):
-        # What is behind the link is what changes; a listing of a local folder has the time of the link itself.
-        info = info | {"mtime": os.stat(info["name"]).st_mtime}
+    changed = ""
+    if "ino" in info:
+        # What is behind a link is what changes; a listing of a local folder has the time of the link itself.
+        found = os.stat(info["name"])
+        info = info | {"mtime": found.st_mtime, "size": found.st_size}
+        changed = f"{found.st_dev} {found.st_ino} {found.st_ctime_ns}"
     versions = (info.get(key) for key in ("ETag", "etag", "mtime", "LastModified", "timeModified", "created"))
     version = next((str(v) for v in versions if v), "")
-    return FileInfo(info["name"].rpartition("/")[2], int(info["size"] or 0), version.strip('"'))
+    return FileInfo(info["name"].rpartition("/")[2], int(info["size"] or 0), version.strip('"'), changed)
