@@ -145,6 +145,12 @@ def grid(**changes: object) -> dict:
     return {"a": entry}
 
 
+def column(**changes: object) -> dict:
+    domains = published()["domains"]
+    domains["surface"]["arrays"]["surface_position"] |= changes
+    return domains
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
@@ -153,15 +159,29 @@ def grid(**changes: object) -> dict:
         (b"[]", "not a store manifest"),
         (b"{}", "not a store manifest"),
         (damaged(format_version=2), "format version 2"),
-        (damaged(domains=None), "damaged"),
-        (damaged(samples=[]), "damaged"),
+        (damaged(format_version=True), "format version True"),
+        (damaged(domains=None), "domains is None where dict belongs"),
+        (damaged(samples=[]), "samples is [] where dict belongs"),
+        (b'{"format_version":1,"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
+        (damaged(dataset_name=["x"]), "dataset_name is ['x'] where str belongs"),
+        (damaged(generation=1.5), "generation is 1.5 where int belongs"),
+        (damaged(generation=-1), "generation is -1"),
+        (damaged(splits={"train": "abc"}), "split 'train' is 'abc' where list belongs"),
+        (damaged(quarantine={"q": {"fingerprint": 1}}), "quarantine of 'q' is 1"),
+        (damaged(domains=column(array_name="surface/pressure")), "cannot lie in 'surface/pressure'"),
+        (damaged(domains=column(array_name="surface/../../../etc")), "leaves the folder"),
+        (damaged(domains=column(dtype="load")), "dtype 'load'"),
+        (damaged(domains=column(dim=10**15)), "is 1000000000000000"),
+        (damaged(samples={"a": published()["samples"]["a"] | {"relpath": "a\0b"}}), "leaves the folder"),
+        (damaged(samples={"a": published()["samples"]["a"] | {"bytes": True}}), "True where int belongs"),
         (damaged(samples={"../x": published()["samples"]["a"]}), "'../x'"),
         (damaged(samples={"a": published()["samples"]["a"] | {"relpath": "../../etc"}}), "leaves the folder"),
         (damaged(samples={"a": published()["samples"]["a"] | {"relpath": "/etc"}}), "leaves the folder"),
         (damaged(samples=grid(n_chunks=5)), "'a', surface: 5 chunks of 30 points do not make 100"),
         (damaged(samples=grid(n_points=0)), "'a', surface"),
-        (damaged(samples=grid(chunk_points="many")), "damaged"),
-        (damaged(samples=grid(n_points=10**15)), "do not make"),
+        (damaged(samples=grid(chunk_points="many")), "'many' where int belongs"),
+        (damaged(samples=grid(n_points=10**15)), "is 1000000000000000"),
+        (damaged(samples=grid(n_points=10**11, chunk_points=1, n_chunks=10**11)), "is 100000000000"),
     ],
 )
 def test_an_unreadable_manifest_is_a_clear_error(tmp_path: Path, data: bytes, reason: str) -> None:

@@ -239,7 +239,7 @@ def test_a_manifest_that_its_groups_contradict(tmp_path: Path, samples: dict[str
     document["samples"]["run_1"]["domains"]["surface"] |= {"n_points": 52}
     document["samples"]["run_2"]["relpath"] = "elsewhere"
     arrays = document["domains"]["volume"]["arrays"]
-    arrays["volume_sdf"] = arrays["volume_pressure"] | {"array_name": "volume/sdf"}
+    arrays["volume_sdf"] = arrays["volume_pressure"] | {"array_name": "volume/sdf", "field": "volume_sdf"}
     (store / "manifest.json").write_text(json.dumps(document))
     reader = ZarrChunkReader(store)
     with pytest.raises(ManifestError, match=r"run_1, surface_position.*\(52, 3\).*\(51, 3\)"):
@@ -304,7 +304,7 @@ def test_errors_of_the_network_are_not_called_damage(root: Path) -> None:
             return await super().get(key, *args, **kwargs)
 
     reader = ZarrChunkReader(root, store_factory=lambda root: Offline(make_store(root)))
-    with pytest.raises(ConnectionResetError):
+    with pytest.raises(StoreError, match="run_1, surface_position.*ConnectionResetError: cable cut"):
         reader.read_sample("run_1")
 
 

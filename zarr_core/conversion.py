@@ -15,6 +15,8 @@ from zarr_core.parallel import worker_pool
 from zarr_core.sources.sample import SampleSource, SourceSample
 from zarr_core.writer import WrittenSample, ZarrStoreWriter
 
+_CHANGED = "source files changed while they were read; run again"
+
 Status = Literal["converted", "up to date", "quarantined", "failed"]
 
 
@@ -94,6 +96,9 @@ def convert_sample(
         if not isinstance(written, WrittenSample):
             written = _write(writer, source, sample)
     except SampleError as error:
+        if not _is_unchanged(source, sample):
+            # It may have been half written when it was read; what it is now is nobody's fault.
+            return SampleOutcome(sample_id, "failed", reason=_CHANGED, seconds=time.perf_counter() - started)
         quarantine = writer.write_quarantine(sample_id, fingerprint, error)
         return quarantined(sample_id, quarantine, time.perf_counter() - started)
     except (OSError, MemoryError, ZarrCoreError) as error:
@@ -121,7 +126,14 @@ def _write(writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample) 
         source={"folder": sample.folder, "files": files},
         parameters=source.load_parameters(sample),
     )
-    if not source.is_unchanged(sample):
+    if not _is_unchanged(source, sample):
         # The group mixes two versions; nothing will ever name it, for its fingerprint is the old one.
-        raise SourceError(f"{sample.sample_id}: source files changed while they were read; run again")
+        raise SourceError(f"{sample.sample_id}: {_CHANGED}")
     return written
+
+
+def _is_unchanged(source: SampleSource, sample: SourceSample) -> bool:
+    try:
+        return source.is_unchanged(sample)
+    except OSError:  # the folder is gone, or cannot be listed now
+        return False

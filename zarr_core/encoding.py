@@ -7,6 +7,7 @@ of the Zarr v3 specification). Everything here is plain Zarr: any Zarr v3 reader
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -17,12 +18,18 @@ import numpy as np
 from numcodecs import Blosc, Zstd, blosc
 
 from zarr_core.errors import CorruptChunkError, SourceError, StoreError
+from zarr_core.names import check_relative_path
 
 VALUE_DTYPES = ("float16", "float32", "float64")
 COORDS_DTYPE = "float32"
 
+# More chunks than this in one array are no store but an attack on the memory of who opens it.
+MAX_CHUNKS = 1 << 22
+MAX_POINTS = 10**12
+
 _CRC_BYTES = 4
-_BLOSC_HEADER = 16
+_BLOSC_HEADER = struct.Struct("<4xI4xI")  # bytes that the frame decodes to, and bytes of the frame
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ABSENT = np.uint64(2**64 - 1)  # what the shard index holds for a chunk that was never written
 _DEFAULT_LEVELS = {"blosc-lz4": 5, "blosc-zstd": 3, "zstd": 3, "none": 0}
 _MAX_LEVELS = {"blosc-lz4": 9, "blosc-zstd": 9, "zstd": 22, "none": 0}
@@ -71,24 +78,28 @@ class Codec:
         return chunk.tobytes() if self._compressor is None else bytes(self._compressor.encode(chunk))
 
     def decoded_bytes(self, data: bytes | np.ndarray) -> int:
-        """How many bytes the data decode to, found by decoding them: compressors fill a part of a buffer silently."""
-        if self._compressor is None:
-            return len(data)
-        # The header of Blosc says how long its frame is, and its decoder believes that.
-        if self._is_blosc and (len(data) < _BLOSC_HEADER or int.from_bytes(bytes(data[12:16]), "little") != len(data)):
-            raise ValueError("the compressed bytes are cut off")
-        return memoryview(self._compressor.decode(data)).nbytes
+        """How many bytes the data decode to, as their own header says; raises ValueError where they are cut off."""
+        if self._is_blosc:
+            if len(data) < _BLOSC_HEADER.size:
+                raise ValueError("the compressed bytes are cut off")
+            header: Any = data
+            decoded, frame = _BLOSC_HEADER.unpack_from(header)
+            if frame != len(data):  # the decoder would believe it, and read on behind the end
+                raise ValueError(f"a frame of {frame} bytes in {len(data)}")
+            return int(decoded)
+        return len(data) if self._compressor is None else _zstd_content_size(bytes(data[:18]))
 
     def decode(self, data: bytes | np.ndarray, out: np.ndarray) -> None:
         """Decompress straight into a C-contiguous array; raises RuntimeError or ValueError where it cannot."""
+        # Decoders fill a part of a buffer silently, and a frame may claim any size.
+        if self.decoded_bytes(data) != out.nbytes:
+            raise ValueError(f"decodes to {self.decoded_bytes(data)} bytes where {out.nbytes} belong")
         if self._is_blosc:
             blosc.decompress(data, out)  # what Blosc.decode ends up with, less a look at each buffer
         elif self._compressor is not None:
             self._compressor.decode(data, out)
-        elif len(data) == out.nbytes:
-            out.reshape(-1).view(np.uint8)[:] = np.frombuffer(data, np.uint8)
         else:
-            raise ValueError(f"{len(data)} bytes where {out.nbytes} belong")
+            out.reshape(-1).view(np.uint8)[:] = np.frombuffer(data, np.uint8)
 
     def to_zarr_json(self, itemsize: int) -> list[dict[str, Any]]:
         """Entries for the codec chain of an array's metadata."""
@@ -118,6 +129,17 @@ class Codec:
             case [{"name": "blosc", "configuration": {"cname": ("lz4" | "zstd") as cname, "clevel": int(level)}}]:
                 return _codec(f"blosc-{cname}", level)
         raise StoreError(f"compressor {entries} is none that this library writes; read the array with zarr-python")
+
+
+def _zstd_content_size(header: bytes) -> int:
+    """Content size of a Zstandard frame (RFC 8878, 3.1.1.1), which every Zarr writer states; raises ValueError."""
+    flags = header[4] if len(header) > 4 else 0
+    single_segment = flags >> 5 & 1
+    at = 5 + (not single_segment) + (0, 1, 2, 4)[flags & 3]
+    size = (single_segment, 2, 4, 8)[flags >> 6]
+    if not header.startswith(_ZSTD_MAGIC) or size == 0 or len(header) < at + size:
+        raise ValueError("no Zstandard frame that says its size")
+    return int.from_bytes(header[at : at + size], "little") + (256 if size == 2 else 0)
 
 
 @lru_cache(64)
@@ -212,6 +234,7 @@ class ArrayLayout:
             chunk_points, chunk_dim = configuration["chunk_shape"]
             endian, *compressors = configuration["codecs"]
             checksum = bool(compressors) and compressors[-1]["name"] == "crc32c"
+            counts = (n_points, dim, chunk_points, shard_points)
             plain = (
                 sharding["name"] == "sharding_indexed"
                 and configuration.get("index_location", "end") == "end"
@@ -220,17 +243,20 @@ class ArrayLayout:
                 and metadata["chunk_key_encoding"] == {"name": "default", "configuration": {"separator": "/"}}
                 and metadata["data_type"] in VALUE_DTYPES
                 and dim == shard_dim == chunk_dim
-                and min(n_points, dim, chunk_points) > 0
+                and all(type(count) is int and count > 0 for count in counts)
                 and shard_points % chunk_points == 0
                 and metadata["fill_value"] == 0
                 and not metadata.get("storage_transformers")
             )
             codec = Codec.from_zarr_json(compressors[:-1] if checksum else compressors)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise StoreError(f"array metadata is incomplete or not sharded: {error!r}") from error
         if not plain:
             raise StoreError("array layout is none that this library writes; read the array with zarr-python")
-        return cls(n_points, dim, chunk_points, shard_points, metadata["data_type"], codec, checksum)
+        layout = cls(n_points, dim, chunk_points, shard_points, metadata["data_type"], codec, checksum)
+        if max(layout.n_chunks, layout.chunks_per_shard) > MAX_CHUNKS or n_points > MAX_POINTS:
+            raise StoreError(f"array of {n_points} points in {layout.n_chunks} chunks: more than any store holds")
+        return layout
 
 
 def group_zarr_json(attributes: Mapping[str, Any], arrays: Mapping[str, ArrayLayout]) -> dict[str, Any]:
@@ -254,13 +280,16 @@ EMPTY_GROUP: dict[str, Any] = {"attributes": {}, "zarr_format": 3, "node_type": 
 
 
 def group_arrays(group: Mapping[str, Any]) -> dict[str, ArrayLayout]:
-    """Layout by array name, from a sample group's ``zarr.json``."""
-    below = group["consolidated_metadata"]["metadata"]
-    return {
-        name: ArrayLayout.from_zarr_json(metadata)
-        for name, metadata in below.items()
-        if metadata["node_type"] == "array"
-    }
+    """Layout by array name, from a sample group's ``zarr.json``; raises StoreError."""
+    try:
+        below = group["consolidated_metadata"]["metadata"]
+        return {
+            check_relative_path(name): ArrayLayout.from_zarr_json(metadata)
+            for name, metadata in below.items()
+            if metadata["node_type"] == "array"
+        }
+    except (KeyError, TypeError, AttributeError, SourceError) as error:
+        raise StoreError(f"group metadata is damaged: {error!r}") from error
 
 
 def encode_chunk(layout: ArrayLayout, points: np.ndarray) -> bytes:
@@ -323,7 +352,10 @@ def decode_chunk(layout: ArrayLayout, data: bytes | np.ndarray) -> np.ndarray:
     Raises:
         CorruptChunkError: the checksum does not match or the bytes do not decode.
     """
-    points = np.empty((layout.chunk_points, layout.dim), np.dtype(layout.dtype).newbyteorder("<"))
+    try:
+        points = np.empty((layout.chunk_points, layout.dim), np.dtype(layout.dtype).newbyteorder("<"))
+    except (MemoryError, ValueError) as error:  # ValueError: more than can be addressed
+        raise CorruptChunkError(f"{layout.chunk_points} points of a chunk do not fit in memory") from error
     decode_into(layout, data, points)
     return points
 
@@ -345,8 +377,6 @@ def decode_into(layout: ArrayLayout, data: bytes | np.ndarray, out: np.ndarray) 
         if google_crc32c.value(data) != checksum:
             raise CorruptChunkError("checksum mismatch")
     try:
-        if not layout.checksum and layout.codec.decoded_bytes(data) != out.nbytes:
-            raise ValueError("decodes to another length")
         layout.codec.decode(data, out)
     except (RuntimeError, ValueError) as error:
         raise CorruptChunkError(f"cannot be decoded: {error}") from error

@@ -22,6 +22,8 @@ from zarr_core.storage import Storage, StoredObject
 
 GENERATIONS = "generations"
 
+MAX_GENERATION = 99_999_999  # eight digits
+
 _COMMIT_ATTEMPTS = 20
 
 logger = logging.getLogger(__name__)

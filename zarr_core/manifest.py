@@ -9,19 +9,29 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
-from zarr_core.encoding import COORDS_DTYPE
+from zarr_core.documents import parse_json
+from zarr_core.encoding import COORDS_DTYPE, MAX_CHUNKS, MAX_POINTS
 from zarr_core.errors import ManifestError, SourceError, UnknownFieldError
-from zarr_core.generations import Change, Head, Retention, load
+from zarr_core.generations import MAX_GENERATION, Change, Head, Retention, load
 from zarr_core.groups import SAMPLES, group_of, is_whole
 from zarr_core.names import check_relative_path, check_sample_id
 from zarr_core.storage import Storage
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
+
+# Of the number formats that arrays of any writer hold, those that NumPy and torch both know.
+_DTYPE = re.compile(r"float(16|32|64)|u?int(8|16|32|64)|bool")
+_MAX_DIM = 10_000
+_MAX_INT = 2**63 - 1
+
+_Plain = TypeVar("_Plain", int, str, list[Any], dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,19 +191,24 @@ class StoreManifest:
     def from_json(cls, data: bytes, where: str = MANIFEST) -> StoreManifest:
         """Read what :meth:`to_json`, or a writer of the published format, wrote.
 
+        A manifest is data that somebody else may have written: every type is checked, and every count is bounded, for
+        readers allocate by them.
+
         Raises:
             ManifestError: it is not readable, of a newer format, or contradicts itself; names the sample.
         """
         try:
-            document = json.loads(data)
+            document = parse_json(data)
             version = document["format_version"]
         except (ValueError, KeyError, TypeError) as error:
             raise ManifestError(f"{where} is not a store manifest: {error!r}") from error
-        if version != FORMAT_VERSION:
+        if type(version) is not int or version != FORMAT_VERSION:
             raise ManifestError(f"{where} has format version {version!r}; this library reads {FORMAT_VERSION}")
         try:
             return cls._from_document(document)
         except ManifestError as error:
+            raise ManifestError(f"{where}: {error}") from error
+        except SourceError as error:
             raise ManifestError(f"{where}: {error}") from error
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ManifestError(f"{where} is damaged: {error!r}") from error
@@ -202,26 +217,31 @@ class StoreManifest:
     def _from_document(cls, document: Mapping[str, Any]) -> StoreManifest:
         domains = {
             name: DomainLayout(
-                domain["position"],
-                {canonical: _column(canonical, column) for canonical, column in domain["arrays"].items()},
+                _typed(str, domain["position"], f"{name}, position"),
+                {canonical: _column(name, canonical, column) for canonical, column in domain["arrays"].items()},
             )
-            for name, domain in document["domains"].items()
+            for name, domain in _typed(dict, document["domains"], "domains").items()
         }
+        splits = _typed(dict, document.get("splits", {}), "splits")
+        quarantine = _typed(dict, document.get("quarantine", {}), "quarantine")
         return cls(
-            dataset_name=document["dataset_name"],
-            shuffle_seed=document["shuffle_seed"],
-            coords_dtype=document["coords_dtype"],
-            values_dtype=document["values_dtype"],
+            dataset_name=_typed(str, document["dataset_name"], "dataset_name"),
+            shuffle_seed=_count(document["shuffle_seed"], "shuffle_seed", -_MAX_INT),
+            coords_dtype=_typed(str, document["coords_dtype"], "coords_dtype"),
+            values_dtype=_typed(str, document["values_dtype"], "values_dtype"),
             compressor=str(document["compressor"]),
             domains=domains,
-            samples={sample_id: _entry(sample_id, entry) for sample_id, entry in document["samples"].items()},
-            generation=document.get("generation", 0),
-            dataset_kind=document.get("dataset_kind", ""),
-            splits={split: list(ids) for split, ids in document.get("splits", {}).items()},
-            excluded=frozenset(document.get("excluded", ())),
-            quarantine={i: Quarantine(**entry) for i, entry in document.get("quarantine", {}).items()},
-            origin=dict(document.get("origin", {})),
-            retention=Retention.from_document(document.get("retention", {})),
+            samples={
+                sample_id: _entry(sample_id, entry)
+                for sample_id, entry in _typed(dict, document["samples"], "samples").items()
+            },
+            generation=_count(document.get("generation", 0), "generation", most=MAX_GENERATION),
+            dataset_kind=_typed(str, document.get("dataset_kind", ""), "dataset_kind"),
+            splits={split: _texts(ids, f"split {split!r}") for split, ids in splits.items()},
+            excluded=frozenset(_texts(document.get("excluded", []), "excluded")),
+            quarantine={sample_id: _quarantine(sample_id, entry) for sample_id, entry in quarantine.items()},
+            origin=_typed(dict, document.get("origin", {}), "origin"),
+            retention=Retention.from_document(_typed(dict, document.get("retention", {}), "retention")),
         )
 
 
@@ -229,27 +249,59 @@ def _plain(entry: DomainGrid | ArrayColumn | Quarantine) -> dict[str, Any]:
     return {name: getattr(entry, name) for name in entry.__slots__}
 
 
-def _column(canonical: str, column: Mapping[str, Any]) -> ArrayColumn:
-    array_name = check_relative_path(column["array_name"])
-    return ArrayColumn(array_name, column.get("field", canonical), column["dtype"], int(column["dim"]))
+def _typed(kind: type[_Plain], value: Any, what: str) -> _Plain:
+    """The value, if it is exactly of that type: JSON's ``true`` is no number."""
+    if type(value) is not kind:
+        raise ManifestError(f"{what} is {reprlib.repr(value)} where {kind.__name__} belongs")
+    return value
+
+
+def _count(value: Any, what: str, least: int = 0, most: int = _MAX_INT) -> int:
+    if not least <= _typed(int, value, what) <= most:
+        raise ManifestError(f"{what} is {reprlib.repr(value)}, which is not between {least} and {most}")
+    return int(value)
+
+
+def _texts(value: Any, what: str) -> list[str]:
+    return [_typed(str, text, what) for text in _typed(list, value, what)]
+
+
+def _quarantine(sample_id: str, entry: Any) -> Quarantine:
+    what = f"quarantine of {sample_id!r}"
+    return Quarantine(**{name: _typed(str, text, what) for name, text in _typed(dict, entry, what).items()})
+
+
+def _column(domain: str, canonical: str, column: Mapping[str, Any]) -> ArrayColumn:
+    what = f"field {canonical!r} of domain {domain!r}"
+    array_name = check_relative_path(_typed(str, column["array_name"], what))
+    name = array_name.removeprefix(f"{domain}/")
+    if (canonical, column.get("field", canonical)) != (f"{domain}_{name}", canonical) or "/" in name:
+        raise ManifestError(f"{what} cannot lie in {array_name!r}")
+    dtype = _typed(str, column["dtype"], what)
+    if not _DTYPE.fullmatch(dtype):
+        raise ManifestError(f"{what} has dtype {dtype!r}")
+    return ArrayColumn(array_name, canonical, dtype, _count(column["dim"], what, 1, _MAX_DIM))
 
 
 def _entry(sample_id: str, entry: Mapping[str, Any]) -> SampleEntry:
     try:
         check_sample_id(sample_id)
-        relpath = check_relative_path(entry["relpath"])
+        relpath = check_relative_path(_typed(str, entry["relpath"], f"sample {sample_id!r}"))
     except SourceError as error:
         raise ManifestError(f"sample {sample_id!r}: {error}") from error
     grids = {}
     for domain, grid in entry["domains"].items():
-        n_points, chunk_points = grid["n_points"], grid["chunk_points"]
-        shard_points, n_chunks = grid["shard_points"], grid["n_chunks"]
-        if min(n_points, chunk_points) <= 0 or n_chunks != -(-n_points // chunk_points):
-            raise ManifestError(
-                f"sample {sample_id!r}, {domain}: {n_chunks} chunks of {chunk_points} points do not make {n_points}"
-            )
+        what = f"sample {sample_id!r}, {domain}"
+        n_points = _count(grid["n_points"], what, 1, MAX_POINTS)
+        chunk_points = _count(grid["chunk_points"], what, 1)
+        shard_points = _count(grid["shard_points"], what, 1)
+        n_chunks = _count(grid["n_chunks"], what, 1, MAX_CHUNKS)
+        if n_chunks != -(-n_points // chunk_points):
+            raise ManifestError(f"{what}: {n_chunks} chunks of {chunk_points} points do not make {n_points}")
         grids[domain] = DomainGrid(n_points, chunk_points, shard_points, n_chunks)
-    return SampleEntry(relpath, grids, entry.get("fingerprint", ""), entry.get("settings", ""), entry.get("bytes", 0))
+    what = f"sample {sample_id!r}"
+    fingerprint, settings = (_typed(str, entry.get(key, ""), what) for key in ("fingerprint", "settings"))
+    return SampleEntry(relpath, grids, fingerprint, settings, _count(entry.get("bytes", 0), what))
 
 
 def changes(before: StoreManifest | None, after: StoreManifest) -> list[Change]:

@@ -32,6 +32,8 @@ _ATTRIBUTE_OVERRIDES = {
 PARAMETER_ATTRIBUTES = frozenset({"design_parameters"})
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
+# No filesystem takes the first, and nothing can print the others.
+_UNUSABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff\\\\]")
 
 
 @dataclass(frozen=True)
@@ -95,8 +97,8 @@ def check_relative_path(path: str) -> str:
     """Return a path that stays below the root it is joined to.
 
     Raises:
-        SourceError: it is absolute, climbs, or is not in its shortest form.
+        SourceError: it is absolute, climbs, is not in its shortest form, or holds control characters.
     """
-    if not path or path.startswith("/") or "\\" in path or any(p in ("", ".", "..") for p in path.split("/")):
+    if _UNUSABLE.search(path) or any(part in ("", ".", "..") for part in path.split("/")):
         raise SourceError(f"path {path!r} leaves the folder it must stay in")
     return path

@@ -119,9 +119,12 @@ class LocalObjects:
     def _read(self, request: Request) -> np.ndarray:
         file = self._files.get(request.key) or self._open(request.key)
         start, stop = request.start, request.stop
-        if start < 0 or stop is None:
+        if start < 0 or stop is None or stop - start > _BUFFER_BYTES:
             size = os.fstat(file.handle).st_size
-            start, stop = (max(0, size + start) if start < 0 else start), size
+            if start < 0 or stop is None:
+                start, stop = (max(0, size + start) if start < 0 else start), size
+            elif stop > size:  # no memory is taken for what a damaged index promises
+                raise TruncatedError(f"{size - start} bytes are there where {stop - start} belong")
         buffer: Any = self._buffer(stop - start)
         done = os.preadv(file.handle, (buffer,), start)
         if done == stop - start and request.start >= 0:

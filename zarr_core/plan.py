@@ -39,20 +39,20 @@ class ChunkIndex(NamedTuple):
         """Of chunks that lie in order and without gaps; raises ValueError where their number is not the layout's."""
         if len(lengths) != layout.n_chunks:
             raise ValueError(f"{len(lengths)} chunk lengths of an array with {layout.n_chunks} chunks")
-        padded = np.zeros((layout.n_shards, layout.chunks_per_shard), np.int64)
-        padded.reshape(-1)[: len(lengths)] = lengths
-        starts = np.cumsum(padded, axis=1) - padded
-        return cls(array("q", starts.reshape(-1)[: len(lengths)].tobytes()), array("q", list(lengths)))
+        sizes = np.asarray(lengths, np.int64)
+        starts = np.cumsum(sizes) - sizes
+        starts -= starts[np.arange(len(sizes)) // layout.chunks_per_shard * layout.chunks_per_shard]
+        return cls(array("q", starts.tobytes()), array("q", sizes.tobytes()))
 
     @classmethod
     def from_shards(cls, layout: ArrayLayout, shards: Sequence[np.ndarray | None]) -> ChunkIndex:
         """From the index of each shard, as ``decode_shard_index`` returns it; None for a shard that is not there."""
-        absent = np.full((layout.chunks_per_shard, 2), -1, np.int64)
+        absent = np.full((layout.chunks_per_shard, 2), -1, np.int64)  # 2**64 - 1
         entries = [absent if shard is None else shard.astype("<u8").view("<i8") for shard in shards]
         ranges = np.concatenate(entries)[: layout.n_chunks].astype(np.int64)
-        ranges[ranges[:, 0] < 0] = (-1, 0)
-        if (ranges[:, 1] < 0).any():
-            raise CorruptChunkError("shard index: names impossible lengths")
+        ranges[(ranges == -1).all(axis=1)] = (-1, 0)
+        if (ranges < (-1, 0)).any() or ((ranges[:, 0] == -1) & (ranges[:, 1] != 0)).any():
+            raise CorruptChunkError("shard index: names impossible places or lengths")
         return cls(array("q", ranges[:, 0].tobytes()), array("q", ranges[:, 1].tobytes()))
 
 

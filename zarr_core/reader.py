@@ -250,7 +250,7 @@ class ZarrChunkReader:
 
     def _check_fields(self, sample_id: str, entry: SampleEntry, fields: Iterable[str] | None) -> list[str]:
         names = self.fields if fields is None else self.check_fields(fields)
-        for name in names if len(entry.domains) < len(self.manifest.domains) else ():
+        for name in names:
             if self._domain_of[name] not in entry.domains:
                 raise UnknownFieldError(f"{self._url}, {sample_id}: this sample has no {name}")
         return names

@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 from zarr_core.chunks import read_chunks
 from zarr_core.command import exit_status
+from zarr_core.documents import parse_json
 from zarr_core.encoding import group_arrays
 from zarr_core.errors import CorruptChunkError, StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.manifest import StoreManifest, load_manifest
@@ -127,13 +128,19 @@ def _lines(storage: Storage, split_file: str) -> list[str]:
 def _recorded_moments(storage: Storage, group: tuple[str, str]) -> SampleMoments:
     """What the writer noted in a sample's attributes: one small read."""
     sample_id, relpath = group
-    recorded = _group(storage, sample_id, relpath)["attributes"].get("zarr_core", {}).get("moments")
-    if recorded is None:
-        raise ZarrCoreError(
-            f"{sample_id}: no moments were recorded when this sample was written (a store of another tool?); "
-            "use --recompute to read the arrays instead"
-        )
-    return {field: FieldMoments.from_json(moments) for field, moments in recorded.items()}
+    try:
+        recorded = _group(storage, sample_id, relpath)["attributes"].get("zarr_core", {}).get("moments")
+        if recorded is not None:
+            return {field: FieldMoments.from_json(moments) for field, moments in recorded.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise StoreError(
+            f"{sample_id}: the moments in {relpath}/zarr.json cannot be read ({error!r}); use --recompute, or convert "
+            "the sample again"
+        ) from error
+    raise ZarrCoreError(
+        f"{sample_id}: no moments were recorded when this sample was written (a store of another tool?); "
+        "use --recompute to read the arrays instead"
+    )
 
 
 def _recomputed_moments(storage: Storage, read_concurrency: int, group: tuple[str, str]) -> SampleMoments:
@@ -153,9 +160,11 @@ def _recomputed_moments(storage: Storage, read_concurrency: int, group: tuple[st
 
 def _group(storage: Storage, sample_id: str, relpath: str) -> dict[str, Any]:
     try:
-        group: dict[str, Any] = json.loads(storage.read(f"{relpath}/zarr.json"))
+        group: dict[str, Any] = parse_json(storage.read(f"{relpath}/zarr.json"))
     except FileNotFoundError:
         raise StoreError(f"{sample_id}: {relpath}/zarr.json is missing from {storage.url}") from None
+    except ValueError as error:
+        raise StoreError(f"{sample_id}: {relpath}/zarr.json in {storage.url} cannot be read: {error}") from error
     return group
 
 

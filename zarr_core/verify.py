@@ -8,7 +8,6 @@ stored row ``i`` is held against source row ``permutation[i]``; nothing is sorte
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ from tqdm import tqdm
 from zarr_core.chunks import read_chunks
 from zarr_core.command import exit_status
 from zarr_core.deep import DeepCheck
+from zarr_core.documents import parse_json
 from zarr_core.encoding import ArrayLayout
 from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.generations import archived, generation_name
@@ -241,7 +241,7 @@ class _Findings:
     def read_json(self, storage: Storage, path: str, name: str) -> dict[str, Any] | None:
         """A JSON object of the store, or None and a problem."""
         try:
-            document = json.loads(storage.read(path))
+            document = parse_json(storage.read(path))
         except FileNotFoundError:
             self.add(name, f"{path} is missing")
         except (ValueError, OSError) as error:
@@ -259,9 +259,20 @@ def _check_sample(
     """Everything about one sample."""
     sample_id, entry = item
     found = _Findings(sample_id)
+    try:
+        _examine(storage, source, columns, entry, found)
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        # Metadata is JSON that may say anything; what it says wrong is a finding, too.
+        found.add("", f"its metadata cannot be understood: {error!r}")
+    return found
+
+
+def _examine(
+    storage: Storage, source: RecordedSource | None, columns: _Columns, entry: SampleEntry, found: _Findings
+) -> None:
     group = found.read_json(storage, f"{entry.relpath}/zarr.json", "")
     if group is None:
-        return found
+        return
     objects = storage.list(entry.relpath)
     recorded: Mapping[str, Any] = group.get("attributes", {}).get(ATTRIBUTES_KEY, {})
     _check_attributes(found, entry, recorded)
@@ -281,7 +292,6 @@ def _check_sample(
         found.add("", f"its arrays have {total:,} bytes, the manifest says {entry.bytes:,}")
     for path in sorted(set(objects) - expected):
         found.add("", f"{path.removeprefix(entry.relpath + '/')} belongs to no array of the manifest")
-    return found
 
 
 def _check_attributes(found: _Findings, entry: SampleEntry, recorded: Mapping[str, Any]) -> None:

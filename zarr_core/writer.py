@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from zarr_core.documents import parse_json
 from zarr_core.encoding import (
     COORDS_DTYPE,
     DEFAULT_CODEC,
@@ -49,6 +50,9 @@ _BLOCK_POINTS = 131_072
 _NAMES = 4
 # Bytes that are gathered at a time: part of the fixed memory that a worker needs beside tensor and permutation.
 _SLAB_BYTES = 32 * 2**20
+_SOURCE_DTYPES = ("float16", "bfloat16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64")
+# What metadata that a crash or a disk has damaged may lead to; the sample is then converted anew.
+_OF_DAMAGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, StoreError)
 
 
 @dataclass(frozen=True)
@@ -250,19 +254,23 @@ class ZarrStoreWriter:
         """What an earlier try left behind: a whole group, a refusal, or nothing that can be used."""
         # In a store that was never collected, every group has the first of its names.
         names = self._relpaths(sample_id, fingerprint)[: _NAMES if self.retention.collections else 1]
-        tries = (self._find(path) for path in names if path not in self.retention.condemned)
+        tries = (self._find(path, fingerprint) for path in names if path not in self.retention.condemned)
         return next((found for found in tries if found is not None), None)
 
-    def _find(self, relpath: str) -> WrittenSample | Quarantine | None:
+    def _find(self, relpath: str, fingerprint: str) -> WrittenSample | Quarantine | None:
+        made_from = (fingerprint, self.settings.digest)
         try:
-            group = json.loads(self.storage.read(f"{relpath}/zarr.json"))
-            return written_sample(relpath, group) if is_whole(self.storage, relpath, group) else None
-        except (FileNotFoundError, ValueError):
+            group = parse_json(self.storage.read(f"{relpath}/zarr.json"))
+            found = written_sample(relpath, group) if is_whole(self.storage, relpath, group) else None
+            return found if found and (found.entry.fingerprint, found.entry.settings) == made_from else None
+        except (FileNotFoundError, *_OF_DAMAGE):
             pass
         try:
-            return Quarantine(**json.loads(self.storage.read(f"{relpath}/quarantine.json")))
-        except (FileNotFoundError, ValueError, TypeError):
+            refusal = Quarantine(**parse_json(self.storage.read(f"{relpath}/quarantine.json")))
+        except (FileNotFoundError, *_OF_DAMAGE):
             return None
+        texts = all(isinstance(getattr(refusal, name), str) for name in refusal.__slots__)
+        return refusal if texts and (refusal.fingerprint, refusal.settings) == made_from else None
 
     def _write_array(
         self,
@@ -348,7 +356,7 @@ def _as_points(sample_id: str, name: FieldName, values: torch.Tensor) -> torch.T
     def refuse(reason: str) -> SampleError:
         return SampleError(sample_id, name.canonical, reason)
 
-    if values.is_complex() or values.dtype.itemsize < 1 or str(values.dtype) == "torch.bool":
+    if str(values.dtype).removeprefix("torch.") not in _SOURCE_DTYPES:
         raise refuse(f"holds {values.dtype} where real numbers belong")
     if values.ndim not in (1, 2):
         raise refuse(f"has shape {tuple(values.shape)} where (points,) or (points, components) belongs")

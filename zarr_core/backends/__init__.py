@@ -12,11 +12,13 @@ class ObjectInfo(NamedTuple):
         size: bytes.
         version: etag, or time of last change where the location has no etags; "" where it reports neither.
         modified: time of last change in seconds since 1970; 0 where the location does not report it.
+        changed: of a local file, when the system last noted a change, and which file it was, by inode.
     """
 
     size: int
     version: str
     modified: float
+    changed: str = ""
 
 
 class ConditionFailed(Exception):

@@ -29,7 +29,8 @@ def read(path: str, start: int | None = None, stop: int | None = None) -> bytes:
 def info(path: str, follow_links: bool = True) -> ObjectInfo:
     """Size and times of a file, or of a link to one."""
     stat = os.stat(path, follow_symlinks=follow_links)
-    return ObjectInfo(stat.st_size, str(stat.st_mtime), stat.st_mtime)
+    changed = f"{stat.st_dev} {stat.st_ino} {stat.st_ctime_ns}"
+    return ObjectInfo(stat.st_size, str(stat.st_mtime), stat.st_mtime, changed)
 
 
 def walk(folder: str, follow_links: bool = True) -> Iterator[tuple[str, ObjectInfo]]:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pydantic
-import yaml
 
 from zarr_core.datasets import points as kinds
+from zarr_core.documents import parse_yaml
 from zarr_core.errors import SourceError, ZarrCoreError
 from zarr_core.sources.description import import_dotted
 
@@ -68,8 +68,8 @@ def _resolve(kind: str, where: str) -> type[kinds.ZarrPointDataset]:
 
 def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
-        settings = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        settings = parse_yaml(Path(path).read_bytes())
+    except (OSError, ValueError) as error:
         raise ZarrCoreError(f"{os.fspath(path)} cannot be read: {error}") from error
     if not isinstance(settings, dict):
         raise ZarrCoreError(f"{os.fspath(path)} holds no mapping of settings")

@@ -6,16 +6,17 @@ the same everywhere has no spread to divide by; it is shifted only.
 
 from __future__ import annotations
 
-import math
+import reprlib
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
 import pydantic
 import torch
-import yaml
 from torch import Tensor
 
+from zarr_core.documents import parse_yaml
 from zarr_core.errors import ZarrCoreError
 from zarr_core.storage import Storage
 
@@ -99,12 +100,12 @@ class Normalizer:
 def load_statistics(storage: Storage) -> dict[str, Any]:
     """The store's ``stats.yaml``; raises ZarrCoreError where there is none or it cannot be read."""
     try:
-        statistics = yaml.safe_load(storage.read(_STATISTICS_FILE))
+        statistics = parse_yaml(storage.read(_STATISTICS_FILE))
     except FileNotFoundError:
         raise ZarrCoreError(
             f"{storage.url} has no {_STATISTICS_FILE}, which normalizers need; {_way_out(storage)}"
         ) from None
-    except yaml.YAMLError as error:
+    except ValueError as error:
         raise ZarrCoreError(f"{storage.url}/{_STATISTICS_FILE} is not YAML: {error}; {_way_out(storage)}") from error
     if not isinstance(statistics, dict):
         raise ZarrCoreError(f"{storage.url}/{_STATISTICS_FILE} holds no statistics; {_way_out(storage)}")
@@ -134,8 +135,9 @@ def make_normalizers(
             raise ZarrCoreError(f"{where} has no {key!r}, which the normalizer of {field} needs; {_way_out(storage)}")
         value = statistics[key]
         listed = value if isinstance(value, list) else [value]
-        if not all(isinstance(number, int | float) and math.isfinite(number) for number in listed):
-            raise ZarrCoreError(f"{where}: {key} is {value}, not a finite number; {_way_out(storage)}")
+        if not all(isinstance(number, int | float) and abs(number) <= sys.float_info.max for number in listed):
+            said = reprlib.repr(value)  # YAML can nest lists so that their text fills any memory
+            raise ZarrCoreError(f"{where}: {key} is {said}, not a finite number; {_way_out(storage)}")
         if one_for_all and len(listed) == 1:
             listed *= dims[field]
         if len(listed) != dims[field]:

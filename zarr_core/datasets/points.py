@@ -132,10 +132,7 @@ class ZarrPointDataset(Dataset[dict[str, Tensor]]):
                 for item in reads
             ]
             return Batch(ragged, None)
-        stored = {
-            field: torch.empty((len(reads), *read.shape), dtype=getattr(torch, read.dtype))
-            for field, read in reads[0].items()
-        }
+        stored = {field: _allocate(len(reads), read) for field, read in reads[0].items()}
         arrays = {field: tensor.numpy() for field, tensor in stored.items()}
         self.reader.execute(
             [read for item in reads for read in item.values()],
@@ -226,6 +223,14 @@ class ZarrPointDataset(Dataset[dict[str, Tensor]]):
         # A plain copy or pickle copies the epoch's value out of shared memory; workers of the copy need their own.
         self.__dict__.update(state)
         self._epoch = _in_shared_memory(self._epoch)
+
+
+def _allocate(items: int, read: FieldRead) -> Tensor:
+    """Room for a field of all items of a batch."""
+    try:
+        return torch.empty((items, *read.shape), dtype=getattr(torch, read.dtype))
+    except RuntimeError as error:
+        raise read.too_large() from error
 
 
 def _unlike(one: Mapping[str, FieldRead], other: Mapping[str, FieldRead]) -> bool:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import reprlib
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from zarr_core.draw import Draw
-from zarr_core.errors import CorruptChunkError, ManifestError
+from zarr_core.encoding import MAX_CHUNKS
+from zarr_core.errors import CorruptChunkError, ManifestError, StoreError
 from zarr_core.manifest import SampleEntry
 
 ENGINES = ("direct", "zarr", "tensorstore")
@@ -52,11 +54,30 @@ class FieldRead(NamedTuple):
         """Of the result."""
         return self.drawn.num_points, self.dim
 
-    def check_shape(self, shape: tuple[int, ...]) -> None:
-        """Raise ManifestError unless the stored array has the shape that the manifest gives it."""
-        expected = (self.entry.domains[self.domain].n_points, self.dim)
+    def check_shape(self, shape: tuple[int, ...], chunk_points: int) -> None:
+        """Raise ManifestError unless the stored array has the shape and the chunks that the manifest gives it.
+
+        Stores of other writers may have other chunks than their manifest says, within reason.
+        """
+        grid = self.entry.domains[self.domain]
+        expected = (grid.n_points, self.dim)
         if shape != expected:
             raise ManifestError(f"{self.where}: the manifest says {expected}, the array is {shape}")
+        n_chunks = -(-shape[0] // chunk_points)
+        if n_chunks > MAX_CHUNKS or (self.entry.fingerprint and n_chunks != grid.n_chunks):
+            said = f"the manifest says {grid.chunk_points} points a chunk"
+            raise ManifestError(f"{self.where}: {said}, the array has {chunk_points}")
+
+    def allocate(self, dtype: np.dtype[Any]) -> np.ndarray:
+        """Room for the points, of undefined content; raises StoreError where they do not fit in memory."""
+        try:
+            return np.empty(self.shape, dtype)
+        except (MemoryError, ValueError) as error:  # ValueError: more than can be addressed
+            raise self.too_large() from error
+
+    def too_large(self) -> StoreError:
+        """What to raise where the points do not fit in memory."""
+        return StoreError(f"{self.where}: {self.shape[0]} points do not fit in memory; draw fewer (num_points)")
 
     def missing_array(self) -> ManifestError:
         """What to raise where the group does not hold the array."""
@@ -88,6 +109,14 @@ class Engine(Protocol):
     def attributes(self, where: str, entry: SampleEntry) -> dict[str, Any]:
         """Attributes of a sample's group."""
         ...
+
+
+def check_origin(where: str, entry: SampleEntry, recorded: Mapping[str, Any]) -> None:
+    """Raise ManifestError where a group records that it was made from other files than the manifest says."""
+    made_from = recorded.get("fingerprint", entry.fingerprint)
+    if entry.fingerprint and made_from != entry.fingerprint:
+        said = f"the manifest says that {entry.relpath} was made from {entry.fingerprint}"
+        raise ManifestError(f"{where}: {said}, the group that it was made from {reprlib.repr(made_from)}")
 
 
 def missing_group(where: str, entry: SampleEntry) -> ManifestError:

@@ -7,7 +7,7 @@ their attributes (the first that this library wrote, and other writers') cost on
 
 from __future__ import annotations
 
-import json
+import reprlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,11 +17,13 @@ import numpy as np
 
 from zarr_core import objects
 from zarr_core.cache import DiskCache
+from zarr_core.documents import parse_json
 from zarr_core.encoding import ArrayLayout, decode_shard_index
-from zarr_core.engines import Engine, FieldRead, damaged_group, missing_group
-from zarr_core.errors import CorruptChunkError, StoreError, TransferError, TruncatedError
+from zarr_core.engines import Engine, FieldRead, check_origin, damaged_group, missing_group
+from zarr_core.errors import CorruptChunkError, SourceError, StoreError, TransferError, TruncatedError
 from zarr_core.manifest import SampleEntry
 from zarr_core.memory import MemoryCache
+from zarr_core.names import check_relative_path
 from zarr_core.objects import CachedObjects, Objects, Request, open_objects
 from zarr_core.plan import ByteRange, ChunkIndex, plan_read, unpack, unpack_lengths
 from zarr_core.redaction import printable_cause
@@ -78,7 +80,7 @@ class DirectEngine:
                 continue
             layout, index = known.layout, known.index
             assert index is not None
-            target = np.empty(read.shape, known.dtype) if out is None else out[place]
+            target = read.allocate(known.dtype) if out is None else out[place]
             results.append(target)
             plan = plan_read(layout, index, read.drawn)
             for _, _, _, copies in plan.absent:
@@ -122,7 +124,7 @@ class DirectEngine:
             if array is None and not known.foreign and read.array_name not in known.arrays:
                 raise read.missing_array()
             if array is not None:
-                read.check_shape((array.layout.n_points, array.layout.dim))
+                read.check_shape((array.layout.n_points, array.layout.dim), array.layout.chunk_points)
             found.append(array)
         unindexed = {
             read.path: (read, array)
@@ -307,7 +309,9 @@ class _Sample(NamedTuple):
         try:
             if "consolidated_metadata" not in group:
                 return cls({}, True, _ARRAY_BYTES)
-            recorded = group.get("attributes", {}).get(_KEY, {}).get("chunk_bytes", {})
+            attributes = group.get("attributes", {}).get(_KEY, {})
+            recorded = attributes.get("chunk_bytes", {})
+            check_origin(where, entry, attributes)
             arrays: dict[str, _Array | None] = {}
             for name, metadata in group["consolidated_metadata"]["metadata"].items():
                 if metadata["node_type"] != "array":
@@ -317,8 +321,9 @@ class _Sample(NamedTuple):
                 except StoreError:
                     arrays[name] = None
                     continue
-                arrays[name] = _Array(f"{entry.relpath}/{name}", layout, _recorded_index(layout, recorded.get(name)))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+                path = f"{entry.relpath}/{check_relative_path(name)}"
+                arrays[name] = _Array(path, layout, _recorded_index(layout, recorded.get(name)))
+        except (ValueError, KeyError, TypeError, AttributeError, SourceError) as error:
             raise damaged_group(where, entry, error) from error
         known = [array for array in arrays.values() if array is not None]
         size = sum(_ARRAY_BYTES + 16 * array.layout.n_chunks + 150 * len(array.shards) for array in known)
@@ -343,9 +348,12 @@ def _group(where: str, entry: SampleEntry, request: Request, data: np.ndarray | 
     try:
         if isinstance(data, Exception):
             raise data
-        group = json.loads(data.tobytes())
+        group = parse_json(data.tobytes())
         if not isinstance(group, dict) or group.get("node_type") != "group":
             raise ValueError("this is no Zarr group")
+        attributes = group.get("attributes", {})
+        if not (isinstance(attributes, dict) and isinstance(attributes.get(_KEY, {}), dict)):
+            raise ValueError(f"attributes are {reprlib.repr(attributes)}")
     except (ValueError, CorruptChunkError) as error:
         raise damaged_group(where, entry, error) from error
     return group

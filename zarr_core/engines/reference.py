@@ -20,13 +20,25 @@ from zarr.abc.store import ByteRequest, Store
 from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import WrapperStore
 
-from zarr_core.engines import FieldRead, damaged_group, missing_group
-from zarr_core.errors import CorruptChunkError
+from zarr_core.engines import FieldRead, check_origin, damaged_group, missing_group
+from zarr_core.errors import CorruptChunkError, ManifestError, StoreError
 from zarr_core.manifest import SampleEntry
 from zarr_core.stores import make_store
 
 # An opened sample of seven fields takes about 100 kB; sample groups beyond these are opened again when needed.
 _OPEN_SAMPLES = 512
+# What zarr-python and its codecs raise on damaged bytes and metadata. A network that fails raises OSError, or its
+# client's own errors.
+_OF_DAMAGE = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    RuntimeError,
+    ArithmeticError,
+    AssertionError,
+    CorruptChunkError,
+)
 
 
 class ZarrEngine:
@@ -70,15 +82,18 @@ class ZarrEngine:
             array = opened.array(read.array_name)
         if array is None:
             raise read.missing_array()
-        read.check_shape(array.shape)
+        read.check_shape(array.shape, array.chunks[0])
         start, stop = read.drawn.span
         try:
             points = cast("np.ndarray", array[start:stop])
-        except (ValueError, RuntimeError, CorruptChunkError) as error:
-            # What codecs raise on damaged bytes; a network that fails raises OSError or its client's own errors.
+        except MemoryError as error:
+            raise read.too_large() from error
+        except _OF_DAMAGE as error:
             raise CorruptChunkError(
                 f"{read.where}: {read.points()} cannot be read: {error}; convert the sample again"
             ) from error
+        except Exception as error:
+            raise StoreError(f"{read.where}: {read.path} cannot be fetched: {_said(error)}") from error
         if len(read.drawn.runs) == 1:
             return points
         return np.concatenate([points[first - start : last - start] for first, last in read.drawn.runs])
@@ -86,7 +101,10 @@ class ZarrEngine:
     def _open(self, where: str, entry: SampleEntry) -> _OpenSample:
         handles = self._handles
         with _metadata_errors(where, entry):
-            return handles.sample(entry)
+            opened = handles.sample(entry)
+            recorded: Any = opened.group.attrs.get("zarr_core", {})
+            check_origin(where, entry, recorded)
+        return opened
 
     @property
     def _handles(self) -> _Handles:
@@ -103,10 +121,18 @@ def _metadata_errors(where: str, entry: SampleEntry) -> Iterator[None]:
     """Give what opening a group raises a name and a place."""
     try:
         yield
+    except ManifestError:
+        raise
     except FileNotFoundError as error:
         raise missing_group(where, entry) from error
-    except (ValueError, KeyError, TypeError, AttributeError, CorruptChunkError) as error:
+    except _OF_DAMAGE as error:
         raise damaged_group(where, entry, error) from error
+    except Exception as error:
+        raise StoreError(f"{where}: {entry.relpath}/zarr.json cannot be fetched: {_said(error)}") from error
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 class _Handles:

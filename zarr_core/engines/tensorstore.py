@@ -49,7 +49,8 @@ class TensorStoreEngine:
             if array is None:
                 array = self._open(read)
                 process.keep(read.path, array)
-            read.check_shape(tuple(array.shape))
+            read.check_shape(tuple(array.shape), array.chunk_layout.read_chunk.shape[0])
+            read.allocate(np.dtype(read.dtype))  # TensorStore ends the process where it finds no memory
             start, stop = read.drawn.span
             futures.append(array[start:stop].read())
         results = []

@@ -119,7 +119,8 @@ class AeroSource:
             path = folder / file.filename if folder else None
             if path and path.is_file():
                 stat = path.stat()
-                files[canonical] = FileInfo(file.filename, stat.st_size, str(stat.st_mtime))
+                changed = f"{stat.st_dev} {stat.st_ino} {stat.st_ctime_ns}"
+                files[canonical] = FileInfo(file.filename, stat.st_size, str(stat.st_mtime), changed)
             else:
                 files[canonical] = self._fingerprint_content(sample_id, canonical, file.filename)
         return SourceSample(sample_id, str(folder or ""), files)

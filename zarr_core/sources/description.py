@@ -15,10 +15,21 @@ from typing import Annotated, Any, Literal
 import pydantic
 import yaml
 
+from zarr_core.documents import parse_yaml
 from zarr_core.errors import SourceError
-from zarr_core.names import PARAMETER_ATTRIBUTES, POSITION, FieldName, check_sample_id, field_name
+from zarr_core.names import (
+    PARAMETER_ATTRIBUTES,
+    POSITION,
+    FieldName,
+    check_relative_path,
+    check_sample_id,
+    field_name,
+)
 
 ReadText = Callable[[str], str | None]
+
+# What a permutation is made of at most: one eats eight bytes a sample.
+_MAX_SAMPLES = 10_000_000
 
 
 class _Model(pydantic.BaseModel):
@@ -38,12 +49,29 @@ class FieldFile(_Model):
         return FieldName(self.domain, self.name)
 
 
+def _with_one(place: str) -> Callable[[str], str]:
+    """A check that a text has one place to fill in, and nothing else that ``str.format`` would act on."""
+
+    def check(text: str) -> str:
+        if text.count(place) != 1 or set("{}") & set(text.replace(place, "")):
+            raise ValueError(f"must hold {place} once, and no other braces")
+        return text
+
+    return check
+
+
 class SplitFiles(_Model):
     """Splits listed in files beside the samples, one sample id a line."""
 
     rule: Literal["files"]
-    filename: str = "{split}_design_ids.txt"
+    filename: Annotated[str, pydantic.AfterValidator(_with_one("{split}"))] = "{split}_design_ids.txt"
     names: tuple[str, ...] = ("train", "val", "test")
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> SplitFiles:
+        for split in self.names:
+            check_relative_path(self.filename.format(split=split))
+        return self
 
     def assign(self, sample_ids: Collection[str], read_text: ReadText) -> dict[str, list[str]]:
         """Ids by split, for the split files that exist."""
@@ -55,11 +83,11 @@ class SplitPermutation(_Model):
     """Splits cut from a seeded permutation of the ids 1..count: ``torch.randperm`` with that seed, plus one."""
 
     rule: Literal["permutation"]
-    count: int
-    seed: int
-    sizes: dict[str, int]
+    count: Annotated[int, pydantic.Field(ge=1, le=_MAX_SAMPLES)]
+    seed: Annotated[int, pydantic.Field(ge=0, lt=2**63)]
+    sizes: dict[str, Annotated[int, pydantic.Field(ge=0, le=_MAX_SAMPLES)]]
     exclude: frozenset[int] = frozenset()
-    sample_id: str = "run_{}"
+    sample_id: Annotated[str, pydantic.AfterValidator(_with_one("{}"))] = "run_{}"
 
     def assign(self, sample_ids: Collection[str], read_text: ReadText) -> dict[str, list[str]]:
         """Ids by split, those included that the source does not hold."""
@@ -116,6 +144,8 @@ class SourceDescription(_Model):
         for filename in self.files.values():
             if "/" in filename or filename in ("", ".", ".."):
                 raise ValueError(f"{filename!r} must be the name of a file in the sample's folder")
+        for path in (*self.files.values(), self.samples, *filter(None, (self.subfolder,)), *self.blacklists):
+            check_relative_path(path)
         by_field: dict[str, FieldFile] = {}
         for file in self._field_files():
             other = by_field.setdefault(file.field.canonical, file)
@@ -189,8 +219,8 @@ def resolve_kind(kind: str | SourceDescription | object) -> SourceDescription:
     if kind.endswith((".yaml", ".yml")):
         try:
             return _from_yaml(Path(kind).read_text(), kind)
-        except OSError as error:
-            raise SourceError(f"{kind}: {error.strerror}") from error
+        except (OSError, ValueError) as error:
+            raise SourceError(f"{kind} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if "." in kind:
         return _described_by(import_dotted(kind))
     raise SourceError(
@@ -246,8 +276,8 @@ class _StrictLoader(yaml.SafeLoader):
 
 def _from_yaml(text: str, where: str) -> SourceDescription:
     try:
-        data = yaml.load(text, _StrictLoader)
-    except yaml.YAMLError as error:
+        data = parse_yaml(text, _StrictLoader)
+    except ValueError as error:
         raise SourceError(f"{where}: {error}") from error
     if not isinstance(data, dict):
         raise SourceError(f"{where}: expected a mapping with name, samples and files")

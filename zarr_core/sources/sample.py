@@ -21,11 +21,15 @@ class FileInfo:
         name: file name in the sample's folder.
         size: bytes.
         version: etag, or time of last change where the location has no etags.
+        changed: of a local file, when the system last noted a change, and which file it was, by inode. Unlike the time
+            above, nobody can set it, but a copy has another: it tells whether a file changed while it was read, and no
+            more.
     """
 
     name: str
     size: int
     version: str
+    changed: str = ""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import io
 import pickle
+import struct
+import zipfile
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -64,6 +67,7 @@ def load_pt(storage: Storage, name: str, size: int) -> Any:
         file = io.BytesIO(storage.read(name))
     else:
         file = RemoteFile(storage, name, size)
+    _refuse_bombs(file, size)
     try:
         return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
@@ -82,17 +86,34 @@ def load_pt(storage: Storage, name: str, size: int) -> Any:
         raise ValueError(f"truncated or not a torch file: {reason}") from error
 
 
+def _refuse_bombs(file: Any, size: int) -> None:
+    """Raise ValueError for an archive whose records unfold to more than the file; torch writes none that are packed."""
+    with open(file, "rb") if isinstance(file, str) else nullcontext(file) as opened:
+        is_archive = opened.read(2) == b"PK"
+        if is_archive:
+            try:
+                with zipfile.ZipFile(opened) as archive:
+                    records = archive.infolist()
+            except (zipfile.BadZipFile, ValueError, NotImplementedError, struct.error, OSError) as error:
+                raise ValueError(f"truncated or not a torch file: {error}") from error
+            if any(r.compress_type != zipfile.ZIP_STORED for r in records) or sum(r.file_size for r in records) > size:
+                raise ValueError("holds packed records, which would unfold to any amount of memory")
+        opened.seek(0)
+
+
 def load_point_tensor(storage: Storage, name: str, size: int) -> torch.Tensor:
     """The tensor of a ``.pt`` file that holds one, raises ValueError as :func:`load_pt` does."""
     tensor = load_pt(storage, name, size)
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"holds a {type(tensor).__name__} where one tensor belongs")
-    if tensor.layout is not torch.strided or tensor.is_quantized:
-        raise ValueError("holds a sparse or quantised tensor where a dense one belongs")
+    if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized:
+        raise ValueError("holds a nested, sparse or quantised tensor where a dense one belongs")
+    if tensor.device.type != "cpu":
+        raise ValueError(f"holds a tensor without values, for the device {tensor.device.type!r}")
     if tensor.numel() * tensor.element_size() > size:
         # Strides of zero or compressed records: a few bytes that would unfold to any amount of memory.
         raise ValueError(f"claims {tensor.numel()} values, more than its {size} bytes can hold")
-    return tensor
+    return tensor.detach().resolve_neg().resolve_conj()
 
 
 def scalars(data: Any, where: str) -> dict[str, Any]:

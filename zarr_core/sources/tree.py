@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
 from collections import defaultdict
@@ -10,6 +9,8 @@ from collections.abc import Collection, Iterator
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
+from zarr_core.backends import local
+from zarr_core.documents import parse_json
 from zarr_core.errors import SampleError, SourceError, StoreError
 from zarr_core.names import check_sample_id
 from zarr_core.redaction import printable_cause, redact_url
@@ -118,7 +119,7 @@ class SampleTree:
             name = _name(sample, info)
             try:
                 if info.name.endswith(".json"):
-                    parameters |= scalars(json.loads(self._storage.read(name)), info.name)
+                    parameters |= scalars(parse_json(self._read_own(name)), info.name)
                 else:
                     parameters |= scalars(load_pt(self._storage, name, info.size), info.name)
             except ValueError as error:
@@ -166,8 +167,7 @@ class SampleTree:
         files = {}
         for entry in os.scandir(f"{self._storage.location}/{folder}"):
             if entry.is_file():
-                stat = entry.stat()
-                files[entry.name] = FileInfo(entry.name, stat.st_size, str(stat.st_mtime))
+                files[entry.name] = file_info(entry.name, local.info(entry.path))
             elif entry.is_dir() and folder.count("/") < self._depth:
                 yield from self._walk(f"{folder}{entry.name}/")
         yield folder.rstrip("/"), files
@@ -181,12 +181,24 @@ class SampleTree:
         """A file at the root, or in the subfolder of the samples."""
         for folder in ("", f"{self._description.subfolder}/" if self._description.subfolder else ""):
             try:
-                return self._storage.read(f"{folder}{name}").decode()
+                return self._read_own(f"{folder}{name}").decode()
             except FileNotFoundError:
                 continue
-            except UnicodeDecodeError as error:
-                raise SourceError(f"{self.url}/{name} is not text: {error}") from error
+            except ValueError as error:
+                raise SourceError(f"{self.url}/{name} cannot be used: {error}") from error
         return None
+
+    def _read_own(self, name: str) -> bytes:
+        """A text that goes into the store as it is; raises ValueError where it is a link to elsewhere.
+
+        Tensors may be linked from anywhere, as people link datasets, for nothing but numbers is taken from them. A link
+        in the place of a text would publish whatever file of this machine its maker points at.
+        """
+        if is_local(self._root):
+            folder, _, own = self._storage.path(name).rpartition("/")
+            if os.path.realpath(f"{folder}/{own}") != f"{os.path.realpath(folder)}/{own}":
+                raise ValueError("it is a link; put the file itself there")
+        return self._storage.read(name)
 
 
 def _matches(sample_id: str, pattern: str) -> bool:
@@ -204,4 +216,4 @@ def _name(sample: SourceSample, info: FileInfo) -> str:
 
 def file_info(name: str, info: ObjectInfo) -> FileInfo:
     """A file of a source, from what its location says of it."""
-    return FileInfo(name.rpartition("/")[2], info.size, info.version)
+    return FileInfo(name.rpartition("/")[2], info.size, info.version, info.changed)
