@@ -20,17 +20,23 @@ from typing import Any
 
 import fsspec.config
 import pytest
+import torch
 from servers.oci import NAMESPACE, OciServer
+from small_source import KIND, write_source
 
 from zarr_core.backends import ConditionFailed, RemoteBackend
 from zarr_core.backends.generic import MemoryBackend
 from zarr_core.backends.obstore import ObstoreBackend
 from zarr_core.backends.oci import OciBackend
 from zarr_core.backends.s3 import S3Backend
+from zarr_core.conversion import convert_samples
 from zarr_core.errors import CommitConflict, StoreError
 from zarr_core.generations import commit, generation_name
 from zarr_core.manifest import HEAD, SampleEntry, StoreManifest, load_manifest
+from zarr_core.publish import Results, commit_results
+from zarr_core.selection import Selection, open_source, select_samples
 from zarr_core.storage import Storage
+from zarr_core.writer import ConversionSettings, ZarrStoreWriter
 
 WRITERS = 16
 
@@ -182,11 +188,11 @@ def test_the_version_is_of_the_bytes_that_were_read(place: Place) -> None:
         writer.join()
 
 
-def test_objects_are_removed(place: Place) -> None:
+def test_objects_are_deleted(place: Place) -> None:
     storage = place.open()
     storage.write("a/b", [b"x"])
-    storage.remove("a/b")
-    storage.remove("a/b")
+    storage.delete(["a/b"])
+    storage.delete(["a/b"])
     assert storage.list() == {}
     assert storage.create("a/b", b"y")
 
@@ -423,3 +429,86 @@ def test_what_is_committed_is_on_the_disk_before_it_is_named(tmp_path: Path, mon
     ]
     assert done.index("replace new/store/manifest.json") == 3  # after the file's own sync
     assert sum(line.endswith(".tmp") for line in done) == 2
+
+
+# --- the same sample from two converters --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two_states(tmp_path: Path) -> tuple[Path, Callable[[], None]]:
+    """A source of one sample, and what changes it."""
+    source = write_source(tmp_path / "source", sample_ids=("run_1",))
+
+    def change() -> None:
+        path = source / "run_1" / "surface_pressure.pt"
+        torch.save(torch.load(path, weights_only=True) + 1, path)
+        os.utime(path, (1, 1))
+
+    return source, change
+
+
+def _converted(source: Path, store: Path) -> tuple[Selection, Results, ConversionSettings]:
+    """What a converter has in hand when it comes to commit."""
+    settings = ConversionSettings(chunk_points=16)
+    selection = select_samples(open_source(KIND, root=source))
+    (outcome,) = convert_samples(
+        selection.source, ZarrStoreWriter(store, settings), [*selection.samples.values()], False, 1, None
+    )
+    assert outcome.written is not None
+    return selection, Results({"run_1": outcome.written}), settings
+
+
+def test_a_stale_converter_does_not_undo_a_newer_one(
+    two_states: tuple[Path, Callable[[], None]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, change = two_states
+    store = Storage(tmp_path / "store")
+    old = _converted(source, tmp_path / "store")
+    change()
+    new = _converted(source, tmp_path / "store")
+    newest = new[1].written["run_1"].entry
+    assert commit_results(store, new[0], new[2], new[1]).manifest.samples["run_1"] == newest
+    report = commit_results(store, old[0], old[2], old[1])
+    assert (report.added, report.replaced, report.committed) == ([], [], False)
+    assert load_manifest(store).samples["run_1"] == newest
+    assert "run_1: its source has changed since it was converted" in caplog.text
+
+
+def test_a_newer_converter_replaces_an_older_one_and_says_so(
+    two_states: tuple[Path, Callable[[], None]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "zarr_core")
+    source, change = two_states
+    store = Storage(tmp_path / "store")
+    old = _converted(source, tmp_path / "store")
+    change()
+    new = _converted(source, tmp_path / "store")
+    commit_results(store, old[0], old[2], old[1])
+    report = commit_results(store, new[0], new[2], new[1])
+    assert report.replaced == ["run_1"]
+    assert load_manifest(store).samples["run_1"] == new[1].written["run_1"].entry
+    assert "replaces" in caplog.text
+
+
+def test_a_stale_converter_that_loses_the_race_to_a_newer_one_gives_way(
+    two_states: tuple[Path, Callable[[], None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newer one commits between the older one's reading of the manifest and its swap."""
+    source, change = two_states
+    store = Storage(tmp_path / "store")
+    commit(store, HEAD, add("other"))
+    old = _converted(source, tmp_path / "store")
+    change()
+    new = _converted(source, tmp_path / "store")
+    swap = Storage.replace
+
+    def overtaken(self: Storage, name: str, data: bytes, version: str | None) -> None:
+        monkeypatch.setattr(Storage, "replace", swap)
+        commit_results(store, new[0], new[2], new[1])
+        swap(self, name, data, version)
+
+    monkeypatch.setattr(Storage, "replace", overtaken)
+    report = commit_results(store, old[0], old[2], old[1])
+    assert not report.replaced
+    assert report.manifest.samples["run_1"] == new[1].written["run_1"].entry
+    assert set(report.manifest.samples) == {"other", "run_1"}

@@ -319,7 +319,7 @@ def damaged(root: str) -> None:
         storage.write(name, [data])
         with pytest.raises(CorruptChunkError, match=rf"run_1, volume_velocity: points 0 to 230.*({message})"):
             ZarrChunkReader(root, objects_factory=impatient).read_sample("run_1")
-    storage.remove(name)
+    storage.delete([name])
     with pytest.raises(CorruptChunkError, match=r"run_1, volume_velocity.*volume/velocity/c/0/0 is missing"):
         ZarrChunkReader(root, objects_factory=impatient).read_sample("run_1")
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from zarr_core.errors import CollectedError
+from zarr_core.errors import CollectedError, SourceError
 from zarr_core.generations import commit
 from zarr_core.manifest import HEAD, ArrayColumn, DomainLayout, Quarantine, SampleEntry, StoreManifest, load_manifest
 from zarr_core.selection import DatasetKind, Selection, open_source, select_samples
+from zarr_core.sources.sample import SampleSource, SourceSample
 from zarr_core.storage import Storage
 from zarr_core.writer import ConversionSettings, WrittenSample, ZarrStoreWriter
+
+logger = logging.getLogger(__name__)
 
 # Metadata reads in flight while finished groups are looked for: on an object store each is a round trip.
 _LOOKUPS = 16
@@ -105,8 +109,9 @@ def commit_results(
     retired: list[str] = []
 
     def change(current: StoreManifest | None) -> StoreManifest:
-        nonlocal before, retired
+        nonlocal before, retired, results
         before = current
+        results = _without_stale(results, current, selection)
         description = selection.source.description
         start = current or StoreManifest(dataset_name or description.name)
         changed = replace(
@@ -169,6 +174,42 @@ def _find_finished(writer: ZarrStoreWriter, selection: Selection, current: Store
 def is_current(entry: SampleEntry | Quarantine | None, fingerprint: str, settings_digest: str) -> bool:
     """Whether what is on record was made from these files with these settings."""
     return entry is not None and (entry.fingerprint, entry.settings) == (fingerprint, settings_digest)
+
+
+def _without_stale(results: Results, current: StoreManifest | None, selection: Selection) -> Results:
+    """The results without those of an earlier state of the source than what somebody else has committed meanwhile.
+
+    Fingerprints do not say which of two is the later one, but the source does: it is the one that it has now. Where it
+    has both (two copies of a dataset) or cannot say, the later commit wins.
+    """
+    stale = set()
+    for sample_id, written in results.written.items():
+        entry = current.samples.get(sample_id) if current else None
+        if entry is None or not entry.fingerprint or entry.fingerprint == written.entry.fingerprint:
+            continue
+        sample = selection.samples.get(sample_id)
+        if sample is not None and _has_changed(selection.source, sample):
+            stale.add(sample_id)
+            logger.warning(
+                "%s: its source has changed since it was converted, and what is committed (source %s) stays; run again "
+                "for the newest (this was of source %s)",
+                sample_id,
+                entry.fingerprint,
+                written.entry.fingerprint,
+            )
+        else:
+            logger.info("%s: source %s replaces %s", sample_id, written.entry.fingerprint, entry.fingerprint)
+    if not stale:
+        return results
+    return replace(results, written={i: written for i, written in results.written.items() if i not in stale})
+
+
+def _has_changed(source: SampleSource, sample: SourceSample) -> bool:
+    try:
+        return not source.is_unchanged(sample)
+    except (SourceError, OSError) as error:
+        logger.warning("%s: its source cannot be asked, so the later commit wins: %s", sample.sample_id, error)
+        return False
 
 
 def _without(manifest: StoreManifest, sample_ids: Collection[str]) -> StoreManifest:

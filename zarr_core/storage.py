@@ -14,11 +14,10 @@ import logging
 import os
 import threading
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import fsspec.asyn
 from fsspec.core import url_to_fs
@@ -35,9 +34,6 @@ from zarr_core.redaction import redact_url
 
 __all__ = ["ObjectInfo", "Storage", "StoredObject", "is_local", "open_backend", "redact_url"]
 
-# Objects that are removed at a time.
-_DELETIONS = 16
-
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -52,14 +48,6 @@ _keep_conditions_lock = threading.Lock()
 def is_local(url: str) -> bool:
     """Whether the location is a path on this machine."""
     return "://" not in url or url.startswith(("file://", "local://"))
-
-
-class StoredObject(NamedTuple):
-    """An object as a listing shows it: name relative to the root, bytes, seconds since 1970 by the store's clock."""
-
-    name: str
-    size: int
-    modified: float
 
 
 def open_backend(url: str) -> RemoteBackend:
@@ -83,6 +71,14 @@ def open_backend(url: str) -> RemoteBackend:
                 return ObstoreBackend(url)
         return S3Backend(url)
     return FsspecBackend(url)
+
+
+class StoredObject(NamedTuple):
+    """An object as a listing shows it: name relative to the root, bytes, seconds since 1970 by the store's clock."""
+
+    name: str
+    size: int
+    modified: float
 
 
 class Storage:
@@ -162,48 +158,8 @@ class Storage:
     def infos(self, prefix: str = "") -> dict[str, ObjectInfo]:
         """Name (relative to the root), size, version and time of every object below a folder, sorted by name."""
         top = self.path(prefix) if prefix else self.location
-        found = dict(local.walk(top) if self._local else self._listing(prefix, f"{top}/"))
+        found = dict(local.walk(top, follow_links=True) if self._local else self._listing(prefix, f"{top}/"))
         return {path[len(self.location) + 1 :]: info for path, info in sorted(found.items())}
-
-    def objects(self, prefix: str) -> Iterator[StoredObject]:
-        """Everything below a folder, or of that name, a page of the listing at a time."""
-        top = self.path(prefix)
-        if self._local:
-            found: Iterator[tuple[str, ObjectInfo]] = local.walk(top, follow_links=False)
-            if os.path.isfile(top):
-                found = iter([(top, local.info(top))])
-        else:
-            found = self._listing(prefix, f"{top}/")
-            with contextlib.suppress(FileNotFoundError):
-                found = chain([(top, self.info(prefix))], found)
-        for path, info in found:
-            if not info.modified:
-                raise StoreError(f"{self.url}: this location does not say when its objects were written")
-            yield StoredObject(path[len(self.location) + 1 :], info.size, info.modified)
-
-    def delete(self, names: Sequence[str]) -> None:
-        """Remove objects, and folders of a local disk that are empty then; what is gone already is no error."""
-        if self._local:
-            local.remove_files([self.path(name) for name in names], self.location)
-            return
-
-        def remove(name: str) -> None:
-            path = self.path(name)
-            with contextlib.suppress(FileNotFoundError):
-                self._ask(name, lambda backend: backend.delete(path))
-
-        with ThreadPoolExecutor(_DELETIONS) as pool:
-            for _ in pool.map(remove, names):
-                pass
-
-    def now(self) -> float:
-        """The time by the clock that stamps the objects of this place (seconds since 1970): of one written to ask."""
-        name = f".clock.{uuid.uuid4().hex}.tmp"
-        self.write(name, [b"clock"])
-        try:
-            return self.info(name).modified
-        finally:
-            self.delete([name])
 
     def write(self, name: str, pieces: Iterable[bytes]) -> int:
         """Write an object whole: it appears complete or not at all, and replaces what was there.
@@ -222,16 +178,47 @@ class Storage:
         self._ask(name, lambda backend: backend.put(path, data), len(data))
         return len(data)
 
-    def remove(self, name: str) -> None:
-        """Remove an object; no error where there is none."""
-        path = self.path(name)
+    def objects(self, prefix: str) -> Iterator[StoredObject]:
+        """Everything below a folder, or of that name; links are not followed.
+
+        Raises:
+            StoreError: the location does not say when its objects were written.
+        """
+        top = self.path(prefix)
+        found: Iterable[tuple[str, ObjectInfo]]
+        if self._local:
+            found = local.walk(top, follow_links=False)
+        else:
+            found = chain(self._alone(prefix), self._listing(prefix, f"{top}/"))
+        for path, info in found:
+            if not info.modified:
+                raise StoreError(f"{self.url}: this location does not say when its objects were written")
+            yield StoredObject(path[len(self.location) + 1 :], info.size, info.modified)
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Remove objects, and folders of a local disk that are empty then; what is gone already is no error."""
+        paths = [self.path(name) for name in names]
+        if self._local:
+            local.delete(paths, self.location)
+            return
+
+        async def delete_all(backend: RemoteBackend) -> None:
+            async def delete(path: str) -> None:
+                with contextlib.suppress(FileNotFoundError):
+                    await retries.request(self._service, f"{self.root}/{path}", lambda: backend.delete(path))
+
+            await asyncio.gather(*map(delete, paths))
+
+        self._run(delete_all(self._backend))
+
+    def now(self) -> float:
+        """The time by the clock that stamps the objects of this place (seconds since 1970): of one written to ask."""
+        name = f".clock.{uuid.uuid4().hex}.tmp"
+        self.write(name, [b"clock"])
         try:
-            if self._local:
-                os.unlink(path)
-            else:
-                self._ask(name, lambda backend: backend.delete(path))
-        except FileNotFoundError:
-            pass
+            return self.info(name).modified
+        finally:
+            self.delete([name])
 
     def sync(self) -> None:
         """Return when all that was written is on stable storage (object stores promise that at once)."""
@@ -294,8 +281,11 @@ class Storage:
     def _ask(self, name: str, request: Callable[[RemoteBackend], Awaitable[T]], n_bytes: int = 0) -> T:
         """The answer to a request, made as often as the policy allows."""
         backend, what = self._backend, f"{self.root}/{name}"
-        asked = retries.request(self._service, what, lambda: request(backend), n_bytes)
-        future = asyncio.run_coroutine_threadsafe(asked, fsspec.asyn.get_loop())
+        return self._run(retries.request(self._service, what, lambda: request(backend), n_bytes))
+
+    @staticmethod
+    def _run(work: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, fsspec.asyn.get_loop())
         try:
             return future.result()
         except BaseException:
@@ -303,12 +293,17 @@ class Storage:
             raise
 
     def _listing(self, name: str, prefix: str) -> Iterator[tuple[str, ObjectInfo]]:
+        """What is below a path of the service, a page at a time."""
         token: str | None = None
         while True:
             page, token = self._ask(name, lambda backend, token=token: backend.list_page(prefix, token))  # type: ignore[misc]
             yield from page.items()
             if token is None:
                 return
+
+    def _alone(self, name: str) -> Iterator[tuple[str, ObjectInfo]]:
+        with contextlib.suppress(FileNotFoundError):
+            yield self.path(name), self.info(name)
 
     def _write_if(self, name: str, data: bytes, version: str | None) -> bool:
         """Whether the object is now as given, because it had this version (None: because there was none).
@@ -362,7 +357,7 @@ class Storage:
         place = (os.getpid(), self._backend.identity)
         if not never or place in _keep_conditions:
             return
-        name = f".conditional-write-{uuid.uuid4().hex}"
+        name = f".conditional-write.{uuid.uuid4().hex}.tmp"
         try:
             if not self._write_unchecked_if(name, b"1", None):
                 raise self._unsafe("refuses to create an object that is not there")
@@ -374,9 +369,9 @@ class Storage:
                 raise self._unsafe("refuses to replace an object by its etag")
         finally:
             try:
-                self.remove(name)
+                self.delete([name])
             except StoreError as error:
-                logger.info("%s/%s was to be removed, and is of no use: %s", self.url, name, error)
+                logger.info("%s/%s was to be deleted, and is of no use: %s", self.url, name, error)
         with _keep_conditions_lock:
             _keep_conditions.add(place)
 

@@ -7,7 +7,7 @@ import hashlib
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, SoftFileLock
@@ -33,15 +33,32 @@ def info(path: str, follow_links: bool = True) -> ObjectInfo:
     return ObjectInfo(stat.st_size, str(stat.st_mtime), stat.st_mtime, changed)
 
 
-def walk(folder: str, follow_links: bool = True) -> Iterator[tuple[str, ObjectInfo]]:
-    """Every file below a folder; those that vanish meanwhile are left out."""
-    for parent, _, names in os.walk(folder, followlinks=follow_links):
+def walk(top: str, *, follow_links: bool) -> Iterator[tuple[str, ObjectInfo]]:
+    """Every file below a folder, or of that name; those that vanish meanwhile are left out."""
+    if os.path.isfile(top):
+        yield top, info(top)
+    for parent, _, names in os.walk(top, followlinks=follow_links):
         for name in names:
             path = f"{parent}/{name}"
             try:
-                yield path, info(path, follow_links)
+                found = info(path, follow_links)
             except FileNotFoundError:
                 continue
+            yield path, found
+
+
+def delete(paths: Sequence[str], root: str) -> None:
+    """Remove files, and the folders that are empty then, but never the root; what is gone already is no error."""
+    for path in paths:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+    for folder in sorted({os.path.dirname(path) for path in paths}, key=len, reverse=True):
+        while folder.startswith(f"{root}/"):
+            try:
+                os.rmdir(folder)
+            except OSError:
+                break
+            folder = os.path.dirname(folder)
 
 
 def replace_file(target: str, pieces: Iterable[bytes], *, durable: bool) -> int:
@@ -87,24 +104,6 @@ def swap_file(target: str, data: bytes, version: str | None) -> None:
         replace_file(target, [data], durable=True)
 
 
-def remove_files(paths: Sequence[str], root: str) -> None:
-    """Remove files, and the folders below a root that are empty then; what is gone already is no error."""
-    for path in paths:
-        Path(path).unlink(missing_ok=True)
-    for folder in sorted({os.path.dirname(path) for path in paths}, key=len, reverse=True):
-        _remove_empty(folder, root)
-
-
-def _remove_empty(folder: str, root: str) -> None:
-    """Remove a folder and those above it, as far as they are empty, but never the root."""
-    while folder.startswith(f"{root}/"):
-        try:
-            os.rmdir(folder)
-        except OSError:
-            return
-        folder = os.path.dirname(folder)
-
-
 def digest(data: bytes) -> str:
     """The version of an object that has no etag."""
     return hashlib.sha256(data).hexdigest()
@@ -143,11 +142,7 @@ def _write_beside(target: str, pieces: Iterable[bytes], durable: bool) -> tuple[
     try:
         handle = os.open(temporary, flags, 0o666)
     except FileNotFoundError:
-        if durable:
-            _make_folder(folder)
-        else:
-            os.makedirs(folder, exist_ok=True)
-        handle = os.open(temporary, flags, 0o666)
+        handle = _open_in_new_folder(temporary, flags, durable)
     try:
         with open(handle, "wb") as file:
             file.writelines(pieces)
@@ -158,6 +153,18 @@ def _write_beside(target: str, pieces: Iterable[bytes], durable: bool) -> tuple[
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def _open_in_new_folder(path: str, flags: int, durable: bool) -> int:
+    # Garbage collection may remove a folder that is still empty; it hardly does so time and again.
+    for _ in range(10):
+        with suppress(FileNotFoundError):
+            if durable:
+                _make_folder(os.path.dirname(path))
+            else:
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+            return os.open(path, flags, 0o666)
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
 
 def _make_folder(path: str) -> None:

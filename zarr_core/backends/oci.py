@@ -79,8 +79,9 @@ class OciBackend:
 
         page = (await in_thread(work)).data
         found = {
+            # Whole seconds, as a head request gives them, so that times can be compared.
             f"{place}/{each.name}": ObjectInfo(
-                each.size, each.etag or "", each.time_modified.timestamp() if each.time_modified else 0.0
+                each.size, each.etag or "", each.time_modified.timestamp() // 1 if each.time_modified else 0.0
             )
             for each in page.objects
             if not (each.name.endswith("/") and each.size == 0)  # what consoles make of folders
