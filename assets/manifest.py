@@ -10,6 +10,7 @@ from assets.tables import table
 from resources.dataset import DeclaredDataset
 from resources.source_watch import short_digest
 from resources.stores import StoreAccess
+from zarr_core.generations import archived
 from zarr_core.manifest import StoreManifest
 from zarr_core.publish import PublishReport, publish
 
@@ -27,7 +28,7 @@ def manifest_asset(dataset: DeclaredDataset) -> dg.AssetsDefinition:
         automation_condition=publish_after_a_batch(dataset.key("source_listing")),
         code_version=dataset.code_version,
         description="`manifest.json`: which samples the store holds, in which split, and what was refused. The only "
-        "object of the store that is ever replaced; every generation of it is kept, and a training run can pin one.",
+        "object of the store that is ever replaced; a training run can pin each of its generations.",
         metadata=dataset.summary(),
         kinds={"json", "zarr"},
     )
@@ -39,10 +40,14 @@ def manifest_asset(dataset: DeclaredDataset) -> dg.AssetsDefinition:
             dataset.kind, dataset.store, dataset_name=dataset.name, retire_vanished=True, **dataset.source_arguments
         )
         generation = report.manifest.generation
+        if report.collected:
+            lost = ", ".join(report.collected)
+            context.log.warning(f"Garbage collection took these before they were published; convert them again: {lost}")
         context.log.info(f"generation {generation}" if report.committed else f"generation {generation} is up to date")
         return dg.MaterializeResult(
             metadata={"store": dg.MetadataValue.path(dataset.shown_store), **_metadata(report)},
-            data_version=dg.DataVersion(short_digest([report.manifest.to_json().decode()])),
+            # Without tags and the like, which change nothing that is made from the manifest.
+            data_version=dg.DataVersion(short_digest([archived(report.manifest, report.manifest.to_json()).decode()])),
         )
 
     return manifest

@@ -20,6 +20,7 @@ from zarr_core.manifest import load_manifest
 from zarr_core.publish import publish
 from zarr_core.reader import ZarrChunkReader
 from zarr_core.sizes import parse_duration
+from zarr_core.stage import stage_store
 from zarr_core.storage import Storage
 from zarr_core.tag import delete_tag, make_tag
 from zarr_core.verify import verify_store
@@ -280,6 +281,21 @@ def test_a_tag_comes_in_time_or_is_refused(storage: ClockedStorage) -> None:
     assert collect(storage).expired == [1]
 
 
+def test_names_stay_condemned_for_a_day_and_are_free_then(storage: ClockedStorage) -> None:
+    set_item(storage, "x", write_group(storage, "x"))
+    write_group(storage, "orphan")
+    storage.time += 2 * DAY
+    collect(storage)
+    storage.time += CONDEMNED_SECONDS - HOUR
+    write_group(storage, "orphan")
+    collect(storage)
+    with pytest.raises(CollectedError):
+        set_item(storage, "y", "groups/orphan")
+    storage.time += 2 * HOUR
+    collect(storage)
+    assert set_item(storage, "y", "groups/orphan").items["y"] == "groups/orphan"
+
+
 def test_two_collections_at_once(storage: ClockedStorage) -> None:
     three_generations(storage)
     for moment in ("replace tiny.json", "delete groups"):
@@ -433,6 +449,21 @@ def test_a_conversion_whose_groups_are_collected_under_its_hands_says_so(
     monkeypatch.undo()
     assert len(convert(KIND, store, source_url=str(source), chunk_points=32).having("converted")) == 2
     assert verify_store(str(store), source=str(source)).ok
+
+
+def test_staging_again_what_was_collected_from_the_copy(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "source", ("run_1", "run_2"))
+    store, copy = tmp_path / "store", tmp_path / "copy"
+    convert(KIND, store, source_url=str(source), chunk_points=16)
+    stage_store(store, copy)
+    convert(KIND, store, source_url=str(source), chunk_points=32)
+    stage_store(store, copy)
+    age(copy, 30)
+    assert len(collect_garbage(Storage(copy), POINTS, DAY).prefixes) == 2
+    stage_store(store, copy, generation=1)
+    assert read_all(copy) == read_all(store, 1)
+    assert stage_store(store, copy, generation=1).copied == 0
+    assert verify_store(str(copy), deep=True).ok
 
 
 def test_on_every_kind_of_location(any_root: str) -> None:

@@ -207,8 +207,7 @@ class _Collector(Generic[S]):
 
     def scan(self, state: S) -> _Found:
         """Look at every object: is it old, and named by nothing?"""
-        kept, condemned = self.kept(state), state.retention.condemned
-        found = _Found()
+        kept, found = self.kept(state), _Found()
         young: dict[str, Garbage] = {}
         for stored in self._ours():
             name, temporary = undressed(stored.name)
@@ -223,7 +222,7 @@ class _Collector(Generic[S]):
                 if owner == stored.name:
                     found.objects.add(owner)
         for prefix, garbage in young.items():
-            if prefix in condemned or garbage.newest < self.horizon:
+            if garbage.newest < self.horizon:
                 found.garbage[prefix] = garbage
             else:
                 found.young += 1

@@ -30,7 +30,7 @@ from zarr_core.command import exit_status, number_or_tag
 from zarr_core.encoding import ArrayLayout, check_chunk, decode_shard_index, group_arrays
 from zarr_core.errors import CorruptChunkError, StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.generations import Retention, commit
-from zarr_core.groups import ATTRIBUTES_KEY
+from zarr_core.groups import ATTRIBUTES_KEY, SAMPLES
 from zarr_core.manifest import HEAD, MANIFEST, DomainLayout, SampleEntry, StoreManifest, load_manifest
 from zarr_core.parallel import map_in_processes
 from zarr_core.sizes import format_size
@@ -149,6 +149,8 @@ def stage_store(
         copy.check_target(current, chosen)
         known = {} if current is None else {i: entry.relpath for i, entry in current.samples.items()}
         items = [(sample_id, manifest.samples[sample_id], known.get(sample_id)) for sample_id in chosen]
+        if current is not None:
+            copy = replace(copy, task=replace(copy.task, condemned=frozenset(current.retention.condemned)))
         copy.copy_small_files()
         report = StageReport(manifest)
         results = map_in_processes(partial(_stage_sample, copy.task), items, workers)
@@ -211,13 +213,15 @@ def _only_one(target: Storage) -> Iterator[None]:
 class _Task:
     """What a worker has to know of a copy.
 
-    ``arrays`` are the canonical names of the chosen fields by array name.
+    ``arrays`` are the canonical names of the chosen fields by array name, ``condemned`` the groups that are being
+    collected from the target.
     """
 
     source: Storage
     target: Storage
     arrays: Mapping[str, str]
     check: bool
+    condemned: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -344,9 +348,12 @@ class _SampleCopy:
             raise StoreError(f"it has none of {', '.join(task.arrays.values())}")
         if len(wanted) < len(layouts):
             # Another group than the one that has all fields, so it must have another name: caches go by it.
-            name = hashlib.sha256(json.dumps([entry.relpath, sorted(wanted)]).encode()).hexdigest()[:16]
-            relpath = f"samples/{sample_id}/{name}"
+            relpath = _other_name(sample_id, [entry.relpath, sorted(wanted)])
             group = _reduced(document, {name: task.arrays[name] for name in wanted}, entry.relpath)
+        # A collector that hangs may still delete what is under a condemned name, so that another one takes its place.
+        names = [relpath, *(_other_name(sample_id, [relpath, again]) for again in range(1, 4))]
+        free = (name for name in names if name not in task.condemned)
+        relpath = known if known in names else next(free, relpath)
         return cls(
             task,
             sample_id,
@@ -419,6 +426,10 @@ class _SampleCopy:
         path = f"{self.relpath}/{name}"
         if self.target_sizes.get(path) != len(data) or self.task.target.read(path) != data:
             self.task.target.write(path, [data])
+
+
+def _other_name(sample_id: str, made_from: Sequence[Any]) -> str:
+    return f"{SAMPLES}/{sample_id}/{hashlib.sha256(json.dumps(made_from).encode()).hexdigest()[:16]}"
 
 
 def _reduced(document: dict[str, Any], names: Mapping[str, str], relpath: str) -> bytes:
