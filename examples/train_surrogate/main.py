@@ -11,6 +11,7 @@ import argparse
 import itertools
 import json
 import statistics
+import sys
 import tempfile
 import time
 import warnings
@@ -92,7 +93,7 @@ def _numbers(parameters: dict[str, float]) -> Tensor:
 class Surrogate(nn.Module):
     """What the flow is at a point near a body: an MLP for each domain, of the position and the body's parameters."""
 
-    def __init__(self, parameters: Tensor, width: int = 128) -> None:
+    def __init__(self, parameters: Tensor, width: int = 64) -> None:
         super().__init__()
         self.register_buffer("mean", parameters.mean(0))
         self.register_buffer("std", parameters.std(0))
@@ -202,6 +203,8 @@ def main(arguments: list[str] | None = None) -> None:
             from_store = StoreSamples(store, "train", seed)
             for way, samples in zip(runs, (PtSamples(options.data, "train", seed=seed), from_store), strict=True):
                 runs[way].append(train(samples, from_store, held_out, seed, options.steps))
+                numbers = (f"{name} {number:.3g}" for name, number in runs[way][-1].items())
+                print(f"seed {seed}, from {way}: {', '.join(numbers)}", file=sys.stderr)
         counts = f"{len(from_store)} samples to train on, {len(held_out)} held out"
         print(f"{counts}; {options.steps} steps, {options.seeds} seeds\n\n{table(runs)}")
 
