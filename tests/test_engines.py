@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,6 +26,7 @@ from zarr_core.encoding import CODECS
 from zarr_core.engines import ENGINES
 from zarr_core.errors import CorruptChunkError, StoreError, ZarrCoreError
 from zarr_core.objects import (
+    _OPEN_FILES,
     CountingObjects,
     LocalObjects,
     MappedObjects,
@@ -288,6 +290,50 @@ def test_open_files_are_bounded(kind: type, tmp_path: Path, monkeypatch: pytest.
         assert data.tobytes() == bytes([number]) * 10
     if sys.platform == "linux":
         assert len(os.listdir("/proc/self/fd")) <= before + 3
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts the descriptors in /proc")
+@pytest.mark.parametrize("factory", [open_objects, MappedObjects])
+def test_a_reader_of_many_samples_holds_few_descriptors(
+    many_samples: Path, factory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the sizes as they are, in threads, and where samples are forgotten and looked up again."""
+    monkeypatch.setattr("zarr_core.engines.direct._KNOWN_BYTES", 50_000)
+    before = descriptors()
+    reader = ZarrChunkReader(many_samples, objects_factory=factory)
+    ids, threads = reader.sample_ids, 4
+    assert len(ids) * 3 > 4 * _OPEN_FILES  # each sample has its metadata and the shards of two fields
+
+    def work(first: int) -> int:
+        most = 0
+        for number in range(first, 2 * len(ids), threads):
+            points = reader.read_sample(ids[number % len(ids)], {"volume": 8}, epoch=number)
+            assert [len(values) for values in points.values()] == [8, 8]
+            if number % 10 < threads:
+                most = max(most, descriptors())
+        return most
+
+    with ThreadPoolExecutor(threads) as pool:
+        most = max(pool.map(work, range(threads)))
+    # Threads may each hold a file that another has just put away, and the folder that they count in.
+    assert before + _OPEN_FILES // 2 < most <= before + _OPEN_FILES + 3 * threads
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.fixture(scope="module")
+def many_samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("many")
+    for number in range(200):
+        (root / "source" / f"case_{number}").mkdir(parents=True)
+        for name, shape in (("xyz", (20, 3)), ("p", (20,))):
+            torch.save(torch.full(shape, float(number)), root / "source" / f"case_{number}" / f"{name}.pt")
+    kind = {"name": "many", "samples": "case_*", "files": {"volume_position": "xyz.pt", "volume_pressure": "p.pt"}}
+    (root / "many.yaml").write_text(json.dumps(kind))
+    convert(str(root / "many.yaml"), root / "store", source_url=str(root / "source"), chunk_points=CHUNK)
+    return root / "store"
 
 
 # --- damage -------------------------------------------------------------------------------------------------------
