@@ -282,6 +282,21 @@ def test_an_object_whose_answer_was_lost_counts_as_created(memory_root: str, imp
     assert not storage.create("a", b"other")
 
 
+class SendsTwice(LosesAnswers):
+    """An HTTP client that sends a request again, and says nothing, when a connection that it had kept breaks."""
+
+    async def put_if(self, path: str, data: bytes, version: str | None) -> None:
+        await self.backend.put_if(path, data, version)
+        await self.backend.put_if(path, data, version)
+
+
+def test_a_commit_that_the_client_sent_twice_is_made_once(memory_root: str) -> None:
+    storage = Storage(memory_root, backend=lambda url: SendsTwice(MemoryBackend(url), 0))
+    assert commit(storage, HEAD, add("a")).generation == 1
+    assert commit(storage, HEAD, add("b")).generation == 2
+    assert not Storage(memory_root).create("manifest.json", b"other")
+
+
 # --- services that cannot -----------------------------------------------------------------------------------------
 
 

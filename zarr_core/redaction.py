@@ -29,7 +29,7 @@ _PATTERNS = (
     ),
     (re.compile(r"(authorization['\"]?\s*[:=]\s*)[^\n}]+", re.IGNORECASE), r"\1***"),
     # OCI's pre-authenticated requests.
-    (re.compile(r"/p/[^/\s]+/(?=n/)"), "/p/***/"),
+    (re.compile(r"(://[^/\s]+/p)/[^\s?]+?/(?=n/)"), r"\1/***/"),
 )
 _SECRET_NAME = re.compile(r"secret|token|password|passwd|passphrase|credential|signature", re.IGNORECASE)
 # Shorter values are words that messages are made of.

@@ -242,7 +242,10 @@ class Storage:
         return bytes(content), version
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write an object only if none is there; False where one is."""
+        """Write an object only if none is there; False where one is.
+
+        Over a network, where answers get lost, one that holds these very bytes counts as written by this call.
+        """
         if not self._local:
             return self._write_if(name, data, None)
         try:
@@ -314,11 +317,9 @@ class Storage:
         return self._write_unchecked_if(name, data, version)
 
     def _write_unchecked_if(self, name: str, data: bytes, version: str | None) -> bool:
-        path, tries = self.path(name), 0
+        path = self.path(name)
 
         async def put(backend: RemoteBackend) -> bool:
-            nonlocal tries
-            tries += 1
             try:
                 await backend.put_if(path, data, version)
             except ConditionFailed:
@@ -326,18 +327,20 @@ class Storage:
             return True
 
         try:
-            written = self._ask(name, put, len(data))
-        except TransferError:
-            if self._holds(name, data):
-                logger.warning("%s/%s: written, though the answer that says so was lost", self.url, name)
+            if self._ask(name, put, len(data)):
                 return True
-            raise
+        except TransferError:
+            if not self._holds(name, data):
+                raise
         except StoreError as error:
             raise StoreError(f"{self.url}: {error}") from error
-        if not written and tries > 1 and self._holds(name, data):
-            logger.info("%s/%s: written by a try whose answer was lost", self.url, name)
-            return True
-        return written
+        else:
+            # Even where this was the only try: HTTP clients send a request again, and say nothing, when a connection
+            # that they had kept breaks.
+            if not self._holds(name, data):
+                return False
+        logger.info("%s/%s: written by a try whose answer was lost", self.url, name)
+        return True
 
     def _holds(self, name: str, data: bytes) -> bool:
         try:

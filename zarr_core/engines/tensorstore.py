@@ -13,9 +13,17 @@ import numpy as np
 from zarr_core.engines import FieldRead, missing_group
 from zarr_core.errors import CorruptChunkError, StoreError
 from zarr_core.manifest import SampleEntry
+from zarr_core.retries import POLICY
 from zarr_core.storage import Storage, is_local, redact_url
 
 _OPEN_ARRAYS = 4096
+
+# The policy in TensorStore's words. It knows no timeouts but those in its environment (TENSORSTORE_CURL_LOW_SPEED_*).
+_RETRIES = {
+    "max_retries": POLICY.attempts - 1,
+    "initial_delay": f"{POLICY.first_wait_s}s",
+    "max_delay": f"{POLICY.longest_wait_s}s",
+}
 
 # The process that first used TensorStore. Its threads do not survive a fork: a child would wait for ever.
 _used_by: int | None = None
@@ -84,6 +92,7 @@ class TensorStoreEngine:
             "driver": "zarr3",
             "kvstore": {**self._kvstore, "path": f"{self._kvstore['path']}/{read.path}/"},
             "recheck_cached_metadata": "open",
+            "context": {"s3_request_retries": _RETRIES},
             # Of a writer that stores every chunk, TensorStore would read an object that is gone as zeros.
             "fill_missing_data_reads": not read.entry.fingerprint,
         }
