@@ -66,8 +66,8 @@ class MatrixLoader:
     """Reads a matrix as though it held the whole warehouse.
 
     Any number of loaders, on any hosts, may ask for the same samples at once: one of them loads a batch, and the others
-    wait for it. The batch of a loader that died is taken over by one of those who wait. In memory are the wide tables of
-    one batch, and a few record batches of its rows.
+    wait for it. The batch of a loader that died is taken over by one of those who wait. Memory: the wide tables of
+    one batch and a few record batches of its rows.
 
     Args:
         warehouse: where samples come from.
