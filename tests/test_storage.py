@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -121,3 +122,39 @@ def test_an_unknown_protocol_is_a_clear_error() -> None:
 def test_passwords_are_not_printed() -> None:
     assert redact_url("ftp://me:secret@host/x") == "ftp://host/x"
     assert redact_url("oci://bucket@namespace/x") == "oci://bucket@namespace/x"
+
+
+def test_objects_are_listed_with_sizes_and_times_and_deleted(any_root: str) -> None:
+    storage = Storage(any_root)
+    assert list(storage.objects("a")) == []
+    began = storage.now()
+    names = ["a/one", "a/b/two", "a/b/c/three", "ab"]
+    for name in names:
+        storage.write(name, [name.encode()])
+    found = {found.name: found for found in storage.objects("a")}
+    assert {name: found[name].size for name in found} == {name: len(name) for name in names[:3]}
+    assert all(began - 1 <= stamped.modified <= storage.now() for stamped in found.values())
+    assert [found.name for found in storage.objects("ab")] == ["ab"]
+    assert abs(began - time.time()) < 60
+    storage.delete(["a/one", "a/b/c/three", "a/gone"])
+    assert list(storage.list()) == ["a/b/two", "ab"]  # and nothing that asked for the time
+
+
+def test_more_folders_than_are_listed_at_a_time(any_root: str) -> None:
+    storage = Storage(any_root)
+    names = [f"a/{number:02d}/x" for number in range(40)]
+    for name in names:
+        storage.write(name, [b"x"])
+    assert sorted(found.name for found in storage.objects("a")) == names
+    storage.delete(names)
+    assert storage.list() == {}
+
+
+def test_deleting_leaves_no_empty_folder_of_a_local_store_and_no_other_one_touched(tmp_path: Path) -> None:
+    storage = Storage(tmp_path / "store")
+    storage.write("a/b/c", [b"x"])
+    storage.write("a/d", [b"x"])
+    storage.delete(["a/b/c"])
+    assert [path.name for path in (tmp_path / "store" / "a").iterdir()] == ["d"]
+    storage.delete(["a/d"])
+    assert list((tmp_path / "store").iterdir()) == []

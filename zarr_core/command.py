@@ -27,5 +27,10 @@ def exit_status(work: Callable[[], int]) -> int:
             return INTERRUPTED
 
 
+def number_or_tag(text: str) -> int | str:
+    """A generation as one types it: its number, or a tag, which begins with a letter."""
+    return int(text) if text.isdigit() else text
+
+
 def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     print(f"warning: {message}", file=sys.stderr)

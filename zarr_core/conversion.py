@@ -60,7 +60,17 @@ def convert_samples(
     with ExitStack() as cleanup:
         if executor is None:
             executor = cleanup.enter_context(worker_pool(workers))
-        futures = [executor.submit(convert_sample, writer, source, sample, retry_quarantined) for sample in samples]
+        futures = [
+            executor.submit(
+                convert_sample,
+                # Each task carries its writer, which need not know what is collected elsewhere.
+                writer.heeding(writer.retention, sample.sample_id, sample.fingerprint),
+                source,
+                sample,
+                retry_quarantined,
+            )
+            for sample in samples
+        ]
         cleanup.callback(lambda: [future.cancel() for future in futures])
         try:
             for future in as_completed(futures):

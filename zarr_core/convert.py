@@ -23,7 +23,7 @@ from zarr_core.conversion import SampleOutcome, Status, convert_samples, quarant
 from zarr_core.encoding import CODECS, DEFAULT_CODEC, VALUE_DTYPES
 from zarr_core.errors import SourceError
 from zarr_core.manifest import StoreManifest
-from zarr_core.publish import Results, commit_results, is_current, load_if_any, publish
+from zarr_core.publish import PublishReport, Results, commit_results, is_current, load_if_any, publish
 from zarr_core.selection import DatasetKind, Selection, open_source, select_samples
 from zarr_core.sizes import format_size
 from zarr_core.sources.aero import AeroDataset
@@ -44,11 +44,13 @@ class ConversionReport:
         outcomes: one a selected sample.
         manifest: the store's state after it.
         seconds: time it took.
+        retired: samples that the source holds no longer and that were taken out of the manifest, if that was asked for.
     """
 
     outcomes: list[SampleOutcome]
     manifest: StoreManifest
     seconds: float
+    retired: list[str]
 
     def having(self, status: Status) -> list[SampleOutcome]:
         """The outcomes with a status."""
@@ -71,6 +73,7 @@ def convert(
     limit: int | None = None,
     dataset_name: str | None = None,
     retry_quarantined: bool = False,
+    retire_vanished: bool = False,
     workers: int = 1,
     executor: Executor | None = None,
     progress: bool = False,
@@ -88,6 +91,8 @@ def convert(
         limit: at most so many samples.
         dataset_name: name in the manifest; the kind's name where None.
         retry_quarantined: try refused samples again although nothing about them has changed.
+        retire_vanished: take samples out of the manifest that the source no longer holds; not together with ``splits``,
+            of which the others may not be looked at. Their bytes stay as long as a generation is kept that names them.
         workers: processes to convert in; 1 converts in this one. The result is the same byte for byte.
         executor: runs the conversions instead of ``workers`` processes; stays open.
         progress: show a progress bar.
@@ -98,6 +103,8 @@ def convert(
         SourceError: the source cannot be used, or holds nothing to convert.
         StoreError: the store cannot be used; what was converted until then is committed.
     """
+    if retire_vanished and splits is not None:
+        raise SourceError("samples can be retired only when the whole source is looked at: give no splits")
     source = open_source(dataset_kind, root=root, source_url=source_url, splits=splits)
     return _convert(
         source,
@@ -105,6 +112,7 @@ def convert(
         select_samples(source, splits, sample_ids, limit),
         dataset_name=dataset_name,
         retry_quarantined=retry_quarantined,
+        retire_vanished=retire_vanished,
         workers=workers,
         executor=executor,
         progress=progress,
@@ -165,7 +173,7 @@ def iter_convert(
     source = open_source(dataset_kind, root=root, source_url=source_url, splits=splits)
     writer = ZarrStoreWriter(store_root, ConversionSettings(**settings))
     selection = select_samples(source, splits, sample_ids)
-    done, todo = _plan(selection, writer, retry_quarantined)
+    done, todo, writer = _plan(selection, writer, retry_quarantined)
     yield from done
     yield from convert_samples(source, writer, todo, retry_quarantined, workers, executor)
 
@@ -177,16 +185,26 @@ def _convert(
     *,
     dataset_name: str | None = None,
     retry_quarantined: bool = False,
+    retire_vanished: bool = False,
     workers: int = 1,
     executor: Executor | None = None,
     progress: bool = False,
 ) -> ConversionReport:
     started = committed_at = time.monotonic()
-    outcomes, todo = _plan(selection, writer, retry_quarantined)
+    outcomes, todo, writer = _plan(selection, writer, retry_quarantined)
     results = Results()
 
-    def save() -> StoreManifest:
-        return commit_results(writer.storage, selection, writer.settings, results, dataset_name=dataset_name).manifest
+    def save(*, retire: bool = False) -> PublishReport:
+        nonlocal results
+        saved, results = results, Results()  # once only: by the next time others may have replaced what this run made
+        report = commit_results(
+            writer.storage, selection, writer.settings, saved, dataset_name=dataset_name, retire_vanished=retire
+        )
+        for at, outcome in enumerate(outcomes):
+            if outcome.sample_id in report.collected:
+                reason = "garbage collection took its group before it was committed; run again"
+                outcomes[at] = SampleOutcome(outcome.sample_id, "failed", reason=reason)
+        return report
 
     with closing(convert_samples(source, writer, todo, retry_quarantined, workers, executor)) as running:
         try:
@@ -204,13 +222,14 @@ def _convert(
             if results.written or results.refused:
                 save()
             raise
-    return ConversionReport(outcomes, save(), time.monotonic() - started)
+    report = save(retire=retire_vanished)
+    return ConversionReport(outcomes, report.manifest, time.monotonic() - started, report.retired)
 
 
 def _plan(
     selection: Selection, writer: ZarrStoreWriter, retry_quarantined: bool
-) -> tuple[list[SampleOutcome], list[SourceSample]]:
-    """What the manifest already settles, and what is to be done."""
+) -> tuple[list[SampleOutcome], list[SourceSample], ZarrStoreWriter]:
+    """What the manifest already settles, what is to be done, and the writer that does it to the store as it is."""
     writer.settings.check_fields(selection.source.description.fields)
     manifest = load_if_any(writer.storage)
     done, todo = [], []
@@ -224,7 +243,7 @@ def _plan(
             done.append(quarantined(sample_id, refusal))
         else:
             todo.append(sample)
-    return done, todo
+    return done, todo, writer.heeding(manifest.retention) if manifest else writer
 
 
 def _shown(outcomes: Iterable[SampleOutcome], todo: Sequence[SourceSample]) -> Iterator[SampleOutcome]:
@@ -262,6 +281,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--shuffle-seed", type=int, default=0, metavar="N")
     parser.add_argument("--dataset-name", help="name in the manifest (default: the kind's)")
     parser.add_argument("--limit", type=int, metavar="N", help="convert at most N samples")
+    parser.add_argument(
+        "--retire-vanished",
+        action="store_true",
+        help="take samples out of the manifest that the source no longer holds; their bytes stay until gc",
+    )
     parser.add_argument("--retry-quarantined", action="store_true", help="try refused samples again, changed or not")
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default 1)")
     return parser
@@ -286,6 +310,7 @@ def summary(report: ConversionReport, store: str) -> str:
         f"{report.seconds:.1f} s), {len(report.having('up to date'))} up to date, "
         f"{len(report.having('quarantined'))} quarantined, "
         f"{len(report.having('failed'))} failed",
+        *([f"  retired: {', '.join(report.retired)}"] if report.retired else []),
         *(f"  {outcome.status}: {outcome.sample_id}: {outcome.reason}" for outcome in refused),
         f"store: {store}, generation {report.manifest.generation}, {len(report.manifest.samples)} samples",
     ]
@@ -306,6 +331,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             limit=arguments.limit,
             dataset_name=arguments.dataset_name,
             retry_quarantined=arguments.retry_quarantined,
+            retire_vanished=arguments.retire_vanished,
             workers=arguments.workers,
             progress=True,
             chunk_points=arguments.chunk_points,

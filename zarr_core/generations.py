@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, replace
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from zarr_core.errors import CollectedError, CommitConflict, ManifestError, StoreError
-from zarr_core.storage import Storage
+from zarr_core.storage import Storage, StoredObject
+
+GENERATIONS = "generations"
 
 _COMMIT_ATTEMPTS = 20
 
@@ -126,7 +129,15 @@ class Head(Generic[S]):
 
 def generation_name(generation: int) -> str:
     """Object that keeps a committed state."""
-    return f"generations/{generation:08d}.json"
+    return f"{GENERATIONS}/{generation:08d}.json"
+
+
+def documents(storage: Storage) -> dict[int, StoredObject]:
+    """The objects that keep committed states, by generation; each was written when its generation was committed."""
+    names = (
+        (re.fullmatch(rf"{GENERATIONS}/(\d{{8,}})\.json", found.name), found) for found in storage.objects(GENERATIONS)
+    )
+    return {int(name[1]): found for name, found in names if name}
 
 
 def load(storage: Storage, head: Head[S], generation: int | str | None = None) -> S:

@@ -332,30 +332,31 @@ class CountingObjects:
 class CachedObjects:
     """Objects whose ranges are kept in a :class:`~zarr_core.cache.DiskCache`; what is not there is fetched together.
 
-    Only objects below ``samples/<id>/<digest>/`` are kept, which never change: the digest is of what they were made
-    from.
-
     Args:
         objects: where to fetch.
         cache: where to keep.
         identity: what tells the store from all others (``Storage.identity``).
+        immutable: names of objects that never change begin so; only those are kept. By default all below
+            ``samples/<id>/<digest>/``: the digest is of what they were made from.
     """
 
     remote = True
 
-    def __init__(self, objects: Objects, cache: DiskCache, identity: str) -> None:
-        self._objects, self._cache, self._identity = objects, cache, identity
+    def __init__(
+        self, objects: Objects, cache: DiskCache, identity: str, immutable: re.Pattern[str] = _OF_A_DIGEST
+    ) -> None:
+        self._objects, self._cache, self._identity, self._immutable = objects, cache, identity, immutable
 
     def fetch(self, requests: Sequence[Request]) -> Iterator[np.ndarray | Exception]:
         """See :class:`Objects`."""
-        kept = [self._cache.lookup(*self._place(request)) if _immutable(request) else None for request in requests]
+        kept = [self._cache.lookup(*self._place(r)) if self._immutable.match(r.key) else None for r in requests]
         fetched = self._objects.fetch([r for r, data in zip(requests, kept, strict=True) if data is None])
         for request, data in zip(requests, kept, strict=True):
             if data is not None:
                 yield np.frombuffer(data, np.uint8)
                 continue
             new = next(fetched)
-            if not isinstance(new, Exception) and _immutable(request):
+            if not isinstance(new, Exception) and self._immutable.match(request.key):
                 self._cache.store(*self._place(request), new.tobytes())
             yield new
 
@@ -367,10 +368,6 @@ class CachedObjects:
 
     def _place(self, request: Request) -> tuple[str, int, int | None]:
         return f"{self._identity}/{request.key}", request.start, request.stop
-
-
-def _immutable(request: Request) -> bool:
-    return _OF_A_DIGEST.match(request.key) is not None
 
 
 # The process that first used obstore. Its Rust threads do not survive a fork: in a child of that process every request

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from zarr_core.errors import CollectedError
 from zarr_core.generations import commit
 from zarr_core.manifest import HEAD, ArrayColumn, DomainLayout, Quarantine, SampleEntry, StoreManifest, load_manifest
 from zarr_core.selection import DatasetKind, Selection, open_source, select_samples
@@ -27,6 +28,8 @@ class PublishReport:
         added, replaced, retired: sample ids.
         quarantined: refusals on record now, by sample id.
         committed: whether there is a new generation; False where nothing had changed.
+        collected: sample ids whose new groups garbage collection took before they were named; they are to be converted
+            again.
     """
 
     manifest: StoreManifest
@@ -35,6 +38,7 @@ class PublishReport:
     retired: list[str]
     quarantined: Mapping[str, Quarantine]
     committed: bool
+    collected: list[str]
 
 
 @dataclass
@@ -72,6 +76,8 @@ def publish(
     source = open_source(dataset_kind, root=root, source_url=source_url, splits=splits)
     selection = select_samples(source, splits)
     current = load_if_any(writer.storage)
+    if current is not None:
+        writer = writer.heeding(current.retention)
     results = _find_finished(writer, selection, current)
     return commit_results(
         writer.storage, selection, conversion, results, dataset_name=dataset_name, retire_vanished=retire_vanished
@@ -117,7 +123,17 @@ def commit_results(
         changed = _with_results(_without(changed, retired), results)
         return current if current == changed else changed
 
-    manifest = commit(storage, HEAD, change)
+    collected: list[str] = []
+    while True:
+        try:
+            manifest = commit(storage, HEAD, change)
+            break
+        except CollectedError as error:
+            gone = [i for i, written in results.written.items() if written.entry.relpath in error.names]
+            if not gone:
+                raise
+            results = Results({i: w for i, w in results.written.items() if i not in gone}, results.refused)
+            collected += gone
     known = before.samples if before else {}
     return PublishReport(
         manifest,
@@ -126,6 +142,7 @@ def commit_results(
         retired=retired,
         quarantined=manifest.quarantine,
         committed=before is None or manifest.generation != before.generation,
+        collected=collected,
     )
 
 

@@ -42,7 +42,7 @@ class ZarrChunkReader:
             ``lambda root: CountingObjects(open_objects(root))`` counts requests and bytes.
         read_concurrency: how many fields the engine "zarr" reads at the same time, in threads; the others have all
             fields in flight anyway.
-        generation: read the store as that commit left it; the latest by default.
+        generation: read the store as that commit left it, given its number or a tag; the latest by default.
         cache_dir: folder on a fast local disk where ranges that were fetched are kept, shared by all processes of the
             host; for the engine "direct". Samples of stores that another program wrote may change and are not kept.
         cache_limit: bytes to keep there, as in "200GB".
@@ -53,7 +53,7 @@ class ZarrChunkReader:
         cache: the cache of this process, None without ``cache_dir``; counts hits and misses.
 
     Raises:
-        StoreError: there is no store at the root, or no such generation.
+        StoreError: there is no store at the root, or no such generation or tag.
         ManifestError: its manifest is unreadable.
         ZarrCoreError: ``read_concurrency`` is not positive, or there is no such engine.
     """
@@ -66,7 +66,7 @@ class ZarrChunkReader:
         store_factory: Callable[[str], Store] | None = None,
         objects_factory: Callable[[str], Objects] | None = None,
         read_concurrency: int = 1,
-        generation: int | None = None,
+        generation: int | str | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         cache_limit: int | str = DEFAULT_LIMIT,
     ) -> None:

@@ -26,7 +26,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
-from zarr_core.command import exit_status
+from zarr_core.command import exit_status, number_or_tag
 from zarr_core.encoding import ArrayLayout, check_chunk, decode_shard_index, group_arrays
 from zarr_core.errors import CorruptChunkError, StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.generations import Retention, commit
@@ -108,7 +108,7 @@ def stage_store(
     split: str | None = None,
     fields: Sequence[str] | None = None,
     sample_ids: Collection[str] | None = None,
-    generation: int | None = None,
+    generation: int | str | None = None,
     check: bool = False,
     workers: int = 1,
     progress: bool = False,
@@ -124,7 +124,7 @@ def stage_store(
         split: only the samples of this split.
         fields: only these fields, by canonical name. Samples that have others get a group of their own.
         sample_ids: only these samples.
-        generation: copy the store as that commit left it; the latest by default.
+        generation: copy the store as that commit left it, given its number or a tag; the latest by default.
         check: read again what the manifest of the copy names already, instead of going by the sizes.
         workers: processes.
         progress: show a progress bar.
@@ -514,7 +514,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--split", help="only the samples of this split")
     parser.add_argument("--fields", nargs="+", metavar="FIELD", help="only these fields")
     parser.add_argument("--samples", nargs="+", metavar="ID", help="only these samples")
-    parser.add_argument("--generation", type=int, metavar="N", help="the store as that commit left it")
+    parser.add_argument(
+        "--generation", type=number_or_tag, metavar="N", help="the store as that commit left it; a number or a tag"
+    )
     parser.add_argument("--check", action="store_true", help="read again what is there, instead of going by its size")
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default 1)")
     options = parser.parse_args(arguments)

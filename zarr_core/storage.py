@@ -8,20 +8,28 @@ never from arguments, so that they end up in no manifest, log or pickle.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
 import re
 import threading
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from filelock import FileLock
 from fsspec.core import url_to_fs
 
 from zarr_core.errors import CommitConflict, StoreError
 from zarr_core.names import check_relative_path
+
+# Folders that are listed at a time.
+_LISTINGS = 16
 
 _MEMORY_LOCK = threading.Lock()
 
@@ -34,6 +42,14 @@ def redact_url(url: str) -> str:
 def is_local(url: str) -> bool:
     """Whether the location is a path on this machine."""
     return "://" not in url or url.startswith(("file://", "local://"))
+
+
+class StoredObject(NamedTuple):
+    """An object as a listing shows it: name relative to the root, bytes, seconds since 1970 by the store's clock."""
+
+    name: str
+    size: int
+    modified: float
 
 
 class Storage:
@@ -107,6 +123,51 @@ class Storage:
         self.fs.invalidate_cache()
         found = self.fs.find(top, detail=True)
         return {path[len(self.location) + 1 :]: int(info["size"]) for path, info in sorted(found.items())}
+
+    def objects(self, prefix: str) -> Iterator[StoredObject]:
+        """Everything below a prefix, or of that name, without holding more of it than a few folders."""
+        top = self.path(prefix)
+        if self._local:
+            for path in _files_below(top):
+                with contextlib.suppress(FileNotFoundError):  # somebody's temporary one, gone by now
+                    status = os.lstat(path)
+                    yield StoredObject(path[len(self.location) + 1 :], status.st_size, status.st_mtime)
+            return
+        self.fs.invalidate_cache()
+        try:
+            children = [path for path in self.fs.ls(top, detail=False) if path.rstrip("/") != top]
+        except FileNotFoundError:
+            return
+        with ThreadPoolExecutor(_LISTINGS) as pool:
+            for start in range(0, len(children), _LISTINGS) or [0]:
+                folders = children[start : start + _LISTINGS] or [top]
+                for found in pool.map(lambda folder: self.fs.find(folder, detail=True), folders):
+                    for path, info in found.items():
+                        yield StoredObject(path[len(self.location) + 1 :], int(info["size"]), _modified(info))
+                self.fs.invalidate_cache()  # it would keep every listing
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Remove objects, and folders of a local disk that are empty then; what is gone already is no error."""
+        paths = [self.path(name) for name in names]
+        if self._protocol in ("s3", "s3a"):
+            self.fs.rm(paths)  # a thousand a request
+            return
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path) if self._local else self.fs.rm(path)
+        if self._local:
+            for folder in sorted({os.path.dirname(path) for path in paths}, key=len, reverse=True):
+                _remove_empty(folder, self.location)
+
+    def now(self) -> float:
+        """The time by the clock that stamps the objects of this place (seconds since 1970): of one written to ask."""
+        name = f".clock.{uuid.uuid4().hex}.tmp"
+        self.write(name, [b"clock"])
+        try:
+            (written,) = self.objects(name)
+        finally:
+            self.delete([name])
+        return written.modified
 
     def write(self, name: str, pieces: Iterable[bytes]) -> int:
         """Write an object whole: it appears complete or not at all, and replaces what was there.
@@ -217,6 +278,33 @@ class Storage:
                 )
 
 
+def _files_below(top: str) -> Iterator[str]:
+    if os.path.isfile(top):
+        yield top
+    for folder, _, names in os.walk(top):
+        yield from (f"{folder}/{name}" for name in names)
+
+
+def _modified(info: Mapping[str, Any]) -> float:
+    """When an object was written, from what its filesystem says of it."""
+    stamp = next((info[key] for key in ("LastModified", "timeModified", "mtime", "created") if info.get(key)), None)
+    if stamp is None:
+        raise StoreError("this location does not say when its objects were written")
+    if isinstance(stamp, str):
+        stamp = parsedate_to_datetime(stamp) if "," in stamp else datetime.fromisoformat(stamp)
+    return stamp.timestamp() if isinstance(stamp, datetime) else float(stamp)
+
+
+def _remove_empty(folder: str, root: str) -> None:
+    """Remove a folder and those above it, as far as they are empty, but never the root."""
+    while folder.startswith(f"{root}/"):
+        try:
+            os.rmdir(folder)
+        except OSError:
+            return
+        folder = os.path.dirname(folder)
+
+
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
@@ -255,8 +343,7 @@ def _write_beside(target: str, pieces: Iterable[bytes], durable: bool) -> tuple[
     try:
         handle = os.open(temporary, flags, 0o666)
     except FileNotFoundError:
-        os.makedirs(folder, exist_ok=True)
-        handle = os.open(temporary, flags, 0o666)
+        handle = _open_in_new_folder(temporary, flags)
     try:
         with open(handle, "wb") as file:
             file.writelines(pieces)
@@ -267,6 +354,15 @@ def _write_beside(target: str, pieces: Iterable[bytes], durable: bool) -> tuple[
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def _open_in_new_folder(path: str, flags: int) -> int:
+    # Garbage collection may remove a folder that is still empty; it hardly does so time and again.
+    for _ in range(10):
+        with contextlib.suppress(FileNotFoundError):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            return os.open(path, flags, 0o666)
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
 
 def _sync_folder(path: str) -> None:

@@ -27,7 +27,8 @@ from zarr_core.encoding import (
     group_arrays,
     group_zarr_json,
 )
-from zarr_core.errors import SampleError, SourceError
+from zarr_core.errors import SampleError, SourceError, StoreError
+from zarr_core.generations import Retention
 from zarr_core.groups import ATTRIBUTES_KEY, SAMPLES, is_whole
 from zarr_core.manifest import ArrayColumn, DomainGrid, DomainLayout, Quarantine, SampleEntry
 from zarr_core.moments import FieldMoments, MomentsAccumulator
@@ -44,6 +45,8 @@ GROUP_FORMAT = 1
 
 # Points that are rounded, summed and encoded at a time: a few MB.
 _BLOCK_POINTS = 131_072
+# Names that a group may have, of which all but the first are for those that were collected a short time ago.
+_NAMES = 4
 # Bytes that are gathered at a time: part of the fixed memory that a worker needs beside tensor and permutation.
 _SLAB_BYTES = 32 * 2**20
 
@@ -123,16 +126,49 @@ class ZarrStoreWriter:
     Args:
         root: the store, a local path or fsspec URL.
         settings: how to write.
+        retention: of the store as it is now: groups that are being collected are neither found nor written.
     """
 
-    def __init__(self, root: str | os.PathLike[str], settings: ConversionSettings | None = None) -> None:
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        settings: ConversionSettings | None = None,
+        retention: Retention | None = None,
+    ) -> None:
         self.storage = Storage(root)
         self.settings = settings or ConversionSettings()
+        self.retention = retention or Retention()
+
+    def heeding(self, retention: Retention, sample_id: str = "", fingerprint: str = "") -> ZarrStoreWriter:
+        """The same writer for a store in that state; with no more of it than is about a sample, if one is given."""
+        if sample_id:
+            mine = {
+                path: retention.condemned[path]
+                for path in self._relpaths(sample_id, fingerprint)
+                if path in retention.condemned
+            }
+            retention = Retention({}, mine, retention.collections)
+        return ZarrStoreWriter(self.storage.root, self.settings, retention)
 
     def relpath(self, sample_id: str, fingerprint: str) -> str:
-        """Where the group of a sample made from these source files belongs: the same on every try."""
-        outcome = _digest([GROUP_FORMAT, sample_id, fingerprint, self.settings.digest])
-        return f"{SAMPLES}/{check_sample_id(sample_id)}/{outcome}"
+        """Where the group of a sample made from these source files belongs: the same on every try.
+
+        Unless the group was there before and has lately been collected: a collector that hangs may still delete what is
+        under that name, so that another one takes its place.
+
+        Raises:
+            StoreError: all names for it are being collected.
+        """
+        for path in self._relpaths(sample_id, fingerprint):
+            if path not in self.retention.condemned:
+                return path
+        reason = f"its groups have been collected {_NAMES} times within a day; give gc a longer grace period"
+        raise StoreError(f"{self.storage.url}, {sample_id}: {reason}")
+
+    def _relpaths(self, sample_id: str, fingerprint: str) -> list[str]:
+        made_from = [GROUP_FORMAT, sample_id, fingerprint, self.settings.digest]
+        outcomes = [_digest(made_from + [again] * bool(again)) for again in range(_NAMES)]
+        return [f"{SAMPLES}/{check_sample_id(sample_id)}/{outcome}" for outcome in outcomes]
 
     def write_sample(
         self,
@@ -212,7 +248,12 @@ class ZarrStoreWriter:
 
     def find(self, sample_id: str, fingerprint: str) -> WrittenSample | Quarantine | None:
         """What an earlier try left behind: a whole group, a refusal, or nothing that can be used."""
-        relpath = self.relpath(sample_id, fingerprint)
+        # In a store that was never collected, every group has the first of its names.
+        names = self._relpaths(sample_id, fingerprint)[: _NAMES if self.retention.collections else 1]
+        tries = (self._find(path) for path in names if path not in self.retention.condemned)
+        return next((found for found in tries if found is not None), None)
+
+    def _find(self, relpath: str) -> WrittenSample | Quarantine | None:
         try:
             group = json.loads(self.storage.read(f"{relpath}/zarr.json"))
             return written_sample(relpath, group) if is_whole(self.storage, relpath, group) else None

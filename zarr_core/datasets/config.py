@@ -48,7 +48,7 @@ class StoreDatasetConfig(pydantic.BaseModel):
     kind: str
     root: str
     split: str
-    generation: PositiveInt | None = None
+    generation: PositiveInt | str | None = None
     num_surface_points: PositiveInt | None = None
     num_volume_points: PositiveInt | None = None
     num_geometry_points: PositiveInt | None = None

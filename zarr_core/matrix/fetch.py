@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -15,11 +16,14 @@ from zarr_core.encoding import decode_shard_index
 from zarr_core.errors import CorruptChunkError, StoreError
 from zarr_core.matrix.grid import GridLayout
 from zarr_core.objects import Objects, Request
-from zarr_core.plan import MAX_GAP_BYTES
+from zarr_core.sizes import format_size
 
 _INDEX_BYTES = 64 << 20  # memory for shard indices, in every process that reads
 _RANGE_BYTES = 16 << 20  # of one request at most: a long row comes over several connections
 _WAVE_BYTES = 256 << 20  # in flight together at most
+# What a request costs, in bytes that could have been fetched instead: 20 ms over a network with 64 of them in flight,
+# or the calls and the interpreter's work that a small local read takes.
+_REQUEST_BYTES = 64 << 10
 
 
 class ChunkRead(NamedTuple):
@@ -34,6 +38,27 @@ class ChunkRead(NamedTuple):
     shard: str
     number: int
     tag: int
+
+
+@dataclass
+class Cost:
+    """Requests, and the bytes that they fetched."""
+
+    requests: int = 0
+    bytes: int = 0
+
+    def add(self, requests: int, n_bytes: int) -> None:
+        """Count more in."""
+        self.requests += requests
+        self.bytes += n_bytes
+
+    @property
+    def weight(self) -> int:
+        """What to compare costs by."""
+        return self.bytes + self.requests * _REQUEST_BYTES
+
+    def __str__(self) -> str:
+        return f"{self.requests:,} requests, {format_size(self.bytes)}"
 
 
 class _Range(NamedTuple):
@@ -53,20 +78,16 @@ class ChunkFetcher:
     Args:
         objects: below the root of the matrix.
         url: of the matrix, for messages.
-
-    Attributes:
-        requests, bytes: made and fetched so far, those of shard indices included.
     """
 
     def __init__(self, objects: Objects, url: str) -> None:
         self.objects, self._url = objects, url
-        self.requests = self.bytes = 0
         self._indices: OrderedDict[str, np.ndarray] = OrderedDict()
         self._index_bytes = 0
         # Over a network a few bytes too many cost less than another request.
-        self._max_gap = MAX_GAP_BYTES if objects.remote else 0
+        self._max_gap = _REQUEST_BYTES if objects.remote else 0
 
-    def read(self, layout: GridLayout, chunks: Sequence[ChunkRead], place: Place, name: Callable[[int], str]) -> None:
+    def read(self, layout: GridLayout, chunks: Sequence[ChunkRead], place: Place, name: Callable[[int], str]) -> Cost:
         """Fetch chunks and hand each to ``place``, in any order.
 
         Args:
@@ -75,22 +96,29 @@ class ChunkFetcher:
             place: puts the cells where they belong.
             name: says what a tag stands for, for messages.
 
+        Returns:
+            What it cost, shard indices included.
+
         Raises:
             CorruptChunkError: stored bytes are missing or damaged, also when they were fetched again.
             StoreError: they cannot be reached.
         """
-        indices = self._shard_indices(layout, chunks, name)
+        cost = Cost()
+        indices = self._shard_indices(layout, chunks, name, cost)
         ranges = list(self._ranges(chunks, indices, place))
         for wave in _waves(ranges):
-            again = self._execute(wave, place, name, last=not self.objects.remote)
+            again = self._execute(wave, place, name, cost, last=not self.objects.remote)
             if again:
                 self.objects.discard([found.request for found in again])
-                self._execute(again, place, name, last=True)
+                self._execute(again, place, name, cost, last=True)
+        return cost
 
-    def _execute(self, ranges: Sequence[_Range], place: Place, name: Callable[[int], str], last: bool) -> list[_Range]:
+    def _execute(
+        self, ranges: Sequence[_Range], place: Place, name: Callable[[int], str], cost: Cost, last: bool
+    ) -> list[_Range]:
         """Fetch and place; the ranges that were damaged, or an error where this was the last try."""
         damaged = []
-        for found, data in zip(ranges, self._fetch([found.request for found in ranges]), strict=True):
+        for found, data in zip(ranges, self._fetch([found.request for found in ranges], cost), strict=True):
             for chunk, start, stop in found.chunks:
                 try:
                     if isinstance(data, Exception):
@@ -131,7 +159,7 @@ class ChunkFetcher:
             yield _Range(Request(key, begin, end), pieces)
 
     def _shard_indices(
-        self, layout: GridLayout, chunks: Sequence[ChunkRead], name: Callable[[int], str]
+        self, layout: GridLayout, chunks: Sequence[ChunkRead], name: Callable[[int], str], cost: Cost
     ) -> dict[str, np.ndarray]:
         """By shard (chunks, 2): first byte, -1 for a chunk that was not stored, and length of each chunk."""
         wanted = {chunk.shard: chunk for chunk in chunks}
@@ -142,7 +170,7 @@ class ChunkFetcher:
         requests = [Request(chunk.shard, -layout.flat.index_bytes) for chunk in missing]
         for remote in (self.objects.remote, False):
             damaged = []
-            for chunk, request, data in zip(missing, requests, self._fetch(requests), strict=True):
+            for chunk, request, data in zip(missing, requests, self._fetch(requests, cost), strict=True):
                 try:
                     if isinstance(data, Exception):
                         raise data
@@ -161,10 +189,9 @@ class ChunkFetcher:
             self.objects.discard(requests)
         return found
 
-    def _fetch(self, requests: Sequence[Request]) -> Iterator[np.ndarray | Exception]:
+    def _fetch(self, requests: Sequence[Request], cost: Cost) -> Iterator[np.ndarray | Exception]:
         for data in self.objects.fetch(requests):
-            self.requests += 1
-            self.bytes += 0 if isinstance(data, Exception) else len(data)
+            cost.add(1, 0 if isinstance(data, Exception) else len(data))
             yield data
 
     def _keep(self, shard: str, index: np.ndarray) -> np.ndarray:

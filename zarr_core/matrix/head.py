@@ -23,7 +23,9 @@ AXIS = "cpg_ids"
 
 _VALUE_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _COLUMNS = "_columns"
-_WRITTEN = re.compile(r"[a-z][a-z0-9_]*\.zarr/c/\d+/\d+|cpg_ids/[0-9a-f]{16}\.npy")
+_AXIS_FILE = re.compile(rf"{AXIS}/[0-9a-f]{{16}}\.npy")
+#: Names of shards, of either copy.
+SHARD = re.compile(r"[a-z][a-z0-9_]*\.zarr/c/\d+/\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,31 @@ class MatrixState:
         }
 
     @cached_property
+    def column_layout(self) -> Mapping[str, GridLayout]:
+        """Layout of the transposed copy by value: a shard holds the features of a chunk of the row copy."""
+        height, width = self.column_chunk
+        return {
+            value: GridLayout(
+                (self.axis.length, width * self.max_shards),
+                (height, width),
+                (self.chunk_features, width),
+                dtype,
+                Codec.parse(self.codec),
+                ("feature", "sample"),
+            )
+            for value, dtype in self.values.items()
+        }
+
+    @cached_property
+    def column_rows(self) -> Mapping[str, int]:
+        """Place of each sample along the second axis of the transposed copy, for those that it holds."""
+        found: dict[str, int] = {}
+        for block in self.column_blocks:
+            members = [i for batch_id in block.batches for i in self.batches[batch_id].sample_ids]
+            found |= {sample_id: block.row + n for n, sample_id in enumerate(members)}
+        return found
+
+    @cached_property
     def rows(self) -> Mapping[str, int]:
         """Row of each sample."""
         return {i: batch.row + n for batch in self.batches.values() for n, i in enumerate(batch.sample_ids)}
@@ -137,6 +164,16 @@ class MatrixState:
     def shards_of(self, rows: int) -> int:
         """Shards of the row copy that so many rows take: a batch begins a new one."""
         return -(-rows // self.shard_rows)
+
+    def widths_of(self, block: ColumnBlock) -> int:
+        """Shards along the second axis of the transposed copy that a block takes."""
+        return -(-sum(len(self.batches[batch_id].sample_ids) for batch_id in block.batches) // self.column_chunk[1])
+
+    @property
+    def next_column_shard(self) -> int:
+        """The first shard along the second axis of the transposed copy behind all that is committed."""
+        ends = [block.row // self.column_chunk[1] + self.widths_of(block) for block in self.column_blocks]
+        return max(ends, default=0)
 
     def to_json(self) -> bytes:
         """The content of ``HEAD.json``: the same state gives the same bytes."""
@@ -236,6 +273,16 @@ class MatrixState:
         held = [batch_id for block in self.column_blocks for batch_id in block.batches]
         if len(set(held)) != len(held) or not self.batches.keys() >= set(held):
             raise ValueError("the transposed copy names a batch twice, or one that is not there")
+        end = 0
+        for block in sorted(self.column_blocks, key=lambda block: block.row):
+            if block.row % self.column_chunk[1] or block.row < end or not block.batches:
+                raise ValueError("two blocks of the transposed copy overlap")
+            end = block.row + self.column_chunk[1] * self.widths_of(block)
+        if self.chunk_features % self.column_chunk[0]:
+            raise ValueError("a chunk of the row copy is no whole number of chunks of the transposed copy")
+        recorded = [batch.bytes for batch in self.batches.values()] + [block.bytes for block in self.column_blocks]
+        if any(stored.keys() != self.values.keys() for stored in recorded):
+            raise ValueError("bytes are recorded for other value tables")
 
 
 def array_path(value: str) -> str:
@@ -267,11 +314,17 @@ def named(state: MatrixState) -> Iterator[str]:
         for value, layout in state.row_layout.items():
             for shard in range(first, first + state.shards_of(len(batch.sample_ids))):
                 yield f"{array_path(value)}/{layout.shard_key(shard, 0)}"
+    for block in state.column_blocks:
+        first = block.row // state.column_chunk[1]
+        for value, layout in state.column_layout.items():
+            for along in range(first, first + state.widths_of(block)):
+                for shard in range(-(-layout.shape[0] // layout.shard[0])):
+                    yield f"{columns_path(value)}/{layout.shard_key(shard, along)}"
 
 
 def _owner(name: str) -> str | None:
     """Each object that a writer of matrices makes is kept or collected for itself; None for all others."""
-    return name if _WRITTEN.fullmatch(name) else None
+    return name if SHARD.fullmatch(name) or _AXIS_FILE.fullmatch(name) else None
 
 
 def _is_whole(storage: Storage, name: str) -> bool:

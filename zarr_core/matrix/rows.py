@@ -8,9 +8,49 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from zarr_core.encoding import decode_into
-from zarr_core.matrix.fetch import ChunkFetcher, ChunkRead
+from zarr_core.matrix.fetch import ChunkFetcher, ChunkRead, Cost
 from zarr_core.matrix.grid import GridLayout
 from zarr_core.matrix.head import MatrixState, array_path
+
+
+class ChunkCells(NamedTuple):
+    """What is wanted of the chunks of one number in their rows.
+
+    Attributes:
+        number: of the chunk.
+        cells: which of its cells; None for the first ones, as many as there are places.
+        to: their places in a row of the output; a slice where ``cells`` is None.
+    """
+
+    number: int
+    cells: np.ndarray | None
+    to: Any
+
+
+def pick_chunks(layout: GridLayout, columns: np.ndarray | None) -> list[ChunkCells]:
+    """Chunks of a row that hold the columns (None: all), in order."""
+    width, n_features = layout.chunk[1], layout.shape[1]
+    if columns is None:
+        return [
+            ChunkCells(number, None, slice(number * width, min((number + 1) * width, n_features)))
+            for number in range(layout.chunks[1])
+        ]
+    order = np.argsort(columns, kind="stable")
+    cuts = np.flatnonzero(np.diff(columns[order] // width)) + 1
+    return [ChunkCells(int(columns[to[0]]) // width, columns[to] % width, to) for to in np.split(order, cuts)]
+
+
+def expected_cost(state: MatrixState, value: str, sample_ids: Sequence[str], picked: Sequence[ChunkCells]) -> Cost:
+    """About what :func:`read_rows` will cost: chunks as large as they are on average."""
+    numbers = np.array([wanted.number for wanted in picked])
+    runs = 1 + int(np.count_nonzero(np.diff(numbers) > 1))
+    share = len(picked) / state.row_layout[value].chunks[1]
+    expected = Cost()
+    wanted = set(sample_ids)
+    for batch in state.batches.values():
+        count = len(wanted.intersection(batch.sample_ids))
+        expected.add(count * runs, round(count * share * batch.bytes[value] / len(batch.sample_ids)))
+    return expected
 
 
 def read_rows(
@@ -18,10 +58,10 @@ def read_rows(
     state: MatrixState,
     value: str,
     sample_ids: Sequence[str],
-    columns: np.ndarray | None,
+    picked: Sequence[ChunkCells],
     out: np.ndarray,
     places: np.ndarray,
-) -> None:
+) -> Cost:
     """Read samples into rows of an output.
 
     Args:
@@ -29,13 +69,15 @@ def read_rows(
         state: of the matrix.
         value: which table.
         sample_ids: whom to read; no sample twice.
-        columns: which features, None for all.
+        picked: which chunks of their rows, in order, and what of them.
         out: (rows, features) of the stored dtype; whole chunks are decoded right into it where its rows are contiguous.
         places: (samples,) row of the output for each.
+
+    Returns:
+        What it cost.
     """
     layout = state.row_layout[value]
-    width, n_features = layout.chunk[1], state.axis.length
-    picked = _all_chunks(layout, n_features) if columns is None else _by_chunk(columns, width)
+    width = layout.chunk[1]
     rows = np.array([state.rows[i] for i in sample_ids], np.int64)
     chunks: list[ChunkRead] = []
     for sample in np.argsort(rows).tolist():
@@ -61,35 +103,4 @@ def read_rows(
     def name(tag: int) -> str:
         return f"{value} of sample {sample_ids[tag // len(picked)]!r}"
 
-    fetcher.read(layout, chunks, place, name)
-
-
-class _Picked(NamedTuple):
-    """What is wanted of the chunks of one number: some cells, None for all, and where in the output they go."""
-
-    number: int
-    cells: np.ndarray | None
-    to: Any
-
-
-def _all_chunks(layout: GridLayout, n_features: int) -> list[_Picked]:
-    width = layout.chunk[1]
-    return [
-        _Picked(number, None, slice(number * width, min((number + 1) * width, n_features)))
-        for number in range(layout.chunks[1])
-    ]
-
-
-def _by_chunk(columns: np.ndarray, width: int) -> list[_Picked]:
-    order = np.argsort(columns, kind="stable")
-    numbers = columns[order] // width
-    cuts = np.flatnonzero(np.diff(numbers)) + 1
-    return [_Picked(int(columns[to[0]]) // width, columns[to] % width, to) for to in np.split(order, cuts) if len(to)]
-
-
-def row_chunks(layout: GridLayout, columns: np.ndarray | None) -> tuple[int, int]:
-    """Chunks of one row that the columns lie in, and the runs of neighbours that they make."""
-    if columns is None:
-        return layout.chunks[1], 1
-    numbers = np.unique(columns // layout.chunk[1])
-    return len(numbers), 1 + int(np.count_nonzero(np.diff(numbers) > 1))
+    return fetcher.read(layout, chunks, place, name)

@@ -12,6 +12,7 @@ import json
 import logging
 import math
 import os
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,15 +21,29 @@ from typing import Any
 import numpy as np
 
 from zarr_core import objects
+from zarr_core.cache import DEFAULT_LIMIT, DiskCache
 from zarr_core.encoding import DEFAULT_CODEC, Codec
 from zarr_core.errors import MatrixError, StoreError, UnknownFieldError
 from zarr_core.generations import commit, load
+from zarr_core.matrix import columns as transposed
+from zarr_core.matrix import rows as row_copy
 from zarr_core.matrix.axis import FeatureAxis
-from zarr_core.matrix.claims import claim
-from zarr_core.matrix.fetch import ChunkFetcher
-from zarr_core.matrix.head import AXIS, HEAD, Axis, Batch, MatrixState, array_path, check_values
-from zarr_core.matrix.rows import read_rows
-from zarr_core.objects import Objects, open_objects
+from zarr_core.matrix.fetch import ChunkFetcher, Cost
+from zarr_core.matrix.head import (
+    AXIS,
+    HEAD,
+    SHARD,
+    Axis,
+    Batch,
+    ColumnBlock,
+    MatrixState,
+    array_path,
+    check_values,
+    columns_path,
+)
+from zarr_core.matrix.rows import pick_chunks, read_rows
+from zarr_core.matrix.shards import claim, create_shard
+from zarr_core.objects import CachedObjects, Objects, open_objects
 from zarr_core.storage import Storage
 
 logger = logging.getLogger(__name__)
@@ -56,11 +71,12 @@ class WideMatrix:
         state: MatrixState,
         *,
         pinned: bool = False,
+        cache: DiskCache | None = None,
         objects_factory: Callable[[str], Objects] = open_objects,
     ) -> None:
         self.url = storage.url
         self._storage, self._state, self._pinned = storage, state, pinned
-        self._objects_factory = objects_factory
+        self._cache, self._objects_factory = cache, objects_factory
         self._axis: FeatureAxis | None = None
         self._fetcher: ChunkFetcher | None = None
         self._forks = -1
@@ -138,11 +154,22 @@ class WideMatrix:
     def open(
         cls,
         url: str | os.PathLike[str],
-        generation: int | None = None,
+        generation: int | str | None = None,
         *,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_limit: int | str = DEFAULT_LIMIT,
         objects_factory: Callable[[str], Objects] | None = None,
     ) -> WideMatrix:
         """Open a matrix as it is now, or as a generation of it was.
+
+        Args:
+            url: where it is.
+            generation: number of a commit, or a tag; the latest commit by default.
+            cache_dir: folder on a fast local disk where ranges that were fetched are kept, shared by all processes of
+                the host.
+            cache_limit: bytes to keep there, as in "200GB".
+            objects_factory: opens the objects below a URL; a module-level function where the matrix is to be pickled.
+                ``lambda url: CountingObjects(open_objects(url))`` counts requests and bytes.
 
         Raises:
             StoreError: there is no matrix, or no such generation.
@@ -150,7 +177,9 @@ class WideMatrix:
         """
         storage = Storage(url)
         state = load(storage, HEAD, generation)
-        return cls(storage, state, pinned=generation is not None, objects_factory=objects_factory or open_objects)
+        cache = None if cache_dir is None else DiskCache(cache_dir, cache_limit)
+        pinned = generation is not None
+        return cls(storage, state, pinned=pinned, cache=cache, objects_factory=objects_factory or open_objects)
 
     # --- what it holds
 
@@ -318,17 +347,61 @@ class WideMatrix:
         written = 0
         for number, top in enumerate(range(0, len(table), layout.shard[0])):
             name = f"{array_path(value)}/{layout.shard_key(first + number, 0)}"
-            data = b"".join(layout.encode_shard(table[top : top + layout.shard[0]]))
-            create_shard(self._storage, name, data)
-            written += len(data)
+            written += create_shard(self._storage, name, layout.encode_shard(table[top : top + layout.shard[0]]))
         return written
 
-    def _ensure_metadata(self) -> None:
-        """Write the arrays' ``zarr.json`` where it is missing: all of it follows from the head."""
-        for value, layout in self._state.row_layout.items():
-            name = f"{array_path(value)}/zarr.json"
+    def _ensure_metadata(self, *, columns: bool = False) -> None:
+        """Write the ``zarr.json`` of the arrays of a copy where it is missing: all of it follows from the head."""
+        for value in self._state.values:
+            layout = (self._state.column_layout if columns else self._state.row_layout)[value]
+            name = f"{(columns_path if columns else array_path)(value)}/zarr.json"
             if not self._storage.exists(name):
                 self._storage.create(name, json.dumps(layout.to_zarr_json(), indent=1).encode())
+
+    def derive_columns(self) -> list[str]:
+        """Bring the transposed copy up to the current generation; only batches that it lacks are read and written.
+
+        Reads of few features of many samples then take it by themselves. Each block of batches is a commit of its own,
+        so what was done before a crash counts. May run while others append or derive.
+
+        Returns:
+            Batches that were added to it by this call.
+
+        Raises:
+            MatrixError: the matrix was opened at a generation, or the transposed copy is full.
+        """
+        if self._pinned:
+            raise MatrixError(
+                f"{self.url} was opened at generation {self.generation}; open it without to derive columns"
+            )
+        self.refresh()
+        self._ensure_metadata(columns=True)
+        added: list[str] = []
+        for batches in transposed.plan_blocks(self._state):
+            state = self._state
+            count = math.ceil(sum(len(state.batches[i].sample_ids) for i in batches) / state.column_chunk[1])
+            first = claim(self._storage, "columns", state.next_column_shard, count, f"batches {', '.join(batches)}")
+            if first + count > state.max_shards:
+                raise MatrixError(f"{self.url}: the transposed copy is full: it has room for {state.max_shards} shards")
+            block = transposed.write_block(self._storage, self._this_fetcher, state, batches, first)
+            if self._commit_block(state.matrix_id, block):
+                added += batches
+        return added
+
+    def _commit_block(self, matrix_id: str, block: ColumnBlock) -> bool:
+        """Whether the block was committed; not where somebody else has derived one of its batches meanwhile."""
+        added = False
+
+        def change(current: MatrixState | None) -> MatrixState:
+            nonlocal added
+            if current is None or current.matrix_id != matrix_id:
+                raise MatrixError(f"{self.url}: the matrix was removed or made anew while columns were derived")
+            held = {batch_id for known in current.column_blocks for batch_id in known.batches}
+            added = held.isdisjoint(block.batches)
+            return replace(current, column_blocks=(*current.column_blocks, block)) if added else current
+
+        self._state = commit(self._storage, HEAD, change)
+        return added
 
     # --- reading
 
@@ -378,16 +451,51 @@ class WideMatrix:
             first = places.setdefault(sample_id, place)
             if first != place:
                 again.append((place, first))
-        read_rows(self._this_fetcher, state, value, list(places), columns, out, np.array(list(places.values())))
+        self._read(state, value, places, columns, out)
         for place, first in again:
             out[place] = out[first]
         return out
+
+    def _read(
+        self, state: MatrixState, value: str, places: Mapping[str, int], columns: np.ndarray | None, out: np.ndarray
+    ) -> None:
+        """Read each sample from the copy that is the cheaper one, and say so to who wants to know."""
+        fetcher = self._this_fetcher
+        picked = pick_chunks(state.row_layout[value], columns)
+        held = [] if columns is None else [i for i in places if i in state.column_rows]
+        if columns is not None and held:
+            by_rows = row_copy.expected_cost(state, value, held, picked)
+            by_columns = transposed.expected_cost(state, value, held, columns)
+            if by_columns.weight < by_rows.weight:
+                started = time.perf_counter()
+                at = np.array([places[i] for i in held])
+                cost = transposed.read_columns(fetcher, state, value, held, columns, out, at)
+                self._say("columns", value, len(held), out.shape[1], cost, started, by_rows)
+                taken = set(held)
+                places = {i: place for i, place in places.items() if i not in taken}
+        if places:
+            started = time.perf_counter()
+            cost = read_rows(fetcher, state, value, list(places), picked, out, np.array(list(places.values())))
+            self._say("rows", value, len(places), out.shape[1], cost, started)
+
+    def _say(
+        self, copy: str, value: str, samples: int, features: int, cost: Cost, started: float, other: Cost | None = None
+    ) -> None:
+        logger.debug(
+            "%s: %s of %d samples x %d features from %s: %s, %.1f ms%s",
+            *(self.url, value, samples, features, copy, cost, (time.perf_counter() - started) * 1e3),
+            f" (rows: about {other})" if other else "",
+        )
 
     @property
     def _this_fetcher(self) -> ChunkFetcher:
         fetcher = self._fetcher
         if fetcher is None or self._forks != objects.forks:
-            fetcher = self._fetcher = ChunkFetcher(self._objects_factory(self._storage.root), self.url)
+            opened = self._objects_factory(self._storage.root)
+            if self._cache is not None:
+                identity = f"{self._storage.identity}, matrix {self._state.matrix_id}"
+                opened = CachedObjects(opened, self._cache, identity, SHARD)
+            fetcher = self._fetcher = ChunkFetcher(opened, self.url)
             self._forks = objects.forks
         return fetcher
 
@@ -397,13 +505,6 @@ class WideMatrix:
     def __repr__(self) -> str:
         samples, features = self.shape
         return f"<WideMatrix {self.url}, generation {self.generation}: {samples:,} samples x {features:,} features>"
-
-
-def create_shard(storage: Storage, name: str, data: bytes) -> None:
-    """Write a shard that nobody else can have written: its place is claimed. Never replaces one."""
-    # A service may have taken the bytes although its answer was lost; another try then finds them there.
-    if not storage.create(name, data) and storage.read(name) != data:
-        raise StoreError(f"{storage.url}/{name} is there already with other content, though its place was claimed")
 
 
 def _digest(sample_ids: Sequence[str], tables: Mapping[str, np.ndarray]) -> str:
