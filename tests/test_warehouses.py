@@ -96,6 +96,7 @@ def test_columns_of_other_names(open_warehouse: Open, tmp_path: Path) -> None:
     columns = LongColumns("select", 'sample "id"', "from", {"m_value": "M; DROP TABLE x"})
     warehouse = open_warehouse(root, columns)
     assert warehouse.samples(["7"]) == {"7": ["1", "2"]}
+    assert warehouse.batches_of(["1", "3"]) == {"1": ["7"]}
     with warehouse.unload({"7": ["1", "2"]}, ["m_value"], FEATURES) as unloaded:
         done = wide(unloaded, "7", ["1", "2"], "m_value", FEATURES)
     usual = tmp_path / "usual"
