@@ -44,6 +44,11 @@ def test_arrows_go_one_way(room: str) -> None:
         ("zarr_core.datasets", ["dagster"]),
         ("zarr_core.loader", ["zarr", "torchdata", "dagster"]),
         ("zarr_core.convert", ["dagster", "zarr"]),
+        (
+            "zarr_core.warehouses",
+            ["torch", "zarr", "dagster", "duckdb", "pyarrow", "pyiceberg", "awswrangler", "pandas"],
+        ),
+        ("zarr_core.matrix.loader", ["torch", "zarr", "dagster", "duckdb", "pyarrow", "pandas"]),
     ],
 )
 def test_an_import_brings_only_what_it_needs(module: str, absent: list[str]) -> None:

@@ -28,6 +28,11 @@ _HOMES = {
     "verify_store": "zarr_core.verify",
     "stage_store": "zarr_core.stage",
     "DiskCache": "zarr_core.cache",
+    "MatrixLoader": "zarr_core.matrix.loader",
+    "DuckDBWarehouse": "zarr_core.warehouses",
+    "IcebergWarehouse": "zarr_core.warehouses",
+    "AthenaWarehouse": "zarr_core.warehouses",
+    "LongColumns": "zarr_core.warehouses",
 }
 
 __all__ = sorted(_HOMES)

@@ -66,8 +66,8 @@ class MatrixLoader:
     """Reads a matrix as though it held the whole warehouse.
 
     Any number of loaders, on any hosts, may ask for the same samples at once: one of them loads a batch, and the others
-    wait for it. The batch of a loader that died is taken over by one of those who wait. Memory: one batch's own wide
-    size for each value, and half as much again.
+    wait for it. The batch of a loader that died is taken over by one of those who wait. Memory: the wide tables of
+    one batch and a few record batches of its rows.
 
     Args:
         warehouse: where samples come from.
@@ -100,12 +100,13 @@ class MatrixLoader:
         Raises:
             UnknownFieldError: neither matrix nor warehouse has the sample, or there is no such value.
             WarehouseError: rows contradict each other; names batch, sample and feature. Nothing of the batch is kept.
+            MatrixError: the matrix was opened at a generation that lacks a sample.
         """
         if value not in self.matrix.values:
             raise UnknownFieldError(f"{self.matrix.url} keeps no {value!r}, only {', '.join(self.matrix.values)}")
         missing = self._lacking(sample_ids)
         if missing:
-            warehouse = self.warehouse.pinned()
+            warehouse = self._pinned_warehouse()
             self._ingest(warehouse, self._resolve(warehouse, missing))
         return self.matrix.read(sample_ids, value=value)
 
@@ -116,7 +117,16 @@ class MatrixLoader:
             UnknownFieldError: the warehouse has no such batch.
             WarehouseError: as :meth:`load`; batches before it are kept.
         """
-        return self._ingest(self.warehouse.pinned(), batch_ids)
+        return self._ingest(self._pinned_warehouse(), batch_ids)
+
+    def _pinned_warehouse(self) -> Warehouse:
+        """The warehouse as it is now, to load from; raises MatrixError where the matrix takes nothing."""
+        if self.matrix._pinned:
+            raise MatrixError(
+                f"{self.matrix.url} was opened at generation {self.matrix.generation}, which lacks what is asked for; "
+                "open it without a generation to load from the warehouse"
+            )
+        return self.warehouse.pinned()
 
     def _lacking(self, sample_ids: Sequence[str]) -> list[str]:
         """Those that the matrix does not hold, each once."""
@@ -136,22 +146,20 @@ class MatrixLoader:
         return sorted({batch_id for found in batches.values() for batch_id in found})
 
     def _ingest(self, warehouse: Warehouse, batch_ids: Sequence[str]) -> Ingested:
-        if self.matrix._pinned:
-            raise MatrixError(
-                f"{self.matrix.url} was opened at generation {self.matrix.generation}, which lacks what is asked for; "
-                "open it without a generation to load from the warehouse"
-            )
         batches = warehouse.samples(list(dict.fromkeys(batch_ids)))
         for batch_id in batch_ids:
             if batch_id not in batches:
                 raise UnknownFieldError(f"{warehouse!r} has no batch {batch_id!r}")
         ingested: list[IngestedBatch] = []
         leases = Leases(self.matrix._storage, self.lease_seconds)
+        waiting = False
         with leases.renewing():
             while todo := self._todo(batches):
                 mine = leases.take(list(todo))
                 if not mine:
-                    logger.info("%s: waiting for %d batches that others load", self.matrix.url, len(todo))
+                    if not waiting:
+                        logger.info("%s: waiting for %d batches that others load", self.matrix.url, len(todo))
+                    waiting = True
                     time.sleep(min(1.0, self.lease_seconds / 4) * random.uniform(0.5, 1))
                     continue
                 try:
