@@ -26,6 +26,7 @@ _HOMES = {
     "verify_store": "zarr_core.verify",
     "stage_store": "zarr_core.stage",
     "DiskCache": "zarr_core.cache",
+    "WideMatrix": "zarr_core.matrix",
 }
 
 __all__ = sorted(_HOMES)
