@@ -211,7 +211,7 @@ class _Collector(Generic[S]):
         found = _Found()
         young: dict[str, Garbage] = {}
         for stored in self._ours(state):
-            name, temporary = _undressed(stored.name)
+            name, temporary = undressed(stored.name)
             owner = self.head.owner(name)
             if name.startswith(f"{GENERATIONS}/") or (owner is not None and kept.needs(owner)):
                 if temporary and stored.modified < self.horizon:
@@ -246,7 +246,7 @@ class _Collector(Generic[S]):
         batch = list(names)
         for prefix in prefixes:
             below = (found.name for found in self.storage.objects(prefix))
-            batch += [name for name in below if self.head.owner(_undressed(name)[0]) == prefix]
+            batch += [name for name in below if self.head.owner(undressed(name)[0]) == prefix]
             if len(batch) >= _DELETED_AT_A_TIME:
                 self._delete_batch(batch, began)
                 batch = []
@@ -261,7 +261,7 @@ class _Collector(Generic[S]):
             self.storage.delete(names[start : start + _DELETED_AT_A_TIME])
 
 
-def _undressed(name: str) -> tuple[str, bool]:
+def undressed(name: str) -> tuple[str, bool]:
     """The object that a temporary file was to become, and whether it is one."""
     folder, slash, last = name.rpartition("/")
     found = _TEMPORARY.fullmatch(last)

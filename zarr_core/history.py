@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from zarr_core.errors import ManifestError, StoreError
 from zarr_core.generations import Change, Head, S, documents, load
 from zarr_core.storage import Storage
 
@@ -48,16 +50,16 @@ def commits(storage: Storage, head: Head[S]) -> Iterator[Commit]:
 
 
 def brought_by(storage: Storage, head: Head[S], prefixes: Collection[str]) -> dict[str, int]:
-    """By prefix that the current state names: the commit that brought it, or the oldest one left that knows of it."""
+    """By prefix: the first commit that named it, of those whose generations are left and can be read."""
     found: dict[str, int] = {}
-    current = load(storage, head)
-    looked_for = set(prefixes) & set(head.named(current))
-    for number in sorted({*documents(storage), current.generation}, reverse=True):
+    looked_for = set(prefixes)
+    for number in sorted({*documents(storage), load(storage, head).generation}):
         if not looked_for:
             break
-        if number <= current.generation:
-            looked_for &= set(head.named(load(storage, head, number)))
-            found |= dict.fromkeys(looked_for, number)
+        with contextlib.suppress(ManifestError, StoreError):
+            named = looked_for & set(head.named(load(storage, head, number)))
+            found |= dict.fromkeys(named, number)
+            looked_for -= named
     return found
 
 

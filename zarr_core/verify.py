@@ -11,7 +11,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from tqdm import tqdm
 
 from zarr_core.chunks import read_chunks
 from zarr_core.command import exit_status
+from zarr_core.deep import DeepCheck
 from zarr_core.encoding import ArrayLayout
 from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.generations import archived, generation_name
@@ -48,15 +49,18 @@ class Problem:
         sample_id: the sample, "" where the store as a whole is meant.
         field: canonical field name, "" where the sample as a whole is meant.
         message: what is wrong, with chunk and object where it is about one.
+        commit: the one that brought the sample, in words; "" where that was not asked for.
     """
 
     sample_id: str
     field: str
     message: str
+    commit: str = ""
 
     def __str__(self) -> str:
         where = ", ".join(part for part in (self.sample_id, self.field) if part)
-        return f"{where}: {self.message}" if where else self.message
+        message = f"{where}: {self.message}" if where else self.message
+        return f"{message}; {self.commit}" if self.commit else message
 
 
 @dataclass
@@ -85,9 +89,13 @@ class VerificationReport:
         against_source: whether arrays were compared with their source.
         fields: what was read, by canonical field name.
         problems: everything that is wrong; empty means that all is well.
+        generations: states whose samples were checked: the current one, and with ``deep`` all that are kept.
+        unnamed: groups that nothing names, which is no problem; looked for with ``deep`` only.
     """
 
     samples: int = 0
+    generations: int = 0
+    unnamed: int = 0
     against_source: bool = False
     fields: dict[str, FieldTally] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
@@ -118,6 +126,7 @@ def verify_store(
     *,
     source: str | None = None,
     sample_ids: Collection[str] | None = None,
+    deep: bool = False,
     workers: int = 1,
     progress: bool = False,
 ) -> VerificationReport:
@@ -127,6 +136,8 @@ def verify_store(
         store_root: path or URL of the store.
         source: folder or URL of the ``.pt`` tree that it was made from; None checks the store by itself.
         sample_ids: only these samples.
+        deep: check what every kept generation names, not only the current one; look for objects that belong to nothing
+            (unless only some samples are asked for); and say which commit brought what is wrong.
         workers: processes.
         progress: show a progress bar.
 
@@ -147,15 +158,50 @@ def verify_store(
     chosen = sorted(manifest.samples if sample_ids is None else set(sample_ids))
     report = VerificationReport(against_source=source is not None)
     report.problems += _generation_problems(storage, manifest)
-    check = partial(_check_sample, storage, None if source is None else RecordedSource(source), _Columns.of(manifest))
-    entries = [(sample_id, manifest.samples[sample_id]) for sample_id in chosen]
+    files = None if source is None else RecordedSource(source)
+    if not deep:
+        entries = [(sample_id, manifest.samples[sample_id]) for sample_id in chosen]
+        _check_samples(
+            report, partial(_check_sample, storage, files, _Columns.of(manifest)), entries, workers, progress
+        )
+        return report
+    everything = DeepCheck(storage, manifest)
+    wrong: list[tuple[str, Problem]] = []
+    for state, samples in everything.states():
+        entries = [(i, entry) for i, entry in sorted(samples.items()) if sample_ids is None or i in chosen]
+        check = partial(_check_sample, storage, files, _Columns.of(state))
+        problems = _check_samples(report, check, entries, workers, progress)
+        wrong += [(samples[problem.sample_id].relpath, problem) for problem in problems]
+    if sample_ids is None:
+        everything.look_for_strays()
+        report.unnamed = everything.unnamed
+    commits = everything.commits({relpath for relpath, _ in wrong})
+    report.problems = [
+        *(problem for problem in report.problems if not problem.sample_id),
+        *(replace(problem, commit=commits.get(relpath, "")) for relpath, problem in wrong),
+        *(Problem("", "", message) for message in everything.problems),
+    ]
+    return report
+
+
+def _check_samples(
+    report: VerificationReport,
+    check: Callable[[tuple[str, SampleEntry]], _Findings],
+    entries: Sequence[tuple[str, SampleEntry]],
+    workers: int,
+    progress: bool,
+) -> list[Problem]:
+    """Check samples of one state, count them in the report, and return what is wrong with them."""
+    report.generations += 1
+    problems: list[Problem] = []
     checks = map_in_processes(check, entries, workers)
     for found in tqdm(checks, total=len(entries), unit="sample", desc="verify", disable=not progress):
         report.samples += 1
-        report.problems += found.problems
+        problems += found.problems
         for name, tally in found.fields.items():
             report.fields.setdefault(name, FieldTally()).add(tally)
-    return report
+    report.problems += problems
+    return problems
 
 
 def _generation_problems(storage: Storage, manifest: StoreManifest) -> list[Problem]:
@@ -464,6 +510,10 @@ def format_report(report: VerificationReport) -> str:
     ]
     lines += ["", *map(str, report.problems)]
     checked = f"{report.samples:,} samples, {report.arrays:,} arrays, {report.chunks:,} chunks"
+    if report.generations > 1:
+        checked += f" of {report.generations:,} generations"
+    if report.unnamed:
+        lines.append(f"{report.unnamed:,} groups that no generation names wait for a commit, or for gc")
     if not report.ok:
         lines.append(f"{len(report.problems)} problem{'s' * (len(report.problems) > 1)} in {checked}")
     elif report.against_source:
@@ -478,6 +528,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m zarr_core.verify", description=__doc__.splitlines()[0])
     parser.add_argument("store", metavar="STORE", help="path or URL of the store")
     parser.add_argument("--source", metavar="ROOT_OR_URL", help="also compare every row with this tree of .pt files")
+    parser.add_argument(
+        "--deep", action="store_true", help="check all kept generations and every object; name the commits at fault"
+    )
     parser.add_argument("--samples", nargs="+", metavar="ID", help="only these samples")
     parser.add_argument("--workers", type=int, default=1, help="processes (default 1)")
     options = parser.parse_args(arguments)
@@ -491,6 +544,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.store,
             source=options.source,
             sample_ids=options.samples,
+            deep=options.deep,
             workers=options.workers,
             progress=True,
         )
