@@ -36,6 +36,7 @@ bench: .venv/installed  ## reading and converting against the same work by hand,
 	$(BIN)/python -m benchmarks.codecs
 	$(BIN)/python -m benchmarks.manifest
 	$(BIN)/python -m benchmarks.resume
+	$(BIN)/python -m benchmarks.matrix --codec none
 
 $(DAGSTER_HOME)/dagster.yaml: deploy/local/dagster.yaml
 	mkdir -p $(DAGSTER_HOME)

@@ -23,7 +23,7 @@ from zarr_core.storage import Storage
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 # `ZARR_CORE_KILL_ROUNDS=50 pytest tests/test_matrix_crashes.py` is the long run.
-ROUNDS = int(os.environ.get("ZARR_CORE_KILL_ROUNDS", "3"))
+ROUNDS = int(os.environ.get("ZARR_CORE_KILL_ROUNDS", "2"))
 BATCHES = ["a", "b", "c"]
 
 

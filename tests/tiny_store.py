@@ -46,7 +46,7 @@ def _owner(name: str) -> str | None:
 HEAD = Head(
     "tiny.json",
     parse,
-    ("groups",),
+    lambda state: ("groups",),
     lambda state: state.items.values(),
     _owner,
     lambda storage, prefix: all(storage.exists(f"{prefix}/{part}") for part in "ab"),

@@ -28,6 +28,7 @@ _HOMES = {
     "verify_store": "zarr_core.verify",
     "stage_store": "zarr_core.stage",
     "DiskCache": "zarr_core.cache",
+    "WideMatrix": "zarr_core.matrix",
     "MatrixLoader": "zarr_core.matrix.loader",
     "DuckDBWarehouse": "zarr_core.warehouses",
     "IcebergWarehouse": "zarr_core.warehouses",

@@ -209,7 +209,7 @@ class _Collector(Generic[S]):
         """Look at every object: is it old, and named by nothing?"""
         kept, found = self.kept(state), _Found()
         young: dict[str, Garbage] = {}
-        for stored in self._ours():
+        for stored in self._ours(state):
             name, temporary = undressed(stored.name)
             owner = self.head.owner(name)
             if name.startswith(f"{GENERATIONS}/") or (owner is not None and kept.needs(owner)):
@@ -228,8 +228,8 @@ class _Collector(Generic[S]):
                 found.young += 1
         return found
 
-    def _ours(self) -> Iterator[StoredObject]:
-        for root in (*self.head.roots, GENERATIONS):
+    def _ours(self, state: S) -> Iterator[StoredObject]:
+        for root in (*self.head.roots(state), GENERATIONS):
             yield from self.storage.objects(root)
 
     def condemn(self, current: S, doomed: Sequence[str]) -> Retention:

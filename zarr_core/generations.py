@@ -112,7 +112,7 @@ class Head(Generic[S]):
     Attributes:
         name: of the object.
         parse: the state from a document, and a name for it in errors; raises ManifestError.
-        roots: folders that hold what commits name; garbage is looked for there and nowhere else.
+        roots: folders that hold what the commits of a store name; garbage is looked for there and nowhere else.
         named: prefixes that a state needs.
         owner: the prefix that an object below ``roots`` belongs to, which is named or not as a whole; None for objects
             that no writer of this kind of store makes, and which are left alone.
@@ -122,7 +122,7 @@ class Head(Generic[S]):
 
     name: str
     parse: Callable[[bytes, str], S]
-    roots: tuple[str, ...]
+    roots: Callable[[S], Iterable[str]]
     named: Callable[[S], Iterable[str]]
     owner: Callable[[str], str | None]
     is_whole: Callable[[Storage, str], bool]

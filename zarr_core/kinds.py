@@ -6,10 +6,11 @@ from typing import Any
 
 from zarr_core.errors import StoreError
 from zarr_core.generations import Head
-from zarr_core.manifest import HEAD
+from zarr_core.manifest import HEAD as POINTS
+from zarr_core.matrix.head import HEAD as MATRIX
 from zarr_core.storage import Storage
 
-_HEADS: tuple[Head[Any], ...] = (HEAD,)
+_HEADS: tuple[Head[Any], ...] = (POINTS, MATRIX)
 
 
 def find_head(storage: Storage) -> Head[Any]:

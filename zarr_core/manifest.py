@@ -348,8 +348,12 @@ def _relpaths(manifest: StoreManifest) -> Iterable[str]:
     return (entry.relpath for entry in manifest.samples.values())
 
 
+def _roots(_: StoreManifest) -> Iterable[str]:
+    return (SAMPLES,)
+
+
 #: Where a store of points keeps its state, and what it says.
-HEAD = Head(MANIFEST, StoreManifest.from_json, (SAMPLES,), _relpaths, group_of, is_whole, changes)
+HEAD = Head(MANIFEST, StoreManifest.from_json, _roots, _relpaths, group_of, is_whole, changes)
 
 
 def load_manifest(store: Storage | str | os.PathLike[str], generation: int | str | None = None) -> StoreManifest:

@@ -26,6 +26,8 @@ from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.generations import archived, generation_name
 from zarr_core.groups import ATTRIBUTES_KEY
 from zarr_core.manifest import MANIFEST, ArrayColumn, DomainGrid, SampleEntry, StoreManifest, load_manifest
+from zarr_core.matrix.head import HEAD_NAME as MATRIX_HEAD
+from zarr_core.matrix.verify import print_verification
 from zarr_core.moments import FieldMoments
 from zarr_core.parallel import map_in_processes
 from zarr_core.shuffle import shuffle_permutation
@@ -544,6 +546,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
 
     def work() -> int:
+        if Storage(options.store).exists(MATRIX_HEAD):
+            if options.source or options.samples:
+                raise ZarrCoreError(f"{Storage(options.store).url} is a matrix: --source and --samples are for points")
+            return print_verification(options.store)
         report = verify_store(
             options.store,
             source=options.source,

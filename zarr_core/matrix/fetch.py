@@ -19,7 +19,8 @@ from zarr_core.objects import Objects, Request
 from zarr_core.sizes import format_size
 
 _INDEX_BYTES = 64 << 20  # memory for shard indices, in every process that reads
-_RANGE_BYTES = 16 << 20  # of one request at most: a long row comes over several connections
+# Of one request at most: a long row comes over several connections, or through a buffer that a processor's cache holds.
+_RANGE_BYTES = {True: 16 << 20, False: 256 << 10}
 _WAVE_BYTES = 256 << 20  # in flight together at most
 # What a request costs, in bytes that could have been fetched instead: 20 ms over a network with 64 of them in flight,
 # or the calls and the interpreter's work that a small local read takes.
@@ -86,6 +87,7 @@ class ChunkFetcher:
         self._index_bytes = 0
         # Over a network a few bytes too many cost less than another request.
         self._max_gap = _REQUEST_BYTES if objects.remote else 0
+        self._range_bytes = _RANGE_BYTES[objects.remote]
 
     def read(self, layout: GridLayout, chunks: Sequence[ChunkRead], place: Place, name: Callable[[int], str]) -> Cost:
         """Fetch chunks and hand each to ``place``, in any order.
@@ -148,7 +150,9 @@ class ChunkFetcher:
             if start < 0:
                 place(chunk.tag, None)
                 continue
-            joins = chunk.shard == key and 0 <= start - end <= self._max_gap and start + length - begin <= _RANGE_BYTES
+            joins = (
+                chunk.shard == key and 0 <= start - end <= self._max_gap and start + length - begin <= self._range_bytes
+            )
             if not joins:
                 if pieces:
                     yield _Range(Request(key, begin, end), pieces)

@@ -23,7 +23,7 @@ AXIS = "cpg_ids"
 
 _VALUE_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _COLUMNS = "_columns"
-_AXIS_FILE = re.compile(rf"{AXIS}/[0-9a-f]{{16}}\.npy")
+_OTHER = re.compile(rf"{AXIS}/[0-9a-f]{{16}}\.npy|[a-z][a-z0-9_]*\.zarr/zarr\.json")
 #: Names of shards, of either copy.
 SHARD = re.compile(r"[a-z][a-z0-9_]*\.zarr/c/\d+/\d+")
 
@@ -84,7 +84,8 @@ class MatrixState:
         created_at: UTC, ISO 8601.
         axis: the features.
         values: stored dtype by value table.
-        codec: compressor.
+        codec: compressor of the row copy.
+        column_codec: compressor of the transposed copy.
         chunk_features: features of a chunk of the row copy, which is one row high.
         shard_rows: rows of a shard of the row copy, which is as wide as the matrix.
         max_shards: how many shards the row copy has room for.
@@ -100,6 +101,7 @@ class MatrixState:
     axis: Axis
     values: Mapping[str, str]
     codec: str
+    column_codec: str
     chunk_features: int
     shard_rows: int
     max_shards: int
@@ -135,7 +137,7 @@ class MatrixState:
                 (height, width),
                 (self.chunk_features, width),
                 dtype,
-                Codec.parse(self.codec),
+                Codec.parse(self.column_codec),
                 ("feature", "sample"),
             )
             for value, dtype in self.values.items()
@@ -187,6 +189,7 @@ class MatrixState:
             AXIS: {"path": axis.path, "length": axis.length, "sha256": axis.sha256},
             "values": dict(self.values),
             "codec": self.codec,
+            "column_codec": self.column_codec,
             "chunk_shape": [1, self.chunk_features],
             "shard_rows": self.shard_rows,
             "max_shards": self.max_shards,
@@ -241,6 +244,7 @@ class MatrixState:
             axis=Axis(check_relative_path(axis["path"]), int(axis["length"]), axis["sha256"]),
             values=dict(document["values"]),
             codec=document["codec"],
+            column_codec=document["column_codec"],
             chunk_features=int(chunk_features),
             shard_rows=int(document["shard_rows"]),
             max_shards=int(document["max_shards"]),
@@ -259,7 +263,7 @@ class MatrixState:
     def _check(self) -> None:
         if min(self.axis.length, self.chunk_features, self.shard_rows, self.max_shards, *self.column_chunk) < 1:
             raise ValueError("a length is not positive")
-        Codec.parse(self.codec)
+        Codec.parse(self.codec), Codec.parse(self.column_codec)
         check_values(self.values)
         end = 0
         for batch_id, batch in sorted(self.batches.items(), key=lambda item: item[1].row):
@@ -307,8 +311,9 @@ def check_values(values: Mapping[str, str]) -> None:
 
 
 def named(state: MatrixState) -> Iterator[str]:
-    """Every object that a state needs, shards and the names of the features."""
+    """Every object that a state needs: shards, the names of the features, and the arrays' metadata."""
     yield state.axis.path
+    yield from (f"{path(value)}/zarr.json" for value in state.values for path in (array_path, columns_path))
     for batch in state.batches.values():
         first = batch.row // state.shard_rows
         for value, layout in state.row_layout.items():
@@ -322,9 +327,14 @@ def named(state: MatrixState) -> Iterator[str]:
                     yield f"{columns_path(value)}/{layout.shard_key(shard, along)}"
 
 
+def _roots(state: MatrixState) -> Iterator[str]:
+    yield AXIS
+    yield from (path(value) for value in state.values for path in (array_path, columns_path))
+
+
 def _owner(name: str) -> str | None:
     """Each object that a writer of matrices makes is kept or collected for itself; None for all others."""
-    return name if SHARD.fullmatch(name) or _AXIS_FILE.fullmatch(name) else None
+    return name if SHARD.fullmatch(name) or _OTHER.fullmatch(name) else None
 
 
 def _is_whole(storage: Storage, name: str) -> bool:
@@ -347,4 +357,4 @@ def changes(before: MatrixState | None, after: MatrixState) -> list[Change]:
 
 
 #: Where a matrix keeps its state, and what it says.
-HEAD = Head(HEAD_NAME, MatrixState.from_json, ("",), named, _owner, _is_whole, changes)
+HEAD = Head(HEAD_NAME, MatrixState.from_json, _roots, named, _owner, _is_whole, changes)

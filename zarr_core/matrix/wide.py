@@ -88,7 +88,7 @@ class WideMatrix:
         feature_ids: Sequence[str] | Sequence[int] | np.ndarray,
         values: Mapping[str, str] | None = None,
         *,
-        codec: str = DEFAULT_CODEC,
+        codec: str = "none",
         chunk_features: int = _CHUNK_FEATURES,
         shard_rows: int | None = None,
         max_shards: int = _MAX_SHARDS,
@@ -100,7 +100,9 @@ class WideMatrix:
             url: a local path or any fsspec URL; nothing but a matrix must be there.
             feature_ids: names of the columns, all different, fixed for ever.
             values: stored dtype by value table; by default ``{"beta": "float32", "coverage": "float32"}``.
-            codec: compressor, "name" or "name:level".
+            codec: compressor, "name" or "name:level". Betas of arrays hardly compress and are read as fast as the disk
+                without one; docs/matrix.md says when another pays. The transposed copy has it as well, or
+                "blosc-lz4" instead of none: its chunks are small, and partly empty where few samples came together.
             chunk_features: features of a chunk, about; chunks are one sample high.
             shard_rows: samples of a shard, which is as wide as the matrix; by default what makes 800 MB. Each batch
                 begins a new shard, and short shards are fine.
@@ -133,6 +135,7 @@ class WideMatrix:
             axis=Axis(f"{AXIS}/{sha256[:16]}.npy", len(axis), sha256),
             values=tables,
             codec=str(Codec.parse(codec)),
+            column_codec=str(Codec.parse(DEFAULT_CODEC if codec == "none" else codec)),
             chunk_features=chunk_features,
             shard_rows=shard_rows,
             max_shards=max_shards,

@@ -1,0 +1,202 @@
+"""Whether a matrix holds what its head says: every shard of every kept generation, and the two copies side by side."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from zarr_core.encoding import check_chunk, decode_shard_index
+from zarr_core.errors import CorruptChunkError, ManifestError, StoreError, ZarrCoreError
+from zarr_core.generations import archived, documents, generation_name, load
+from zarr_core.history import brought_by
+from zarr_core.matrix.axis import FeatureAxis
+from zarr_core.matrix.columns import read_columns
+from zarr_core.matrix.fetch import ChunkFetcher
+from zarr_core.matrix.grid import GridLayout
+from zarr_core.matrix.head import HEAD, SHARD, MatrixState, array_path, columns_path, named
+from zarr_core.matrix.rows import ChunkCells, read_rows
+from zarr_core.objects import open_objects
+from zarr_core.sizes import format_size
+from zarr_core.storage import Storage
+
+_SPAN_BYTES = 8 << 20
+
+
+@dataclass
+class MatrixVerification:
+    """What :func:`verify_matrix` found.
+
+    Attributes:
+        generations, samples, shards, chunks, bytes: how much was checked; samples of the current generation.
+        unnamed: shards that no kept generation names, of writers that died or have not committed yet: no damage.
+        problems: everything that is wrong, with the commit that brought it; empty means that all is well.
+    """
+
+    generations: int = 0
+    samples: int = 0
+    shards: int = 0
+    chunks: int = 0
+    bytes: int = 0
+    unnamed: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+
+def verify_matrix(url: str | os.PathLike[str]) -> MatrixVerification:
+    """Check the features' names, every chunk's checksum, the arrays' metadata, and both copies against each other.
+
+    Returns:
+        The report; damage is a problem in it and never an exception.
+
+    Raises:
+        StoreError, ManifestError: there is no readable head.
+    """
+    storage = Storage(url)
+    current = load(storage, HEAD)
+    report = MatrixVerification(samples=len(current.rows))
+    report.problems += _metadata_problems(storage, current)
+    checked: set[str] = set()
+    damaged: dict[str, str] = {}
+    for state in _states(storage, current, report):
+        report.generations += 1
+        for name in named(state):
+            if name not in checked and SHARD.fullmatch(name):
+                checked.add(name)
+                problem = _check_shard(storage, _layout_of(state, name), name, report)
+                if problem:
+                    damaged[name] = problem
+    commits = brought_by(storage, HEAD, damaged) if damaged else {}
+    for name, problem in damaged.items():
+        report.problems.append(f"{name}: {problem}; generation {commits.get(name, '?')} brought it")
+    report.problems += _differences(storage, current, set(damaged))
+    for root in HEAD.roots(current):
+        report.unnamed += sum(
+            found.name not in checked for found in storage.objects(root) if SHARD.fullmatch(found.name)
+        )
+    return report
+
+
+def _states(storage: Storage, current: MatrixState, report: MatrixVerification) -> Iterator[MatrixState]:
+    """Every state that is kept, newest first."""
+    yield current
+    for number in sorted(documents(storage), reverse=True):
+        if number < current.generation:
+            try:
+                yield load(storage, HEAD, number)
+            except (ManifestError, StoreError) as error:
+                report.problems.append(str(error))
+
+
+def _metadata_problems(storage: Storage, state: MatrixState) -> Iterator[str]:
+    try:
+        axis = FeatureAxis.from_npy(storage.read(state.axis.path), state.axis.sha256, state.axis.path)
+        if len(axis) != state.axis.length:
+            yield f"{state.axis.path}: {len(axis)} features where the head says {state.axis.length}"
+    except FileNotFoundError:
+        yield f"{state.axis.path}: the names of the features are not there"
+    except ZarrCoreError as error:
+        yield str(error)
+    name = generation_name(state.generation)
+    try:
+        if storage.read(name) != archived(state, storage.read(HEAD.name)):
+            yield f"{name} is not equal to {HEAD.name}"
+    except FileNotFoundError:
+        yield f"{name} is missing, so this generation cannot be pinned"
+    arrays = {array_path(value): layout for value, layout in state.row_layout.items()}
+    if state.column_blocks:
+        arrays |= {columns_path(value): layout for value, layout in state.column_layout.items()}
+    for path, layout in arrays.items():
+        try:
+            if json.loads(storage.read(f"{path}/zarr.json")) != layout.to_zarr_json():
+                yield f"{path}/zarr.json: describes another array than the head"
+        except (FileNotFoundError, ValueError) as error:
+            yield f"{path}/zarr.json: other Zarr readers cannot open the array: {type(error).__name__}"
+
+
+def _layout_of(state: MatrixState, shard: str) -> GridLayout:
+    path = shard.partition("/")[0]
+    layouts = {array_path(value): layout for value, layout in state.row_layout.items()}
+    layouts |= {columns_path(value): layout for value, layout in state.column_layout.items()}
+    return layouts[path]
+
+
+def _check_shard(storage: Storage, layout: GridLayout, name: str, report: MatrixVerification) -> str:
+    """Check the index and every chunk of a shard; what is wrong, or ""."""
+    try:
+        size = storage.size(name)
+        tail = size - layout.flat.index_bytes
+        index = decode_shard_index(layout.flat, storage.read(name, max(0, tail), size)).view("<i8")
+        present = index[index[:, 0] >= 0]
+        ends = present.sum(axis=1)
+        starts = np.concatenate([np.zeros(1, ends.dtype), ends])  # of each chunk, and of the index
+        if (present[:, 0] != starts[:-1]).any() or starts[-1] != tail:
+            return "shard index: the chunks do not fill the object one after another"
+        report.shards += 1
+        report.chunks += len(present)
+        report.bytes += size
+        for span in np.split(present, np.flatnonzero(np.diff(ends // _SPAN_BYTES)) + 1):
+            if not len(span):
+                continue
+            first = int(span[0, 0])
+            data = storage.read(name, first, int(span[-1].sum()))
+            for start, length in span.tolist():
+                try:
+                    check_chunk(layout.flat, data[start - first : start - first + length])
+                except CorruptChunkError as error:
+                    return f"bytes {start} to {start + length}: {error}"
+    except FileNotFoundError:
+        return "committed but not there"
+    except (CorruptChunkError, OSError) as error:
+        return str(error)
+    return ""
+
+
+def _differences(storage: Storage, state: MatrixState, damaged: set[str]) -> Iterator[str]:
+    """Blocks of the transposed copy that hold other cells than the rows; what is damaged has been told."""
+    if damaged:
+        return
+    fetcher = ChunkFetcher(open_objects(storage.root), storage.url)
+    for block in state.column_blocks:
+        members = [i for batch_id in block.batches for i in state.batches[batch_id].sample_ids]
+        for value, layout in state.column_layout.items():
+            n_features, width = layout.shape[0], layout.shard[0]
+            for start in range(0, len(members), layout.shard[1]):
+                sample_ids = members[start : start + layout.shard[1]]
+                for shard in range(math.ceil(n_features / width)):
+                    columns = np.arange(shard * width, min((shard + 1) * width, n_features))
+                    by_rows = np.empty((len(sample_ids), len(columns)), layout.dtype)
+                    by_columns = np.empty_like(by_rows)
+                    places = np.arange(len(sample_ids))
+                    picked = [ChunkCells(shard, None, slice(0, len(columns)))]
+                    read_rows(fetcher, state, value, sample_ids, picked, by_rows, places)
+                    read_columns(fetcher, state, value, sample_ids, columns, by_columns, places)
+                    same = (by_rows == by_columns) | (np.isnan(by_rows) & np.isnan(by_columns))
+                    if not same.all():
+                        row, column = (int(place[0]) for place in np.nonzero(~same))
+                        yield (
+                            f"{columns_path(value)}: sample {sample_ids[row]!r}, column {columns[column]}: "
+                            "differs from the row copy"
+                        )
+
+
+def print_verification(url: str | os.PathLike[str]) -> int:
+    """Verify, print what was found, and return the exit status."""
+    report = verify_matrix(url)
+    for problem in report.problems:
+        print(problem)
+    if report.unnamed:
+        print(f"{report.unnamed:,} shards that no generation names wait for a commit, or for gc")
+    checked = f"{report.samples:,} samples, {report.shards:,} shards, {report.chunks:,} chunks of "
+    checked += f"{report.generations:,} generations, {format_size(report.bytes)}"
+    count = len(report.problems)
+    print(f"all sound: {checked}" if report.ok else f"{count} problem{'s' * (count > 1)} in {checked}")
+    return 0 if report.ok else 1
