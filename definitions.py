@@ -6,6 +6,7 @@ import dagster as dg
 
 from resources.pools import ConversionPool
 from resources.stores import StoreAccess
+from resources.warehouses import WarehouseAccess
 from sensors.automation import automation
 from sensors.failures import failed_runs
 
@@ -16,7 +17,7 @@ def defs() -> dg.Definitions:
     return dg.Definitions.merge(
         dg.load_from_defs_folder(path_within_project=Path(__file__).parent),
         dg.Definitions(
-            resources={"stores": StoreAccess(), "conversion_pool": ConversionPool()},
+            resources={"stores": StoreAccess(), "conversion_pool": ConversionPool(), "warehouses": WarehouseAccess()},
             sensors=[automation, failed_runs],
             # The steps of a run follow one another, and conversion has a process pool of its own: a process per step
             # would only cost its start.

@@ -8,6 +8,7 @@ import pydantic
 from pydantic import Field
 
 from assets.checks import dataset_checks
+from assets.locations import absolute
 from assets.manifest import manifest_asset
 from assets.report import report_asset
 from assets.source_samples import source_listing_asset, source_samples_asset
@@ -92,11 +93,6 @@ class PointDataset(dg.Component, dg.Model, dg.Resolvable):
             retry_schedule=self.retry_schedule,
             checked_samples=self.checked_samples,
         )
-
-
-def absolute(folder: Path, location: str) -> str:
-    """A location that no longer depends on where a process was started; URLs stay as they are."""
-    return location if "://" in location else str(folder / Path(location).expanduser())
 
 
 def dataset_definitions(dataset: DeclaredDataset) -> dg.Definitions:

@@ -19,19 +19,21 @@ def convert_when_needed(retry_schedule: str) -> dg.AutomationCondition:
     return ((_new() | source_changed | try_again) & ~_C.in_progress()).with_label("new, changed or due for another try")
 
 
-def publish_after_a_batch(listing: dg.AssetKey) -> dg.AutomationCondition:
+def publish_after_a_batch(listing: dg.AssetKey | None = None) -> dg.AutomationCondition:
     """Once after all conversions have come to rest, whether or not all of them succeeded.
 
     ``any_deps_missing`` is left out on purpose: one refused sample would hold back all the others. Instead some sample
     has to be there, so that nothing is made of a source that is still empty.
 
     Args:
-        listing: the dependency whose changes count, but which is nothing to publish.
+        listing: the dependency whose changes count, but which is nothing to publish, where there is one.
     """
-    some_sample = _C.any_deps_match(~_C.missing()).ignore(dg.AssetSelection.assets(listing))
+    some_sample = _C.any_deps_match(~_C.missing())
     # Asked for in this evaluation at the latest; not yet "in progress", and will_be_requested() does not look across
     # partitions.
-    due = _C.any_deps_match(_new()).ignore(dg.AssetSelection.assets(listing))
+    due = _C.any_deps_match(_new())
+    if listing is not None:
+        some_sample, due = (condition.ignore(dg.AssetSelection.assets(listing)) for condition in (some_sample, due))
     return (_news() & _at_rest() & some_sample & ~due).with_label("once after each batch")
 
 

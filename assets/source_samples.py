@@ -1,12 +1,15 @@
 """The samples that a source holds, as Dagster knows them: one partition each, the fingerprint as data version."""
 
 import time
+from collections.abc import Callable
 
 import dagster as dg
 
 from resources.dataset import DeclaredDataset
 from resources.source_watch import (
+    Look,
     Unsettled,
+    Watched,
     compare,
     known_samples,
     listing_observation,
@@ -34,25 +37,34 @@ def source_samples_asset(dataset: DeclaredDataset) -> dg.SourceAsset:
     )
     def source_samples(context: dg.OpExecutionContext, stores: StoreAccess) -> dg.DataVersionsByPartition:
         tree = stores.source(dataset)
-        known = known_samples(context.instance, dataset)
-        before = compare(take_look(tree, dataset.splits), known, Unsettled()).unsettled
-        time.sleep(SETTLE_SECONDS)
-        look = take_look(tree, dataset.splits)
-        news = compare(look, known, before)
-        # The events are logged here, with metadata, rather than returned: what did not change needs none.
-        make_neighbours(context.instance, dataset, news.changed)
-        context.instance.add_dynamic_partitions(dataset.partitions_name, list(news.new))
-        for event in observations(dataset, look, news):
-            context.log_event(event)
-        for sample_id in news.vanished:
-            context.instance.delete_dynamic_partition(dataset.partitions_name, sample_id)
-        context.log.info(
-            f"{len(look.samples)} complete samples: {len(news.new)} new, {len(news.changed)} changed, "
-            f"{len(news.vanished)} vanished; {len(look.incomplete)} incomplete"
-        )
-        return dg.DataVersionsByPartition({})
+        return observe_now(context, dataset, lambda: take_look(tree, dataset.splits))
 
     return source_samples
+
+
+def observe_now(
+    context: dg.OpExecutionContext, watched: Watched, look_once: Callable[[], Look], what: str = "samples"
+) -> dg.DataVersionsByPartition:
+    """Look twice, and tell Dagster at once what it did not know.
+
+    The events are logged here, with metadata, rather than returned: what did not change needs none.
+    """
+    known = known_samples(context.instance, watched)
+    before = compare(look_once(), known, Unsettled()).unsettled
+    time.sleep(SETTLE_SECONDS)
+    look = look_once()
+    news = compare(look, known, before)
+    make_neighbours(context.instance, watched, news.changed)
+    context.instance.add_dynamic_partitions(watched.partitions_name, list(news.new))
+    for event in observations(watched, look, news):
+        context.log_event(event)
+    for sample_id in news.vanished:
+        context.instance.delete_dynamic_partition(watched.partitions_name, sample_id)
+    context.log.info(
+        f"{len(look.samples)} complete {what}: {len(news.new)} new, {len(news.changed)} changed, "
+        f"{len(news.vanished)} vanished; {len(look.incomplete)} incomplete"
+    )
+    return dg.DataVersionsByPartition({})
 
 
 def source_listing_asset(dataset: DeclaredDataset) -> dg.SourceAsset:

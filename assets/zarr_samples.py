@@ -8,14 +8,13 @@ from typing import Any
 import dagster as dg
 import numpy as np
 import zarr
-from dagster import DagsterInstance
 
 from assets.conditions import convert_when_needed
 from assets.pictures import silhouette
 from assets.tables import short, table
 from resources.dataset import DeclaredDataset
 from resources.pools import ConversionPool
-from resources.source_watch import DATA_VERSION
+from resources.source_watch import latest_observations, version_tags
 from resources.stores import StoreAccess
 from zarr_core.convert import SampleOutcome, iter_convert
 from zarr_core.manifest import SampleEntry, StoreManifest
@@ -56,7 +55,7 @@ def zarr_samples_asset(dataset: DeclaredDataset) -> dg.AssetsDefinition:
         context: dg.AssetExecutionContext, stores: StoreAccess, conversion_pool: ConversionPool
     ) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
         waiting = set(context.partition_keys)
-        sources = _observed_sources(context.instance, dataset, context.partition_keys)
+        sources = latest_observations(context.instance, dataset, context.partition_keys)
         reader = EntryReader(stores, dataset)
         refused: list[SampleOutcome] = []
         with conversion_pool.executor(dataset.workers) as executor:
@@ -83,7 +82,12 @@ def zarr_samples_asset(dataset: DeclaredDataset) -> dg.AssetsDefinition:
                         context.asset_key,
                         partition=outcome.sample_id,
                         metadata=reader.metadata(outcome, entry),
-                        tags=_versions(dataset, entry, sources.get(outcome.sample_id)),
+                        tags=version_tags(
+                            dataset,
+                            dataset.code_version,
+                            entry.relpath.rsplit("/", 1)[-1],
+                            sources.get(outcome.sample_id),
+                        ),
                     )
         # Asked for, but at the source no longer: the sensor will take the partition away, too.
         refused += [SampleOutcome(i, "failed", reason="the source does not hold it any more") for i in sorted(waiting)]
@@ -147,28 +151,6 @@ def failure(refused: Sequence[SampleOutcome], of: int) -> dg.Failure:
         metadata={"refused": table(rows), "refused_samples": len(refused)},
         allow_retries=any(outcome.status == "failed" for outcome in refused),
     )
-
-
-def _observed_sources(
-    instance: DagsterInstance, dataset: DeclaredDataset, sample_ids: Sequence[str]
-) -> dict[str, tuple[str, int]]:
-    """Version and storage id of the latest observation of each sample's source, as they are before the conversion."""
-    key, found = dataset.key("source_samples"), {}
-    for sample_id in sample_ids:
-        record = instance.get_latest_data_version_record(key, is_source=True, partition_key=sample_id)
-        if record is not None:
-            found[sample_id] = ((record.event_log_entry.tags or {}).get(DATA_VERSION, ""), record.storage_id)
-    return found
-
-
-def _versions(dataset: DeclaredDataset, entry: SampleEntry, source: tuple[str, int] | None) -> dict[str, str]:
-    """Tags by which Dagster tells whether a sample is stale; it sets them itself only on what an op returns."""
-    tags = {"dagster/code_version": dataset.code_version, DATA_VERSION: entry.relpath.rsplit("/", 1)[-1]}
-    if source is not None:
-        key = dataset.key("source_samples").to_user_string()
-        tags[f"dagster/input_data_version/{key}"] = source[0]
-        tags[f"dagster/input_event_pointer/{key}"] = str(source[1])
-    return tags
 
 
 def _numbers(outcome: SampleOutcome, entry: SampleEntry, recorded: dict[str, Any]) -> dict[str, Any]:

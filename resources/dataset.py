@@ -73,6 +73,11 @@ class DeclaredDataset:
         return dg.AssetKey([self.name, asset])
 
     @property
+    def observed(self) -> dg.AssetKey:
+        """The samples as the sensor reports them."""
+        return self.key("source_samples")
+
+    @property
     def shown_source(self) -> str:
         """The source's URL as it may be printed."""
         return redact_url(self.source)

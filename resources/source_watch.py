@@ -1,8 +1,9 @@
 """What happened at a source since Dagster last heard of it: new, changed, vanished and half-copied samples.
 
-Dagster itself remembers what it has seen: the samples are the dataset's partitions, the fingerprint of each is the data
-version of its latest observation. Only what is not settled yet is carried from one look to the next: a sample counts
-when two looks in a row saw the same complete set of files, so that one that is still being copied is left alone.
+A source is a tree of sample folders, or a warehouse, whose samples are then its batches. Dagster itself remembers what
+it has seen: the samples are partitions, the fingerprint of each is the data version of its latest observation. Only
+what is not settled yet is carried from one look to the next: a sample counts when two looks in a row saw the same
+complete set of files, so that one that is still being copied is left alone.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
 
 import dagster as dg
 from dagster import DagsterEventType, DagsterInstance
 
 from resources.dataset import DeclaredDataset
-from zarr_core.sources import SampleTree, SourceSample
+from zarr_core.sources import SampleTree
 
 DATA_VERSION = "dagster/data_version"
 LISTS_TAG = "zarr_core/lists"
@@ -32,6 +34,29 @@ def short_digest(parts: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
+class Watched(Protocol):
+    """What is declared of a source that is watched."""
+
+    @property
+    def partitions_name(self) -> str:
+        """Name under which the instance keeps the partitions."""
+        ...
+
+    @property
+    def observed(self) -> dg.AssetKey:
+        """Asset whose partitions are observed."""
+        ...
+
+
+class Arrived(Protocol):
+    """A sample as a look sees it."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with the sample's files."""
+        ...
+
+
 @dataclass(frozen=True)
 class Look:
     """One listing of a source.
@@ -40,11 +65,13 @@ class Look:
         samples: those whose files are all there.
         incomplete: the others, with the fields whose files are missing.
         lists: digest of the split lists and blacklists beside the samples.
+        shown: what the UI shows of each sample.
     """
 
-    samples: Mapping[str, SourceSample]
+    samples: Mapping[str, Arrived]
     incomplete: Mapping[str, tuple[str, ...]]
     lists: str
+    shown: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def listing_version(self) -> str:
@@ -105,7 +132,11 @@ def take_look(tree: SampleTree, splits: Collection[str] | None = None) -> Look:
     complete = {sample_id: sample for sample_id, sample in found.items() if sample.complete}
     incomplete = {sample_id: sample.missing for sample_id, sample in found.items() if not sample.complete}
     documents = [f"{name}\n{text}" for name, text in sorted(tree.split_documents().items())]
-    return Look(complete, incomplete, short_digest(documents))
+    shown = {
+        sample_id: {"source_bytes": sample.n_bytes, "files": len(sample.files), "folder": sample.folder}
+        for sample_id, sample in complete.items()
+    }
+    return Look(complete, incomplete, short_digest(documents), shown)
 
 
 def compare(look: Look, known: Mapping[str, str | None], before: Unsettled, most: int = MOST_PER_LOOK) -> Arrivals:
@@ -139,7 +170,7 @@ def _natural(sample_id: str) -> list[str | int]:
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", sample_id)]
 
 
-def make_neighbours(instance: DagsterInstance, dataset: DeclaredDataset, sample_ids: Collection[str]) -> None:
+def make_neighbours(instance: DagsterInstance, dataset: Watched, sample_ids: Collection[str]) -> None:
     """Move partitions to the end of the list, next to one another.
 
     A run takes a contiguous range of partitions. Without this, a hundred changed samples scattered over the list would
@@ -156,27 +187,57 @@ def make_neighbours(instance: DagsterInstance, dataset: DeclaredDataset, sample_
     instance.add_dynamic_partitions(dataset.partitions_name, list(sample_ids))
 
 
-def known_samples(instance: DagsterInstance, dataset: DeclaredDataset) -> dict[str, str | None]:
+def known_samples(instance: DagsterInstance, dataset: Watched) -> dict[str, str | None]:
     """Registered samples and the fingerprint each was last observed with: two queries, whatever their number."""
     registered = instance.get_dynamic_partitions(dataset.partitions_name)
     observed = instance.event_log_storage.get_latest_tags_by_partition(
-        dataset.key("source_samples"), DagsterEventType.ASSET_OBSERVATION, [DATA_VERSION]
+        dataset.observed, DagsterEventType.ASSET_OBSERVATION, [DATA_VERSION]
     )
     return {sample_id: observed.get(sample_id, {}).get(DATA_VERSION) for sample_id in registered}
 
 
-def observations(dataset: DeclaredDataset, look: Look, arrivals: Arrivals) -> list[dg.AssetObservation]:
+def observations(dataset: Watched, look: Look, arrivals: Arrivals) -> list[dg.AssetObservation]:
     """The events that tell Dagster which samples are there in which version."""
-    key = dataset.key("source_samples")
+    key = dataset.observed
     events = []
     for sample_id in arrivals.told:
-        sample = look.samples[sample_id]
-        metadata = {"source_bytes": sample.n_bytes, "files": len(sample.files), "folder": sample.folder}
-        tags = {DATA_VERSION: sample.fingerprint}
+        tags = {DATA_VERSION: look.samples[sample_id].fingerprint}
+        metadata = dict(look.shown.get(sample_id, {}))
         events.append(dg.AssetObservation(key, partition=sample_id, metadata=metadata, tags=tags))
     for sample_id in arrivals.vanished:
         events.append(dg.AssetObservation(key, partition=sample_id, tags={DATA_VERSION: ABSENT}))
     return events
+
+
+def latest_observations(
+    instance: DagsterInstance, dataset: Watched, sample_ids: Sequence[str]
+) -> dict[str, tuple[str, int]]:
+    """Version and storage id of the latest observation of each sample, as they are now."""
+    found = {}
+    for sample_id in sample_ids:
+        record = instance.get_latest_data_version_record(dataset.observed, is_source=True, partition_key=sample_id)
+        if record is not None:
+            found[sample_id] = ((record.event_log_entry.tags or {}).get(DATA_VERSION, ""), record.storage_id)
+    return found
+
+
+def version_tags(
+    dataset: Watched, code_version: str, data_version: str, source: tuple[str, int] | None
+) -> dict[str, str]:
+    """Tags by which Dagster tells whether a partition is stale; it sets them itself only on what an op returns.
+
+    Args:
+        dataset: whose partition it is.
+        code_version: of the asset.
+        data_version: of what was made.
+        source: version and storage id of the observation that it was made from.
+    """
+    tags = {"dagster/code_version": code_version, DATA_VERSION: data_version}
+    if source is not None:
+        key = dataset.observed.to_user_string()
+        tags[f"dagster/input_data_version/{key}"] = source[0]
+        tags[f"dagster/input_event_pointer/{key}"] = str(source[1])
+    return tags
 
 
 def listing_observation(dataset: DeclaredDataset, look: Look) -> dg.AssetObservation:
@@ -184,7 +245,7 @@ def listing_observation(dataset: DeclaredDataset, look: Look) -> dg.AssetObserva
     metadata = {
         "samples": len(look.samples),
         "incomplete": len(look.incomplete),
-        "source_bytes": sum(sample.n_bytes for sample in look.samples.values()),
+        "source_bytes": sum(shown["source_bytes"] for shown in look.shown.values()),
     }
     tags = {DATA_VERSION: look.listing_version, LISTS_TAG: look.lists}
     return dg.AssetObservation(dataset.key("source_listing"), metadata=metadata, tags=tags)

@@ -1,5 +1,7 @@
 """Looks at a dataset's source now and then and tells Dagster which samples are new, changed or gone."""
 
+from collections.abc import Sequence
+
 import dagster as dg
 
 from resources.dataset import DeclaredDataset
@@ -7,6 +9,7 @@ from resources.source_watch import (
     Arrivals,
     Look,
     Unsettled,
+    Watched,
     compare,
     known_lists,
     known_samples,
@@ -35,39 +38,52 @@ def arrivals_sensor(dataset: DeclaredDataset) -> dg.SensorDefinition:
         look = take_look(stores.source(dataset), dataset.splits)
         known = known_samples(context.instance, dataset)
         news = compare(look, known, Unsettled.from_cursor(context.cursor))
-        make_neighbours(context.instance, dataset, news.changed)
-        events = observations(dataset, look, news)
+        listing = []
         holds_samples = len(known) + len(news.new) > len(news.vanished)
         # Before there is a sample, nothing downstream could follow a change of the listing.
         if news.vanished or (holds_samples and look.lists != known_lists(context.instance, dataset)):
-            events.append(listing_observation(dataset, look))
-        said = describe(look, news)
-        context.log.info(said)
-        return dg.SensorResult(
-            dynamic_partitions_requests=partition_requests(dataset, news),
-            asset_events=events,
-            cursor=news.unsettled.to_cursor(),
-            skip_reason=None if events else said,
-        )
+            listing = [listing_observation(dataset, look)]
+        return tell(context, dataset, look, news, listing)
 
     return arrivals
 
 
+def tell(
+    context: dg.SensorEvaluationContext,
+    watched: Watched,
+    look: Look,
+    news: Arrivals,
+    more_events: Sequence[dg.AssetObservation] = (),
+    what: str = "samples",
+) -> dg.SensorResult:
+    """What a sensor returns after a look: partitions and observations."""
+    make_neighbours(context.instance, watched, news.changed)
+    events = [*observations(watched, look, news), *more_events]
+    said = describe(look, news, what)
+    context.log.info(said)
+    return dg.SensorResult(
+        dynamic_partitions_requests=partition_requests(watched, news),
+        asset_events=events,
+        cursor=news.unsettled.to_cursor(),
+        skip_reason=None if events else said,
+    )
+
+
 def partition_requests(
-    dataset: DeclaredDataset, news: Arrivals
+    watched: Watched, news: Arrivals
 ) -> list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest]:
     """Partitions to add and to delete."""
     requests: list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest] = []
     if news.new:
-        requests.append(dataset.samples.build_add_request(list(news.new)))
+        requests.append(dg.AddDynamicPartitionsRequest(watched.partitions_name, list(news.new)))
     if news.vanished:
-        requests.append(dataset.samples.build_delete_request(list(news.vanished)))
+        requests.append(dg.DeleteDynamicPartitionsRequest(watched.partitions_name, list(news.vanished)))
     return requests
 
 
-def describe(look: Look, news: Arrivals) -> str:
+def describe(look: Look, news: Arrivals, what: str) -> str:
     """One line for the sensor's page."""
-    parts = [f"{len(look.samples)} complete samples"]
+    parts = [f"{len(look.samples)} complete {what}"]
     for word, ids in (("new", news.new), ("changed", news.changed), ("vanished", news.vanished)):
         if ids:
             parts.append(f"{len(ids)} {word} ({_some(ids)})")

@@ -1,13 +1,14 @@
-"""Makes manifest, statistics and report afresh on a clock, whatever the arrivals did."""
+"""Makes what follows from arrivals afresh on a clock, whatever the arrivals did."""
 
 from __future__ import annotations
 
 import dagster as dg
 
 from resources.dataset import DeclaredDataset
+from resources.warehouse_matrix import DeclaredMatrix
 
 
-def refresh_schedule(dataset: DeclaredDataset, job_name: str) -> dg.ScheduleDefinition:
+def refresh_schedule(dataset: DeclaredDataset | DeclaredMatrix, job_name: str) -> dg.ScheduleDefinition:
     """The clock of one dataset.
 
     Declarative automation waits until the conversions come to rest; where samples arrive without a pause that may be
@@ -18,5 +19,5 @@ def refresh_schedule(dataset: DeclaredDataset, job_name: str) -> dg.ScheduleDefi
         job_name=job_name,
         cron_schedule=dataset.refresh_schedule,
         default_status=dg.DefaultScheduleStatus.RUNNING,
-        description=f"Publishes finished samples of {dataset.name} and refreshes its statistics and report.",
+        description=f"Publishes what is finished of {dataset.name}, and refreshes what follows from it.",
     )

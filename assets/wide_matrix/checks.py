@@ -1,0 +1,111 @@
+"""Checks of what was loaded. All are blocking: nothing is derived from a matrix that is not the warehouse's."""
+
+import hashlib
+from collections.abc import Iterator
+
+import dagster as dg
+
+from assets.tables import table
+from assets.wide_matrix.matrix import axis_sha256
+from resources.warehouse_matrix import DeclaredMatrix
+from resources.warehouses import WarehouseAccess
+from zarr_core.errors import ZarrCoreError
+from zarr_core.matrix import WideMatrix
+from zarr_core.matrix.audit import audit_batches
+from zarr_core.matrix.axis import FeatureAxis
+
+
+def matrix_checks(declared: DeclaredMatrix) -> list[dg.AssetChecksDefinition]:
+    """The axis, and some batches held against the warehouse."""
+    return [_axis_hash(declared), _batches_equal_the_warehouse(declared)]
+
+
+def _axis_hash(declared: DeclaredMatrix) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        asset=declared.key("matrix"),
+        name="axis_hash",
+        blocking=True,
+        description="The names of the features have the sha256 that the head of the matrix says, and are the declared "
+        "ones.",
+    )
+    def axis_hash(warehouses: WarehouseAccess) -> dg.AssetCheckResult:
+        try:
+            found = axis_sha256(warehouses.matrix(declared))
+            if declared.features is not None:
+                axis = FeatureAxis(warehouses.features(declared))
+                if hashlib.sha256(axis.to_npy()).hexdigest() != found:
+                    raise ZarrCoreError("the declared features are not those that the matrix was made with")
+        except ZarrCoreError as error:
+            return dg.AssetCheckResult(passed=False, description=str(error))
+        return dg.AssetCheckResult(passed=True, description=f"sha256 {found[:16]}", metadata={"sha256": found})
+
+    return axis_hash
+
+
+def _batches_equal_the_warehouse(declared: DeclaredMatrix) -> dg.AssetChecksDefinition:
+    """Two checks, as both come out of one unloading."""
+    cells = dg.AssetCheckSpec(
+        "cells_loaded",
+        asset=declared.key("matrix"),
+        blocking=True,
+        description="Of some batches, the latest first: as many cells as the warehouse has rows with a value, and each "
+        "holds what its row says.",
+    )
+    doubles = dg.AssetCheckSpec(
+        "no_doubles",
+        asset=declared.key("matrix"),
+        blocking=True,
+        description="Of the same batches: no cell has two rows in the warehouse, and no sample is in two batches.",
+    )
+
+    @dg.multi_asset_check(specs=[cells, doubles], name=f"{declared.name}__batches_equal_the_warehouse")
+    def batches_equal_the_warehouse(warehouses: WarehouseAccess) -> Iterator[dg.AssetCheckResult]:
+        matrix = warehouses.matrix(declared)
+        warehouse = warehouses.warehouse(declared)
+        chosen = choose(matrix, warehouse.batch_ids(), declared.checked_batches)
+        try:
+            audits = audit_batches(warehouse, matrix, chosen)
+        except ZarrCoreError as error:
+            for spec in (cells, doubles):
+                yield dg.AssetCheckResult(
+                    passed=False, asset_key=spec.asset_key, check_name=spec.name, description=str(error)
+                )
+            return
+        rows = [
+            {
+                "batch": audit.batch_id,
+                "value": value,
+                "rows": found.rows,
+                "cells": found.cells,
+                "doubled": found.doubled,
+            }
+            for audit in audits
+            for value, found in audit.values.items()
+        ]
+        losses = [words for audit in audits for words in audit.losses]
+        twice = [words for audit in audits for words in audit.doubles]
+        for spec, wrong in ((cells, losses), (doubles, twice)):
+            yield dg.AssetCheckResult(
+                passed=not wrong,
+                asset_key=spec.asset_key,
+                check_name=spec.name,
+                description="; ".join(wrong[:3]) or f"{len(audits)} batches, {sum(row['rows'] for row in rows):,} rows",
+                metadata={"batches": len(audits), "problems": len(wrong), "counted": table(rows)},
+            )
+
+    return batches_equal_the_warehouse
+
+
+def choose(matrix: WideMatrix, warehouse_batches: list[str], most: int) -> list[str]:
+    """Batches to look at: the latest ones of the matrix, and so many others in turn, so that all are seen some day.
+
+    Samples that arrived in a batch after it was loaded are a batch of the matrix named "<batch>@<digest>".
+    """
+    known = set(warehouse_batches)
+    appended = [name if name in known else name.rpartition("@")[0] for name in matrix.batches]
+    latest_first = [name for name in dict.fromkeys(reversed(appended)) if name in known]
+
+    def turn(name: str) -> str:
+        return hashlib.sha256(f"{matrix.generation} {name}".encode()).hexdigest()
+
+    return latest_first[:most] + sorted(latest_first[most:], key=turn)[:most]

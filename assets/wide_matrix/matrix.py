@@ -1,0 +1,83 @@
+"""The matrix as a whole, and its transposed copy."""
+
+import hashlib
+
+import dagster as dg
+
+from assets.conditions import follow_what_was_published, publish_after_a_batch
+from assets.tables import table
+from resources.source_watch import short_digest
+from resources.warehouse_matrix import DeclaredMatrix
+from resources.warehouses import WarehouseAccess
+from zarr_core.matrix import WideMatrix
+
+
+def matrix_asset(declared: DeclaredMatrix) -> dg.AssetsDefinition:
+    """What ``HEAD.json`` says after a run of loads; the checks stand here, before what is derived."""
+
+    @dg.asset(
+        key=declared.key("matrix"),
+        group_name=declared.name,
+        deps=[dg.AssetDep(declared.key("matrix_batches"), partition_mapping=dg.AllPartitionMapping())],
+        automation_condition=publish_after_a_batch(),
+        code_version=declared.code_version,
+        description="`HEAD.json`: which samples the matrix holds. The only object of it that is ever replaced; every "
+        "generation is kept, and a training run can pin one.",
+        metadata=declared.summary(),
+        kinds={"json", "zarr"},
+    )
+    def matrix(warehouses: WarehouseAccess) -> dg.MaterializeResult:
+        opened = warehouses.matrix(declared)
+        samples, features = opened.shape
+        latest = list(opened.batches.items())[::-1]
+        return dg.MaterializeResult(
+            metadata={
+                "matrix": dg.MetadataValue.path(declared.shown_matrix),
+                "generation": opened.generation,
+                "samples": samples,
+                "features": features,
+                "batches": len(latest),
+                "axis_sha256": axis_sha256(opened),
+                "latest_batches": table([{"batch": name, "samples": len(ids)} for name, ids in latest]),
+                "dagster/row_count": samples,
+            },
+            data_version=dg.DataVersion(short_digest([opened.matrix_id, *opened.sample_ids])),
+        )
+
+    return matrix
+
+
+def columns_asset(declared: DeclaredMatrix) -> dg.AssetsDefinition:
+    """The copy that serves few features of many samples, brought up to the latest batch."""
+
+    @dg.asset(
+        key=declared.key("columns"),
+        group_name=declared.name,
+        deps=[declared.key("matrix")],
+        automation_condition=follow_what_was_published(),
+        code_version="1",
+        description="The transposed copy: reads of few features of many samples take it by themselves. Only batches "
+        "that it lacks are read and written.",
+        metadata={"matrix": declared.shown_matrix},
+        kinds={"zarr"},
+    )
+    def columns(context: dg.AssetExecutionContext, warehouses: WarehouseAccess) -> dg.MaterializeResult:
+        opened = warehouses.matrix(declared)
+        added = opened.derive_columns()
+        context.log.info(f"{len(added)} batches added to the transposed copy")
+        return dg.MaterializeResult(
+            metadata={
+                "added": len(added),
+                "batches": len(opened.batches),
+                "generation": opened.generation,
+                **({"added_batches": table([{"batch": name} for name in added])} if added else {}),
+            },
+            data_version=dg.DataVersion(short_digest([opened.matrix_id, *opened.batches])),
+        )
+
+    return columns
+
+
+def axis_sha256(matrix: WideMatrix) -> str:
+    """Of the features' names, as the matrix keeps them; raises CorruptChunkError where it says otherwise itself."""
+    return hashlib.sha256(matrix.feature_ids.to_npy()).hexdigest()

@@ -1,0 +1,106 @@
+"""A small long table, and a declared wide matrix over it with its jobs on a Dagster instance of the test's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dagster as dg
+import numpy as np
+import pandas as pd
+
+from assets.wide_matrix.component import WarehouseMatrix, matrix_definitions
+from resources.warehouse_matrix import DeclaredMatrix
+from resources.warehouses import WarehouseAccess
+from zarr_core.matrix.loader import MatrixLoader
+
+FEATURES = [f"cg{number:03d}" for number in range(30)]
+
+
+def declare(folder: Path, **settings: object) -> DeclaredMatrix:
+    """A matrix whose warehouse is the folder ``long`` and whose axis is declared."""
+    pd.DataFrame({"cpg_id": FEATURES}).to_parquet(folder / "features.parquet")
+    (folder / "long").mkdir(exist_ok=True)
+    component = WarehouseMatrix(
+        name="trial",
+        warehouse={"kind": "duckdb", "files": "long/*/*.parquet"},
+        features="features.parquet",
+        matrix="matrix",
+        report="report",
+        **settings,
+    )
+    return component.declare(folder)
+
+
+def long_rows(batch_id: str, samples: int = 5, shift: float = 0.0) -> pd.DataFrame:
+    """Rows of a batch, some cells of it left out and some without a value."""
+    random = np.random.default_rng(sum(batch_id.encode()))
+    rows = pd.DataFrame(
+        [(f"{batch_id}s{number}", feature) for number in range(samples) for feature in FEATURES],
+        columns=["sample_id", "cpg_id"],
+    )
+    rows["beta"] = (random.uniform(0.1, 0.8, len(rows)) + shift).astype("float32")
+    rows["coverage"] = pd.array(random.integers(1, 90, len(rows)), dtype="Int32")
+    rows.loc[random.random(len(rows)) < 0.1, "beta"] = np.nan
+    return rows[random.random(len(rows)) < 0.9].reset_index(drop=True)
+
+
+class MatrixTrial:
+    """A declared matrix, and its jobs run in this process."""
+
+    def __init__(self, declared: DeclaredMatrix, instance: dg.DagsterInstance) -> None:
+        self.dataset, self.instance = declared, instance
+        self.folder = Path(declared.matrix).parent
+
+    @property
+    def definitions(self) -> dg.Definitions:
+        return dg.Definitions.merge(
+            matrix_definitions(self.dataset),
+            dg.Definitions(resources={"warehouses": WarehouseAccess()}, executor=dg.in_process_executor),
+        )
+
+    def write(self, batch_id: str, rows: pd.DataFrame | None = None) -> Path:
+        """A batch in the warehouse."""
+        file = self.folder / "long" / f"batch_id={batch_id}" / "part-0.parquet"
+        file.parent.mkdir(exist_ok=True)
+        (long_rows(batch_id) if rows is None else rows).to_parquet(file, index=False)
+        return file
+
+    def run(self, job: str, *batch_ids: str) -> dg.ExecuteInProcessResult:
+        """Run ``look``, ``load`` (the batches from the first to the last named) or ``refresh``."""
+        tags = {}
+        if batch_ids:
+            tags = {
+                "dagster/asset_partition_range_start": batch_ids[0],
+                "dagster/asset_partition_range_end": batch_ids[-1],
+            }
+        found = self.definitions.resolve_job_def(f"trial_{job}")
+        return found.execute_in_process(instance=self.instance, tags=tags, raise_on_error=False)
+
+    def load_all(self) -> dg.ExecuteInProcessResult:
+        """Look, and load every registered batch."""
+        assert self.run("look").success
+        batch_ids = self.registered()
+        return self.run("load", batch_ids[0], batch_ids[-1])
+
+    def load_directly(self) -> None:
+        """What the warehouse holds, without Dagster: for tests that are about what comes after."""
+        warehouses = WarehouseAccess()
+        warehouse = warehouses.warehouse(self.dataset)
+        MatrixLoader(warehouse, warehouses.matrix_to_fill(self.dataset)).ingest(warehouse.batch_ids())
+
+    def registered(self) -> list[str]:
+        return list(self.instance.get_dynamic_partitions(self.dataset.partitions_name))
+
+    def loaded(self) -> set[str]:
+        return set(self.instance.get_materialized_partitions(self.dataset.key("matrix_batches")))
+
+    def materialization(self, asset: str, batch_id: str | None = None) -> dg.AssetMaterialization:
+        """The latest of an asset, or of one of its batches."""
+        records = self.instance.fetch_materializations(
+            dg.AssetRecordsFilter(self.dataset.key(asset), asset_partitions=None if batch_id is None else [batch_id]),
+            limit=1,
+        ).records
+        assert records, f"{asset} {batch_id or ''} was never materialized"
+        found = records[0].asset_materialization
+        assert found is not None
+        return found

@@ -1,0 +1,366 @@
+"""A warehouse that becomes a wide matrix: jobs, checks on planted damage, and what the automation asks for."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import dagster as dg
+import numpy as np
+import pandas as pd
+import pytest
+from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
+from dagster._core.loader import LoadingContextForTest
+from matrix_trial import FEATURES, MatrixTrial, declare, long_rows
+
+from assets.wide_matrix.checks import choose
+from assets.wide_matrix.component import WarehouseMatrix
+from resources.source_watch import known_samples
+from resources.warehouses import WarehouseAccess
+from sensors.warehouse_batches import warehouse_batches_sensor
+from zarr_core.matrix import WideMatrix
+
+DERIVED = ("matrix", "columns", "quality_report")
+CHECKS = {"axis_hash", "cells_loaded", "no_doubles"}
+
+
+@pytest.fixture
+def trial(tmp_path: Path, instance: dg.DagsterInstance) -> MatrixTrial:
+    return MatrixTrial(declare(tmp_path), instance)
+
+
+@pytest.fixture
+def nothing_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves out the report's page, which takes most of the time of a refresh."""
+    monkeypatch.setattr("zarr_core.matrix.quality._page_renderer", lambda: lambda report: "")
+
+
+def checked(result: dg.ExecuteInProcessResult) -> dict[str, dg.AssetCheckEvaluation]:
+    return {evaluation.check_name: evaluation for evaluation in result.get_asset_check_evaluations()}
+
+
+def passed(result: dg.ExecuteInProcessResult) -> dict[str, bool]:
+    return {name: evaluation.passed for name, evaluation in checked(result).items()}
+
+
+def test_the_whole_chain(trial: MatrixTrial) -> None:
+    for batch_id in ("b0", "b1"):
+        trial.write(batch_id)
+    assert trial.load_all().success
+    assert trial.loaded() == {"b0", "b1"}
+    refreshed = trial.run("refresh")
+    assert refreshed.success
+    assert passed(refreshed) == dict.fromkeys(CHECKS, True)
+
+    matrix = WideMatrix.open(trial.dataset.matrix)
+    rows = pd.concat([long_rows("b0"), long_rows("b1")])
+    for value in ("beta", "coverage"):
+        wide = rows.pivot(index="sample_id", columns="cpg_id", values=value).reindex(
+            matrix.sample_ids, columns=FEATURES
+        )
+        np.testing.assert_array_equal(matrix.read(matrix.sample_ids, value=value), wide.to_numpy("f4", na_value=np.nan))
+    numbers = {name: value.value for name, value in trial.materialization("matrix_batches", "b0").metadata.items()}
+    expected = long_rows("b0")
+    assert (numbers["rows"], numbers["cells"]) == (2 * len(expected), 5 * len(FEATURES))
+    assert numbers["values/beta"] == expected["beta"].notna().sum()
+    assert trial.materialization("matrix").metadata["samples"].value == 10
+    assert trial.materialization("columns").metadata["added"].value == 2
+    report = Path(trial.dataset.report)
+    assert (report / "quality.html").stat().st_size > 10_000
+    said = json.loads((report / "quality.json").read_text())
+    assert said["measured_batches"] == ["b0", "b1"]
+    missing = 10 * len(FEATURES) - rows["beta"].notna().sum()
+    assert trial.materialization("quality_report").metadata["missing_share"].value == round(missing / 300, 4)
+
+
+@pytest.mark.usefixtures("nothing_drawn")
+def test_a_bad_batch_fails_alone_and_is_loaded_when_it_is_repaired(trial: MatrixTrial) -> None:
+    for batch_id in ("b0", "b2"):
+        trial.write(batch_id)
+    doubled = pd.concat([long_rows("b1"), long_rows("b1").iloc[[3]]])
+    trial.write("b1", doubled)
+    result = trial.load_all()
+    assert not result.success
+    (failure,) = [event for event in result.all_events if event.is_step_failure]
+    said = failure.step_failure_data.user_failure_data.description
+    assert "1 of 3 batches could not be loaded: b1" in said
+    assert doubled.iloc[-1]["cpg_id"] in said
+    assert not [event for event in result.all_events if event.is_step_up_for_retry]
+    assert trial.loaded() == {"b0", "b2"}
+    assert list(WideMatrix.open(trial.dataset.matrix).batches) == ["b0", "b2"]
+    assert trial.run("refresh").success
+
+    trial.write("b1")
+    assert trial.run("look").success
+    assert trial.run("load", "b1").success
+    assert trial.loaded() == {"b0", "b1", "b2"}
+
+
+@pytest.mark.usefixtures("nothing_drawn")
+def test_loading_again_commits_nothing_and_reads_no_batch_again(trial: MatrixTrial) -> None:
+    trial.write("b0")
+    assert trial.load_all().success
+    assert trial.run("refresh").success
+    head = (Path(trial.dataset.matrix) / "HEAD.json").read_bytes()
+    assert trial.load_all().success
+    assert trial.materialization("matrix_batches", "b0").metadata["status"].value == "up to date"
+    assert trial.run("refresh").success
+    assert (Path(trial.dataset.matrix) / "HEAD.json").read_bytes() == head
+    assert trial.materialization("quality_report").metadata["batches_read"].value == 0
+    trial.write("b1")
+    assert trial.load_all().success
+    assert trial.run("refresh").success
+    assert trial.materialization("quality_report").metadata["batches_read"].value == 1
+    assert trial.materialization("columns").metadata["added"].value == 1
+
+
+def test_a_batch_that_changed_behind_the_matrix_is_refused(trial: MatrixTrial) -> None:
+    trial.write("b0")
+    assert trial.load_all().success
+    trial.write("b0", long_rows("b0", shift=0.1))
+    result = trial.load_all()
+    assert not result.success
+    (failure,) = [event for event in result.all_events if event.is_step_failure]
+    assert "the warehouse changed after the batch was loaded" in failure.step_failure_data.user_failure_data.description
+
+
+@pytest.mark.usefixtures("nothing_drawn")
+def test_samples_that_come_later_are_appended_and_checked(trial: MatrixTrial) -> None:
+    trial.write("b0", long_rows("b0", samples=3))
+    assert trial.load_all().success
+    more = long_rows("b0", samples=5)
+    more = pd.concat([long_rows("b0", samples=3), more[more["sample_id"].isin(["b0s3", "b0s4"])]])
+    trial.write("b0", more)
+    assert trial.load_all().success
+    matrix = WideMatrix.open(trial.dataset.matrix)
+    assert len(matrix.sample_ids) == 5
+    assert choose(matrix, ["b0"], 4) == ["b0"]
+    assert passed(trial.run("refresh")) == dict.fromkeys(CHECKS, True)
+
+
+def spoil_axis(trial: MatrixTrial) -> None:
+    (file,) = (Path(trial.dataset.matrix) / "cpg_ids").glob("*.npy")
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+
+
+def declare_another_axis(trial: MatrixTrial) -> None:
+    pd.DataFrame({"cpg_id": FEATURES[::-1]}).to_parquet(trial.folder / "features.parquet")
+
+
+def lose_a_row(trial: MatrixTrial) -> None:
+    trial.write("b0", long_rows("b0").iloc[1:])
+
+
+def change_a_value(trial: MatrixTrial) -> None:
+    rows = long_rows("b0")
+    rows.loc[rows["beta"].notna().idxmax(), "beta"] += 0.01
+    trial.write("b0", rows)
+
+
+def move_a_value(trial: MatrixTrial) -> None:
+    """As many rows as before, one of them of another feature: counting alone does not see it."""
+    rows = long_rows("b0")
+    first = rows["sample_id"] == "b0s0"
+    unused = next(name for name in FEATURES if name not in set(rows.loc[first, "cpg_id"]))
+    rows.loc[rows["beta"].notna().idxmax(), "cpg_id"] = unused
+    trial.write("b0", rows)
+
+
+def leave_the_axis(trial: MatrixTrial) -> None:
+    rows = long_rows("b0")
+    rows.loc[len(rows)] = ["b0s0", "cg999", 0.5, 3]
+    trial.write("b0", rows)
+
+
+def gain_a_sample(trial: MatrixTrial) -> None:
+    trial.write("b0", long_rows("b0", samples=6))
+
+
+def double_a_row(trial: MatrixTrial) -> None:
+    trial.write("b0", pd.concat([long_rows("b0"), long_rows("b0").iloc[[0]]]))
+
+
+def double_a_file(trial: MatrixTrial) -> None:
+    file = trial.write("b0")
+    shutil.copy(file, file.with_name("part-1.parquet"))
+
+
+def double_a_sample(trial: MatrixTrial) -> None:
+    trial.write("b9", long_rows("b0", samples=1))
+
+
+@pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.parametrize(
+    ("damage", "failing", "words"),
+    [
+        (spoil_axis, "axis_hash", "features are not those"),
+        (declare_another_axis, "axis_hash", "declared features"),
+        (lose_a_row, "cells_loaded", "rows with a value"),
+        (change_a_value, "cells_loaded", "cells differ"),
+        (move_a_value, "cells_loaded", "cells differ"),
+        (leave_the_axis, "cells_loaded", "outside the axis"),
+        (gain_a_sample, "cells_loaded", "not in the matrix, such as b0s5"),
+        (double_a_row, "no_doubles", "doubled beta rows"),
+        (double_a_file, "no_doubles", "doubled beta rows"),
+        (double_a_sample, "no_doubles", "b0s0 is in another batch"),
+    ],
+)
+def test_a_check_sees_damage_and_stops_what_follows(
+    trial: MatrixTrial, damage: Callable[[MatrixTrial], None], failing: str, words: str
+) -> None:
+    trial.write("b0")
+    trial.load_directly()
+    damage(trial)
+    result = trial.run("refresh")
+    assert not result.success
+    assert not checked(result)[failing].passed
+    assert words in checked(result)[failing].description
+    assert not Path(trial.dataset.report).exists(), "no report of a matrix that cannot be trusted"
+
+
+def test_the_latest_batches_are_checked_first_and_the_others_in_turn(tmp_path: Path) -> None:
+    matrix = WideMatrix.create(tmp_path / "m", FEATURES, {"beta": "float32"}, shard_rows=1)
+    for number in range(9):
+        matrix.append(f"b{number}", [f"s{number}"], {"beta": np.zeros((1, 30), "f4")})
+    known = [f"b{number}" for number in range(9) if number != 7]  # that one has left the warehouse
+    chosen = choose(matrix, known, 2)
+    assert chosen[:2] == ["b8", "b6"]
+    assert len(set(chosen)) == 4
+    assert set(chosen) <= set(known)
+    later = WideMatrix.open(tmp_path / "m", generation=6)
+    assert choose(later, known, 2)[2:] != chosen[2:]
+
+
+def look(trial: MatrixTrial, cursor: str | None) -> dg.SensorResult:
+    """A tick of the sensor, and what the daemon does with its result."""
+    context = dg.build_sensor_context(trial.instance, cursor=cursor, resources={"warehouses": WarehouseAccess()})
+    result = warehouse_batches_sensor(trial.dataset)(context)
+    assert isinstance(result, dg.SensorResult)
+    assert not result.run_requests
+    for event in result.asset_events:
+        trial.instance.report_runless_asset_event(event)
+    for request in result.dynamic_partitions_requests or ():
+        if isinstance(request, dg.AddDynamicPartitionsRequest):
+            trial.instance.add_dynamic_partitions(request.partitions_def_name, request.partition_keys)
+        else:
+            for key in request.partition_keys:
+                trial.instance.delete_dynamic_partition(request.partitions_def_name, key)
+    return result
+
+
+def test_the_sensor_registers_settled_batches_and_starts_nothing(trial: MatrixTrial) -> None:
+    assert look(trial, None).skip_reason
+    trial.write("b0")
+    first = look(trial, None)
+    assert trial.registered() == []
+    file = trial.write("b1")
+    file.write_bytes(file.read_bytes()[:100])  # still being copied
+    second = look(trial, first.cursor)
+    assert trial.registered() == ["b0"]
+    trial.write("b1")
+    third = look(trial, second.cursor)
+    fourth = look(trial, third.cursor)
+    assert trial.registered() == ["b0", "b1"]
+    before = known_samples(trial.instance, trial.dataset)
+    trial.write("b1", long_rows("b1", shift=0.1))
+    fifth = look(trial, look(trial, fourth.cursor).cursor)
+    after = known_samples(trial.instance, trial.dataset)
+    assert before["b0"] == after["b0"]
+    assert before["b1"] != after["b1"]
+    shutil.rmtree(trial.folder / "long" / "batch_id=b0")
+    look(trial, look(trial, fifth.cursor).cursor)
+    assert trial.registered() == ["b1"]
+
+
+class Automation:
+    """Evaluations one after another, as the daemon makes them."""
+
+    def __init__(self, trial: MatrixTrial) -> None:
+        self.trial, self.cursor = trial, None
+        self.now = dt.datetime.now(dt.UTC).replace(minute=10)
+
+    def evaluate(self, after: dt.timedelta = dt.timedelta(seconds=30)) -> dict[str, set[str | None]]:
+        self.now += after
+        result = dg.evaluate_automation_conditions(
+            self.trial.definitions, self.trial.instance, evaluation_time=self.now, cursor=self.cursor
+        )
+        self.cursor = result.cursor
+        asked = {
+            name: result.get_requested_partitions(self.trial.dataset.key(name)) for name in ("matrix_batches", *DERIVED)
+        }
+        return {name: set(partitions) for name, partitions in asked.items() if partitions}
+
+
+@pytest.mark.usefixtures("nothing_drawn")
+def test_what_runs_is_decided_by_conditions(trial: MatrixTrial) -> None:
+    automation = Automation(trial)
+    assert automation.evaluate() == {}
+    for batch_id in ("b0", "b1", "b2"):
+        trial.write(batch_id)
+    trial.write("b1", pd.concat([long_rows("b1"), long_rows("b1")]))
+    assert trial.run("look").success
+    assert automation.evaluate() == {"matrix_batches": {"b0", "b1", "b2"}}
+    assert not trial.run("load", "b0", "b2").success
+    assert set(automation.evaluate()) == set(DERIVED), "a bad batch holds nothing back"
+    assert trial.run("refresh").success
+    assert automation.evaluate() == {}
+    assert automation.evaluate(after=dt.timedelta(hours=1))["matrix_batches"] == {"b1"}, "tried again on the clock"
+
+    trial.write("b1")
+    trial.write("b3")
+    assert trial.run("look").success
+    assert automation.evaluate() == {"matrix_batches": {"b1", "b3"}}
+    assert trial.run("load", "b1").success
+    assert trial.run("load", "b3").success
+    assert set(automation.evaluate()) == set(DERIVED)
+    assert trial.run("refresh").success
+    assert automation.evaluate() == {}
+
+
+def test_staleness_follows_the_warehouse(trial: MatrixTrial) -> None:
+    for batch_id in ("b0", "b1"):
+        trial.write(batch_id)
+    assert trial.load_all().success
+    trial.write("b1", long_rows("b1", samples=6))
+    assert trial.run("look").success
+    resolver = CachingStaleStatusResolver(
+        trial.instance, trial.definitions.resolve_asset_graph(), LoadingContextForTest(trial.instance)
+    )
+    key = trial.dataset.key("matrix_batches")
+    assert [resolver.get_status(key, name) for name in ("b0", "b1")] == [StaleStatus.FRESH, StaleStatus.STALE]
+
+
+def test_no_password_is_shown(trial: MatrixTrial) -> None:
+    secret = replace(
+        trial.dataset,
+        matrix="s3://user:secret@bucket/matrix",
+        features="s3://user:secret@bucket/f.parquet",
+        warehouse={"kind": "duckdb", "files": "s3://user:secret@bucket/long/*/*.parquet"},
+    )
+    graph = MatrixTrial(secret, trial.instance).definitions.resolve_asset_graph()
+    nodes = [graph.get(key) for key in graph.get_all_asset_keys()]
+    assert "secret" not in repr([(node.metadata, node.description) for node in nodes])
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"warehouse": {"kind": "oracle"}}, "no kind of warehouse 'oracle'"),
+        ({"warehouse": {"kind": "duckdb", "flies": "x"}}, "flies"),
+        ({"warehouse": {"kind": "athena", "table": "t", "database": "d", "staging": "/tmp"}}, "no S3 prefix"),
+        ({"warehouse": {"kind": "duckdb", "files": "x", "columns": {"cpg": "c"}}}, "cpg"),
+        ({"values": {"Beta": "float32"}}, "value table 'Beta'"),
+        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"name": "a b"}, "lower case"),
+    ],
+)
+def test_a_setting_without_sense_is_refused(settings: dict[str, object], reason: str) -> None:
+    sensible = {"name": "m", "warehouse": {"kind": "duckdb", "files": "x"}, "matrix": "m", "report": "r"}
+    with pytest.raises(ValueError, match=reason):
+        WarehouseMatrix(**{**sensible, **settings})
