@@ -1,6 +1,6 @@
 """Whether a long run grows: memory and open files over 10,000 reads.
 
-``python -m benchmarks.endurance`` writes 300 small synthetic samples, more than files are kept open, and reads draws of
+``python -m benchmarks.endurance`` writes 150 small synthetic samples, of more files than are kept open, and reads draws of
 them in a random order in one process.
 """
 
@@ -20,7 +20,7 @@ from benchmarks.synthetic import FIELDS, make_source, make_store
 from zarr_core.objects import MappedObjects, Objects, open_objects
 from zarr_core.reader import ZarrChunkReader
 
-SAMPLES, POINTS, CHUNK_POINTS, READS = 300, 20_000, 4_096, 10_000
+SAMPLES, POINTS, CHUNK_POINTS, READS = 150, 20_000, 4_096, 10_000
 
 
 def resident_mb() -> float:

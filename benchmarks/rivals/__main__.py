@@ -37,7 +37,7 @@ from zarr_core.reader import ZarrChunkReader
 
 CHECKOUT = Path(__file__).parents[2]
 HOW_TO_INSTALL = "not measured: pip install -e '.[rivals]'"
-HOW_TO_INSTALL_MDS = "not measured: python3 -m venv .venv-mds; .venv-mds/bin/pip install mosaicml-streaming==0.13.0"
+HOW_TO_INSTALL_MDS = "not measured: make .venv-mds first"
 COLUMNS = {
     "rival": "",
     "ms p50, warm": "warm ms p50",
@@ -75,9 +75,14 @@ def prepare_samples(folder: Path, count: int, points: int, num_points: int, epoc
     return draws
 
 
-def run_child(entry: Entry, python: str, *arguments: str | Path) -> str:
-    """What the child prints; raises CalledProcessError with what it complained about."""
-    command = [python, "-m", "benchmarks.rivals.child", arguments[0], entry.name, *map(str, arguments[1:])]
+def run_child(entry: Entry, python: str, verb: str, *arguments: object) -> str:
+    """What ``benchmarks.rivals.child`` prints; errors as for :func:`run_python`."""
+    return run_python(python, "-m", "benchmarks.rivals.child", verb, entry.name, *arguments)
+
+
+def run_python(python: str, *arguments: object) -> str:
+    """What a process prints; raises CalledProcessError with the end of what it complained about."""
+    command = [python, *map(str, arguments)]
     surroundings = os.environ | {"PYTHONPATH": str(CHECKOUT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=CHECKOUT, env=surroundings, capture_output=True, text=True, check=False)
     if done.returncode:
