@@ -5,14 +5,16 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
 BIN := .venv/bin
+# `make bench DATE=2026-11-30` writes the date into the results.
+DATED = $(if $(DATE),--date $(DATE))
 export DAGSTER_HOME := $(CURDIR)/.dagster_home
 export DAGSTER_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo ui test lint bench constraints clean
+.PHONY: help demo ui test lint bench bench-s3 constraints clean
 
 help:  ## show this
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
 demo: .venv/installed $(DAGSTER_HOME)/dagster.yaml  ## convert the bundled samples through Dagster into demo/
 	$(BIN)/python examples/demo.py
@@ -30,13 +32,14 @@ lint: .venv/installed  ## ruff, and mypy on zarr_core
 	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/dg check yaml
 	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/dg check defs
 
-bench: .venv/installed  ## reading and converting against the same work by hand, codecs, a large manifest, resuming
-	$(BIN)/python -m benchmarks.local
-	$(BIN)/python -m benchmarks.conversion
-	$(BIN)/python -m benchmarks.codecs
-	$(BIN)/python -m benchmarks.manifest
-	$(BIN)/python -m benchmarks.resume
-	$(BIN)/python -m benchmarks.matrix --codec none
+bench: .venv/rivals  ## every benchmark of local disks in about five minutes, and docs/performance.md anew
+	for what in local rivals endurance resume 'conversion --samples 12 --rounds 3' codecs manifest 'matrix --codec none'; do \
+	  $(BIN)/python -m benchmarks.$$what $(DATED) || exit 1; done
+	$(BIN)/python -m benchmarks.report
+
+bench-s3: .venv/installed  ## reading from S3 at 0, 10 and 50 ms (AWS_ENDPOINT_URL, or Ceph's gateway), and the page
+	$(BIN)/python -m benchmarks.s3 $(DATED)
+	$(BIN)/python -m benchmarks.report
 
 $(DAGSTER_HOME)/dagster.yaml: deploy/local/dagster.yaml
 	mkdir -p $(DAGSTER_HOME)
@@ -53,9 +56,20 @@ $(DAGSTER_HOME)/dagster.yaml: deploy/local/dagster.yaml
 	  --editable '.[platform,obstore,tensorstore,warehouse,test,lint]'
 	touch $@
 
+.venv/rivals: .venv/installed
+	$(BIN)/pip install --quiet --constraint constraints.txt --config-settings editable_mode=compat --editable '.[rivals]'
+	touch $@
+
+# For `make bench` to measure MDS as well; apart, because it wants an older NumPy.
+.venv-mds: constraints.txt
+	$(PYTHON) -m venv $@
+	$@/bin/pip install --quiet --no-deps --no-index 'torch==$(TORCH)+cpu' 2>/dev/null \
+	  || $@/bin/pip install --quiet --no-deps --index-url $(TORCH_INDEX) 'torch==$(TORCH)+cpu' || true
+	$@/bin/pip install --quiet 'torch==$(TORCH)' mosaicml-streaming==0.13.0
+
 constraints: .venv/installed  ## pin what is installed now
 	{ echo '# Every version that `make` installs, resolved together on Python 3.11; `make constraints` writes it anew.'; \
 	  $(BIN)/pip freeze --exclude-editable | sed 's/+cpu$$//'; } > constraints.txt
 
 clean:  ## remove what make made
-	rm -rf .venv .dagster_home demo build *.egg-info
+	rm -rf .venv .venv-mds .dagster_home demo build *.egg-info

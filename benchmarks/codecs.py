@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks import environment
+from benchmarks.result import Result, Value, add_arguments
 from zarr_core.encoding import Codec
 from zarr_core.shuffle import shuffle_permutation
 from zarr_core.sources import resolve_kind
@@ -58,18 +58,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     bundled = Path(__file__).parents[1] / "examples" / "data" / "ahmed_rans"
     parser.add_argument("folders", nargs="*", type=Path, default=sorted(bundled.glob("run_*")))
-    chunks = [chunk for folder in parser.parse_args().folders for chunk in stored_chunks(folder)]
+    add_arguments(parser)
+    arguments = parser.parse_args()
+    chunks = [chunk for folder in arguments.folders for chunk in stored_chunks(folder)]
     size = sum(chunk.nbytes for chunk in chunks)
-    print(environment.describe())
-    print(f"{len(chunks)} chunks of up to {CHUNK_POINTS} points, {size / 1e6:.1f} MB\n")
-    print("| codec | stored / raw | encode GB/s | decode GB/s |\n|---|---|---|---|")
+    result = Result(
+        "codecs",
+        "Codecs on shuffled CFD fields",
+        f"{len(chunks)} chunks of up to {CHUNK_POINTS:,} points, {size / 1e6:.1f} MB, one core.",
+        arguments,
+    )
+    rows: list[list[Value]] = []
     for codec in map(Codec.parse, CODECS):
         encoded = encode_all(codec, chunks)
         buffers = [np.empty_like(chunk) for chunk in chunks]
         encode = best_of(5, partial(encode_all, codec, chunks))
         decode = best_of(5, partial(decode_all, codec, encoded, buffers))
         ratio = sum(map(len, encoded)) / size
-        print(f"| {codec} | {ratio:.3f} | {size / encode / 1e9:.2f} | {size / decode / 1e9:.2f} |")
+        rows.append([str(codec), ratio, size / encode / 1e9, size / decode / 1e9])
+    result.add_table("Saved and spent", ("codec", "stored / raw", "encode GB/s", "decode GB/s"), rows)
+    result.save()
 
 
 if __name__ == "__main__":

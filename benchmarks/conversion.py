@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from numcodecs import Blosc
 
-from benchmarks import environment
+from benchmarks.result import Result, add_arguments
 from zarr_core.convert import convert
 from zarr_core.parallel import worker_pool
 from zarr_core.sources import resolve_kind
@@ -98,19 +98,28 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=24)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", help="where to work (default: the system's folder for temporary files)")
+    add_arguments(parser)
     arguments = parser.parse_args()
     # By hand and with one worker alike: one core.
     torch.set_num_threads(1)
-    print(environment.describe())
+    result = Result(
+        "conversion",
+        "Converting",
+        f"{arguments.samples} synthetic samples of {POINTS['volume']:,} volume and {POINTS['surface']:,} surface "
+        f"points, median of {arguments.rounds} rounds.",
+        arguments,
+    )
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         root = Path(folder, "source")
         make_samples(root, arguments.samples)
         seconds = measure(root, arguments.rounds)
-    for name, value in seconds.items():
-        print(f"{name:10} {value:6.2f} s  {arguments.samples / value:6.1f} samples/s")
-    print(f"one worker / by hand:  {seconds['1 worker'] / seconds['by hand']:.2f}  (at most 1.5)")
-    print(f"two workers / one:     {seconds['1 worker'] / seconds['2 workers']:.2f}  (at least 1.7)")
-    print(f"by hand, two / one:    {seconds['by hand'] / seconds['by hand, 2']:.2f}  (this machine's own limit)")
+    rows = [(name, value, arguments.samples / value) for name, value in seconds.items()]
+    result.add_table("Ways to convert", ("way", "seconds", "samples/s"), rows, "samples/s")
+    by_hand, one, two = (seconds[name] for name in ("by hand", "1 worker", "2 workers"))
+    result.add_target("one worker / by hand", one / by_hand, "at most", 1.5, "x")
+    limit = by_hand / seconds["by hand, 2"]
+    result.add_target(f"two workers' speed / one's (by hand: {limit:.2f}x)", one / two, "at least", 1.7, "x")
+    result.save()
 
 
 if __name__ == "__main__":

@@ -20,32 +20,13 @@ from pathlib import Path
 
 import google_crc32c
 import numpy as np
-import torch
 
-from benchmarks import environment
-from zarr_core.convert import convert
+from benchmarks.result import Result, add_arguments
+from benchmarks.synthetic import DRAWN, FIELDS, POINTS, make_source, make_store
 from zarr_core.draw import draw
 from zarr_core.encoding import decode_shard_index, group_arrays
 from zarr_core.objects import MappedObjects
 from zarr_core.reader import ZarrChunkReader
-
-POINTS, DRAWN = 1_000_000, 16_384
-FIELDS = ("volume_position", "volume_pressure", "volume_velocity", "volume_vorticity")
-KIND = "name: local\nsamples: 'run_*'\nfiles:\n" + "".join(f"  {field}: {field}.pt\n" for field in FIELDS)
-TARGETS = {"by hand": ("at most", 1.25), "zarr": ("at least", 10.0), "tensorstore": ("at least", 2.0)}
-
-
-def make_store(folder: Path, codec: str) -> Path:
-    """A store of one sample with smooth-ish values in random order, as shuffled CFD fields are."""
-    sample = folder / "source" / "run_1"
-    sample.mkdir(parents=True)
-    generator = torch.Generator().manual_seed(0)
-    for field in FIELDS:
-        dim = 1 if field.endswith("pressure") else 3
-        torch.save(torch.randn(POINTS, dim, generator=generator) * 10, sample / f"{field}.pt")
-    (folder / "local.yaml").write_text(KIND)
-    convert(str(folder / "local.yaml"), folder / "store", root=folder / "source", codec=codec, chunk_points=DRAWN)
-    return folder / "store"
 
 
 class ByHand:
@@ -100,9 +81,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--codec", default="blosc-lz4")
     parser.add_argument("--rounds", type=int, default=400)
+    add_arguments(parser)
     arguments = parser.parse_args()
+    result = Result(
+        "local",
+        "A draw of one sample on a local disk, warm",
+        f"{POINTS:,} points, {len(FIELDS)} fields, {DRAWN:,} drawn, {arguments.codec}, "
+        f"one thread, median of {arguments.rounds} draws.",
+        arguments,
+    )
     with tempfile.TemporaryDirectory() as folder:
-        store = make_store(Path(folder), arguments.codec)
+        store = make_store(make_source(Path(folder, "source"), 1), Path(folder, "store"), arguments.codec)
         ways: dict[str, Callable[[int], object]] = {
             "by hand": ByHand(store, checked=False),
             "by hand, checked": ByHand(store, checked=True),
@@ -114,20 +103,12 @@ def main() -> None:
         ways["direct, mapped"] = lambda epoch: mapped.read_sample("run_1", {"volume": DRAWN}, epoch=epoch)
         times = measure(ways, arguments.rounds)
     direct = times["direct"]
-    print(environment.describe())
-    print(f"{POINTS} points, {len(FIELDS)} fields, {DRAWN} drawn, {arguments.codec}, median of {arguments.rounds}\n")
-    print("| way | ms a sample | direct engine | target |\n|---|---|---|---|")
-    for name, taken in times.items():
-        if name == "direct":
-            compared = "1"
-        elif name == "direct, mapped":
-            compared = f"{taken / times['by hand']:.2f}x by hand"
-        elif name.startswith("by hand"):
-            compared = f"{direct / taken:.2f}x its time"
-        else:
-            compared = f"{taken / direct:.1f}x faster"
-        target = "{} {:g}x".format(*TARGETS[name]) if name in TARGETS else ""
-        print(f"| {name} | {taken:.3f} | {compared} | {target} |")
+    rows = [(name, taken, taken / direct) for name, taken in times.items()]
+    result.add_table("Ways to read a draw", ("way", "ms a sample", "of the direct engine's time"), rows, "ms a sample")
+    result.add_target("direct engine / by hand", direct / times["by hand"], "at most", 1.25, "x")
+    result.add_target("zarr-python / direct engine", times["zarr"] / direct, "at least", 10, "x")
+    result.add_target("TensorStore / direct engine", times["tensorstore"] / direct, "at least", 2, "x")
+    result.save()
 
 
 if __name__ == "__main__":

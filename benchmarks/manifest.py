@@ -6,12 +6,14 @@ opens it in a process of its own, imports included.
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import tempfile
 
-from benchmarks import environment
-from zarr_core.manifest import ArrayColumn, DomainGrid, DomainLayout, SampleEntry, StoreManifest, commit
+from benchmarks.result import Result, add_arguments
+from zarr_core.generations import commit
+from zarr_core.manifest import HEAD, ArrayColumn, DomainGrid, DomainLayout, SampleEntry, StoreManifest
 from zarr_core.storage import Storage
 
 SAMPLES = 25_000
@@ -24,8 +26,7 @@ manifest = load_manifest(sys.argv[1])
 opened = time.perf_counter()
 assert len(manifest.samples) == int(sys.argv[2])
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-print(f"import {imported - started:.2f} s, open {opened - imported:.2f} s (at most 1)")
-print(f"peak memory {peak:.0f} MiB (at most 200)")
+print(imported - started, opened - imported, peak)
 """
 
 
@@ -54,12 +55,21 @@ def manifest() -> StoreManifest:
 
 
 def main() -> None:
-    print(environment.describe())
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_arguments(parser)
+    result = Result("manifest", "Opening a large manifest", "A fresh process, imports included.", parser.parse_args())
     with tempfile.TemporaryDirectory() as root:
         storage = Storage(root)
-        commit(storage, lambda current: manifest())
-        print(f"{SAMPLES:,} samples, manifest.json of {storage.size('manifest.json') / 1e6:.1f} MB")
-        subprocess.run([sys.executable, "-c", OPEN, root, str(SAMPLES)], check=True)
+        commit(storage, HEAD, lambda current: manifest())
+        size = storage.size("manifest.json") / 1e6
+        opening = [sys.executable, "-c", OPEN, root, str(SAMPLES)]
+        done = subprocess.run(opening, check=True, capture_output=True, text=True)
+    imported, opened, peak = map(float, done.stdout.split())
+    columns = ("samples", "manifest.json, MB", "import, s", "open, s", "peak memory, MiB")
+    result.add_table("Cost", columns, [(f"{SAMPLES:,}", size, imported, opened, peak)])
+    result.add_target("opening", opened, "at most", 1, " s")
+    result.add_target("peak memory", peak, "at most", 200, " MiB")
+    result.save()
 
 
 if __name__ == "__main__":

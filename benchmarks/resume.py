@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import argparse
 import time
 import tracemalloc
 
-from benchmarks import environment
+from benchmarks.result import Result, add_arguments
 from zarr_core.loader import EpochBatchSampler
 
 SAMPLES = 1_000_000
@@ -24,23 +25,28 @@ def resume(position: int) -> None:
 
 def main() -> None:
     """Measure at the start, in the middle and at the end."""
-    print(environment.describe())
-    print(f"{SAMPLES:,} samples in batches of {BATCH}; at most 10 ms and 1 MB are wanted")
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_arguments(parser)
+    result = Result(
+        "resume", "Resuming a long epoch", f"{SAMPLES:,} samples in batches of {BATCH}, 20 times.", parser.parse_args()
+    )
+    rows = []
     for position in (0, SAMPLES // BATCH // 2, SAMPLES // BATCH - 1):
         resume(position)
         times = []
         for _ in range(20):
             started = time.perf_counter()
             resume(position)
-            times.append(time.perf_counter() - started)
+            times.append(1000 * (time.perf_counter() - started))
         tracemalloc.start()
         resume(position)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        print(
-            f"at batch {position:6,}: median {sorted(times)[10] * 1e3:.2f} ms, worst {max(times) * 1e3:.2f} ms, "
-            f"peak {peak / 1e6:.2f} MB"
-        )
+        rows.append((f"{position:,}", sorted(times)[10], max(times), peak / 1e6))
+    result.add_table("Until the first batch", ("at batch", "median, ms", "worst, ms", "peak, MB"), rows)
+    result.add_target("worst time", max(row[2] for row in rows), "at most", 10, " ms")
+    result.add_target("peak memory", max(row[3] for row in rows), "at most", 1, " MB")
+    result.save()
 
 
 if __name__ == "__main__":

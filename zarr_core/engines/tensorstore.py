@@ -146,4 +146,6 @@ def _kvstore(root: str, storage: Storage) -> dict[str, Any]:
     if endpoint := os.environ.get("AWS_ENDPOINT_URL"):
         kvstore["endpoint"] = endpoint
         kvstore["aws_region"] = os.environ.get("AWS_DEFAULT_REGION", "us-east-1")
+    if "AWS_ACCESS_KEY_ID" in os.environ:
+        kvstore["aws_credentials"] = {"type": "environment"}  # else it looks for profiles as well, at every request
     return kvstore

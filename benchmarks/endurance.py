@@ -1,0 +1,75 @@
+"""Whether a long run grows: memory and open files over 10,000 reads.
+
+``python -m benchmarks.endurance`` writes 150 small synthetic samples, of more files than are kept open, and reads draws of
+them in a random order in one process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import random
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from benchmarks.result import Result, add_arguments
+from benchmarks.synthetic import FIELDS, make_source, make_store
+from zarr_core.objects import MappedObjects, Objects, open_objects
+from zarr_core.reader import ZarrChunkReader
+
+SAMPLES, POINTS, CHUNK_POINTS, READS = 150, 20_000, 4_096, 10_000
+
+
+def resident_mb() -> float:
+    """Memory of this process, MB; files that are mapped left out, which belong to the page cache."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(status["RssAnon"].split()[0]) * 1024 / 1e6
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_arguments(parser)
+    result = Result(
+        "endurance",
+        "Ten thousand reads",
+        f"{READS:,} draws of {CHUNK_POINTS:,} points of {SAMPLES} samples in random order, {len(FIELDS)} fields, one "
+        "process, from just after the manifest was read.",
+        parser.parse_args(),
+    )
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        source = make_source(Path(folder, "source"), SAMPLES, POINTS)
+        store = make_store(source, Path(folder, "store"), "blosc-lz4", CHUNK_POINTS)
+        ways: dict[str, Callable[[str], Objects]] = {"direct": open_objects, "direct, mapped": MappedObjects}
+        for name, factory in ways.items():
+            # In a fresh process: this one has memory to spare from converting.
+            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
+                memory, grown, files = fresh.submit(growth, store, factory).result()
+            rows.append((name, memory, grown, files))
+    columns = ("engine", "memory before, MB", "grown by, MB", "files open at most")
+    result.add_table("Growth", columns, rows)
+    result.add_target("growth of the process", rows[0][2], "at most", 20, " MB")
+    result.add_target("files open", rows[0][3], "at most", 160)
+    result.save()
+
+
+def growth(store: Path, factory: Callable[[str], Objects]) -> tuple[float, float, int]:
+    """Memory before, what came on top, and the most files that were open."""
+    reader = ZarrChunkReader(store, objects_factory=factory)
+    before, files = resident_mb(), 0
+    for epoch, sample in enumerate(random.Random(0).choices(reader.sample_ids, k=READS)):
+        reader.read_sample(sample, {"volume": CHUNK_POINTS}, epoch=epoch)
+        if epoch % 100 == 0:
+            files = max(files, open_files())
+    return before, resident_mb() - before, files
+
+
+if __name__ == "__main__":
+    main()
