@@ -1,7 +1,7 @@
 """Whether a long run grows: memory and open files over 10,000 reads.
 
-``python -m benchmarks.endurance`` writes 150 small synthetic samples, of more files than are kept open, and reads draws of
-them in a random order in one process.
+``python -m benchmarks.endurance`` writes 150 small synthetic samples, of more files than are kept open, and reads
+draws of them in a random order in one process.
 """
 
 from __future__ import annotations

@@ -49,6 +49,7 @@ _ENTRY = re.compile(r"[0-9a-f]{32}_-?\d+_(\d+|end)")
 _TEMPORARY = ".tmp"
 _MAGIC = b"zcache1\n"
 _HEADER = struct.Struct("<8sIQ32s")  # magic, crc32c of all that follows it, bytes, digest of object and range
+_LENGTH = slice(12, 20)  # of the bytes, in the header
 _USAGE = struct.Struct("<QdI")  # bytes, time of the last count, crc32c of the two
 _BLOCK = 4096  # what even a small file takes
 _KEEP = 0.9  # of the limit is left after an eviction, so that not every new entry has to evict
@@ -155,7 +156,10 @@ class DiskCache:
                     now = time.time_ns()
                     os.utime(file.fileno() if os.utime in os.supports_fd else path, ns=(now, now))
                 header = file.read(_HEADER.size)
-                data = file.readall()
+                # Nothing is read for what a damaged entry claims to be: its length may be any.
+                length = os.fstat(file.fileno()).st_size - _HEADER.size
+                claimed = int.from_bytes(header[_LENGTH], "little")
+                data = file.readall() if length == claimed and length <= self.limit else b""
         except FileNotFoundError:
             self.misses += 1
             return None

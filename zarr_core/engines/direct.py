@@ -20,7 +20,14 @@ from zarr_core.cache import DiskCache
 from zarr_core.documents import parse_json
 from zarr_core.encoding import ArrayLayout, decode_shard_index
 from zarr_core.engines import Engine, FieldRead, check_origin, damaged_group, missing_group
-from zarr_core.errors import CorruptChunkError, SourceError, StoreError, TransferError, TruncatedError
+from zarr_core.errors import (
+    CorruptChunkError,
+    ManifestError,
+    SourceError,
+    StoreError,
+    TransferError,
+    TruncatedError,
+)
 from zarr_core.manifest import SampleEntry
 from zarr_core.memory import MemoryCache
 from zarr_core.names import check_relative_path
@@ -123,6 +130,9 @@ class DirectEngine:
             array = known.arrays.get(read.array_name)
             if array is None and not known.foreign and read.array_name not in known.arrays:
                 raise read.missing_array()
+            if known.sample_id not in (None, read.sample_id):
+                said = f"the manifest names {read.entry.relpath}"
+                raise ManifestError(f"{read.where}: {said}, which is the group of {known.sample_id!r}")
             if array is not None:
                 read.check_shape((array.layout.n_points, array.layout.dim), array.layout.chunk_points)
             found.append(array)
@@ -296,11 +306,13 @@ class _Sample(NamedTuple):
 
     Attributes:
         arrays: by name; None where this library does not write such a layout.
+        sample_id: as the group records it, None where it does not.
         foreign: whether the group does not say which arrays it holds, so that another engine has to look.
         size: bytes that this takes in memory, roughly.
     """
 
     arrays: dict[str, _Array | None]
+    sample_id: str | None
     foreign: bool
     size: int
 
@@ -308,7 +320,7 @@ class _Sample(NamedTuple):
     def of(cls, where: str, entry: SampleEntry, group: Mapping[str, Any]) -> _Sample:
         try:
             if "consolidated_metadata" not in group:
-                return cls({}, True, _ARRAY_BYTES)
+                return cls({}, None, True, _ARRAY_BYTES)
             attributes = group.get("attributes", {}).get(_KEY, {})
             recorded = attributes.get("chunk_bytes", {})
             check_origin(where, entry, attributes)
@@ -327,7 +339,7 @@ class _Sample(NamedTuple):
             raise damaged_group(where, entry, error) from error
         known = [array for array in arrays.values() if array is not None]
         size = sum(_ARRAY_BYTES + 16 * array.layout.n_chunks + 150 * len(array.shards) for array in known)
-        return cls(arrays, False, size)
+        return cls(arrays, attributes.get("sample_id"), False, size)
 
 
 def _recorded_index(layout: ArrayLayout, packed: Any) -> ChunkIndex | None:

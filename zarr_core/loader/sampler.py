@@ -6,6 +6,7 @@ of each. So the place in an epoch is one number, the same on all ranks, and anot
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -139,9 +140,17 @@ class EpochBatchSampler(Sampler[list[int]]):
         Raises:
             ZarrCoreError: the state is of other data or of other batches, or is none of a sampler.
         """
-        if state.get("version") != _STATE_VERSION or "position" not in state:
-            raise ZarrCoreError(f"not the state of an EpochBatchSampler (version {_STATE_VERSION}): {dict(state)!r}")
         ours = self._must_agree()
+        numbers = ("epoch", "position", "seed")
+        of_sampler = (
+            isinstance(state, Mapping)
+            and state.get("version") == _STATE_VERSION
+            and state.keys() >= ours.keys()
+            and all(type(state.get(name)) is int and abs(state[name]) < 2**63 for name in numbers)
+        )
+        if not of_sampler:
+            said = reprlib.repr(state)
+            raise ZarrCoreError(f"not the state of an EpochBatchSampler (version {_STATE_VERSION}): {said}")
         if state["fingerprint"] != self.fingerprint:
             raise ZarrCoreError(
                 f"the saved state is of other data: it was trained on [{state['fingerprint']}], this is "
@@ -149,7 +158,7 @@ class EpochBatchSampler(Sampler[list[int]]):
             )
         if different := [f"{name} {state[name]} (here {ours[name]})" for name in ours if state[name] != ours[name]]:
             raise ZarrCoreError(f"the saved state is of other batches: {', '.join(different)}. Use the saved settings")
-        epoch, position = int(state["epoch"]), int(state["position"])
+        epoch, position = state["epoch"], state["position"]
         if not 0 <= position <= len(self):
             raise ZarrCoreError(f"the saved state is at batch {position} of {len(self)}")
         self.seed = state["seed"]

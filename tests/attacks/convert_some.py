@@ -1,0 +1,19 @@
+"""A converter of the samples that it is told: SOURCE STORE ID..."""
+
+from __future__ import annotations
+
+import sys
+
+from attacks.truth import CHUNK_POINTS
+from zarr_core.command import exit_status
+from zarr_core.convert import convert
+
+if __name__ == "__main__":
+    source, store, *sample_ids = sys.argv[1:]
+    sys.exit(
+        exit_status(
+            lambda: (
+                0 if convert("ahmedml", store, root=source, sample_ids=sample_ids, chunk_points=CHUNK_POINTS).ok else 1
+            )
+        )
+    )

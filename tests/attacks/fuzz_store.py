@@ -1,0 +1,181 @@
+"""Hostile and damaged stores: manifests, metadata, shard indices and chunks, read by every engine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+from small_source import write_source
+
+from attacks.mutations import as_json, mutate_bytes, mutate_document
+from attacks.tally import Tally
+from attacks.truth import Sample, stored_sample
+from zarr_core.convert import convert
+from zarr_core.datasets import build_dataset
+from zarr_core.engines import ENGINES
+from zarr_core.manifest import load_manifest
+from zarr_core.reader import ZarrChunkReader
+from zarr_core.statistics import calculate_store_statistics
+from zarr_core.verify import verify_store
+
+_IDS = ("run_1", "run_2")
+_DRAWS = {"surface": 20, "volume": 50}
+# Reading through the others takes twenty times as long.
+_OTHER_ENGINES = 0.1
+_VERBS = 0.1
+
+
+class StoreFuzz:
+    """A store of two samples, of which one round after the other damages something.
+
+    Args:
+        folder: where to make it.
+        target: "manifest", "group", "array", "shard" (bytes change by accident) or "forged" (checksums made to fit).
+        tally: counts.
+    """
+
+    def __init__(self, folder: Path, target: str, tally: Tally) -> None:
+        source = write_source(folder / "source", _IDS)
+        self.target, self.tally, self.root = target, tally, folder / "store"
+        self._damage = {
+            "manifest": lambda chance: self._document(self.root / "manifest.json", chance),
+            "group": lambda chance: self._document(self._group(chance), chance),
+            "array": lambda chance: self._document(
+                self._group(chance).parent / self._array(chance) / "zarr.json", chance
+            ),
+            "shard": self._shard,
+            "forged": self._forged,
+        }[target]
+        convert(
+            "ahmedml", self.root, root=source, chunk_points=16, codec="zstd:1" if target == "shard" else "blosc-lz4"
+        )
+        self.truth = {sample_id: stored_sample(source, sample_id) for sample_id in _IDS}
+        self.manifest = load_manifest(self.root)
+        self._whole: dict[Path, bytes] = {}
+
+    def round(self, chance: random.Random) -> None:
+        """Damage something, read, and put it right again."""
+        self._damage(chance)
+        self.tally.add("faults")
+        engines = ["direct", *(engine for engine in ENGINES[1:] if chance.random() < _OTHER_ENGINES)]
+        try:
+            for engine in engines:
+                with self.tally.ours(f"{self.target}, {engine}"):
+                    self._read(engine)
+            if chance.random() < _VERBS:
+                self._verbs()
+        finally:
+            for path, data in self._whole.items():
+                path.write_bytes(data)
+            self._whole.clear()
+
+    def _read(self, engine: str) -> None:
+        reader = ZarrChunkReader(self.root, engine=engine)
+        for sample_id in reader.sample_ids[:3]:
+            for num_points in ({}, _DRAWS):
+                with self.tally.ours(f"{self.target}, {engine}, {sample_id!r}"):
+                    reads = reader.field_reads(
+                        sample_id, {d: n for d, n in num_points.items() if d in reader.manifest.domains}
+                    )
+                    read = dict(zip(reads, reader.execute(list(reads.values())), strict=True))
+                    rows = {name: read_.drawn.indices() for name, read_ in reads.items()}
+                    self._compare(engine, sample_id, read, rows)
+            with self.tally.ours(f"{self.target}, {engine}, attributes"):
+                reader.read_attributes(sample_id)
+
+    def _compare(self, engine: str, sample_id: str, read: Sample, rows: dict[str, np.ndarray]) -> None:
+        # Who forges checksums decides what is read. Metadata carries none, and only our own engine holds against what
+        # it says; and what a sample is called that the manifest has renamed, nobody can know.
+        if self.target == "forged" or sample_id not in self.truth or (engine != "direct" and self.target != "shard"):
+            return
+        for name, values in read.items():
+            expected = self.truth[sample_id].get(name)
+            if expected is not None and not np.array_equal(values, expected[rows[name]]):
+                self.tally.add("wrong", 1, f"{self.target}, {engine}, {sample_id}, {name}: {self._where()}")
+
+    def _verbs(self) -> None:
+        root = str(self.root)
+        with self.tally.ours(f"{self.target}, verify"):
+            verify_store(root)
+        with self.tally.ours(f"{self.target}, statistics"):
+            calculate_store_statistics(root)
+        with self.tally.ours(f"{self.target}, recompute"):
+            calculate_store_statistics(root, recompute=True)
+        with self.tally.ours(f"{self.target}, dataset"):
+            dataset = build_dataset({"kind": "ahmedml", "root": root, "split": "train"})
+            dataset.__getitems__(list(range(len(dataset))))
+
+    def _where(self) -> str:
+        return ", ".join(f"{path.relative_to(self.root)}: {path.read_bytes()[-300:]!r}" for path in self._whole)
+
+    # --- what is done to the store
+
+    def _write(self, path: Path, data: bytes) -> None:
+        self._whole.setdefault(path, path.read_bytes())
+        path.write_bytes(data)
+
+    def _group(self, chance: random.Random) -> Path:
+        return self.root / self.manifest.samples[chance.choice(_IDS)].relpath / "zarr.json"
+
+    def _array(self, chance: random.Random) -> str:
+        return chance.choice(list(self.manifest.fields.values())).array_name
+
+    def _document(self, path: Path, chance: random.Random) -> None:
+        if chance.random() < 0.2:
+            self._write(path, mutate_bytes(path.read_bytes(), chance))
+        else:
+            self._write(path, as_json(mutate_document(json.loads(path.read_bytes()), chance), chance))
+
+    def _shard(self, chance: random.Random) -> None:
+        group = self._group(chance)
+        shard = group.parent / self._array(chance) / "c/0/0"
+        self._write(shard, mutate_bytes(shard.read_bytes(), chance))
+        if chance.random() < 0.5:
+            self._without_lengths(group)
+
+    def _without_lengths(self, group: Path) -> None:
+        """Make readers go by the index of the shard."""
+        document = json.loads(group.read_bytes())
+        with contextlib.suppress(KeyError):
+            del document["attributes"]["zarr_core"]["chunk_bytes"]
+        self._write(group, json.dumps(document).encode())
+
+    def _forged(self, chance: random.Random) -> None:
+        group = self._group(chance)
+        name = self._array(chance)
+        shard = group.parent / name / "c/0/0"
+        data = shard.read_bytes()
+        metadata = json.loads(group.read_bytes())["consolidated_metadata"]["metadata"][name]
+        chunks = metadata["chunk_grid"]["configuration"]["chunk_shape"][0] // 16
+        index_size = 16 * chunks + 4
+        body, index = data[:-index_size], np.frombuffer(data[-index_size:-4], "<u8").reshape(-1, 2).copy()
+        entry = index[chance.randrange(len(index))]
+        if chance.random() < 0.5:
+            start, stop = int(entry[0]), int(entry[0] + entry[1]) - 4
+            chunk = bytearray(body[start:stop])
+            if chance.random() < 0.7:  # the header of Blosc: versions, flags, sizes
+                at = chance.randrange(16)
+                chunk[at : at + 4] = chance.choice((b"\0" * 4, b"\xff" * 4, b"\xff\xff\xff\x7f", chance.randbytes(4)))
+                chunk = chunk[: stop - start]
+            else:
+                chunk = bytearray(mutate_bytes(bytes(chunk), chance)[: stop - start].ljust(stop - start, b"\0"))
+            body = body[:start] + bytes(chunk) + _crc(bytes(chunk)) + body[stop + 4 :]
+        else:
+            entry[chance.randrange(2)] = chance.choice((0, 1, 2**31, 2**62, 2**63, 2**64 - 1, 2**64 - 2, len(data)))
+            self._without_lengths(group)
+        packed = index.tobytes()
+        self._write(shard, body + packed + _crc(packed))
+
+
+def _crc(data: bytes) -> bytes:
+    return int(google_crc32c.value(data)).to_bytes(4, "little")
+
+
+def make(folder: Path, target: str, tally: Tally) -> Any:
+    """The rounds of a target."""
+    return StoreFuzz(folder, target, tally).round

@@ -1,0 +1,109 @@
+"""``kill -9`` of a converter and all of its workers, at any moment; a normal run then finishes what it left."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from small_source import write_source
+
+from attacks.tally import Tally, finish, kill, start
+from attacks.truth import CHUNK_POINTS, check_samples, compare, named_objects, stored_sample
+from zarr_core.convert import convert
+from zarr_core.manifest import load_manifest
+from zarr_core.publish import load_if_any
+from zarr_core.storage import Storage
+
+_FIRST = 3  # samples that are committed before the attack
+_SAMPLES = 10
+# Two at a time: one waits for imports while the other is killed.
+_AT_A_TIME = 2
+
+
+def killed_converters(rounds: int, folder: Path, tally: Tally, chance: random.Random) -> None:
+    """Each round a store with three committed samples gets seven more by a converter that is killed."""
+    sample_ids = tuple(f"run_{n}" for n in range(1, _SAMPLES + 1))
+    source = write_source(folder / "source", sample_ids, surface=400, volume=4000)
+    begun, undisturbed = folder / "begun", folder / "undisturbed"
+    convert("ahmedml", begun, root=source, limit=_FIRST, chunk_points=CHUNK_POINTS)
+    shutil.copytree(begun, undisturbed)
+    started = time.monotonic()
+    convert("ahmedml", undisturbed, root=source, chunk_points=CHUNK_POINTS)
+    seconds = time.monotonic() - started
+    expected = named_objects(str(undisturbed))
+    truth = {sample_id: stored_sample(source, sample_id) for sample_id in sample_ids}
+    committed = set(load_manifest(begun).samples)
+
+    def one_round(number: int, delay: float, from_start: bool) -> None:
+        store = folder / f"store_{number}"
+        while True:
+            shutil.copytree(begun, store)
+            if _was_killed(source, store, delay, from_start):
+                break
+            delay /= 2  # it was done before
+            shutil.rmtree(store)
+        tally.add("faults")
+        left = load_if_any(Storage(store))
+        named = set(left.samples) if left else set()
+        if committed - named:
+            tally.add("lost", len(committed - named), f"round {number}: a kill took {committed - named}")
+        check_samples(str(store), {i: truth[i] for i in named}, tally, f"round {number}, after the kill")
+        with tally.ours(f"round {number}"):
+            report = convert("ahmedml", store, root=source, chunk_points=CHUNK_POINTS)
+            if not report.ok:
+                tally.add("lost", 1, f"round {number}: the run after the kill failed: {report.having('failed')[:1]}")
+        compare(str(store), expected, tally, f"round {number}")
+        check_samples(str(store), {i: truth[i] for i in committed}, tally, f"round {number}, generation 1", 1)
+        tally.add("rounds")
+        shutil.rmtree(store)
+
+    # Most moments after the first object has appeared: before, there are only imports to be killed.
+    moments = [(chance.uniform(0, 2 * seconds), chance.random() < 0.05) for _ in range(rounds)]
+    with ThreadPoolExecutor(_AT_A_TIME) as pool:
+        for _ in pool.map(lambda item: one_round(item[0], *item[1]), enumerate(moments)):
+            pass
+
+
+def _was_killed(source: Path, store: Path, delay: float, from_start: bool) -> bool:
+    """Start a converter and kill it some seconds after it has written something; False where it was done before."""
+    before = sum(1 for _ in store.rglob("*"))
+    arguments = ["-m", "zarr_core.convert", "--dataset-kind", "ahmedml", "--root", source, "--output", store]
+    process = start([*arguments, "--chunk-points", str(CHUNK_POINTS), "--workers", "2"])
+    while not from_start and process.poll() is None and sum(1 for _ in store.rglob("*")) == before:
+        time.sleep(0.001)
+    time.sleep(delay)
+    killed = process.poll() is None
+    kill(process)
+    process.communicate()
+    return killed
+
+
+def rival_converters(roots: list[str], folder: Path, tally: Tally, chance: random.Random) -> None:
+    """Four converters at a time, each of its own choice of samples, on one store; a round for each of the roots."""
+    sample_ids = tuple(f"run_{n}" for n in range(1, 9))
+    source = write_source(folder / "source", sample_ids, surface=100, volume=400)
+    convert("ahmedml", folder / "undisturbed", root=source, chunk_points=CHUNK_POINTS)
+    expected = {name: digest for name, digest in named_objects(str(folder / "undisturbed")).items() if "/" in name}
+    truth = {sample_id: stored_sample(source, sample_id) for sample_id in sample_ids}
+    for number, root in enumerate(roots):
+        chosen = [sorted(chance.sample(sample_ids, 5)) for _ in range(4)]
+        chosen[0] = sorted(set(sample_ids) - set().union(*chosen[1:])) or chosen[0]
+        processes = [start([Path(__file__).with_name("convert_some.py"), source, root, *some]) for some in chosen]
+        tally.add("faults", len(processes) - 1)
+        runs = [finish(process, tally, f"round {number}") for process in processes]
+        for run, some in zip(runs, chosen, strict=True):
+            if run.status != 0:
+                tally.add("lost", len(some), f"round {number}: a converter failed: {run.errors[-300:]}")
+        converted = set().union(*chosen)
+        check_samples(root, {i: truth[i] for i in sorted(converted)}, tally, f"round {number}")
+        found = {name: digest for name, digest in named_objects(root).items() if "/" in name}
+        if found != {name: digest for name, digest in expected.items() if name.split("/")[1] in converted}:
+            tally.add("wrong", 1, f"round {number}: the named objects differ from an undisturbed run's")
+        generation = load_manifest(root).generation
+        for earlier in range(1, generation + 1):
+            then = load_manifest(root, generation=earlier).samples
+            check_samples(root, {i: truth[i] for i in then}, tally, f"round {number}, generation {earlier}", earlier)
+        tally.add("rounds")

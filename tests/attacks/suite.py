@@ -1,0 +1,73 @@
+"""All attacks: how many rounds the test suite affords, and how many ``make attack``."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from attacks import disk, kills, network, sandbox, sources
+from attacks.tally import Attack
+
+
+def _always() -> str:
+    return ""
+
+
+def _without_mounts() -> str:
+    return "" if disk.own_mounts() else "this system lets nobody mount a tmpfs"
+
+
+def _without_endpoint() -> str:
+    return "" if "ATTACK_S3_ENDPOINT" in os.environ else "ATTACK_S3_ENDPOINT names no S3 service (Ceph RGW, say)"
+
+
+def _without_oci() -> str:
+    return "" if importlib.util.find_spec("servers.oci") else "tests/servers/oci.py is not here"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An attack.
+
+    Attributes:
+        name: for the table.
+        attack: what to call.
+        full: rounds of ``make attack``.
+        quick: rounds of the test suite.
+        skipped: why it cannot be carried out here, or "".
+    """
+
+    name: str
+    attack: Attack
+    full: int
+    quick: int
+    skipped: Callable[[], str] = _always
+
+
+ENTRIES = (
+    Entry("kill -9 of a converter", kills.killed_converters, 200, 2),
+    Entry("4 converters, one folder", network.rivals_on_disk, 10, 1),
+    Entry("4 converters, one bucket", network.rivals_on_s3, 10, 0),
+    Entry("disk full", disk.full_disks, 60, 2, _without_mounts),
+    Entry("read-only disk", disk.read_only_stores, 5, 1, _without_mounts),
+    Entry("clocks that jump", sources.jumping_clocks, 20, 1),
+    Entry("sources that change", sources.changing_sources, 60, 2),
+    Entry("S3 on a bad network", network.bad_network, 10, 1),
+    Entry("killed on S3 (moto)", network.object_store(network.on_moto), 8, 0),
+    Entry("killed on S3 (endpoint)", network.object_store(network.on_endpoint), 8, 0, _without_endpoint),
+    Entry("killed on OCI", network.object_store(network.on_oci), 8, 0, _without_oci),
+    Entry("hostile manifests", sandbox.fuzz(("manifest",)), 6000, 40),
+    Entry("hostile zarr.json", sandbox.fuzz(("group", "array")), 6000, 60),
+    Entry("damaged shards", sandbox.fuzz(("shard",)), 6000, 40),
+    Entry("forged checksums", sandbox.fuzz(("forged",)), 6000, 40),
+    Entry("hostile .pt files", sandbox.fuzz(("tensors",)), 3000, 40),
+    Entry(
+        "hostile settings",
+        sandbox.fuzz(("description", "splits", "config", "state", "statistics")),
+        5000,
+        100,
+    ),
+    Entry("damaged cache entries", sandbox.fuzz(("cache",)), 2000, 40),
+)

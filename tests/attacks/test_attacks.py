@@ -1,0 +1,49 @@
+"""A few rounds of each attack; ``make attack`` runs them in full."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from attacks.suite import ENTRIES, Entry
+from attacks.tally import Tally
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("entry", [e for e in ENTRIES if e.quick], ids=lambda entry: entry.name)
+def test_the_promise_holds(entry: Entry, tmp_path: Path) -> None:
+    if reason := entry.skipped():
+        pytest.skip(reason)
+    tally = Tally()
+    entry.attack(entry.quick, tmp_path, tally, random.Random(0))
+    assert tally.held, tally.notes
+    assert tally.rounds > 0
+    assert tally.faults > 0
+
+
+def test_what_is_broken_is_counted(tmp_path: Path) -> None:
+    """The attacks themselves: a shard that is swapped for another, and a sample that a commit has forgotten."""
+    from small_source import write_source
+
+    from attacks.truth import check_samples, compare, named_objects, stored_sample
+    from zarr_core.convert import convert
+
+    source = write_source(tmp_path / "source", ("run_1", "run_2"))
+    store = tmp_path / "store"
+    manifest = convert("ahmedml", store, root=source, chunk_points=64).manifest
+    expected = named_objects(str(store))
+    truth = {sample_id: stored_sample(source, sample_id) for sample_id in ("run_1", "run_2")}
+    tally = Tally()
+    check_samples(str(store), truth, tally, "whole")
+    compare(str(store), expected, tally, "whole")
+    assert tally.held
+    arrays = store / manifest.samples["run_1"].relpath / "volume"
+    (arrays / "velocity/c/0/0").write_bytes((arrays / "vorticity/c/0/0").read_bytes())
+    check_samples(str(store), truth, tally, "swapped")
+    compare(str(store), expected, tally, "swapped")
+    check_samples(str(store), {"run_1": truth["run_2"], "run_9": truth["run_1"]}, tally, "forgotten")
+    with tally.ours("foreign"):
+        raise KeyError("x")
+    assert (tally.lost, tally.wrong, tally.tracebacks) == (3, 1, 1)

@@ -1,0 +1,367 @@
+"""What was found by attacking (``tests/attacks``), each by itself: hostile and damaged data leads to our own errors."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import pytest
+import torch
+from numcodecs import Zstd
+from small_source import KIND, load_field, write_source
+
+from zarr_core.cache import DiskCache
+from zarr_core.convert import convert
+from zarr_core.datasets import build_dataset
+from zarr_core.documents import parse_json, parse_yaml
+from zarr_core.encoding import ArrayLayout, Codec, decode_chunk, encode_chunk
+from zarr_core.errors import (
+    CorruptChunkError,
+    ManifestError,
+    SampleError,
+    SourceError,
+    StoreError,
+    ZarrCoreError,
+)
+from zarr_core.loader import EpochBatchSampler
+from zarr_core.manifest import load_manifest
+from zarr_core.objects import LocalObjects, Request, TruncatedError
+from zarr_core.plan import ChunkIndex
+from zarr_core.reader import ZarrChunkReader
+from zarr_core.sources import SampleTree, resolve_kind
+from zarr_core.statistics import calculate_store_statistics
+from zarr_core.verify import verify_store
+from zarr_core.writer import ConversionSettings, ZarrStoreWriter
+
+IDS = ("run_1", "run_2")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return write_source(tmp_path / "source", IDS)
+
+
+@pytest.fixture
+def store(tmp_path: Path, source: Path) -> Path:
+    convert(KIND, tmp_path / "store", root=source, chunk_points=16)
+    return tmp_path / "store"
+
+
+def edit(path: Path, *keys: str, value: object) -> None:
+    document = json.loads(path.read_text())
+    holder = document
+    for key in keys[:-1]:
+        holder = holder[key]
+    holder[keys[-1]] = value
+    path.write_text(json.dumps(document))
+
+
+def group(store: Path, sample_id: str = "run_1") -> Path:
+    return store / load_manifest(store).samples[sample_id].relpath / "zarr.json"
+
+
+# --- chunks -------------------------------------------------------------------------------------------------------
+
+
+def signed(data: bytes) -> bytes:
+    return data + int(google_crc32c.value(data)).to_bytes(4, "little")
+
+
+@pytest.mark.parametrize("codec", ["blosc-lz4", "zstd", "none"])
+def test_a_chunk_that_decodes_to_less_is_not_filled_up_with_noise(codec: str) -> None:
+    half = ArrayLayout(100, 3, 50, 100, "float16", Codec.parse(codec))
+    wide = ArrayLayout(100, 3, 50, 100, "float32", Codec.parse(codec))
+    data = signed(encode_chunk(half, np.ones((50, 3), "float16")))
+    assert (decode_chunk(half, data) == 1).all()
+    with pytest.raises(CorruptChunkError, match="300 bytes where 600 belong"):
+        decode_chunk(wide, data)
+
+
+def test_a_frame_that_claims_more_bytes_than_there_are_is_not_read_beyond_its_end() -> None:
+    layout = ArrayLayout(100, 3, 50, 100, "float32", Codec.parse("blosc-lz4"))
+    data = bytearray(encode_chunk(layout, np.random.default_rng(0).normal(size=(50, 3)).astype("float32")))
+    data[12:16] = (1 << 30).to_bytes(4, "little")
+    with pytest.raises(CorruptChunkError, match="a frame of 1073741824 bytes"):
+        decode_chunk(layout, signed(bytes(data)))
+
+
+@pytest.mark.parametrize("size", [100, 300, 70_000])
+def test_the_size_of_a_zstd_frame_is_known_without_decoding(size: int) -> None:
+    codec = Codec.parse("zstd")
+    assert codec.decoded_bytes(Zstd(3).encode(b"x" * size)) == size
+    unsized = bytes.fromhex("28b52ffd0458540000100000")  # as `zstd` writes a stream
+    with pytest.raises(ValueError, match="says its size"):
+        codec.decoded_bytes(unsized)
+
+
+def test_an_index_that_promises_more_than_the_object_has_takes_no_memory(tmp_path: Path) -> None:
+    (tmp_path / "shard").write_bytes(b"x" * 100)
+    (data,) = LocalObjects(str(tmp_path)).fetch([Request("shard", 0, 2**62)])
+    assert isinstance(data, TruncatedError)
+
+
+def test_lengths_of_few_chunks_in_a_huge_shard_take_no_memory() -> None:
+    layout = ArrayLayout(40, 3, 20, 20 * 10**12, "float32", Codec.parse("none"))
+    assert ChunkIndex.from_lengths(layout, [7, 9]).starts.tolist() == [0, 7]
+
+
+@pytest.mark.parametrize("entry", [(2**63, 5), (2**64 - 2, 5), (2**64 - 1, 5), (0, 2**63)])
+def test_an_index_with_impossible_entries_is_refused(entry: tuple[int, int]) -> None:
+    layout = ArrayLayout(20, 3, 20, 20, "float32", Codec.parse("none"))
+    with pytest.raises(CorruptChunkError, match="impossible"):
+        ChunkIndex.from_shards(layout, [np.array([entry], "<u8")])
+
+
+# --- manifests and groups -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["direct", "zarr"])
+def test_a_manifest_that_exchanges_two_groups_is_refused(store: Path, engine: str) -> None:
+    relpath = load_manifest(store).samples["run_2"].relpath
+    edit(store / "manifest.json", "samples", "run_1", "relpath", value=relpath)
+    edit(store / "manifest.json", "samples", "run_1", "domains", value=_grids(store))
+    with pytest.raises(ManifestError, match="run_1.*made from"):
+        ZarrChunkReader(store, engine=engine).read_sample("run_1")
+    edit(
+        store / "manifest.json",
+        "samples",
+        "run_1",
+        "fingerprint",
+        value=load_manifest(store).samples["run_2"].fingerprint,
+    )
+    if engine == "direct":
+        with pytest.raises(ManifestError, match="which is the group of 'run_2'"):
+            ZarrChunkReader(store, engine=engine).read_sample("run_1")
+
+
+def _grids(store: Path) -> Any:
+    return json.loads((store / "manifest.json").read_text())["samples"]["run_2"]["domains"]
+
+
+def test_a_claim_of_any_size_is_an_error_and_no_allocation(store: Path) -> None:
+    claimed = {"n_points": 10**12, "chunk_points": 10**12, "shard_points": 10**12, "n_chunks": 1}
+    edit(store / "manifest.json", "samples", "run_1", "domains", "surface", value=claimed)
+    path = group(store)
+    document = json.loads(path.read_text())
+    for name, array in document["consolidated_metadata"]["metadata"].items():
+        if name.startswith("surface/"):
+            dim = array["shape"][1]
+            array["shape"] = array["chunk_grid"]["configuration"]["chunk_shape"] = [10**12, dim]
+            array["codecs"][0]["configuration"]["chunk_shape"] = [10**12, dim]
+            document["attributes"]["zarr_core"]["chunk_bytes"][name] = "AQAAAA=="
+    path.write_text(json.dumps(document))
+    with pytest.raises(StoreError, match="1000000000000 points do not fit in memory"):
+        ZarrChunkReader(store).read_sample("run_1", fields=["surface_position"])
+    with pytest.raises(ZarrCoreError, match="1000000000000 points"):
+        build_dataset({"kind": KIND, "root": str(store), "split": "train"}).__getitems__([0])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"x":' + b"[" * 100_000,
+        b"[]",
+        b'{"node_type": "group", "attributes": 5}',
+        b'{"node_type": "group", "attributes": {"zarr_core": []}}',
+        b'{"node_type": "group", "consolidated_metadata": {"metadata": {"/etc": {"node_type": "array"}}}}',
+        b'{"node_type": "group", "attributes": {"zarr_core": {"moments": {"a": 1}}}}',
+    ],
+)
+def test_a_damaged_group_is_an_error_for_whoever_meets_it(store: Path, source: Path, text: bytes) -> None:
+    group(store).write_bytes(text)
+    for engine in ("direct", "zarr"):
+        with pytest.raises(ZarrCoreError):
+            ZarrChunkReader(store, engine=engine).read_sample("run_1")
+    with pytest.raises(ZarrCoreError):
+        calculate_store_statistics(str(store))
+    with pytest.raises(ZarrCoreError):
+        calculate_store_statistics(str(store), recompute=True)
+    report = verify_store(str(store))
+    assert {problem.sample_id for problem in report.problems} == {"run_1"}
+    # For a converter it is as good as none.
+    sample = SampleTree(KIND, source).discover()["run_1"]
+    assert ZarrStoreWriter(store, ConversionSettings(chunk_points=16)).find("run_1", sample.fingerprint) is None
+
+
+def test_a_refusal_on_record_that_is_not_one_is_not_taken_over(tmp_path: Path) -> None:
+    writer = ZarrStoreWriter(tmp_path)
+    writer.write_quarantine("a", "f", SampleError("a", "surface_pressure", "NaN"))
+    assert writer.find("a", "f") is not None
+    path = tmp_path / writer.relpath("a", "f") / "quarantine.json"
+    edit(path, "reason", value=["x"])
+    assert writer.find("a", "f") is None
+
+
+# --- source files -------------------------------------------------------------------------------------------------
+
+
+def pressure(source: Path, sample_id: str = "run_1") -> Path:
+    return source / sample_id / "surface_pressure.pt"
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (torch.zeros(70, dtype=torch.uint16), "uint16"),
+        (torch.zeros(70).to(torch.float8_e4m3fn), "float8"),
+        (torch.empty(70, device="meta"), "without values"),
+        (torch.nested.nested_tensor([torch.zeros(3), torch.zeros(5)]), "nested"),
+        (torch.zeros(70).to_sparse(), "sparse"),
+    ],
+)
+def test_tensors_that_are_no_plain_numbers_are_refused(tmp_path: Path, source: Path, value: Any, reason: str) -> None:
+    torch.save(value, pressure(source))
+    report = convert(KIND, tmp_path / "store", root=source, chunk_points=16)
+    assert [o.sample_id for o in report.having("converted")] == ["run_2"]
+    assert reason in report.having("quarantined")[0].reason
+
+
+@pytest.mark.parametrize("wrap", [torch.nn.Parameter, lambda t: t.requires_grad_()])
+def test_tensors_that_were_trained_are_numbers_all_the_same(tmp_path: Path, source: Path, wrap: Any) -> None:
+    torch.save(wrap(torch.full((70,), 3.0)), pressure(source))
+    assert len(convert(KIND, tmp_path / "store", root=source, chunk_points=16).having("converted")) == 2
+    assert (ZarrChunkReader(tmp_path / "store").read_sample("run_1")["surface_pressure"] == 3).all()
+
+
+def test_an_archive_with_packed_records_is_refused_before_it_is_unfolded(tmp_path: Path, source: Path) -> None:
+    old, new = zipfile.ZipFile(pressure(source)), io.BytesIO()
+    with zipfile.ZipFile(new, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name in old.namelist():
+            packed.writestr(name, old.read(name) + (b"\0" * 10_000_000 if "/data/" in name else b""))
+    pressure(source).write_bytes(new.getvalue())
+    (refused,) = convert(KIND, tmp_path / "store", root=source, chunk_points=16).having("quarantined")
+    assert "packed records" in refused.reason
+
+
+@pytest.mark.parametrize("keep_time", [False, True])
+def test_a_file_that_changes_while_it_is_read_is_neither_stored_nor_blamed(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, keep_time: bool
+) -> None:
+    """Rewritten in place with as many bytes, and with its time set back as copying tools do."""
+    before = pressure(source).stat()
+    whole = pressure(source).read_bytes()
+    load = SampleTree.load
+
+    def interrupted(self: SampleTree, sample: Any, canonical: str) -> torch.Tensor:
+        path = pressure(source)
+        if (sample.sample_id, canonical) == ("run_1", "surface_pressure"):
+            path.write_bytes(b"\0" * len(whole))  # half way through
+            if keep_time:
+                os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        return load(self, sample, canonical)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SampleTree, "load", interrupted)
+        report = convert(KIND, tmp_path / "store", root=source, chunk_points=16)
+    (failed,) = report.having("failed")
+    assert "changed while they were read" in failed.reason
+    assert report.manifest.quarantine == {}
+    pressure(source).write_bytes(whole)
+    os.utime(pressure(source), ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert len(convert(KIND, tmp_path / "store", root=source, chunk_points=16).manifest.samples) == 2
+
+
+def test_tensors_may_be_linked_and_texts_not(tmp_path: Path, source: Path) -> None:
+    """A link in the place of a text would publish in the store whatever its maker points at."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    pressure(source).rename(elsewhere / "p.pt")
+    pressure(source).symlink_to(elsewhere / "p.pt")
+    (source / "run_2").rename(elsewhere / "run_2")
+    (source / "run_2").symlink_to(elsewhere / "run_2")
+    (elsewhere / "run_2" / "params.json").write_text('{"speed": 1}')
+    report = convert(KIND, tmp_path / "store", root=source, chunk_points=16)
+    assert len(report.having("converted")) == 2
+    assert len(load_field(source, "run_1", "surface_pressure")) == 70
+
+    (elsewhere / "secret.json").write_text('{"key": "s3cr3t"}')
+    (source / "run_1" / "params.json").symlink_to(elsewhere / "secret.json")
+    (refused,) = convert(KIND, tmp_path / "store", root=source, chunk_points=16).having("quarantined")
+    assert "it is a link" in refused.reason
+    (source / "run_1" / "params.json").unlink()
+
+    kind = tmp_path / "own.yaml"
+    kind.write_text(
+        "name: own\nsamples: run_*\nblacklists: [blacklist.txt]\nfiles: {surface_position: surface_position_vtp.pt}\n"
+    )
+    (source / "blacklist.txt").symlink_to(elsewhere / "secret.json")
+    with pytest.raises(SourceError, match="blacklist.txt cannot be used: it is a link"):
+        convert(str(kind), tmp_path / "own", root=source)
+    assert not (tmp_path / "own" / "blacklist.txt").exists()
+
+
+# --- settings -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("subfolder: ../..", "leaves the folder"),
+        ("blacklists: [../../etc/passwd]", "leaves the folder"),
+        ("splits: {rule: files, filename: '../{split}.txt'}", "leaves the folder"),
+        ("splits: {rule: files, names: [../../train]}", "leaves the folder"),
+        ("splits: {rule: files, filename: '{split.__class__}'}", "no other braces"),
+        ("splits: {rule: permutation, count: 9, seed: 1, sizes: {a: 1}, sample_id: '{:>999999999999}'}", "braces"),
+        ("splits: {rule: permutation, count: 1000000000000, seed: 1, sizes: {a: 1}}", "less than or equal"),
+        ("? [a]\n: b", "unhashable"),
+        ("since: 2001-99-99", "month"),
+    ],
+)
+def test_a_description_that_reaches_too_far_is_refused(tmp_path: Path, line: str, reason: str) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(f"name: own\nsamples: run_*\nfiles: {{surface_position: p.pt}}\n{line}\n")
+    with pytest.raises(SourceError, match="own.yaml") as caught:
+        resolve_kind(str(path))
+    assert reason in str(caught.value)
+
+
+LAUGHS = "a0: &a0 [1, 1]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 60))
+
+
+def test_statistics_that_unfold_without_end_are_named_and_not_printed(store: Path) -> None:
+    (store / "stats.yaml").write_text(f"{LAUGHS}surface_pressure_mean: *a59\nsurface_pressure_std: 1.0\n")
+    config = {"kind": KIND, "root": str(store), "split": "train", "normalizers": {"surface_pressure": "mean_std"}}
+    with pytest.raises(ZarrCoreError, match="surface_pressure_mean is .*not a finite number") as caught:
+        build_dataset(config)
+    assert len(str(caught.value)) < 1000
+    (store / "stats.yaml").write_text(f"surface_pressure_mean: 1{'0' * 400}\nsurface_pressure_std: 1.0\n")
+    with pytest.raises(ZarrCoreError, match="not a finite number"):
+        build_dataset(config)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "2001-99-99", "!!int ''", "!!timestamp x", "? [a]\n: b", "\0"])
+def test_parsers_refuse_with_one_error(text: str) -> None:
+    with pytest.raises(ValueError, match="."):
+        parse_yaml(text)
+    with pytest.raises(ValueError, match="."):
+        parse_json(text)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"seed": "1"}, {"epoch": None}, {"position": 1.5}, {"seed": 2**80}, {"fingerprint": ["x"]}, {"position": 99}],
+)
+def test_a_state_that_is_none_is_refused(change: dict[str, Any]) -> None:
+    sampler = EpochBatchSampler(100, 8, fingerprint="a")
+    with pytest.raises(ZarrCoreError, match="state"):
+        sampler.load_state_dict(sampler.state_dict() | change)
+    for name in sampler.state_dict():
+        with pytest.raises(ZarrCoreError, match="not the state"):
+            sampler.load_state_dict({key: value for key, value in sampler.state_dict().items() if key != name})
+    with pytest.raises(ZarrCoreError, match="not the state"):
+        sampler.load_state_dict([])  # type: ignore[arg-type]
+
+
+def test_a_cache_entry_that_has_grown_without_end_heals(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path, "1GB")
+    assert cache.get("key", 0, None, lambda: b"x" * 100) == b"x" * 100
+    (entry,) = (path for path in Path(cache.folder).rglob("*_end") if path.is_file())
+    os.truncate(entry, 10**12)  # sparse: it takes no disk
+    assert cache.get("key", 0, None, lambda: b"x" * 100) == b"x" * 100
+    assert cache.healed == 1
