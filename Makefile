@@ -11,7 +11,7 @@ export DAGSTER_HOME := $(CURDIR)/.dagster_home
 export DAGSTER_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo ui test lint bench bench-s3 constraints clean
+.PHONY: help demo ui test lint attack bench bench-s3 constraints clean
 
 help:  ## show this
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -31,6 +31,9 @@ lint: .venv/installed  ## ruff, and mypy on zarr_core
 	$(BIN)/mypy
 	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/dg check yaml
 	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/dg check defs
+
+attack: .venv/installed  ## every attack in full, about half an hour; ATTACK_S3_ENDPOINT names an S3 service to attack, too
+	cd tests && PYTHONPATH=$(CURDIR):$(CURDIR)/tests ../$(BIN)/python -m attacks
 
 bench: .venv/rivals  ## every benchmark of local disks in about five minutes, and docs/performance.md anew
 	for what in local rivals endurance resume 'conversion --samples 12 --rounds 3' codecs manifest 'matrix --codec none'; do \

@@ -19,6 +19,7 @@ from tests.matrix_writer import N_FEATURES, OPTIONS, cells_of, samples_of
 from zarr_core.errors import MatrixError
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.head import HEAD, named
+from zarr_core.matrix.shards import claim
 from zarr_core.storage import Storage
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -69,8 +70,8 @@ class Versions:
         return status.st_mtime_ns, status.st_ino
 
     def _object(self, name: str) -> tuple[Any, Any]:
-        info = self._storage.fs.info(self._storage.path(name))
-        return info.get("ETag"), info.get("LastModified") or info["created"]
+        info = self._storage.info(name)
+        return info.version, info.modified
 
 
 @pytest.mark.parametrize("kind", ["local", "s3"])
@@ -137,6 +138,11 @@ def test_four_processes_on_overlapping_batches(tmp_path: Path) -> None:
         assert writer.communicate()[0].endswith("done\n")
         assert writer.returncode == 0
     check(root, BATCHES)
+
+
+def test_no_two_writers_claim_the_same_rows_even_for_the_same_batch(any_root: str) -> None:
+    storage = Storage(any_root)
+    assert [claim(storage, "rows", 0, 3, "batch 'a'") for _ in range(3)] == [0, 3, 6]
 
 
 class Died(BaseException):

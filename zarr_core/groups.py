@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from zarr_core.documents import parse_json
 from zarr_core.storage import Storage
 
 SAMPLES = "samples"
@@ -36,12 +36,12 @@ def is_whole(storage: Storage, relpath: str, group: Mapping[str, Any] | None = N
         group: its ``zarr.json``, which is read where None.
     """
     try:
-        document = group or json.loads(storage.read(f"{relpath}/zarr.json"))
-    except (FileNotFoundError, ValueError):
+        document = group or parse_json(storage.read(f"{relpath}/zarr.json"))
+        attributes = document.get("attributes", {}).get(ATTRIBUTES_KEY)
+        if attributes is None:  # a copy of a sample that another program wrote, which records no sizes
+            return True
+        recorded = sum(attributes["stored_bytes"].values())
+    except (FileNotFoundError, ValueError, AttributeError, KeyError, TypeError):
         return False
-    attributes = document.get("attributes", {}).get(ATTRIBUTES_KEY)
-    if attributes is None:  # a copy of a sample that another program wrote, which records no sizes
-        return True
-    recorded = sum(attributes["stored_bytes"].values())
     sizes = storage.list(relpath)
     return bool(recorded == sum(size for name, size in sizes.items() if "/c/" in name[len(relpath) :]))

@@ -27,6 +27,7 @@ from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from zarr_core.command import exit_status, number_or_tag
+from zarr_core.documents import parse_json
 from zarr_core.encoding import ArrayLayout, check_chunk, decode_shard_index, group_arrays
 from zarr_core.errors import CorruptChunkError, StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.generations import Retention, commit
@@ -339,7 +340,7 @@ class _SampleCopy:
         """Look up what there is to copy and what is there; raises ZarrCoreError where the group cannot be read."""
         group, relpath = task.source.read(f"{entry.relpath}/zarr.json"), entry.relpath
         try:
-            document = json.loads(group)
+            document = parse_json(group)
             layouts = group_arrays(document)
         except (ValueError, KeyError, TypeError) as error:
             raise StoreError(f"{relpath}/zarr.json cannot be read: {error!r}") from error

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from small_source import write_source
 
-from attacks.tally import Tally, finish, kill, start
+from attacks.tally import Tally, finish, kill_and_look, start
 from attacks.truth import CHUNK_POINTS, check_samples, compare, named_objects, stored_sample
 from zarr_core.convert import convert
 from zarr_core.manifest import load_manifest
@@ -41,7 +41,7 @@ def killed_converters(rounds: int, folder: Path, tally: Tally, chance: random.Ra
         store = folder / f"store_{number}"
         while True:
             shutil.copytree(begun, store)
-            if _was_killed(source, store, delay, from_start):
+            if _was_killed(source, store, delay, from_start, tally):
                 break
             delay /= 2  # it was done before
             shutil.rmtree(store)
@@ -67,7 +67,7 @@ def killed_converters(rounds: int, folder: Path, tally: Tally, chance: random.Ra
             pass
 
 
-def _was_killed(source: Path, store: Path, delay: float, from_start: bool) -> bool:
+def _was_killed(source: Path, store: Path, delay: float, from_start: bool, tally: Tally) -> bool:
     """Start a converter and kill it some seconds after it has written something; False where it was done before."""
     before = sum(1 for _ in store.rglob("*"))
     arguments = ["-m", "zarr_core.convert", "--dataset-kind", "ahmedml", "--root", source, "--output", store]
@@ -75,10 +75,7 @@ def _was_killed(source: Path, store: Path, delay: float, from_start: bool) -> bo
     while not from_start and process.poll() is None and sum(1 for _ in store.rglob("*")) == before:
         time.sleep(0.001)
     time.sleep(delay)
-    killed = process.poll() is None
-    kill(process)
-    process.communicate()
-    return killed
+    return kill_and_look(process, tally, "a converter that was to be killed")
 
 
 def rival_converters(roots: list[str], folder: Path, tally: Tally, chance: random.Random) -> None:

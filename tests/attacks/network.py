@@ -15,7 +15,7 @@ from small_source import KIND, write_source
 
 from attacks import places
 from attacks.kills import rival_converters
-from attacks.tally import Attack, Tally, kill, start
+from attacks.tally import Attack, Tally, kill_and_look, start
 from attacks.truth import CHUNK_POINTS, check_samples, named_objects, stored_sample
 from zarr_core.convert import convert
 from zarr_core.manifest import load_manifest
@@ -61,9 +61,7 @@ def object_store(place: Callable[[], AbstractContextManager[Callable[[], str]]])
                 while process.poll() is None and len(storage.list("samples")) == before:
                     time.sleep(0.05)
                 time.sleep(chance.uniform(0, 1))
-                tally.add("faults", process.poll() is None)
-                kill(process)
-                process.communicate()
+                tally.add("faults", kill_and_look(process, tally, what))
                 check_samples(root, {"run_1": truth["run_1"]}, tally, f"{what}, after the kill")
                 _use(source, root, truth, tally, what)
                 check_samples(root, {"run_1": truth["run_1"]}, tally, f"{what}, generation 1", 1)

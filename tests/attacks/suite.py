@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from attacks import disk, kills, network, sandbox, sources
+from attacks import disk, kills, matrix, network, sandbox, sources
 from attacks.tally import Attack
 
 
@@ -24,7 +24,7 @@ def _without_endpoint() -> str:
 
 
 def _without_oci() -> str:
-    return "" if importlib.util.find_spec("servers.oci") else "tests/servers/oci.py is not here"
+    return "" if importlib.util.find_spec("ocifs") else "ocifs is not installed"
 
 
 @dataclass(frozen=True)
@@ -48,26 +48,25 @@ class Entry:
 
 ENTRIES = (
     Entry("kill -9 of a converter", kills.killed_converters, 200, 2),
-    Entry("4 converters, one folder", network.rivals_on_disk, 10, 1),
-    Entry("4 converters, one bucket", network.rivals_on_s3, 10, 0),
-    Entry("disk full", disk.full_disks, 60, 2, _without_mounts),
+    Entry("4 converters, one folder", network.rivals_on_disk, 8, 1),
+    Entry("4 converters, one bucket", network.rivals_on_s3, 5, 0),
+    Entry("disk full", disk.full_disks, 40, 2, _without_mounts),
     Entry("read-only disk", disk.read_only_stores, 5, 1, _without_mounts),
     Entry("clocks that jump", sources.jumping_clocks, 20, 1),
-    Entry("sources that change", sources.changing_sources, 60, 2),
-    Entry("S3 on a bad network", network.bad_network, 10, 1),
-    Entry("killed on S3 (moto)", network.object_store(network.on_moto), 8, 0),
-    Entry("killed on S3 (endpoint)", network.object_store(network.on_endpoint), 8, 0, _without_endpoint),
-    Entry("killed on OCI", network.object_store(network.on_oci), 8, 0, _without_oci),
-    Entry("hostile manifests", sandbox.fuzz(("manifest",)), 6000, 40),
-    Entry("hostile zarr.json", sandbox.fuzz(("group", "array")), 6000, 60),
-    Entry("damaged shards", sandbox.fuzz(("shard",)), 6000, 40),
-    Entry("forged checksums", sandbox.fuzz(("forged",)), 6000, 40),
-    Entry("hostile .pt files", sandbox.fuzz(("tensors",)), 3000, 40),
-    Entry(
-        "hostile settings",
-        sandbox.fuzz(("description", "splits", "config", "state", "statistics")),
-        5000,
-        100,
-    ),
-    Entry("damaged cache entries", sandbox.fuzz(("cache",)), 2000, 40),
+    Entry("sources that change", sources.changing_sources, 40, 2),
+    Entry("S3 on a bad network", network.bad_network, 6, 0),
+    Entry("killed on S3 (moto)", network.object_store(network.on_moto), 6, 0),
+    Entry("killed on S3 (endpoint)", network.object_store(network.on_endpoint), 6, 0, _without_endpoint),
+    Entry("killed on OCI", network.object_store(network.on_oci), 6, 0, _without_oci),
+    Entry("hostile manifests", sandbox.fuzz("manifest"), 3000, 40),
+    Entry("hostile zarr.json", sandbox.fuzz("group", "array"), 3000, 60),
+    Entry("damaged shards", sandbox.fuzz("shard"), 2000, 40),
+    Entry("forged checksums", sandbox.fuzz("forged"), 2000, 40),
+    Entry("hostile .pt files", sandbox.fuzz("tensors"), 1000, 40),
+    Entry("hostile settings", sandbox.fuzz("description", "splits", "config", "state", "statistics"), 4000, 100),
+    Entry("damaged cache entries", sandbox.fuzz("cache"), 1000, 40),
+    Entry("kill -9 of two appenders", matrix.killed_appenders(matrix.on_disk), 25, 1),
+    Entry("the same on S3 (moto)", matrix.killed_appenders(matrix.on_moto), 6, 0),
+    Entry("hostile matrix heads", sandbox.fuzz("head"), 3000, 40),
+    Entry("damaged matrices", sandbox.fuzz("beside", "cells", "forged_cells"), 1500, 90),
 )

@@ -114,3 +114,13 @@ def kill(process: subprocess.Popen[str]) -> None:
     """``kill -9`` of a process and all that it started."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+
+
+def kill_and_look(process: subprocess.Popen[str], tally: Tally, what: str) -> bool:
+    """``kill -9`` of a process group; whether the process was still at work. What had ended badly before is counted."""
+    at_work = process.poll() is None
+    kill(process)
+    _, errors = process.communicate()
+    if not at_work and process.returncode != 0:
+        tally.add("tracebacks", 1, f"{what}: ended by itself, status {process.returncode}: {errors[-500:]}")
+    return at_work

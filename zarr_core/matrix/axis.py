@@ -103,7 +103,10 @@ class FeatureAxis(Sequence[Any]):
         """The axis again; raises CorruptChunkError where the bytes are not those that were written."""
         if hashlib.sha256(data).hexdigest() != sha256:
             raise CorruptChunkError(f"{where}: the features are not those that the matrix was made with")
-        return cls(np.load(io.BytesIO(data), allow_pickle=False))
+        try:
+            return cls(np.load(io.BytesIO(data), allow_pickle=False))
+        except Exception as error:  # NumPy hands the header to Python's parsers, and raises whatever they do
+            raise CorruptChunkError(f"{where}: this is no list of features: {error}") from error
 
     def _name(self, stored: Any) -> str | int:
         return str(stored.decode("utf-8")) if self.is_text else int(stored)

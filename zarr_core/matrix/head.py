@@ -9,7 +9,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from zarr_core.encoding import VALUE_DTYPES, Codec
+import numpy as np
+
+from zarr_core.documents import parse_json
+from zarr_core.encoding import MAX_CHUNKS, VALUE_DTYPES, Codec
 from zarr_core.errors import ManifestError, ZarrCoreError
 from zarr_core.generations import Change, Head, Retention
 from zarr_core.matrix.grid import GridLayout
@@ -20,6 +23,10 @@ FORMAT = "zarr_core.matrix"
 FORMAT_VERSION = 1
 HEAD_NAME = "HEAD.json"
 AXIS = "cpg_ids"
+
+# Beyond these a head is no matrix but an attack on the memory of who opens it. Positions are joined as 32-bit integers.
+MAX_LENGTH = 2**31 - 1
+MAX_CHUNK_BYTES = 1 << 30
 
 _VALUE_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _COLUMNS = "_columns"
@@ -216,7 +223,7 @@ class MatrixState:
     def from_json(cls, data: bytes, where: str = HEAD_NAME) -> MatrixState:
         """Read what :meth:`to_json` wrote; raises ManifestError where it is not readable or contradicts itself."""
         try:
-            document = json.loads(data)
+            document = parse_json(data)
             kind, version = document["format"], document["format_version"]
         except (ValueError, KeyError, TypeError) as error:
             raise ManifestError(f"{where} is not the head of a matrix: {error!r}") from error
@@ -239,32 +246,38 @@ class MatrixState:
             raise ValueError("chunks of the row copy are one row high")
         features, rows = document["column_chunk_shape"]
         return cls(
-            matrix_id=document["matrix_id"],
-            created_at=document["created_at"],
-            axis=Axis(check_relative_path(axis["path"]), int(axis["length"]), axis["sha256"]),
-            values=dict(document["values"]),
-            codec=document["codec"],
-            column_codec=document["column_codec"],
-            chunk_features=int(chunk_features),
-            shard_rows=int(document["shard_rows"]),
-            max_shards=int(document["max_shards"]),
-            column_chunk=(int(features), int(rows)),
+            matrix_id=_text(document["matrix_id"]),
+            created_at=_text(document["created_at"]),
+            axis=Axis(check_relative_path(_text(axis["path"])), _length(axis["length"]), _text(axis["sha256"])),
+            values={value: _text(dtype) for value, dtype in document["values"].items()},
+            codec=_text(document["codec"]),
+            column_codec=_text(document["column_codec"]),
+            chunk_features=_length(chunk_features),
+            shard_rows=_length(document["shard_rows"]),
+            max_shards=_length(document["max_shards"]),
+            column_chunk=(_length(features), _length(rows)),
             batches={
-                batch_id: Batch(int(b["row"]), tuple(b["sample_ids"]), b["digest"], dict(b["bytes"]))
+                batch_id: Batch(_count(b["row"]), _texts(b["sample_ids"]), _text(b["digest"]), _counts(b["bytes"]))
                 for batch_id, b in document["batches"].items()
             },
             column_blocks=tuple(
-                ColumnBlock(int(b["row"]), tuple(b["batches"]), dict(b["bytes"])) for b in document["column_blocks"]
+                ColumnBlock(_count(b["row"]), _texts(b["batches"]), _counts(b["bytes"]))
+                for b in document["column_blocks"]
             ),
-            generation=int(document["generation"]),
+            generation=_count(document["generation"]),
             retention=Retention.from_document(document.get("retention", {})),
         )
 
     def _check(self) -> None:
-        if min(self.axis.length, self.chunk_features, self.shard_rows, self.max_shards, *self.column_chunk) < 1:
-            raise ValueError("a length is not positive")
         Codec.parse(self.codec), Codec.parse(self.column_codec)
         check_values(self.values)
+        if self.chunk_features % self.column_chunk[0]:
+            raise ValueError("a chunk of the row copy is no whole number of chunks of the transposed copy")
+        layouts = [*self.row_layout.values(), *self.column_layout.values()]
+        if any(layout.flat.n_chunks > MAX_CHUNKS for layout in layouts):
+            raise ValueError("a shard has more chunks than any matrix has")
+        if any(layout.flat.chunk_points * np.dtype(layout.dtype).itemsize > MAX_CHUNK_BYTES for layout in layouts):
+            raise ValueError("a chunk is larger than that of any matrix")
         end = 0
         for batch_id, batch in sorted(self.batches.items(), key=lambda item: item[1].row):
             if batch.row % self.shard_rows or batch.row < end or not batch.sample_ids:
@@ -277,16 +290,49 @@ class MatrixState:
         held = [batch_id for block in self.column_blocks for batch_id in block.batches]
         if len(set(held)) != len(held) or not self.batches.keys() >= set(held):
             raise ValueError("the transposed copy names a batch twice, or one that is not there")
-        end = 0
+        end = across = 0
         for block in sorted(self.column_blocks, key=lambda block: block.row):
             if block.row % self.column_chunk[1] or block.row < end or not block.batches:
                 raise ValueError("two blocks of the transposed copy overlap")
             end = block.row + self.column_chunk[1] * self.widths_of(block)
-        if self.chunk_features % self.column_chunk[0]:
-            raise ValueError("a chunk of the row copy is no whole number of chunks of the transposed copy")
+            across += self.widths_of(block)
+        if end > self.column_chunk[1] * self.max_shards:
+            raise ValueError("the transposed copy has more samples than its arrays")
+        if across * -(-self.axis.length // self.chunk_features) > MAX_CHUNKS:
+            raise ValueError("the transposed copy has more shards than that of any matrix")
         recorded = [batch.bytes for batch in self.batches.values()] + [block.bytes for block in self.column_blocks]
         if any(stored.keys() != self.values.keys() for stored in recorded):
             raise ValueError("bytes are recorded for other value tables")
+
+
+def _count(value: Any) -> int:
+    """A whole number as JSON has it; raises ValueError."""
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise ValueError(f"{value!r:.100} is no count")
+    return value
+
+
+def _length(value: Any) -> int:
+    """A number of features, rows or shards; raises ValueError."""
+    if not 1 <= _count(value) <= MAX_LENGTH:
+        raise ValueError(f"a length is not positive, or beyond any matrix: {value}")
+    return int(value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r:.100} is no text")
+    return value
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    if not isinstance(values, list):
+        raise ValueError(f"{values!r:.100} is no list of names")
+    return tuple(map(_text, values))
+
+
+def _counts(values: Any) -> dict[str, int]:
+    return {name: _count(value) for name, value in values.items()}
 
 
 def array_path(value: str) -> str:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from zarr_core.documents import parse_json
 from zarr_core.errors import CommitConflict
 from zarr_core.storage import Storage
 
@@ -133,7 +134,7 @@ class Leases:
 def _parse(data: bytes) -> Holders:
     """The holders; none where somebody damaged the object, which nothing depends on."""
     try:
-        document = json.loads(data)
+        document = parse_json(data)
     except ValueError:
         return {}
     return {k: v for k, v in document.items() if isinstance(v, dict)} if isinstance(document, dict) else {}

@@ -9,9 +9,12 @@ nothing but their numbers.
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterable
 
+from zarr_core.documents import parse_json
 from zarr_core.errors import ManifestError, StoreError
+from zarr_core.matrix.head import MAX_LENGTH
 from zarr_core.storage import Storage
 
 CLAIMS = "claims"
@@ -30,17 +33,19 @@ def claim(storage: Storage, copy: str, start: int, count: int, purpose: str) -> 
     Returns:
         The first of them.
     """
+    # To Storage.create an object with the same bytes is this call's own, so the claims of two writers must differ.
+    writer = uuid.uuid4().hex
     while True:
         name = f"{CLAIMS}/{copy}/{start:08d}.json"
-        document = {"end": start + count, "purpose": purpose}
+        document = {"end": start + count, "purpose": purpose, "writer": writer}
         if storage.create(name, json.dumps(document).encode()):
             return start
         try:
-            end = json.loads(storage.read(name))["end"]
+            end = parse_json(storage.read(name))["end"]
         except (ValueError, KeyError, TypeError) as error:
             raise ManifestError(f"{storage.url}/{name} is damaged: {error!r}") from error
-        if not isinstance(end, int) or end <= start:
-            raise ManifestError(f"{storage.url}/{name} is damaged: it ends at {end!r}")
+        if type(end) is not int or not start < end <= MAX_LENGTH:
+            raise ManifestError(f"{storage.url}/{name} is damaged: it ends at {end!r:.100}")
         start = end
 
 

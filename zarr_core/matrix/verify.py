@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from zarr_core.documents import parse_json
 from zarr_core.encoding import check_chunk, decode_shard_index
 from zarr_core.errors import CorruptChunkError, ManifestError, StoreError, ZarrCoreError
 from zarr_core.generations import archived, documents, generation_name, load
@@ -116,7 +116,7 @@ def _metadata_problems(storage: Storage, state: MatrixState) -> Iterator[str]:
         arrays |= {columns_path(value): layout for value, layout in state.column_layout.items()}
     for path, layout in arrays.items():
         try:
-            if json.loads(storage.read(f"{path}/zarr.json")) != layout.to_zarr_json():
+            if parse_json(storage.read(f"{path}/zarr.json")) != layout.to_zarr_json():
                 yield f"{path}/zarr.json: describes another array than the head"
         except (FileNotFoundError, ValueError) as error:
             yield f"{path}/zarr.json: other Zarr readers cannot open the array: {type(error).__name__}"

@@ -23,7 +23,7 @@ import numpy as np
 from zarr_core import objects
 from zarr_core.cache import DEFAULT_LIMIT, DiskCache
 from zarr_core.encoding import DEFAULT_CODEC, Codec
-from zarr_core.errors import MatrixError, StoreError, UnknownFieldError
+from zarr_core.errors import ManifestError, MatrixError, StoreError, UnknownFieldError
 from zarr_core.generations import commit, load
 from zarr_core.matrix import columns as transposed
 from zarr_core.matrix import rows as row_copy
@@ -50,6 +50,7 @@ logger = logging.getLogger(__name__)
 
 _VALUES = {"beta": "float32", "coverage": "float32"}
 _SHARD_BYTES = 800_000_000
+_SHARD_CHUNKS = 1 << 16  # an index of one megabyte
 _CHUNK_FEATURES = 45_000
 _COLUMN_CHUNK = (16, 256)
 _MAX_SHARDS = 65_536
@@ -104,8 +105,8 @@ class WideMatrix:
                 without one; docs/matrix.md says when another pays. The transposed copy has it as well, or
                 "blosc-lz4" instead of none: its chunks are small, and partly empty where few samples came together.
             chunk_features: features of a chunk, about; chunks are one sample high.
-            shard_rows: samples of a shard, which is as wide as the matrix; by default what makes 800 MB. Each batch
-                begins a new shard, and short shards are fine.
+            shard_rows: samples of a shard, which is as wide as the matrix; by default what makes 800 MB, or 65,536
+                chunks. Each batch begins a new shard, and short shards are fine.
             max_shards: room for shards. It costs nothing: it is the length that other Zarr readers see.
             column_chunk: (features, samples) of a chunk of the transposed copy.
 
@@ -125,7 +126,7 @@ class WideMatrix:
         chunk_features = column_chunk[0] * math.ceil(len(axis) / n_chunks / column_chunk[0])
         if shard_rows is None:
             itemsize = max(np.dtype(dtype).itemsize for dtype in tables.values())
-            shard_rows = max(1, _SHARD_BYTES // (itemsize * len(axis)))
+            shard_rows = max(1, min(_SHARD_BYTES // (itemsize * len(axis)), _SHARD_CHUNKS // n_chunks))
         data = axis.to_npy()
         sha256 = hashlib.sha256(data).hexdigest()
         state = MatrixState(
@@ -226,7 +227,10 @@ class WideMatrix:
                 data = self._storage.read(axis.path)
             except FileNotFoundError as error:
                 raise StoreError(f"{where}: the names of the features are not there") from error
-            self._axis = FeatureAxis.from_npy(data, axis.sha256, where)
+            found = FeatureAxis.from_npy(data, axis.sha256, where)
+            if len(found) != axis.length:
+                raise ManifestError(f"{where}: {len(found)} features where {HEAD.name} says {axis.length}")
+            self._axis = found
         return self._axis
 
     @property
@@ -448,7 +452,7 @@ class WideMatrix:
         shape = len(sample_ids), state.axis.length if columns is None else len(columns)
         dtype = np.dtype(state.values[value])
         if out is None:
-            out = np.empty(shape, dtype)
+            out = self._room(shape, dtype)
         elif out.shape != shape or out.dtype != dtype:
             raise MatrixError(f"out has shape {out.shape} and dtype {out.dtype}; the result has {shape} and {dtype}")
         if not out.size:
@@ -485,6 +489,14 @@ class WideMatrix:
             started = time.perf_counter()
             cost = read_rows(fetcher, state, value, list(places), picked, out, np.array(list(places.values())))
             self._say("rows", value, len(places), out.shape[1], cost, started)
+
+    def _room(self, shape: tuple[int, int], dtype: np.dtype[Any]) -> np.ndarray:
+        try:
+            return np.empty(shape, dtype)
+        except (MemoryError, ValueError) as error:  # ValueError: more than can be addressed
+            raise StoreError(
+                f"{self.url}: {shape[0]:,} samples x {shape[1]:,} features do not fit in memory; read fewer at a time"
+            ) from error
 
     def _say(
         self, copy: str, value: str, samples: int, features: int, cost: Cost, started: float, other: Cost | None = None

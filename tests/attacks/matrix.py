@@ -1,0 +1,111 @@
+"""``kill -9`` of processes that append to a wide matrix; those that come after them finish the work."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matrix_writer import N_FEATURES, OPTIONS, cells_of, samples_of
+
+from attacks import network
+from attacks.tally import Attack, Tally, kill_and_look, start
+from zarr_core.matrix import WideMatrix
+from zarr_core.matrix.verify import verify_matrix
+from zarr_core.storage import Storage
+
+_BATCHES = ("a", "b", "c")
+_FEW_FEATURES = [7, 2_900]
+
+
+def killed_appenders(place: Callable[[Path], AbstractContextManager[Callable[[], str]]]) -> Attack:
+    """An attack on a kind of location: two processes append the same batches; one is killed, then the other as well.
+
+    No shard may ever be written a second time, and what is committed is read right out of both copies.
+    """
+
+    def attack(rounds: int, folder: Path, tally: Tally, chance: random.Random) -> None:
+        with place(folder) as new_root:
+            for number in range(rounds):
+                _round(new_root(), f"round {number}", tally, chance)
+                tally.add("rounds")
+
+    return attack
+
+
+def _round(root: str, what: str, tally: Tally, chance: random.Random) -> None:
+    matrix = WideMatrix.create(root, list(range(N_FEATURES)), **OPTIONS)
+    matrix.append("first", samples_of("first"), cells_of("first"))
+    matrix.derive_columns()
+    versions = _Versions(root)
+    versions.check(tally, what)
+    writers = [start(["-m", "matrix_writer", root, str(seed), *_BATCHES]) for seed in range(2)]
+    for writer in writers:
+        assert writer.stdout is not None
+        writer.stdout.readline()  # it begins to write now
+        time.sleep(chance.uniform(0, 0.8))
+        tally.add("faults", kill_and_look(writer, tally, what))
+        versions.check(tally, what)
+        _check(root, tally, f"{what}, after a kill", {"first"})
+    with tally.ours(f"{what}, the retry"):
+        matrix.refresh()
+        for batch_id in _BATCHES:
+            there = batch_id in matrix.batches
+            if matrix.append(batch_id, samples_of(batch_id), cells_of(batch_id)) == there:
+                tally.add(
+                    "wrong", 1, f"{what}: batch {batch_id} was {'not ' * (not there)}there, and is said to be new"
+                )
+        matrix.derive_columns()
+        report = verify_matrix(root)
+        if not report.ok:
+            tally.add("wrong", 1, f"{what}: verify: {report.problems[:3]}")
+    versions.check(tally, what)
+    _check(root, tally, f"{what}, in the end", {"first", *_BATCHES})
+
+
+def _check(root: str, tally: Tally, what: str, batches: set[str]) -> None:
+    """Every committed sample is right, by rows and by columns, and these batches are among them."""
+    with tally.ours(what):
+        matrix = WideMatrix.open(root)
+        gone = batches - matrix.batches.keys()
+        if gone:
+            tally.add("lost", sum(len(samples_of(batch_id)) for batch_id in gone), f"{what}: {sorted(gone)}")
+        for batch_id, sample_ids in matrix.batches.items():
+            for value, cells in cells_of(batch_id).items():
+                rows = matrix.read(sample_ids, value=value)
+                columns = matrix.read(sample_ids, _FEW_FEATURES, value)
+                if not np.array_equal(rows, cells) or not np.array_equal(columns, cells[:, _FEW_FEATURES]):
+                    tally.add("wrong", 1, f"{what}: {value} of batch {batch_id}")
+
+
+class _Versions:
+    """Version and time of every shard: whoever writes one a second time is found out."""
+
+    def __init__(self, root: str) -> None:
+        self._storage = Storage(root)
+        self._seen: dict[str, Any] = {}
+
+    def check(self, tally: Tally, what: str) -> None:
+        """Compare with what was seen before, and take up what is new."""
+        for name, info in self._storage.infos().items():
+            if "/c/" in name and not name.endswith(".tmp"):
+                version = info.version, info.modified, info.size
+                if self._seen.setdefault(name, version) != version:
+                    tally.add("wrong", 1, f"{what}: {name} was written twice")
+
+
+def on_disk(folder: Path) -> AbstractContextManager[Callable[[], str]]:
+    """Folders, each of its own."""
+    numbers = iter(range(10**6))
+    return nullcontext(lambda: str(folder / f"matrix_{next(numbers)}"))
+
+
+@contextmanager
+def on_moto(folder: Path) -> Any:
+    """Buckets of moto."""
+    with network.on_moto() as new_root:
+        yield new_root
