@@ -1,7 +1,5 @@
 """The matrix as a whole, and its transposed copy."""
 
-import hashlib
-
 import dagster as dg
 
 from assets.conditions import follow_what_was_published, publish_after_a_batch
@@ -9,7 +7,6 @@ from assets.tables import table
 from resources.source_watch import short_digest
 from resources.warehouse_matrix import DeclaredMatrix
 from resources.warehouses import WarehouseAccess
-from zarr_core.matrix import WideMatrix
 
 
 def matrix_asset(declared: DeclaredMatrix) -> dg.AssetsDefinition:
@@ -37,7 +34,6 @@ def matrix_asset(declared: DeclaredMatrix) -> dg.AssetsDefinition:
                 "samples": samples,
                 "features": features,
                 "batches": len(latest),
-                "axis_sha256": axis_sha256(opened),
                 "latest_batches": table([{"batch": name, "samples": len(ids)} for name, ids in latest]),
                 "dagster/row_count": samples,
             },
@@ -76,8 +72,3 @@ def columns_asset(declared: DeclaredMatrix) -> dg.AssetsDefinition:
         )
 
     return columns
-
-
-def axis_sha256(matrix: WideMatrix) -> str:
-    """Of the features' names, as the matrix keeps them; raises CorruptChunkError where it says otherwise itself."""
-    return hashlib.sha256(matrix.feature_ids.to_npy()).hexdigest()

@@ -311,6 +311,8 @@ def test_what_runs_is_decided_by_conditions(trial: MatrixTrial) -> None:
     assert trial.run("refresh").success
     assert automation.evaluate() == {}
     assert automation.evaluate(after=dt.timedelta(hours=1))["matrix_batches"] == {"b1"}, "tried again on the clock"
+    assert not trial.run("load", "b1").success
+    assert "matrix_batches" not in automation.evaluate()
 
     trial.write("b1")
     trial.write("b3")

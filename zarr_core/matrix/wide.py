@@ -50,7 +50,8 @@ logger = logging.getLogger(__name__)
 
 _VALUES = {"beta": "float32", "coverage": "float32"}
 _SHARD_BYTES = 800_000_000
-_SHARD_CHUNKS = 1 << 16  # an index of one megabyte
+# The index of a shard, 16 bytes a chunk, is written and read whole, however few rows a batch has.
+_SHARD_CHUNKS = 8_192
 _CHUNK_FEATURES = 45_000
 _COLUMN_CHUNK = (16, 256)
 _MAX_SHARDS = 65_536
@@ -105,8 +106,8 @@ class WideMatrix:
                 without one; docs/matrix.md says when another pays. The transposed copy has it as well, or
                 "blosc-lz4" instead of none: its chunks are small, and partly empty where few samples came together.
             chunk_features: features of a chunk, about; chunks are one sample high.
-            shard_rows: samples of a shard, which is as wide as the matrix; by default what makes 800 MB, or 65,536
-                chunks. Each batch begins a new shard, and short shards are fine.
+            shard_rows: samples of a shard, which is as wide as the matrix; by default what makes 800 MB, and no more
+                than 8,192 chunks. Each batch begins a new shard, and short shards are fine.
             max_shards: room for shards. It costs nothing: it is the length that other Zarr readers see.
             column_chunk: (features, samples) of a chunk of the transposed copy.
 

@@ -36,7 +36,11 @@ def build_warehouse(settings: Mapping[str, Any]) -> Warehouse:
     try:
         if arguments.get("columns") is not None:
             arguments["columns"] = LongColumns(**arguments["columns"])
-        inspect.signature(_KINDS[kind]).bind(**arguments)
+        takes = inspect.signature(_KINDS[kind])
+        unknown = [name for name in arguments if name not in takes.parameters]
+        if unknown:  # before what is missing: a misspelt setting is both
+            raise TypeError(f"no setting {', '.join(unknown)}; it takes {', '.join(takes.parameters)}")
+        takes.bind(**arguments)
     except TypeError as error:
         raise WarehouseError(f"warehouse of kind {kind}: {error}") from error
     return _KINDS[kind](**arguments)
