@@ -19,8 +19,8 @@ import torch
 import zarr
 from small_source import SHARED, load_field, write_source
 
-from zarr_core.convert import convert, convert_aero_dataset, convert_fsspec_source, iter_convert, main
 from zarr_core.conversion import convert_sample
+from zarr_core.convert import convert, convert_aero_dataset, convert_fsspec_source, iter_convert, main
 from zarr_core.errors import SourceError, StoreError
 from zarr_core.manifest import load_manifest
 from zarr_core.publish import publish
@@ -260,7 +260,10 @@ def test_what_was_read_of_two_versions_is_taken_over_by_nobody(
 ) -> None:
     """Another converter that has listed the sample before it changed; or a file that is put back with its time."""
     selection = select_samples(open_source("ahmedml", root=source))
-    writer, (sample,) = ZarrStoreWriter(tmp_path / "store", ConversionSettings(**SETTINGS)), [selection.samples["run_2"]]
+    writer, (sample,) = (
+        ZarrStoreWriter(tmp_path / "store", ConversionSettings(**SETTINGS)),
+        [selection.samples["run_2"]],
+    )
     path, load = source / "run_2" / "surface_pressure.pt", SampleTree.load
     first = torch.load(path, weights_only=True)
 
