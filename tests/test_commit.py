@@ -21,6 +21,7 @@ from typing import Any
 import fsspec.config
 import pytest
 import torch
+from filelock import FileLock
 from servers.oci import NAMESPACE, OciServer
 from small_source import KIND, write_source
 
@@ -30,6 +31,7 @@ from zarr_core.backends.obstore import ObstoreBackend
 from zarr_core.backends.oci import OciBackend
 from zarr_core.backends.s3 import S3Backend
 from zarr_core.conversion import convert_samples
+from zarr_core.convert import convert
 from zarr_core.errors import CommitConflict, StoreError
 from zarr_core.generations import commit, generation_name
 from zarr_core.manifest import HEAD, SampleEntry, StoreManifest, load_manifest
@@ -527,3 +529,54 @@ def test_a_stale_converter_that_loses_the_race_to_a_newer_one_gives_way(
     assert not report.replaced
     assert report.manifest.samples["run_1"] == new[1].written["run_1"].entry
     assert set(report.manifest.samples) == {"other", "run_1"}
+
+
+def test_a_stale_refusal_does_not_blame_a_sample_that_was_repaired(
+    two_states: tuple[Path, Callable[[], None]], tmp_path: Path
+) -> None:
+    source, change = two_states
+    store, path = Storage(tmp_path / "store"), source / "run_1" / "surface_pressure.pt"
+    whole = torch.load(path, weights_only=True)
+    torch.save(whole[:-1], path)
+    settings, selection = ConversionSettings(chunk_points=16), select_samples(open_source(KIND, root=source))
+    writer = ZarrStoreWriter(tmp_path / "store", settings)
+    (refused,) = convert_samples(selection.source, writer, [*selection.samples.values()], False, 1, None)
+    assert refused.quarantine is not None
+    torch.save(whole, path)
+    change()
+    new = _converted(source, tmp_path / "store")
+    commit_results(store, new[0], new[2], new[1])
+    report = commit_results(store, selection, settings, Results(refused={"run_1": refused.quarantine}))
+    assert (report.committed, load_manifest(store).quarantine) == (False, {})
+
+
+def test_a_sample_that_came_after_a_converter_had_looked_is_not_retired(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "source", ("run_1", "run_2", "run_3"))
+    (source / "run_2").rename(tmp_path / "run_2")
+    early = select_samples(open_source(KIND, root=source))
+    (tmp_path / "run_2").rename(source / "run_2")
+    settings = {"chunk_points": 16}
+    convert(KIND, tmp_path / "store", root=source, **settings)
+    (source / "run_3").rename(tmp_path / "run_3")
+    report = commit_results(
+        Storage(tmp_path / "store"), early, ConversionSettings(**settings), Results(), retire_vanished=True
+    )
+    assert (report.retired, sorted(report.manifest.samples)) == ([], ["run_1", "run_2", "run_3"])
+    late = select_samples(open_source(KIND, root=source))
+    report = commit_results(
+        Storage(tmp_path / "store"), late, ConversionSettings(**settings), Results(), retire_vanished=True
+    )
+    assert (report.retired, sorted(report.manifest.samples)) == (["run_3"], ["run_1", "run_2"])
+
+
+def test_a_lock_that_is_held_for_ever_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit(Storage(tmp_path), HEAD, add("a"))
+    monkeypatch.setattr("zarr_core.backends.local.LOCK_PATIENCE", 0.1)
+    with FileLock(tmp_path / "manifest.json.lock"), pytest.raises(StoreError, match=r"manifest.json.lock.* run again"):
+        commit(Storage(tmp_path), HEAD, add("b"))
+    assert commit(Storage(tmp_path), HEAD, add("b")).generation == 2
+
+
+def test_every_spelling_of_s3_is_a_place_of_obstores() -> None:
+    pytest.importorskip("obstore", reason="needs the obstore extra")
+    assert {ObstoreBackend(f"{scheme}://bucket/store").location for scheme in ("s3", "s3a")} == {"bucket/store"}

@@ -19,11 +19,15 @@ import torch
 import zarr
 from small_source import SHARED, load_field, write_source
 
+from zarr_core.conversion import convert_sample
 from zarr_core.convert import convert, convert_aero_dataset, convert_fsspec_source, iter_convert, main
 from zarr_core.errors import SourceError, StoreError
 from zarr_core.manifest import load_manifest
 from zarr_core.publish import publish
+from zarr_core.selection import open_source, select_samples
 from zarr_core.shuffle import shuffle_permutation
+from zarr_core.sources import SampleTree
+from zarr_core.sources.sample import SourceSample
 from zarr_core.storage import Storage
 from zarr_core.writer import ConversionSettings, ZarrStoreWriter
 
@@ -248,6 +252,58 @@ def test_a_sample_that_changes_while_it_is_read_is_not_committed(
     convert("ahmedml", tmp_path / "store", root=source, **SETTINGS)
     expected = load_field(source, "run_2", "surface_pressure")[shuffle_permutation(0, "run_2", "surface", 77)]
     assert np.array_equal(field(tmp_path / "store", "run_2", "surface/pressure"), expected.astype("float16"))
+
+
+@pytest.mark.parametrize("again", ["the same listing", "a new one"])
+def test_what_was_read_of_two_versions_is_taken_over_by_nobody(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, again: str
+) -> None:
+    """Another converter that has listed the sample before it changed; or a file that is put back with its time."""
+    selection = select_samples(open_source("ahmedml", root=source))
+    writer, (sample,) = (
+        ZarrStoreWriter(tmp_path / "store", ConversionSettings(**SETTINGS)),
+        [selection.samples["run_2"]],
+    )
+    path, load = source / "run_2" / "surface_pressure.pt", SampleTree.load
+    first = torch.load(path, weights_only=True)
+
+    def meddling(self: SampleTree, sample: SourceSample, canonical: str) -> torch.Tensor:
+        if canonical == "surface_pressure":
+            torch.save(first + 1, path)
+        return load(self, sample, canonical)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SampleTree, "load", meddling)
+        assert convert_sample(writer, selection.source, sample).status == "failed"
+    if again == "the same listing":
+        assert convert_sample(writer, selection.source, sample).status == "failed"
+    torch.save(first, path)
+    os.utime(path, (0, float(sample.files["surface_pressure"].version)))
+    convert("ahmedml", tmp_path / "store", root=source, **SETTINGS)
+    expected = first.numpy()[shuffle_permutation(0, "run_2", "surface", 77)]
+    assert np.array_equal(field(tmp_path / "store", "run_2", "surface/pressure")[:, 0], expected.astype("float16"))
+
+
+def test_a_slow_converter_writes_no_other_version_into_a_committed_group(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks for the group; another one makes and commits it; the source changes; it reads what is there now."""
+    store, path, load = tmp_path / "store", source / "run_2" / "surface_pressure.pt", SampleTree.load
+    committed: dict[str, bytes] = {}
+
+    def slow(self: SampleTree, sample: SourceSample, canonical: str) -> torch.Tensor:
+        if (sample.sample_id, canonical) == ("run_2", "surface_pressure") and not committed:
+            with monkeypatch.context() as patch:
+                patch.setattr(SampleTree, "load", load)
+                convert("ahmedml", store, root=source, sample_ids=["run_2"], **SETTINGS)
+            committed.update(objects(store))
+            torch.save(torch.load(path, weights_only=True) + 1, path)
+        return load(self, sample, canonical)
+
+    monkeypatch.setattr(SampleTree, "load", slow)
+    report = convert("ahmedml", store, root=source, sample_ids=["run_2"], **SETTINGS)
+    assert [outcome.status for outcome in report.outcomes] == ["failed"]
+    assert objects(store) == committed
 
 
 def test_unpublished_groups_are_found_and_committed_once(tmp_path: Path, source: Path) -> None:

@@ -283,6 +283,50 @@ def test_what_was_copied_is_committed_on_the_way(source: Path, tmp_path: Path, m
     assert_reads_equal(tmp_path / "copy", source, ["run_1", "run_2"])
 
 
+def test_a_copy_on_its_way_to_other_fields_names_no_sample_without_them(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage_store(source, tmp_path / "copy", fields=FIELDS)
+    flip(source / load_manifest(str(source)).samples["run_2"].relpath / "surface/pressure/c/0/0")
+    assert [sample.sample_id for sample in stage_store(source, tmp_path / "copy").failed] == ["run_2"]
+    assert ZarrChunkReader(tmp_path / "copy").sample_ids == ["run_1", "run_3"]
+    assert verify_store(str(tmp_path / "copy")).ok
+
+
+def test_two_stages_at_once_do_not_undo_each_other(
+    source: Path, memory_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No lock keeps the second out of a bucket: it commits other fields while the first one copies."""
+    staged = zarr_core.stage._stage_sample
+
+    def overtaken(task: Any, item: Any) -> Any:
+        monkeypatch.setattr(zarr_core.stage, "_stage_sample", staged)
+        stage_store(source, memory_root, fields=FIELDS, sample_ids=["run_2"])
+        return staged(task, item)
+
+    monkeypatch.setattr(zarr_core.stage, "_stage_sample", overtaken)
+    with pytest.raises(StoreError, match="1 more samples, with the fields surface_position, surface_pressure"):
+        stage_store(source, memory_root, sample_ids=["run_1"])
+    assert_reads_equal(memory_root, source, ["run_2"], FIELDS)
+
+
+def test_what_another_program_writes_again_is_staged_beside_what_a_copy_had(tmp_path: Path) -> None:
+    """So that neither a reader of the copy nor its cache mixes the two."""
+    root = write_published_store(tmp_path / "store", make_samples(), checksum=True)
+    fields, options = ["volume_velocity"], {"cache_dir": str(tmp_path / "cache")}
+    stage_store(root, tmp_path / "copy", fields=fields)
+    first = ZarrChunkReader(tmp_path / "copy", **options)
+    before = first.read_sample("run_1", fields=fields)["volume_velocity"]
+    shutil.rmtree(root)
+    write_published_store(root, make_samples(seed=1), checksum=True)
+    assert stage_store(root, tmp_path / "copy", fields=fields, check=True).ok
+    assert np.array_equal(first.read_sample("run_1", fields=fields)["volume_velocity"], before)
+    after = ZarrChunkReader(tmp_path / "copy", **options).read_sample("run_1", fields=fields)["volume_velocity"]
+    assert np.array_equal(after, ZarrChunkReader(root).read_sample("run_1", fields=fields)["volume_velocity"])
+    assert not np.array_equal(after, before)
+    assert stage_store(root, tmp_path / "copy", fields=fields).manifest.generation == 2
+
+
 # --- refusals -----------------------------------------------------------------------------------------------------
 
 

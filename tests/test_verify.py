@@ -16,11 +16,14 @@ import torch
 from published_store import make_samples, write_published_store
 from small_source import KIND, SHARED, load_field, write_source
 
+import zarr_core.verify
 from zarr_core.convert import convert
 from zarr_core.encoding import ArrayLayout, encode_shard
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
-from zarr_core.manifest import load_manifest
+from zarr_core.manifest import HEAD, StoreManifest, load_manifest
 from zarr_core.reader import ZarrChunkReader
+from zarr_core.storage import Storage
+from zarr_core.tag import make_tag
 from zarr_core.verify import VerificationReport, format_report, main, verify_store
 
 
@@ -218,6 +221,27 @@ def test_objects_that_belong_nowhere(place: Path) -> None:
     (group / "surface/pressure/c/9").mkdir()
     (group / "surface/pressure/c/9/0").write_bytes(b"?")
     assert said(check(place)) == ["run_1: surface/pressure/c/9/0 belongs to no array of the manifest"]
+
+
+def test_what_writers_leave_beside_a_committed_group_is_no_damage(place: Path) -> None:
+    """A file of a converter that is at work on the same sample, or was killed; the refusal before it was accepted."""
+    group = group_of(place, "run_1")
+    for name in (f"surface/pressure/c/0/.0.{'0' * 32}.tmp", "quarantine.json"):
+        (group / name).write_bytes(b"?")
+    assert check(place).ok
+
+
+def test_a_commit_while_it_is_verified_is_no_damage(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = zarr_core.verify.load_manifest
+
+    def overtaken(storage: Storage) -> StoreManifest:
+        found = load(storage)
+        make_tag(storage, HEAD, "paper")
+        convert(KIND, place / "store", source_url=str(place / "source"), sample_ids=["run_1"], chunk_points=32)
+        return found
+
+    monkeypatch.setattr(zarr_core.verify, "load_manifest", overtaken)
+    assert said(check(place)) == []
 
 
 def test_grid_of_the_manifest_against_that_of_the_array(place: Path) -> None:

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 from small_source import KIND, write_source
 
+import zarr_core.deep
+import zarr_core.verify
 from zarr_core.convert import convert
 from zarr_core.gc import collect_garbage
-from zarr_core.manifest import HEAD, load_manifest
+from zarr_core.manifest import HEAD, StoreManifest, load_manifest
 from zarr_core.storage import Storage
 from zarr_core.tag import make_tag
 from zarr_core.verify import main, verify_store
@@ -164,6 +166,34 @@ def test_what_is_left_of_a_collection(store: Path) -> None:
     found = problems(store)
     assert any("tag 'first' names generation 1, but" in line for line in found)
     assert any(line.endswith("; committed in generation 3 or before") for line in found)
+
+
+def test_a_collection_while_it_is_verified_is_no_damage(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the generations are looked up, between the documents of two, and between a document and its groups."""
+    for path in store.rglob("*"):
+        os.utime(path, (1e9, 1e9))
+    load = zarr_core.deep.load_manifest
+    for moment in (None, 2, 1):
+        copy = shutil.copytree(store, store.parent / f"copy_{moment}")
+
+        def collected(
+            storage: Storage, generation: int | None = None, moment: int | None = moment, copy: Path = copy
+        ) -> StoreManifest:
+            found = load(storage, generation)
+            if generation == moment:
+                collect_garbage(Storage(copy), HEAD, 3600)
+            return found
+
+        with monkeypatch.context() as patched:
+            patched.setattr(zarr_core.deep if moment else zarr_core.verify, "load_manifest", collected)
+            assert problems(copy) == []
+        assert not (copy / "generations" / "00000001.json").exists()
+
+
+def test_what_committers_leave_beside_the_generations_is_no_damage(store: Path) -> None:
+    for name in (f".00000004.json.{'0' * 32}.tmp", ".create.lock"):
+        (store / "generations" / name).write_bytes(b"")
+    assert problems(store) == []
 
 
 def test_only_some_samples(store: Path) -> None:

@@ -7,13 +7,16 @@ from collections.abc import Generator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from zarr_core.errors import SampleError, SourceError, StoreError, ZarrCoreError
 from zarr_core.manifest import Quarantine
 from zarr_core.parallel import worker_pool
 from zarr_core.sources.sample import SampleSource, SourceSample
 from zarr_core.writer import WrittenSample, ZarrStoreWriter
+
+if TYPE_CHECKING:
+    import torch
 
 _CHANGED = "source files changed while they were read; run again"
 
@@ -118,18 +121,23 @@ def _write(writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample) 
     if sample.missing:
         raise SampleError(sample.sample_id, "", f"missing {', '.join(sample.missing)}", "upload the missing files")
     files = {c: {"name": f.name, "size": f.size, "version": f.version} for c, f in sample.files.items()}
-    written = writer.write_sample(
+
+    def load(canonical: str) -> torch.Tensor:
+        # The name of the group stands for the files as they were listed. Another converter may take the group over, or
+        # have committed it already, so that nothing of any other version may ever be written there.
+        values = source.load(sample, canonical)
+        if not _is_unchanged(source, sample):
+            raise SourceError(f"{sample.sample_id}: {_CHANGED}")
+        return values
+
+    return writer.write_sample(
         sample.sample_id,
         list(source.description.fields.values()),
-        lambda canonical: source.load(sample, canonical),
+        load,
         fingerprint=sample.fingerprint,
         source={"folder": sample.folder, "files": files},
-        parameters=source.load_parameters(sample),
+        parameters=source.load_parameters(sample),  # before the fields, and so before the sample is looked at again
     )
-    if not _is_unchanged(source, sample):
-        # The group mixes two versions; nothing will ever name it, for its fingerprint is the old one.
-        raise SourceError(f"{sample.sample_id}: {_CHANGED}")
-    return written
 
 
 def _is_unchanged(source: SampleSource, sample: SourceSample) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
+from zarr_core.backends.local import CREATE_LOCK
 from zarr_core.errors import ManifestError, StoreError
 from zarr_core.gc import undressed
 from zarr_core.generations import GENERATIONS, documents, generation_name
@@ -46,11 +47,16 @@ class DeepCheck:
             try:
                 state = load_manifest(self.storage, number)
             except (ManifestError, StoreError) as error:
-                self.problems.append(str(error))
+                if name not in self.collected():
+                    self.problems.append(str(error))
                 continue
             if state.generation != number:
                 self.problems.append(f"{name} says that it is generation {state.generation}")
             yield state, self._new_in(state)
+
+    def collected(self) -> Collection[str]:
+        """Prefixes that garbage collection is removing, or has lately removed: that they are not whole is no damage."""
+        return load_manifest(self.storage).retention.condemned
 
     def _new_in(self, state: StoreManifest) -> dict[str, SampleEntry]:
         new = {i: entry for i, entry in state.samples.items() if self._named.get(entry.relpath) != entry}
@@ -68,9 +74,9 @@ class DeepCheck:
             elif group is None and not self._is_in_a_named_group(name):
                 self.problems.append(f"{stored.name} is no object that a conversion writes")
         self.unnamed = len(unnamed)
-        kept = {generation_name(number) for number in documents(self.storage)}
+        kept = {f"{GENERATIONS}/{CREATE_LOCK}", *map(generation_name, documents(self.storage))}
         for stored in self.storage.objects(GENERATIONS):
-            if stored.name not in kept:
+            if stored.name not in kept and not undressed(stored.name)[1]:
                 self.problems.append(f"{stored.name} keeps no generation")
 
     def _is_in_a_named_group(self, name: str) -> bool:

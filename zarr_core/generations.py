@@ -277,7 +277,9 @@ def _swap(storage: Storage, head: Head[S], step: Callable[[S | None, bytes], S |
             time.sleep(random.uniform(0, 0.05 * 2 ** min(attempt, 6)))
             continue
         return changed, True
-    raise CommitConflict(f"{storage.url}: {_COMMIT_ATTEMPTS} commits in a row lost the race against other writers")
+    raise CommitConflict(
+        f"{storage.url}: {_COMMIT_ATTEMPTS} commits in a row lost the race against other writers; run again"
+    )
 
 
 def _current(storage: Storage, head: Head[S]) -> tuple[S | None, bytes, str | None]:

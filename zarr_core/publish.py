@@ -125,6 +125,9 @@ def commit_results(
             excluded=selection.excluded,
         )
         retired = [i for i in start.samples if i not in selection.present] if retire_vanished else []
+        if retired:  # another converter may have committed what has come since
+            there = selection.source.discover(retired)
+            retired = [i for i in retired if i not in there]
         changed = _with_results(_without(changed, retired), results)
         return current if current == changed else changed
 
@@ -183,9 +186,11 @@ def _without_stale(results: Results, current: StoreManifest | None, selection: S
     has both (two copies of a dataset) or cannot say, the later commit wins.
     """
     stale = set()
-    for sample_id, written in results.written.items():
+    made_from = {sample_id: written.entry.fingerprint for sample_id, written in results.written.items()}
+    made_from |= {sample_id: refusal.fingerprint for sample_id, refusal in results.refused.items()}
+    for sample_id, fingerprint in made_from.items():
         entry = current.samples.get(sample_id) if current else None
-        if entry is None or not entry.fingerprint or entry.fingerprint == written.entry.fingerprint:
+        if entry is None or not entry.fingerprint or entry.fingerprint == fingerprint:
             continue
         sample = selection.samples.get(sample_id)
         if sample is not None and _has_changed(selection.source, sample):
@@ -195,13 +200,16 @@ def _without_stale(results: Results, current: StoreManifest | None, selection: S
                 "for the newest (this was of source %s)",
                 sample_id,
                 entry.fingerprint,
-                written.entry.fingerprint,
+                fingerprint,
             )
-        else:
-            logger.info("%s: source %s replaces %s", sample_id, written.entry.fingerprint, entry.fingerprint)
+        elif sample_id in results.written:
+            logger.info("%s: source %s replaces %s", sample_id, fingerprint, entry.fingerprint)
     if not stale:
         return results
-    return replace(results, written={i: written for i, written in results.written.items() if i not in stale})
+    return Results(
+        {i: written for i, written in results.written.items() if i not in stale},
+        {i: refusal for i, refusal in results.refused.items() if i not in stale},
+    )
 
 
 def _has_changed(source: SampleSource, sample: SourceSample) -> bool:

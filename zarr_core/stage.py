@@ -162,7 +162,7 @@ def stage_store(
                 bar.set_postfix_str(f"{format_size(report.copied)} copied", refresh=False)
                 bar.update()
                 if time.monotonic() - committed_at > _COMMIT_EVERY:
-                    copy.commit(report.samples)
+                    copy.commit(report.samples, chosen)
                     committed_at = time.monotonic()
         if current is None and len(report.failed) == len(items):
             first = report.failed[0]
@@ -170,7 +170,7 @@ def stage_store(
                 f"none of {len(items)} samples could be copied, so {target.url} is no store yet; the first of them: "
                 f"{first.sample_id}: {first.problem}"
             )
-        report.manifest = copy.commit(report.samples)
+        report.manifest = copy.commit(report.samples, chosen)
     report.seconds = time.monotonic() - started
     return report
 
@@ -255,13 +255,13 @@ class _Copy:
 
     def check_target(self, current: StoreManifest | None, chosen: Collection[str]) -> None:
         """Raise StoreError where the target holds something that this copy does not go with."""
-        url = self.task.target.url
         if current is None:
             return
+        url = self.task.target.url
         if current.origin.get("store") != self._origin["store"]:
             raise StoreError(f"{url} holds a store that is no copy of {self.task.source.url}; stage to an empty place")
         others = set(self._unchanged(current)) - set(chosen)
-        if others and set(current.fields) != set(self.task.arrays.values()):
+        if others and not self._has_these_fields(current):
             raise StoreError(
                 f"{url} holds {len(others)} more samples, with the fields {', '.join(current.fields)}; all samples of "
                 "a store have the same fields: ask for these, or stage to another place"
@@ -273,12 +273,17 @@ class _Copy:
             with contextlib.suppress(FileNotFoundError):
                 self.task.target.write(name, [self.task.source.read(name)])
 
-    def commit(self, samples: Sequence[StagedSample]) -> StoreManifest:
-        """Name what is there."""
+    def commit(self, samples: Sequence[StagedSample], chosen: Collection[str]) -> StoreManifest:
+        """Name what is there. Samples with other fields go until they are copied again: all of a store have the same.
+
+        Raises:
+            StoreError: another stage, to an object store, has put there what this copy does not go with.
+        """
         staged = {sample.sample_id: sample.entry for sample in samples if sample.entry is not None}
 
         def change(current: StoreManifest | None) -> StoreManifest:
-            before = {} if current is None else self._unchanged(current)
+            self.check_target(current, chosen)
+            before = {} if current is None or not self._has_these_fields(current) else self._unchanged(current)
             changed = replace(
                 self.manifest,
                 generation=0 if current is None else current.generation,
@@ -290,6 +295,9 @@ class _Copy:
             return current if current == changed else changed
 
         return commit(self.task.target, HEAD, change)
+
+    def _has_these_fields(self, current: StoreManifest) -> bool:
+        return set(current.fields) == set(self.task.arrays.values())
 
     def _unchanged(self, current: StoreManifest) -> dict[str, SampleEntry]:
         """Samples of the copy that the source has as they are."""
@@ -347,9 +355,14 @@ class _SampleCopy:
         wanted = {name: layout for name, layout in layouts.items() if name in task.arrays}
         if not wanted:
             raise StoreError(f"it has none of {', '.join(task.arrays.values())}")
+        found = task.source.infos(entry.relpath)
+        made_from: list[Any] = [entry.relpath, sorted(wanted)]
+        if not entry.fingerprint:  # another program may write the same name again
+            made_from.append([(name, info.size, info.version) for name, info in found.items()])
+        if len(wanted) < len(layouts) or not entry.fingerprint:
+            # Another group than the one of that name, so it must have another name: caches and pinned readers go by it.
+            relpath = _other_name(sample_id, made_from)
         if len(wanted) < len(layouts):
-            # Another group than the one that has all fields, so it must have another name: caches go by it.
-            relpath = _other_name(sample_id, [entry.relpath, sorted(wanted)])
             group = _reduced(document, {name: task.arrays[name] for name in wanted}, entry.relpath)
         # A collector that hangs may still delete what is under a condemned name, so that another one takes its place.
         names = [relpath, *(_other_name(sample_id, [relpath, again]) for again in range(1, 4))]
@@ -363,7 +376,7 @@ class _SampleCopy:
             relpath,
             wanted,
             trusted=known == relpath and not task.check,
-            source_sizes=task.source.list(entry.relpath),
+            source_sizes={name: info.size for name, info in found.items()},
             target_sizes=task.target.list(relpath),
         )
 
@@ -404,11 +417,8 @@ class _SampleCopy:
             if layout.checksum:
                 raise CorruptChunkError(f"{original} is missing")
             return 0, 0  # other programs leave out shards that hold nothing but zeros
-        # Without a fingerprint, an equal name does not mean that it is the same sample still.
-        if self.entry.fingerprint and self.target_sizes.get(copy) == size:
-            sound = self.trusted or self._is_sound(copy, layout, shard, size)
-            if sound:
-                return 0, size
+        if self.target_sizes.get(copy) == size and (self.trusted or self._is_sound(copy, layout, shard, size)):
+            return 0, size
         try:
             self.task.target.write(copy, _checked_pieces(self.task.source, original, layout, shard, size))
         except CorruptChunkError:  # on the way, perhaps

@@ -10,10 +10,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from filelock import FileLock, SoftFileLock
+from filelock import FileLock, SoftFileLock, Timeout
 
 from zarr_core.backends import ConditionFailed, ObjectInfo
 from zarr_core.errors import StoreError
+
+#: Seconds to wait for a lock: a commit holds it for a moment, and a process that was suspended for as long as it likes.
+LOCK_PATIENCE = 300.0
+#: Of the folder in which writers take turns where there are no hard links.
+CREATE_LOCK = ".create.lock"
 
 # What filesystems without hard links say.
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV, errno.EINVAL}
@@ -86,7 +91,7 @@ def create_file(target: str, data: bytes) -> None:
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            with _lock(f"{os.path.dirname(target)}/.create.lock"):
+            with _lock(f"{os.path.dirname(target)}/{CREATE_LOCK}"):
                 if os.path.lexists(target):
                     raise FileExistsError(errno.EEXIST, "is there already", target) from None
                 os.replace(temporary, target)
@@ -121,7 +126,12 @@ def _lock(path: str) -> Iterator[None]:
     """Hold a lock of the kernel's, which dies with its holder; refused where the filesystem has none."""
     lock = FileLock(path)
     try:
-        lock.acquire()
+        lock.acquire(timeout=LOCK_PATIENCE)
+    except Timeout as error:
+        raise StoreError(
+            f"{path}: a process of this machine, or of one that shares the disk, has held this lock for "
+            f"{LOCK_PATIENCE:g} s; end the one that hangs, and run again"
+        ) from error
     except (NotImplementedError, OSError) as error:
         if isinstance(error, NotImplementedError) or error.errno in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP):
             raise StoreError(f"{path}: this filesystem has no locks, so commits to it would not be safe") from error

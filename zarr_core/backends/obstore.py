@@ -57,7 +57,7 @@ class ObstoreBackend(ConditionalPut):
     def __init__(self, url: str) -> None:
         if not may_be_used():
             raise StoreError("obstore is not installed, or was used by the process that this one was forked off")
-        self.location = url.removeprefix("s3://").rstrip("/")
+        self.location = url.partition("://")[2].rstrip("/")
         self._bucket = self.location.partition("/")[0]
         self._store = open_obstore(f"s3://{self._bucket}")
 
