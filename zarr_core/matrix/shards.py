@@ -9,6 +9,7 @@ nothing but their numbers.
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterable
 
 from zarr_core.errors import ManifestError, StoreError
@@ -30,9 +31,11 @@ def claim(storage: Storage, copy: str, start: int, count: int, purpose: str) -> 
     Returns:
         The first of them.
     """
+    # No two claims have the same bytes: over a network, ``create`` takes an object that has them for its own.
+    claimant = uuid.uuid4().hex
     while True:
         name = f"{CLAIMS}/{copy}/{start:08d}.json"
-        document = {"end": start + count, "purpose": purpose}
+        document = {"end": start + count, "purpose": purpose, "claimant": claimant}
         if storage.create(name, json.dumps(document).encode()):
             return start
         try:
