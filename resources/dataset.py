@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -36,8 +36,8 @@ class DeclaredDataset:
 
     name: str
     kind: str
-    source: str
-    store: str
+    source: str = field(repr=False)  # URLs may hold passwords
+    store: str = field(repr=False)
     report: str
     splits: tuple[str, ...] | None
     settings: ConversionSettings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -34,9 +34,10 @@ class DeclaredMatrix:
     """
 
     name: str
-    warehouse: Mapping[str, Any]
-    features: str | None
-    matrix: str
+    # Not printed: URLs may hold passwords, and properties of a catalogue tokens.
+    warehouse: Mapping[str, Any] = field(repr=False)
+    features: str | None = field(repr=False)
+    matrix: str = field(repr=False)
     report: str
     values: Mapping[str, str]
     batch_size: int

@@ -9,7 +9,7 @@ from resources.source_watch import Look
 from resources.warehouse_matrix import DeclaredMatrix
 from zarr_core.errors import MatrixError, StoreError
 from zarr_core.matrix import WideMatrix
-from zarr_core.storage import redact_url
+from zarr_core.redaction import printable_cause, redact, redact_url
 from zarr_core.warehouses import Warehouse
 from zarr_core.warehouses.batches import list_batches
 from zarr_core.warehouses.build import build_warehouse
@@ -64,5 +64,6 @@ class WarehouseAccess(dg.ConfigurableResource):
                     return file.read().decode().split()
                 columns = pyarrow.parquet.read_table(file)
         except OSError as error:
-            raise MatrixError(f"features {redact_url(declared.features)} cannot be read: {error}") from error
+            message = f"features {redact_url(declared.features)} cannot be read: {redact(str(error))}"
+            raise MatrixError(message) from printable_cause(error)
         return [str(name) for name in columns.column(0).to_pylist()]

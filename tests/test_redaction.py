@@ -18,14 +18,17 @@ from small_source import KIND, write_source
 
 from zarr_core import retries
 from zarr_core.convert import convert, main
-from zarr_core.errors import StoreError, TransferError
+from zarr_core.errors import StoreError, TransferError, WarehouseError
 from zarr_core.generations import commit
 from zarr_core.manifest import HEAD, StoreManifest
+from zarr_core.matrix import WideMatrix
+from zarr_core.matrix.verify import verify_matrix
 from zarr_core.reader import ZarrChunkReader
 from zarr_core.redaction import printable_cause, redact, redact_url
 from zarr_core.retries import RetryPolicy
 from zarr_core.storage import Storage
 from zarr_core.stores import make_store
+from zarr_core.warehouses import AthenaWarehouse, DuckDBWarehouse, IcebergWarehouse, Warehouse
 
 SECRET = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLE"
 
@@ -129,8 +132,14 @@ def _all_that_is_shown(error: BaseException, caplog: pytest.LogCaptureFixture) -
         lambda root, source: Storage(root).write("a", [b"x"]),
         lambda root, source: Storage(root).create("a", b"x"),
         lambda root, source: Storage(root).list(),
+        lambda root, source: WideMatrix.create(root, ["cg1"]),
+        lambda root, source: WideMatrix.open(root),
+        lambda root, source: verify_matrix(root),
     ],
-    ids=["convert to", "convert from", "read", "commit", "get", "put", "create", "list"],
+    ids=[
+        *("convert to", "convert from", "read", "commit", "get", "put", "create", "list"),
+        *("make a matrix", "open a matrix", "verify a matrix"),
+    ],
 )
 def test_failures_print_no_credentials(
     leaky_store: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, work: Callable[[str, Path], object]
@@ -185,3 +194,79 @@ def test_an_option_that_no_filesystem_knows_is_not_printed(monkeypatch: pytest.M
         with pytest.raises(StoreError) as caught:
             Storage(root)
         assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+# --- warehouses: their clients print what they were asked, and properties of catalogues are secrets, too
+
+PROPERTIES = {
+    "type": "rest",
+    "uri": f"https://me:{SECRET}@catalogue.invalid",
+    "token": SECRET,
+    "credential": f"id:{SECRET}",
+    "header.Authorization": f"Basic {SECRET}",
+    "s3.secret-access-key": SECRET,
+    "adls.account-key": SECRET,
+}
+
+
+def iceberg_that_fails(monkeypatch: pytest.MonkeyPatch, error: Exception) -> Warehouse:
+    def load_catalog(*_: object, **properties: str) -> None:
+        raise error
+
+    monkeypatch.setattr("pyiceberg.catalog.load_catalog", load_catalog)
+    return IcebergWarehouse("lab.long", properties=PROPERTIES)
+
+
+def iceberg_refused(monkeypatch: pytest.MonkeyPatch) -> Warehouse:
+    from pyiceberg.exceptions import UnauthorizedError
+
+    return iceberg_that_fails(monkeypatch, UnauthorizedError(f"lab.long at catalogue.invalid: {SECRET} has expired"))
+
+
+def iceberg_away(monkeypatch: pytest.MonkeyPatch) -> Warehouse:
+    from requests.exceptions import ConnectionError as NoConnection
+
+    said = f"GET https://me:{SECRET}@catalogue.invalid/lab.long (Authorization: Bearer {SECRET})"
+    return iceberg_that_fails(monkeypatch, NoConnection(said))
+
+
+def iceberg_in_a_database(monkeypatch: pytest.MonkeyPatch) -> Warehouse:
+    from sqlalchemy.exc import OperationalError
+
+    cause = Exception(f"password {SECRET} of user me was refused")
+    return iceberg_that_fails(monkeypatch, OperationalError("SELECT 'lab.long'", {"x": SECRET}, cause))
+
+
+def duckdb_that_fails(monkeypatch: pytest.MonkeyPatch) -> Warehouse:
+    files = f"https://me:{SECRET}@place.invalid/lab.long/*.parquet?sig={SECRET}"
+    monkeypatch.setattr(DuckDBWarehouse, "_file_names", lambda self: [files])
+    monkeypatch.setattr("zarr_core.warehouses.duckdb.is_local", lambda url: True)  # so DuckDB itself is asked for it
+    return DuckDBWarehouse(files)
+
+
+def athena_that_fails(monkeypatch: pytest.MonkeyPatch) -> Warehouse:
+    from botocore.exceptions import ClientError
+
+    def unload(*_: object, **__: object) -> None:
+        raise ClientError({"Error": {"Message": f"lab.long: X-Amz-Security-Token={SECRET} is not valid"}}, "Unload")
+
+    monkeypatch.setattr("awswrangler.athena.unload", unload)
+    monkeypatch.setattr("awswrangler.s3.delete_objects", lambda *_, **__: None)
+    return AthenaWarehouse("lab.long", database="lab", staging="s3://bucket/staging")
+
+
+@pytest.mark.parametrize(
+    "failing", [iceberg_refused, iceberg_away, iceberg_in_a_database, duckdb_that_fails, athena_that_fails]
+)
+def test_warehouses_print_no_credentials(
+    failing: Callable[[pytest.MonkeyPatch], Warehouse],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    warehouse = failing(monkeypatch)
+    with pytest.raises(WarehouseError) as caught:
+        warehouse.batch_ids()
+    shown = _all_that_is_shown(caught.value, caplog) + repr(warehouse)
+    assert SECRET not in shown
+    assert "lab.long" in shown

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from fsspec.config import conf as fsspec_conf
 
@@ -31,16 +33,23 @@ _PATTERNS = (
     # OCI's pre-authenticated requests.
     (re.compile(r"(://[^/\s]+/p)/[^\s?]+?/(?=n/)"), r"\1/***/"),
 )
-_SECRET_NAME = re.compile(r"secret|token|password|passwd|passphrase|credential|signature", re.IGNORECASE)
+_SECRET_NAME = re.compile(
+    r"secret|token|password|passwd|passphrase|credential|signature|authorization|account[-_.]?key", re.IGNORECASE
+)
 # Shorter values are words that messages are made of.
 _SHORTEST_SECRET = 8
 
 
-def redact(text: str) -> str:
-    """The text without user names, passwords, tokens and signatures, and without those that the process was given."""
+def redact(text: str, secrets: Collection[str] = ()) -> str:
+    """The text without user names, passwords, tokens and signatures, and without those that the process was given.
+
+    Args:
+        text: what is to be printed.
+        secrets: others that it must not hold.
+    """
     for pattern, replacement in _PATTERNS:
         text = pattern.sub(replacement, text)
-    for secret in _known_secrets():
+    for secret in sorted({*_known_secrets(), *secrets}, key=len, reverse=True):
         text = text.replace(secret, "***")
     return text
 
@@ -50,12 +59,18 @@ def redact_url(url: str) -> str:
     return redact(url)
 
 
-def printable_cause(error: BaseException) -> BaseException | None:
+def secrets_of(settings: Mapping[str, Any]) -> set[str]:
+    """Values of settings that are called like secrets: "token", "s3.secret-access-key", "credential"."""
+    found = (str(value) for name, value in settings.items() if _SECRET_NAME.search(name))
+    return {value for value in found if len(value) >= _SHORTEST_SECRET}
+
+
+def printable_cause(error: BaseException, secrets: Collection[str] = ()) -> BaseException | None:
     """The error, to be raised from; None where its traceback would print a secret."""
     seen: BaseException | None = error
     while seen is not None:
         text = f"{seen} {seen!r}"
-        if redact(text) != text:
+        if redact(text, secrets) != text:
             return None
         seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
     return error

@@ -1,4 +1,4 @@
-"""A converter of the samples that it is told: SOURCE STORE ID..."""
+"""A converter of the samples that it is told: SOURCE STORE ID...; it begins when its standard input ends."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from zarr_core.convert import convert
 
 if __name__ == "__main__":
     source, store, *sample_ids = sys.argv[1:]
+    print("ready", flush=True)
+    sys.stdin.read()
     sys.exit(
         exit_status(
             lambda: (

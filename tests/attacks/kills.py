@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import random
 import shutil
+import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from small_source import write_source
 
-from attacks.tally import Tally, finish, kill_and_look, start
-from attacks.truth import CHUNK_POINTS, check_samples, compare, named_objects, stored_sample
+from attacks.tally import PATIENCE, Tally, finish, kill_and_look, start
+from attacks.truth import CHUNK_POINTS, Sample, check_samples, compare, named_objects, stored_sample
 from zarr_core.convert import convert
+from zarr_core.errors import ZarrCoreError
 from zarr_core.manifest import load_manifest
 from zarr_core.publish import load_if_any
 from zarr_core.storage import Storage
@@ -78,6 +80,27 @@ def _was_killed(source: Path, store: Path, delay: float, from_start: bool, tally
     return kill_and_look(process, tally, "a converter that was to be killed")
 
 
+def _read_while_they_write(
+    root: str, processes: list[subprocess.Popen[str]], truth: dict[str, Sample], tally: Tally, what: str
+) -> None:
+    """Read the manifest as fast as can be, and now and then what it names: nobody may ever see half of anything."""
+    storage = Storage(root)
+    generation, started = 0, time.monotonic()
+    while any(process.poll() is None for process in processes) and time.monotonic() - started < PATIENCE:
+        with tally.ours(what):
+            try:
+                found = load_if_any(storage)
+            except ZarrCoreError as error:
+                tally.add("lost", 1, f"{what}: {error}")
+                return
+            if found is None or found.generation == generation:
+                continue
+            if found.generation < generation:
+                tally.add("lost", 1, f"{what}: generation {generation} became {found.generation}")
+            generation = found.generation
+            check_samples(root, {i: truth[i] for i in found.samples}, tally, what, generation)
+
+
 def rival_converters(roots: list[str], folder: Path, tally: Tally, chance: random.Random) -> None:
     """Four converters at a time, each of its own choice of samples, on one store; a round for each of the roots."""
     sample_ids = tuple(f"run_{n}" for n in range(1, 9))
@@ -88,8 +111,17 @@ def rival_converters(roots: list[str], folder: Path, tally: Tally, chance: rando
     for number, root in enumerate(roots):
         chosen = [sorted(chance.sample(sample_ids, 5)) for _ in range(4)]
         chosen[0] = sorted(set(sample_ids) - set().union(*chosen[1:])) or chosen[0]
-        processes = [start([Path(__file__).with_name("convert_some.py"), source, root, *some]) for some in chosen]
+        script = Path(__file__).with_name("convert_some.py")
+        processes = [start([script, source, root, *some], held=True) for some in chosen]
+        for process in processes:  # all have imported what they need, and begin together
+            assert process.stdout is not None
+            process.stdout.readline()
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.close()
+            process.stdin = None  # or communicate() would close it again
         tally.add("faults", len(processes) - 1)
+        _read_while_they_write(root, processes, truth, tally, f"round {number}, meanwhile")
         runs = [finish(process, tally, f"round {number}") for process in processes]
         for run, some in zip(runs, chosen, strict=True):
             if run.status != 0:

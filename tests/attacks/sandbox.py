@@ -14,6 +14,7 @@ import resource
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 from attacks.tally import PATIENCE, Attack, Tally, finish, start
 
@@ -60,6 +61,7 @@ def main() -> None:
         (folder / target).mkdir(parents=True)
         ones[target] = importlib.import_module(TARGETS[target]).make(folder / target, target, counted)
         ones[target](random.Random(0))  # everything is imported, and every pool is there, before memory is limited
+    _watch_for_escapes(counted)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + _MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
@@ -77,6 +79,16 @@ def main() -> None:
     faulthandler.cancel_dump_traceback_later()
     result = {key: value for key, value in vars(counted).items() if not key.startswith("_")}
     (folder / "tally.json").write_text(json.dumps(result))
+
+
+def _watch_for_escapes(tally: Tally) -> None:
+    """Count every attempt to open the file outside of the store that hostile paths lead to."""
+
+    def look(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and "etc/passwd" in str(arguments[0]):
+            tally.add("wrong", 1, f"opens {arguments[0]}")
+
+    sys.addaudithook(look)
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ def test_no_password_is_shown(dataset: DeclaredDataset) -> None:
 
     graph = definitions_of(secret).resolve_asset_graph()
     nodes = [graph.get(key) for key in graph.get_all_asset_keys()]
-    assert "secret" not in repr([(node.metadata, node.description) for node in nodes])
+    assert "secret" not in repr([(node.metadata, node.description) for node in nodes]) + repr(secret)
 
 
 def imported(folder: str) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import shutil
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from assets.wide_matrix.component import WarehouseMatrix
 from resources.source_watch import known_samples
 from resources.warehouses import WarehouseAccess
 from sensors.warehouse_batches import warehouse_batches_sensor
+from zarr_core.errors import WarehouseError
 from zarr_core.matrix import WideMatrix
 
 DERIVED = ("matrix", "columns", "quality_report")
@@ -347,7 +349,24 @@ def test_no_password_is_shown(trial: MatrixTrial) -> None:
     )
     graph = MatrixTrial(secret, trial.instance).definitions.resolve_asset_graph()
     nodes = [graph.get(key) for key in graph.get_all_asset_keys()]
-    assert "secret" not in repr([(node.metadata, node.description) for node in nodes])
+    assert "secret" not in repr([(node.metadata, node.description) for node in nodes]) + repr(secret)
+
+
+def test_no_token_of_a_catalogue_is_recorded(trial: MatrixTrial, caplog: pytest.LogCaptureFixture) -> None:
+    """Not by a run that the catalogue refuses, nor by the sensor's look, though it was declared in ``defs.yaml``."""
+    token = "eyJhbGciOiJIUzI1NiJ9"
+    properties = {"type": "rest", "uri": f"http://me:{token}@127.0.0.1:9", "token": token, "credential": f"i:{token}"}
+    warehouse = {"kind": "iceberg", "table": "lab.long", "properties": properties}
+    failing = MatrixTrial(replace(trial.dataset, warehouse=warehouse), trial.instance)
+    result = failing.run("look")
+    assert not result.success
+    (run,) = trial.instance.get_runs()
+    events = trial.instance.all_logs(run.run_id)
+    assert any("lab.long" in repr(event) for event in events)
+    assert token not in repr(events) + repr(run) + repr(failing.definitions.resolve_job_def("trial_look")) + caplog.text
+    with pytest.raises(WarehouseError) as caught:
+        WarehouseAccess().look(failing.dataset)
+    assert token not in "".join(traceback.format_exception(caught.value))
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zarr_core.errors import WarehouseError
+from zarr_core.redaction import printable_cause, redact
 from zarr_core.sizes import format_size
 from zarr_core.warehouses.join import axis_table
 from zarr_core.warehouses.long import LongTable
@@ -262,4 +263,4 @@ def _service_errors(warehouse: str) -> Iterator[None]:
     try:
         yield
     except (*known, BotoCoreError, ClientError) as error:
-        raise WarehouseError(f"{warehouse}: {error}") from error
+        raise WarehouseError(f"{warehouse}: {redact(str(error))}") from printable_cause(error)

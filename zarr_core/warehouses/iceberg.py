@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from zarr_core.errors import WarehouseError
-from zarr_core.storage import redact_url
+from zarr_core.redaction import printable_cause, redact, secrets_of
 from zarr_core.warehouses.join import PositionJoin, duckdb_connection
 from zarr_core.warehouses.long import LongTable
 from zarr_core.warehouses.protocol import Cost, LongColumns
@@ -69,7 +69,7 @@ class IcebergWarehouse(LongTable):
 
     def batch_ids(self) -> list[str]:
         """Every batch, sorted; from the table's metadata alone where it is partitioned by batch."""
-        with _pyiceberg_errors(repr(self)):
+        with self._errors():
             partitions = self._batch_partitions()
         return super().batch_ids() if partitions is None else sorted(partitions)
 
@@ -85,7 +85,7 @@ class IcebergWarehouse(LongTable):
 
     def scan(self, names: Sequence[str], among: Sequence[str] | None) -> pa.RecordBatchReader:
         """Some columns of the rows whose first column is among some ids."""
-        with _pyiceberg_errors(repr(self)):
+        with self._errors():
             return self._scan(names, among).to_arrow_batch_reader()
 
     def _distinct(self, names: Sequence[str], among: Sequence[str] | None) -> Iterable[tuple[str | None, ...]]:
@@ -118,8 +118,22 @@ class IcebergWarehouse(LongTable):
     def _load(self) -> Table:
         from pyiceberg.catalog import load_catalog
 
-        with _pyiceberg_errors(repr(self)):
+        with self._errors():
             return load_catalog(self.catalog, **self.properties).load_table(self.table)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """What pyiceberg and its clients raise, as an error of ours that holds no property that is a secret."""
+        from pyiceberg import exceptions
+
+        kinds = (kind for kind in vars(exceptions).values() if isinstance(kind, type) and issubclass(kind, Exception))
+        known: tuple[type[Exception], ...] = (*kinds, ValueError, ModuleNotFoundError, OSError, *_of_sql_catalogues())
+        secrets = secrets_of(self.properties)
+        try:
+            yield
+        except known as error:
+            message = f"{self!r}: {redact(str(error), secrets)}"
+            raise WarehouseError(message) from printable_cause(error, secrets)
 
     def _batch_partitions(self) -> set[str] | None:
         """Batches as the partitions of the data files name them; None where these are not whole batches."""
@@ -153,13 +167,9 @@ class _JoinedScans:
         return self.join.rows("long", columns, batch_id, value)
 
 
-@contextmanager
-def _pyiceberg_errors(warehouse: str) -> Iterator[None]:
-    from pyiceberg import exceptions
-
-    kinds = (kind for kind in vars(exceptions).values() if isinstance(kind, type) and issubclass(kind, Exception))
-    known: tuple[type[Exception], ...] = (*kinds, ValueError, ModuleNotFoundError)
+def _of_sql_catalogues() -> tuple[type[Exception], ...]:
     try:
-        yield
-    except known as error:
-        raise WarehouseError(f"{warehouse}: {redact_url(str(error))}") from error
+        from sqlalchemy.exc import SQLAlchemyError
+    except ImportError:
+        return ()
+    return (SQLAlchemyError,)

@@ -10,6 +10,7 @@ import numpy as np
 
 from zarr_core.errors import WarehouseError
 from zarr_core.matrix.axis import FeatureAxis
+from zarr_core.redaction import printable_cause, redact
 from zarr_core.warehouses.protocol import LongColumns
 from zarr_core.warehouses.sql import literal, positions_query
 
@@ -30,7 +31,7 @@ def duckdb_connection(warehouse: str) -> Iterator[duckdb.DuckDBPyConnection]:
     try:
         yield connection
     except (duckdb.Error, pa.ArrowException) as error:
-        raise WarehouseError(f"{warehouse}: {error}") from error
+        raise WarehouseError(f"{warehouse}: {redact(str(error))}") from printable_cause(error)
     finally:
         connection.close()
 
