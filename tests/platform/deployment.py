@@ -1,0 +1,95 @@
+"""The platform as it runs: a daemon on an instance of its own, with all that the declared datasets touch in one folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from trial import PROJECT
+
+
+class Deployment:
+    """An instance, the daemon that works on it, and folders for both bundled datasets: what is watched is empty.
+
+    Attributes:
+        source: where sample folders of the points arrive.
+        long: where batches of the long table arrive.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.home, self.log = folder / "home", folder / "daemon.log"
+        self.source, self.store, self.report = folder / "source", folder / "store", folder / "report"
+        self.long, self.matrix, self.quality = folder / "long", folder / "matrix", folder / "quality"
+        for made in (self.home, self.source, self.long):
+            made.mkdir()
+        shutil.copy(PROJECT / "deploy" / "local" / "dagster.yaml", self.home)
+
+    def environment(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "DAGSTER_HOME": str(self.home),
+            "AHMED_RANS_SOURCE": str(self.source),
+            "AHMED_RANS_STORE": str(self.store),
+            "AHMED_RANS_REPORT": str(self.report),
+            "AHMED_RANS_LOOK_EVERY_SECONDS": "2",
+            "METHYLATION_FILES": str(self.long / "*" / "*.parquet"),
+            "METHYLATION_MATRIX": str(self.matrix),
+            "METHYLATION_REPORT": str(self.quality),
+            "METHYLATION_LOOK_EVERY_SECONDS": "2",
+            "ZARR_CORE_EVALUATE_EVERY_SECONDS": "3",
+        }
+
+    @contextmanager
+    def daemon(self) -> Iterator[None]:
+        """The daemon, with all that it starts in a session of its own, which ends with the block."""
+        command = [sys.executable, "-m", "dagster._daemon", "run", "-w", "workspace.yaml"]
+        with self.log.open("wb") as log:
+            process = subprocess.Popen(
+                command, cwd=PROJECT, env=self.environment(), stdout=log, stderr=log, start_new_session=True
+            )
+        try:
+            yield
+        finally:
+            for sign in (signal.SIGTERM, signal.SIGKILL):
+                try:
+                    os.killpg(process.pid, sign)
+                except ProcessLookupError:
+                    break
+                try:
+                    process.wait(20)
+                except subprocess.TimeoutExpired:
+                    continue
+
+    def wait(self, what: str, condition: Callable[[], object], seconds: float = 240) -> None:
+        """Return when something has come true; fail with the daemon's last words when it does not."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > deadline:
+                pytest.fail(f"waited {seconds:.0f} s for {what}\n{self.log.read_text()[-6000:]}")
+            time.sleep(0.5)
+
+
+def materializations(instance: dg.DagsterInstance, key: dg.AssetKey) -> int:
+    return len(instance.fetch_materializations(dg.AssetRecordsFilter(key), limit=100).records)
+
+
+def failed_partitions(instance: dg.DagsterInstance, key: dg.AssetKey) -> set[str]:
+    """Partitions that the UI shows as failed: last asked for in a run that failed, and never made since."""
+    attempts = instance.event_log_storage.get_latest_asset_partition_materialization_attempts_without_materializations(
+        key
+    )
+    runs = {partition: instance.get_run_by_id(run_id) for partition, (run_id, _) in attempts.items()}
+    return {partition for partition, run in runs.items() if run and run.status is dg.DagsterRunStatus.FAILURE}
+
+
+def runs_of(instance: dg.DagsterInstance, key: dg.AssetKey) -> list[dg.DagsterRun]:
+    return [run for run in instance.get_runs() if run.asset_selection and key in run.asset_selection]
