@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -464,6 +465,34 @@ def test_staging_again_what_was_collected_from_the_copy(tmp_path: Path) -> None:
     assert read_all(copy) == read_all(store, 1)
     assert stage_store(store, copy, generation=1).copied == 0
     assert verify_store(str(copy), deep=True).ok
+
+
+def test_nothing_is_lost_while_converters_and_collectors_work(tmp_path: Path) -> None:
+    """Without any grace a sample may be taken before it is committed: it fails, is said to, and nothing is lost."""
+    source = write_source(tmp_path / "source", ("run_1", "run_2"), surface=40, volume=90)
+    store = tmp_path / "store"
+    convert(KIND, store, source_url=str(source), chunk_points=64)
+    make_tag(Storage(store), POINTS, "first")
+    first = read_all(store)
+
+    def convert_often(seed: int) -> None:
+        for number in range(6):
+            report = convert(KIND, store, source_url=str(source), chunk_points=8 + (seed + number) % 4)
+            assert all(outcome.reason for outcome in report.having("failed"))
+
+    with ThreadPoolExecutor(2) as threads:
+        converters = [threads.submit(convert_often, seed) for seed in (0, 2)]
+        collections = 0
+        while not all(converter.done() for converter in converters):
+            collect_garbage(Storage(store), POINTS, 0)
+            collections += 1
+            time.sleep(0.05)
+        for converter in converters:
+            converter.result()
+    assert collections > 2
+    assert load_manifest(store).generation > 3
+    assert verify_store(str(store), source=str(source), deep=True).problems == []
+    assert read_all(store, "first") == first
 
 
 def test_on_every_kind_of_location(any_root: str) -> None:

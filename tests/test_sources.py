@@ -10,8 +10,9 @@ from pathlib import Path
 import fsspec
 import pytest
 import torch
-from small_source import write_source
+from small_source import KIND, write_source
 
+from zarr_core.backends import local
 from zarr_core.errors import SampleError, SourceError
 from zarr_core.names import check_sample_id, field_name
 from zarr_core.selection import open_source, select_samples
@@ -368,3 +369,27 @@ def test_a_description_is_a_value() -> None:
     description = SourceDescription(name="x", samples="*", files={"surface_position": "p.pt"})
     assert resolve_kind(description) is description
     assert pickle.loads(pickle.dumps(description)) == description
+
+
+def test_a_sample_is_unchanged_for_another_machine_that_mounts_the_same_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device has a number of its own on each; an executor's workers may be anywhere."""
+    source = SampleTree(KIND, write_source(tmp_path / "source", ("run_1",)))
+    sample = source.discover()["run_1"]
+    stat = os.stat
+
+    def elsewhere(path: str, **options: bool) -> os.stat_result:
+        values = list(stat(path, **options).__reduce__()[1][0])
+        values[2] += 7  # st_dev
+        return os.stat_result(values, stat(path, **options).__reduce__()[1][1])
+
+    with monkeypatch.context() as patched:
+        patched.setattr("zarr_core.backends.local.os.stat", elsewhere)
+        assert local.info(str(tmp_path)).changed
+        assert source.is_unchanged(sample)
+    path = tmp_path / "source" / "run_1" / "surface_pressure.pt"
+    at = path.stat().st_mtime_ns
+    path.write_bytes(path.read_bytes())
+    os.utime(path, ns=(at, at))
+    assert not source.is_unchanged(sample)

@@ -34,7 +34,8 @@ def read(path: str, start: int | None = None, stop: int | None = None) -> bytes:
 def info(path: str, follow_links: bool = True) -> ObjectInfo:
     """Size and times of a file, or of a link to one."""
     stat = os.stat(path, follow_symlinks=follow_links)
-    changed = f"{stat.st_dev} {stat.st_ino} {stat.st_ctime_ns}"
+    # Not the device: other machines that mount the same disk number it otherwise.
+    changed = f"{stat.st_ino} {stat.st_ctime_ns}"
     return ObjectInfo(stat.st_size, str(stat.st_mtime), stat.st_mtime, changed)
 
 

@@ -7,10 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from zarr_core.backends import local
 from zarr_core.errors import SampleError, SourceError
 from zarr_core.names import PARAMETER_ATTRIBUTES, check_sample_id
 from zarr_core.sources.description import SourceDescription, describe_filemap
 from zarr_core.sources.sample import FileInfo, SourceSample
+from zarr_core.sources.tree import file_info
 
 if TYPE_CHECKING:
     import torch
@@ -118,9 +120,7 @@ class AeroSource:
         for canonical, file in self.description.fields.items():
             path = folder / file.filename if folder else None
             if path and path.is_file():
-                stat = path.stat()
-                changed = f"{stat.st_dev} {stat.st_ino} {stat.st_ctime_ns}"
-                files[canonical] = FileInfo(file.filename, stat.st_size, str(stat.st_mtime), changed)
+                files[canonical] = file_info(file.filename, local.info(str(path)))
             else:
                 files[canonical] = self._fingerprint_content(sample_id, canonical, file.filename)
         return SourceSample(sample_id, str(folder or ""), files)
