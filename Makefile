@@ -33,7 +33,7 @@ lint: .venv/installed  ## ruff, and mypy on zarr_core
 	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/dg check defs
 
 bench: .venv/rivals  ## every benchmark of local disks in about five minutes, and docs/performance.md anew
-	for what in local rivals endurance resume 'conversion --samples 12 --rounds 3' codecs manifest 'matrix --codec none'; do \
+	for what in local rivals endurance resume 'conversion --samples 12 --rounds 3' codecs manifest matrix warehouse; do \
 	  $(BIN)/python -m benchmarks.$$what $(DATED) || exit 1; done
 	$(BIN)/python -m benchmarks.report
 
