@@ -36,7 +36,7 @@ attack: .venv/installed  ## every attack in full, about half an hour; ATTACK_S3_
 	cd tests && PYTHONPATH=$(CURDIR):$(CURDIR)/tests ../$(BIN)/python -m attacks
 
 bench: .venv/rivals  ## every benchmark of local disks in about five minutes, and docs/performance.md anew
-	for what in local rivals endurance resume 'conversion --samples 12 --rounds 3' codecs manifest 'matrix --codec none'; do \
+	for what in local rivals endurance resume 'conversion --samples 12 --rounds 3' codecs manifest matrix warehouse; do \
 	  $(BIN)/python -m benchmarks.$$what $(DATED) || exit 1; done
 	$(BIN)/python -m benchmarks.report
 

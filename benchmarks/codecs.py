@@ -7,8 +7,6 @@ core, chunks of 4,096 points as stored (positions float32, the rest float16).
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +14,7 @@ import numpy as np
 import torch
 
 from benchmarks.result import Result, Value, add_arguments
+from benchmarks.timing import best_of
 from zarr_core.encoding import Codec
 from zarr_core.shuffle import shuffle_permutation
 from zarr_core.sources import resolve_kind
@@ -42,16 +41,6 @@ def encode_all(codec: Codec, chunks: list[np.ndarray]) -> list[bytes]:
 def decode_all(codec: Codec, encoded: list[bytes], buffers: list[np.ndarray]) -> None:
     for data, buffer in zip(encoded, buffers, strict=True):
         codec.decode(data, buffer)
-
-
-def best_of(repeats: int, work: Callable[[], object]) -> float:
-    """Seconds of the fastest of some runs."""
-    seconds = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - started)
-    return min(seconds)
 
 
 def main() -> None:

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -20,12 +18,14 @@ from unittest import mock
 
 import numpy as np
 
-from benchmarks import environment
+from benchmarks.result import Result, Value, add_arguments
+from benchmarks.timing import best_in_turn, best_of
 from zarr_core.matrix import WideMatrix
 from zarr_core.objects import CountingObjects, open_objects
 from zarr_core.storage import Storage
 
 BATCH = 64
+ASKED = 50
 REPEATS = 5
 
 
@@ -37,55 +37,24 @@ def betas(samples: int, features: int, seed: int) -> np.ndarray:
     return cells
 
 
-def best(work: Callable[[], Any]) -> float:
-    """Seconds of the fastest of several runs."""
-    times = []
-    for _ in range(REPEATS):
-        started = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - started)
-    return min(times)
-
-
-def best_of_both(ours: Callable[[], Any], other: Callable[[], Any]) -> tuple[float, float]:
-    """Seconds of the fastest run of each; they take turns, so that what else the machine does meets both."""
-    times = []
-    for _ in range(3 * REPEATS):
-        pair = []
-        for work in (ours, other):
-            started = time.perf_counter()
-            work()
-            pair.append(time.perf_counter() - started)
-        times.append(pair)
-    return min(pair[0] for pair in times), min(pair[1] for pair in times)
-
-
 def counted(url: str) -> tuple[WideMatrix, CountingObjects]:
     """A matrix that has read nothing yet, and its counter."""
     counter = CountingObjects(open_objects(url))
     return WideMatrix.open(url, objects_factory=lambda _: counter), counter
 
 
-def measure(codec: str, features: int, samples: int, folder: str) -> None:
-    root = f"{folder}/{codec.replace(':', '-')}"
-    names = [f"cg{number:08d}" for number in range(features)]
-    writer = WideMatrix.create(root, names, {"beta": "float32"}, codec=codec)
-    started = time.perf_counter()
+def write(root: str, codec: str, names: list[str], samples: int) -> tuple[WideMatrix, float]:
+    """A matrix, and its stored bytes over the raw ones."""
+    matrix = WideMatrix.create(root, names, {"beta": "float32"}, codec=codec)
     for first in range(0, samples, BATCH):
-        ids = [f"s{n}" for n in range(first, first + BATCH)]
-        writer.append(f"b{first}", ids, {"beta": betas(BATCH, features, first)})
+        cells = betas(min(BATCH, samples - first), len(names), first)
+        matrix.append(f"b{first}", [f"s{first + n}" for n in range(len(cells))], {"beta": cells})
     stored = sum(size for name, size in Storage(root).list("beta.zarr").items() if "/c/" in name)
-    print(
-        f"\n{codec}: {samples} samples x {features:,} features, {stored / (4 * samples * features):.3f} of raw", end=""
-    )
-    print(f", appended in {time.perf_counter() - started:.1f} s with making the values")
-    rng = np.random.default_rng(0)
-    asked = [f"s{n}" for n in rng.choice(samples, 50, replace=False)]
-    read_rows(root, asked, features)
-    read_columns(root, writer, [names[n] for n in rng.choice(features, 50, replace=False)])
+    return matrix, stored / (4 * samples * len(names))
 
 
-def read_rows(root: str, asked: list[str], features: int) -> None:
+def read_rows(root: str, asked: list[str], features: int) -> dict[str, tuple[float, float]]:
+    """Seconds of reading rows, and of reading as many bytes of the same files by hand."""
     matrix, counter = counted(root)
     matrix.read(asked)
     ranges = [(key, n_bytes) for key, (_, n_bytes) in counter.by_key.items()]
@@ -93,83 +62,116 @@ def read_rows(root: str, asked: list[str], features: int) -> None:
 
     def by_hand(buffer: np.ndarray) -> None:
         end = 0
-        for key, n_bytes in ranges:  # as many bytes, of the same files
+        for key, n_bytes in ranges:
             with Path(root, key).open("rb", buffering=0) as file:
                 assert file.readinto(memoryview(buffer)[end : end + n_bytes]) == n_bytes
             end += n_bytes
 
-    out, buffer = np.empty((50, features), np.float32), np.empty(total, np.uint8)
-    pairs = {
-        "into a new array": (lambda: matrix.read(asked), lambda: by_hand(np.empty(total, np.uint8))),
-        "into one that is there": (lambda: matrix.read(asked, out=out), lambda: by_hand(buffer)),
-    }
-    print(f"50 rows, {total:,} bytes (at most 1.5 times as long as reading those by hand):")
-    for what, (ours, hand) in pairs.items():
-        seconds, by_hand_seconds = best_of_both(ours, hand)
-        ratio = seconds / by_hand_seconds
-        print(f"  {what}: {seconds * 1e3:.0f} ms, by hand {by_hand_seconds * 1e3:.0f} ms: {ratio:.2f}")
+    out, buffer = np.empty((len(asked), features), np.float32), np.empty(total, np.uint8)
+    new, there = "into a new array", "into one that is there"
+    works: list[Callable[[], object]] = [
+        lambda: matrix.read(asked),
+        lambda: by_hand(np.empty(total, np.uint8)),
+        lambda: matrix.read(asked, out=out),
+        lambda: by_hand(buffer),
+    ]
+    seconds = best_in_turn(3 * REPEATS, works)
+    return {new: (seconds[0], seconds[1]), there: (seconds[2], seconds[3])}
 
 
-def read_columns(root: str, writer: WideMatrix, picked: list[str]) -> None:
-    matrix, counter = counted(root)
-    everybody = matrix.sample_ids
-    by_rows = matrix.read(everybody, picked)
-    from_rows, requests = counter.bytes, counter.requests
-    seconds_rows = best(lambda: matrix.read(everybody, picked))
-    started = time.perf_counter()
-    writer.derive_columns()
-    derived = time.perf_counter() - started
-    matrix, counter = counted(root)
-    np.testing.assert_array_equal(matrix.read(everybody, picked), by_rows)
-    share = counter.bytes / from_rows
-    print(f"50 columns of all rows: {counter.requests} requests, {counter.bytes:,} bytes, indices included")
-    print(f"  the row copy alone {requests} requests, {from_rows:,} bytes: {share:.4f} of that (at most 0.1)")
-    seconds = best(lambda: matrix.read(everybody, picked))
-    print(f"  {seconds * 1e3:.1f} ms instead of {seconds_rows * 1e3:.0f} ms; derived in {derived:.1f} s")
+def read_columns(root: str, writer: WideMatrix, picked: list[str]) -> dict[str, list[float]]:
+    """Requests, bytes (indices included) and seconds of some columns of all rows, from either copy."""
+    found: dict[str, list[float]] = {}
+    cells: list[np.ndarray] = []
+    for copy in ("row copy alone", "transposed copy"):
+        if copy == "transposed copy":
+            writer.derive_columns()
+        matrix, counter = counted(root)
+        everybody = matrix.sample_ids
+        cells.append(matrix.read(everybody, picked))
+        found[copy] = [counter.requests, counter.bytes]
+        found[copy].append(best_of(REPEATS, lambda: matrix.read(everybody, picked)))  # noqa: B023 - called at once
+    np.testing.assert_array_equal(*cells)
+    return found
 
 
-def count_append(folder: str) -> None:
-    """What is written for one more batch of a matrix with 10,000 samples."""
+def count_append(folder: str) -> tuple[Counter[str], int]:
+    """What is written for one more batch of a matrix with 10,000 samples and two tables; bytes of its head."""
     root, features = f"{folder}/many", 64
     matrix = WideMatrix.create(root, list(range(features)), shard_rows=64)
     tables = {value: betas(50, features, 0) for value in matrix.values}
     for number in range(200):
         matrix.append(f"b{number}", [f"b{number}s{n}" for n in range(50)], tables)
     written: Counter[str] = Counter()
-    originals = {method: getattr(Storage, method) for method in ("create", "replace", "write", "read")}
+    originals = {method: getattr(Storage, method) for method in ("create", "replace", "write")}
 
     def counting(method: str) -> Callable[..., Any]:
         def call(self: Storage, name: str, *arguments: Any, **options: Any) -> Any:
-            written[f"{method} {name.partition('/')[0]}"] += 1
-            return originals[method](self, name, *arguments, **options)
+            done = originals[method](self, name, *arguments, **options)
+            if done is not False:  # "create" wrote nothing where something was there
+                written["shard" if "/c/" in name else name.partition("/")[0]] += 1
+            return done
 
         return call
 
     with contextlib.ExitStack() as patches:
         for method in originals:
             patches.enter_context(mock.patch.object(Storage, method, counting(method)))
-        started = time.perf_counter()
         matrix.append("one more", [f"x{n}" for n in range(50)], tables)
-        seconds = time.perf_counter() - started
-    head = os.path.getsize(f"{root}/HEAD.json")
-    print(f"\none more batch on 10,000 samples in 200 batches, two tables: {seconds * 1e3:.0f} ms, HEAD {head:,} bytes")
-    for what, count in sorted(written.items()):
-        print(f"  {what} x {count}")
-    print("  (wanted: that batch's shards, one claim, one replaced HEAD.json with its copies in generations/)")
+    return written, Path(root, "HEAD.json").stat().st_size
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.matrix", description=__doc__.splitlines()[0])
     parser.add_argument("--features", type=int, default=450_000)
     parser.add_argument("--samples", type=int, default=256)
-    parser.add_argument("--codec", nargs="+", default=["none", "blosc-lz4", "zstd:1"])
+    parser.add_argument("--codec", nargs="+", default=["none"])
+    add_arguments(parser)
     options = parser.parse_args()
-    print(environment.describe())
-    with tempfile.TemporaryDirectory() as folder:
-        count_append(folder)
+    result = Result(
+        "matrix",
+        "The wide matrix: rows, columns, appends",
+        f"{options.samples} samples x {options.features:,} features, float32, made-up betas of four decimals, a "
+        "twentieth missing. Local and warm; what is compared takes turns.",
+        options,
+    )
+    rows: list[list[Value]] = []
+    columns: list[list[Value]] = []
+    names = [f"cg{number:08d}" for number in range(options.features)]
     for codec in options.codec:
+        rng = np.random.default_rng(0)
+        asked = [f"s{n}" for n in rng.choice(options.samples, ASKED, replace=False)]
+        picked = [names[n] for n in rng.choice(options.features, ASKED, replace=False)]
         with tempfile.TemporaryDirectory() as folder:
-            measure(codec, options.features, options.samples, folder)
+            writer, stored = write(f"{folder}/matrix", codec, names, options.samples)
+            for what, (ours, by_hand) in read_rows(writer.url, asked, options.features).items():
+                rows.append([f"{codec}, {what}", ours * 1e3, by_hand * 1e3, ours / by_hand, stored])
+            for copy, (requests, n_bytes, seconds) in read_columns(writer.url, writer, picked).items():
+                columns.append([f"{codec}, {copy}", requests, n_bytes, seconds * 1e3])
+    result.add_table(
+        f"{ASKED} whole rows", ("codec", "ms", "ms for the bytes by hand", "times as long", "stored / raw"), rows
+    )
+    result.add_table(f"{ASKED} scattered columns of all rows", ("codec", "requests", "bytes", "ms"), columns)
+    with tempfile.TemporaryDirectory() as folder:
+        written, head = count_append(folder)
+    result.add_table(
+        f"Written by one more batch of two tables on 10,000 samples in 200 batches (HEAD.json: {head:,} bytes)",
+        ("object", "times"),
+        sorted(written.items()),
+    )
+    for name, *_, ratio, _ in rows:
+        if str(name).startswith("none"):
+            result.add_target(
+                f"{ASKED} rows {str(name)[6:]}, to reading their bytes", float(ratio or 0), "at most", 1.5
+            )
+    for (name, _, by_rows, _), (_, _, by_columns, _) in zip(columns[::2], columns[1::2], strict=True):
+        share = float(by_columns or 0) / float(by_rows or 1)
+        result.add_target(f"{ASKED} columns ({name}), share of its bytes that is read", share, "at most", 0.1)
+    result.add_target("shards that a batch with one in each of two tables writes", written["shard"], "exactly", 2)
+    result.add_target("times that it replaces HEAD.json", written["HEAD.json"], "exactly", 1)
+    others = sum(written.values()) - written["shard"] - written["HEAD.json"]
+    result.add_target("other objects: its claim, and the copy of its generation", others, "exactly", 2)
+    result.save()
 
 
 if __name__ == "__main__":

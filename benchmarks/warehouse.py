@@ -9,7 +9,7 @@ import argparse
 import multiprocessing
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -18,7 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from benchmarks import environment
+from benchmarks.result import Result, add_arguments
+from benchmarks.timing import best_of
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.loader import MatrixLoader
 from zarr_core.matrix.scatter import WideBlock, scatter
@@ -71,16 +72,6 @@ def with_ids(batches: list[pa.RecordBatch], sample_ids: list[str], feature_ids: 
     ]
 
 
-def best_of(times: int, work: Callable[[], object]) -> float:
-    """Seconds of the fastest run, on one core's clock."""
-    taken = []
-    for _ in range(times):
-        started = time.process_time()
-        work()
-        taken.append(time.process_time() - started)
-    return min(taken)
-
-
 def peak_of_scattering(n_samples: int, n_features: int) -> float:
     """Bytes that scattering adds to the process at its peak, over the bytes of the wide block."""
     block = WideBlock("b", "beta", *names(n_samples, n_features))
@@ -98,52 +89,53 @@ def memory(kind: str) -> int:
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{kind}:"))
 
 
-def measure_scatter(n_samples: int, n_features: int) -> None:
-    """Print rows a second and memory beside the targets."""
-    print(
-        f"\nscattering {n_samples} samples x {n_features:,} features, "
-        f"{n_samples * n_features / 1e6:.1f} M rows, one core"
-    )
+def measure_scatter(result: Result, n_samples: int, n_features: int) -> None:
+    """Rows a second, and memory."""
     block = WideBlock("b", "beta", *names(n_samples, n_features))
     ours, expected = rate_of_positions(list(positioned(n_samples, n_features)), block)
-    print(f"  integer positions      {ours / 1e6:8.1f} M rows/s      target: at least 40")
     few = min(PIVOT_SAMPLES, n_samples)
     texts = with_ids(list(positioned(few, n_features)), list(block.sample_ids), list(block.feature_ids))
     ids = rate_of_ids(texts, block, expected[:few])
-    print(f"  ids as strings         {ids / 1e6:8.1f} M rows/s      ours {ours / ids:5.1f} times; target: at least 3")
     pivot = rate_of_pivot(texts, expected[:few])
-    print(
-        f"  DataFrame.pivot        {pivot / 1e6:8.1f} M rows/s      ours {ours / pivot:5.1f} times; target: at least 15"
+    rates = {"zarr_core, integer positions": ours, "ids as strings": ids, "DataFrame.pivot": pivot}
+    result.add_table(
+        f"Scattering, one core (all but the first: {few} samples)",
+        ("way", "M rows/s"),
+        [[name, rate / 1e6] for name, rate in rates.items()],
+        chart="M rows/s",
     )
-    print(f"  (ids and pivot measured on {few} samples)")
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         peak = pool.apply(peak_of_scattering, (n_samples, n_features))
-    print(f"  peak memory            {peak:8.2f} wide sizes    target: under 1.5")
+    result.add_target("scattering, one core", ours / 1e6, "at least", 40, " M rows/s")
+    result.add_target("scattering, times as fast as ids as strings", ours / ids, "at least", 3)
+    result.add_target("scattering, times as fast as DataFrame.pivot", ours / pivot, "at least", 15)
+    result.add_target("scattering, peak memory, wide sizes of the batch", peak, "at most", 1.5)
 
 
 def rate_of_positions(batches: list[pa.RecordBatch], block: WideBlock) -> tuple[float, np.ndarray]:
     """Rows a second, and the block."""
     expected = scatter(lambda: batches, block).values
-    return expected.size / best_of(3, lambda: scatter(lambda: batches, block)), expected
+    return expected.size / best_of(3, lambda: scatter(lambda: batches, block), time.process_time), expected
 
 
 def rate_of_ids(texts: list[pa.RecordBatch], block: WideBlock, expected: np.ndarray) -> float:
     """Rows a second."""
     sample_ids, feature_ids = list(block.sample_ids[: len(expected)]), list(block.feature_ids)
     assert np.array_equal(scatter_ids(texts, sample_ids, feature_ids), expected)
-    return expected.size / best_of(3, lambda: scatter_ids(texts, sample_ids, feature_ids))
+    return expected.size / best_of(3, lambda: scatter_ids(texts, sample_ids, feature_ids), time.process_time)
 
 
 def rate_of_pivot(texts: list[pa.RecordBatch], expected: np.ndarray) -> float:
     """Rows a second."""
     frame = pa.Table.from_batches(texts).to_pandas()
     assert np.array_equal(frame.pivot(index="sample", columns="feature", values="value").to_numpy(), expected)
-    return expected.size / best_of(1, lambda: frame.pivot(index="sample", columns="feature", values="value"))
+    return expected.size / best_of(
+        1, lambda: frame.pivot(index="sample", columns="feature", values="value"), time.process_time
+    )
 
 
-def measure_loading(n_samples: int, n_features: int) -> None:
-    """Print the seconds of the first load and of later ones."""
-    print(f"\nloading {n_samples} samples x {n_features:,} features, beta and coverage, from Parquet through DuckDB")
+def measure_loading(result: Result, n_samples: int, n_features: int) -> None:
+    """Seconds of the first load and of later ones."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "long" / "batch_id=b0"
         folder.mkdir(parents=True)
@@ -169,8 +161,10 @@ def measure_loading(n_samples: int, n_features: int) -> None:
             del loaded
         first, *later = taken
         again = sorted(later)[1]
-        print(f"  first load             {first:8.2f} s")
-        print(f"  second load            {again:8.3f} s             {first / again:5.0f} times; target: at least 50")
+    result.add_table(
+        "Loading beta and coverage from Parquet through DuckDB", ("load", "s"), [["first", first], ["later", again]]
+    )
+    result.add_target("a later load, times as fast as the first", first / again, "at least", 50)
 
 
 def main() -> None:
@@ -178,11 +172,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.warehouse", description=__doc__.splitlines()[0])
     parser.add_argument("--samples", type=int, default=64)
     parser.add_argument("--features", type=int, default=450_000)
+    add_arguments(parser)
     options = parser.parse_args()
-    print(environment.describe())
-    print(", ".join(f"{name} {version(name)}" for name in ("duckdb", "pyarrow", "pandas")))
-    measure_scatter(options.samples, options.features)
-    measure_loading(options.samples, options.features)
+    rows = options.samples * options.features
+    result = Result(
+        "warehouse",
+        "From a long warehouse to a wide matrix",
+        f"{options.samples} samples x {options.features:,} features, {rows / 1e6:.1f} M rows; "
+        + ", ".join(f"{name} {version(name)}" for name in ("duckdb", "pyarrow", "pandas")),
+        options,
+    )
+    measure_scatter(result, options.samples, options.features)
+    measure_loading(result, options.samples, options.features)
+    result.save()
 
 
 if __name__ == "__main__":

@@ -192,8 +192,8 @@ def test_values_that_come_in_different_numbers_are_refused(
 
     rows = PositionJoin.rows
 
-    def fewer(self, source, columns, batch_id, value):  # type: ignore[no-untyped-def]
-        for batch in rows(self, source, columns, batch_id, value):
+    def fewer(self, batch_id, value):  # type: ignore[no-untyped-def]
+        for batch in rows(self, batch_id, value):
             yield batch.slice(1) if value == "coverage" else batch
 
     monkeypatch.setattr(PositionJoin, "rows", fewer)

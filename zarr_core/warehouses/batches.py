@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import unquote
 
 from fsspec.core import url_to_fs
 
-from zarr_core.warehouses.duckdb import DuckDBWarehouse
+from zarr_core.warehouses.duckdb import DuckDBWarehouse, batch_folder
 from zarr_core.warehouses.protocol import Warehouse
 
 
@@ -52,7 +51,7 @@ def _by_files(warehouse: DuckDBWarehouse) -> dict[str, WarehouseBatch] | None:
     """From a listing; None where the names of the files do not tell the batch. No files are no batches."""
     fs, pattern = url_to_fs(warehouse.files)
     fs.invalidate_cache()
-    folder = re.compile(rf"(?:^|/){re.escape(warehouse.columns.batch)}=([^/]+)/")
+    folder = batch_folder(warehouse.columns.batch)
     files: dict[str, list[tuple[str, int, str]]] = {}
     for name, info in fs.glob(pattern, detail=True).items():
         batch = folder.search(name)

@@ -81,7 +81,7 @@ class IcebergWarehouse(LongTable):
         for value in values:
             value_column(self.columns, value)
         with duckdb_connection(repr(self)) as connection:
-            yield _JoinedScans(self, PositionJoin(connection, batches, feature_ids))
+            yield _JoinedScans(self, PositionJoin(connection, self.columns, batches, feature_ids))
 
     def scan(self, names: Sequence[str], among: Sequence[str] | None) -> pa.RecordBatchReader:
         """Some columns of the rows whose first column is among some ids."""
@@ -164,7 +164,7 @@ class _JoinedScans:
         columns = self.warehouse.columns
         names = [columns.batch, columns.sample, columns.feature, value_column(columns, value)]
         self.join.connection.register("long", self.warehouse.scan(names, [batch_id]))
-        return self.join.rows("long", columns, batch_id, value)
+        return self.join.rows(batch_id, value)
 
 
 def _of_sql_catalogues() -> tuple[type[Exception], ...]:

@@ -41,6 +41,7 @@ class PositionJoin:
 
     Args:
         connection: where the tables are made; ours alone.
+        columns: of the rows, which the connection has as a relation ``long``.
         batches: sample ids by batch id.
         feature_ids: the axis.
     """
@@ -48,16 +49,17 @@ class PositionJoin:
     def __init__(
         self,
         connection: duckdb.DuckDBPyConnection,
+        columns: LongColumns,
         batches: Mapping[str, Sequence[str]],
         feature_ids: Sequence[str],
     ) -> None:
-        self.connection = connection
+        self.connection, self._columns = connection, columns
         _create_table(connection, "axis", axis_table(feature_ids))
         _create_table(connection, "wanted", wanted_table(batches))
 
-    def rows(self, source: str, columns: LongColumns, batch_id: str, value: str) -> Iterator[pa.RecordBatch]:
-        """A batch's rows of one value from a relation of the connection, streamed."""
-        query = positions_query(source, columns, value, wanted="wanted", axis="axis")
+    def rows(self, batch_id: str, value: str) -> Iterator[pa.RecordBatch]:
+        """A batch's rows of one value, streamed."""
+        query = positions_query("long", self._columns, value, wanted="wanted", axis="axis")
         yield from self.connection.sql(f"{query} WHERE long.batch_id = {literal(batch_id)}").to_arrow_reader(_ROWS_EACH)
 
 
@@ -71,15 +73,15 @@ def axis_table(feature_ids: Sequence[str]) -> pa.Table:
 
 
 def wanted_table(batches: Mapping[str, Sequence[str]]) -> pa.Table:
-    """(batch_id, sample_id, sample, batch): which samples are asked for, and the places of sample and batch."""
+    """(batch_id, sample_id, sample): which samples are asked for, and the place of each in its batch."""
     import pyarrow as pa
 
     rows = [
-        (batch_id, sample_id, sample, batch)
-        for batch, (batch_id, sample_ids) in enumerate(batches.items())
+        (batch_id, sample_id, sample)
+        for batch_id, sample_ids in batches.items()
         for sample, sample_id in enumerate(sample_ids)
     ]
-    names = {"batch_id": pa.string(), "sample_id": pa.string(), "sample": pa.int32(), "batch": pa.int32()}
+    names = {"batch_id": pa.string(), "sample_id": pa.string(), "sample": pa.int32()}
     columns = zip(*rows, strict=True) if rows else ((),) * len(names)
     return pa.table({name: pa.array(of, kind) for (name, kind), of in zip(names.items(), columns, strict=True)})
 
