@@ -356,7 +356,7 @@ def test_what_a_process_has_found_out_costs_nothing_more(oci_root: str, oci_serv
     asked = [line.rpartition("/store/")[::2] for line in oci_server.requests[before:]]
     assert [f"{what.split()[0]} {name}" for what, name in asked] == [
         "GET manifest.json",
-        "PUT generations/00000001.json",
+        "HEAD generations/00000001.json",
         "PUT manifest.json",
         "PUT generations/00000002.json",
     ]

@@ -14,6 +14,7 @@ from tiny_store import HEAD, ClockedStorage, Killed, set_item, write_group
 from zarr_core.errors import CollectedError, StoreError
 from zarr_core.gc import collect_garbage
 from zarr_core.generations import generation_name, load
+from zarr_core.storage import Storage
 from zarr_core.tag import delete_tag, make_tag
 
 HOUR = 3600.0
@@ -39,7 +40,7 @@ class Store(RuleBasedStateMachine):
         self.commit("x", write_group(self.storage, "first"))
 
     def teardown(self) -> None:
-        self.storage.fs.rm(self.storage.location, recursive=True)
+        Storage(self.storage.url).delete(list(self.storage.list()))
 
     @property
     def current(self) -> int:

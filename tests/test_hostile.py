@@ -159,7 +159,8 @@ def test_a_claim_of_any_size_is_an_error_and_no_allocation(store: Path) -> None:
     with pytest.raises(StoreError, match="1000000000000 points do not fit in memory"):
         ZarrChunkReader(store).read_sample("run_1", fields=["surface_position"])
     with pytest.raises(ZarrCoreError, match="1000000000000 points"):
-        build_dataset({"kind": KIND, "root": str(store), "split": "train"}).__getitems__([0])
+        dataset = build_dataset({"kind": KIND, "root": str(store), "split": "train"})
+        dataset.__getitems__([dataset.sample_ids.index("run_1")])
 
 
 @pytest.mark.parametrize(
@@ -175,7 +176,8 @@ def test_a_claim_of_any_size_is_an_error_and_no_allocation(store: Path) -> None:
 )
 def test_a_damaged_group_is_an_error_for_whoever_meets_it(store: Path, source: Path, text: bytes) -> None:
     group(store).write_bytes(text)
-    for engine in ("direct", "zarr"):
+    # Arrays describe themselves as well, so what a group says of moments is nothing to a reader.
+    for engine in ("direct", "zarr") if b"moments" not in text else ():
         with pytest.raises(ZarrCoreError):
             ZarrChunkReader(store, engine=engine).read_sample("run_1")
     with pytest.raises(ZarrCoreError):

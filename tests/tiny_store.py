@@ -110,14 +110,15 @@ class ClockedStorage(Storage):
     def create(self, name: str, data: bytes) -> bool:
         self.interrupt(f"create {name}")
         created = super().create(name, data)
-        if created:
-            self.written[name] = self.time
+        if created:  # also where the same bytes are there already
+            self.written.setdefault(name, self.time)
         return created
 
     def delete(self, names: Sequence[str]) -> None:
         for name in names:  # so that it may end in the middle of a batch
             self.interrupt(f"delete {name}")
             super().delete([name])
+            self.written.pop(name, None)
 
     def sync(self) -> None:
         """Nothing here outlives the process."""

@@ -203,7 +203,9 @@ def commit(storage: Storage, head: Head[S], change: Callable[[S | None], S]) -> 
         _check_named(storage, head, current, changed)
         # The state about to be replaced is kept first: should its own committer have died before it did so, it is
         # still in the head now and would be lost a moment later.
-        storage.create(generation_name(current.generation), archived(current, data))
+        name = generation_name(current.generation)
+        if not storage.exists(name):
+            storage.create(name, archived(current, data))
         storage.sync()
         return replace(changed, generation=current.generation + 1, retention=current.retention)
 

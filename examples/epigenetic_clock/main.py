@@ -133,9 +133,7 @@ def train(matrix: WideMatrix, cohort: Cohort, n_folds: int, seed: int) -> list[F
         model = make_pipeline(SimpleImputer(), StandardScaler(), net).fit(x, ages)
         truth = cohort.ages[held_out]
         errors, guess_errors = model.predict(x_held_out) - truth, ages.mean() - truth
-        folds.append(
-            Fold(len(trained), len(held_out), int(np.count_nonzero(net.coef_)), errors, guess_errors, reading)
-        )
+        folds.append(Fold(len(trained), len(held_out), int(np.count_nonzero(net.coef_)), errors, guess_errors, reading))
     return folds
 
 
