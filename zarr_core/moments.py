@@ -71,9 +71,15 @@ class FieldMoments:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> FieldMoments:
-        """What :meth:`to_json` wrote."""
-        arrays = ("mean", "m2", "min", "max", "log_mean", "log_m2")
-        return cls(int(data["count"]), *(np.asarray(data[name], np.float64) for name in arrays))
+        """What :meth:`to_json` wrote; raises ValueError, KeyError or TypeError where it is something else."""
+        names = ("mean", "m2", "min", "max", "log_mean", "log_m2")
+        arrays = [np.asarray(data[name], np.float64) for name in names]
+        count = data["count"]
+        if type(count) is not int or not 0 < count < 2**63:
+            raise ValueError(f"moments of {count!r:.100} points")
+        if arrays[0].ndim != 1 or not arrays[0].size or any(array.shape != arrays[0].shape for array in arrays):
+            raise ValueError(f"moments of shapes {', '.join(str(array.shape) for array in arrays)}")
+        return cls(count, *arrays)
 
 
 class MomentsAccumulator:

@@ -173,6 +173,9 @@ def _flat(samples: Iterable[SampleMoments]) -> dict[str, Any]:
     total: SampleMoments = {}
     for sample in samples:
         for field, moments in sample.items():
+            components = {len(moments.mean), len(total.get(field, moments).mean)}
+            if len(components) > 1:
+                raise StoreError(f"{field}: samples of one store differ in its components: {sorted(components)}")
             total[field] = total[field].merge(moments) if field in total else moments
     flat: dict[str, Any] = {}
     for field, moments in sorted(total.items()):

@@ -410,7 +410,9 @@ class _Array:
         spreads = {"mean": taken.std, "log_mean": taken.log_std}
         for key in ("mean", "m2", "min", "max", "log_mean", "log_m2"):
             now, then = getattr(taken, key), getattr(recorded, key)
-            if np.any(np.abs(now - then) > _MOMENTS_TOLERANCE * (np.abs(now) + spreads.get(key, 0.0))):
+            if now.shape != then.shape or np.any(
+                np.abs(now - then) > _MOMENTS_TOLERANCE * (np.abs(now) + spreads.get(key, 0.0))
+            ):
                 self.found.add(self.name, f"recorded {key} {then.tolist()} is not that of its points, {now.tolist()}")
 
 

@@ -26,7 +26,7 @@ def main() -> int:
     seed = int(time.time()) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
     warnings.simplefilter("ignore")
-    rows, notes, held = [], [], True
+    rows, held = [], True
     started = time.monotonic()
     for entry in ENTRIES:
         if options.names and not any(name in entry.name for name in options.names):
@@ -44,11 +44,10 @@ def main() -> int:
         counts = (tally.rounds, tally.faults, tally.lost, tally.wrong, tally.tracebacks)
         rows.append((entry.name, *(f"{count:,}" for count in counts)))
         held &= tally.held
-        notes += [f"{entry.name}: {note}" for note in tally.notes]
         print(f"{entry.name}: {time.monotonic() - began:.0f} s, {'held' if tally.held else 'BROKEN'}", flush=True)
+        for note in tally.notes:
+            print(f"  {note}", flush=True)
     print(f"\n{_table(rows)}\n\n{time.monotonic() - started:.0f} s, seed {seed}")
-    for note in notes:
-        print(f"  {note}")
     return 0 if held else 1
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from attacks.mutations import as_json, mutate_bytes, mutate_document
+from attacks.mutations import ESCAPES, as_json, mutate_bytes, mutate_document
 from attacks.tally import Tally
 from zarr_core.gc import collect_garbage
 from zarr_core.matrix import WideMatrix
@@ -135,7 +135,22 @@ class MatrixFuzz:
         )
 
     def _head(self, chance: random.Random) -> None:
-        self._document(self.root / HEAD_NAME, chance)
+        if chance.random() < 0.7:
+            self._document(self.root / HEAD_NAME, chance)
+            return
+        # Nothing contradicts itself, and yet there is more of it than there is.
+        head = json.loads((self.root / HEAD_NAME).read_bytes())
+        head["cpg_ids"]["length"] = chance.choice((50, 10**6, 10**9, 2**31 - 1))
+        head["chunk_shape"][1] = chance.choice((4, 16, 4 * 10**6, 2**30))
+        head["column_chunk_shape"][1] = across = chance.choice((4, 10**4, 2**28))
+        head["shard_rows"] = rows = chance.choice((3, 10**6, 2**31 - 1))
+        head["max_shards"] = chance.choice((8, 2**31 - 1))
+        head["cpg_ids"]["path"] = chance.choice((head["cpg_ids"]["path"], *ESCAPES))
+        for number, batch in enumerate(head["batches"].values()):
+            batch["row"] = 2 * number * rows
+        for number, block in enumerate(head["column_blocks"]):
+            block["row"] = 2 * number * across
+        self._write(self.root / HEAD_NAME, json.dumps(head).encode())
 
     def _beside(self, chance: random.Random) -> None:
         (axis,) = (self.root / "cpg_ids").glob("*.npy")

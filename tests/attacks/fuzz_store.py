@@ -12,7 +12,7 @@ import google_crc32c
 import numpy as np
 from small_source import write_source
 
-from attacks.mutations import as_json, mutate_bytes, mutate_document
+from attacks.mutations import ESCAPES, as_json, mutate_bytes, mutate_document
 from attacks.tally import Tally
 from attacks.truth import Sample, stored_sample
 from zarr_core.convert import convert
@@ -43,7 +43,7 @@ class StoreFuzz:
         source = write_source(folder / "source", _IDS)
         self.target, self.tally, self.root = target, tally, folder / "store"
         self._damage = {
-            "manifest": lambda chance: self._document(self.root / "manifest.json", chance),
+            "manifest": self._manifest,
             "group": lambda chance: self._document(self._group(chance), chance),
             "array": lambda chance: self._document(
                 self._group(chance).parent / self._array(chance) / "zarr.json", chance
@@ -118,6 +118,15 @@ class StoreFuzz:
     def _write(self, path: Path, data: bytes) -> None:
         self._whole.setdefault(path, path.read_bytes())
         path.write_bytes(data)
+
+    def _manifest(self, chance: random.Random) -> None:
+        path = self.root / "manifest.json"
+        if chance.random() < 0.9:
+            self._document(path, chance)
+            return
+        document = json.loads(path.read_bytes())
+        document["samples"][chance.choice(_IDS)]["relpath"] = chance.choice(ESCAPES)
+        self._write(path, json.dumps(document).encode())
 
     def _group(self, chance: random.Random) -> Path:
         return self.root / self.manifest.samples[chance.choice(_IDS)].relpath / "zarr.json"

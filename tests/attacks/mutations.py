@@ -8,6 +8,8 @@ import random
 from typing import Any
 
 NUMBERS = (0, -1, 1, 2, 3, 7, 255, 2**31 - 1, 2**32, 10**9, 10**15, 2**63 - 1, 2**63, 2**64, 10**400, -(10**15))
+#: Where hostile paths lead; the sandbox sees who follows them.
+ESCAPES = ("../" * 12 + "etc/passwd", "/etc/passwd", "samples/" + "../" * 12 + "etc/passwd")
 VALUES: tuple[Any, ...] = (
     None,
     True,
@@ -19,8 +21,7 @@ VALUES: tuple[Any, ...] = (
     "",
     "x",
     "..",
-    "../../../../etc/passwd",
-    "/etc/passwd",
+    *ESCAPES,
     "a\0b",
     "\ud800",
     "\x1b[2J",

@@ -53,7 +53,8 @@ def changing_sources(rounds: int, folder: Path, tally: Tally, chance: random.Ran
         tally.add("faults", vandal.changes)
         final = chance.randrange(_VERSIONS)
         for path in versions[final].rglob("*.pt"):
-            shutil.copy2(path, source / SAMPLE / path.name)
+            shutil.copyfile(path, source / SAMPLE / path.name)
+            os.utime(source / SAMPLE / path.name)  # other bytes under an old time are what a listing cannot see
         with tally.ours(f"round {number}, at rest"):
             convert(KIND, store, root=source, chunk_points=CHUNK_POINTS)
         _check(store, truths, tally, f"round {number}, at rest", final)

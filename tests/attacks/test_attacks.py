@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from attacks.sandbox import TARGETS, fuzz
 from attacks.suite import ENTRIES, Entry
 from attacks.tally import Tally
 
@@ -21,6 +22,14 @@ def test_the_promise_holds(entry: Entry, tmp_path: Path) -> None:
     assert tally.held, tally.notes
     assert tally.rounds > 0
     assert tally.faults > 0
+
+
+def test_hostile_input_of_every_kind(tmp_path: Path) -> None:
+    tally = Tally()
+    fuzz(*TARGETS)(20 * len(TARGETS), tmp_path, tally, random.Random(0))
+    assert tally.held, tally.notes
+    assert tally.rounds == 20 * len(TARGETS)
+    assert tally.refused > 0
 
 
 def test_what_is_broken_is_counted(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -57,13 +58,17 @@ def check_samples(
 
 
 def named_objects(root: str) -> dict[str, str]:
-    """Digest of the manifest and of every object below the groups that it names."""
+    """Digest of the manifest and of every object below the groups that it names.
+
+    Its generation is left out: what was committed before a fault, and the rest after it, took a commit more.
+    """
     storage = Storage(root)
     manifest = load_manifest(storage)
+    digests = {"manifest.json": hashlib.sha256(replace(manifest, generation=1).to_json()).hexdigest()}
     groups = tuple(f"{entry.relpath}/" for entry in manifest.samples.values())
     # A temporary file of a writer that was killed lies beside what it would have become; nothing refers to it.
     names = [name for name in storage.list("samples") if name.startswith(groups) and not name.endswith(".tmp")]
-    return {name: hashlib.sha256(storage.read(name)).hexdigest() for name in ["manifest.json", *names]}
+    return digests | {name: hashlib.sha256(storage.read(name)).hexdigest() for name in names}
 
 
 def compare(root: str, undisturbed: dict[str, str], tally: Tally, what: str) -> None:
