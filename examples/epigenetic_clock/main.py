@@ -129,13 +129,11 @@ def train(matrix: WideMatrix, cohort: Cohort, n_folds: int, seed: int) -> list[F
         x, x_held_out = (_read(matrix, cohort, places) for places in (trained, held_out))
         reading = time.perf_counter() - started
         ages, inner = cohort.ages[trained], _split(cohort.ages[trained], 3, seed)
-        net = ElasticNetCV(l1_ratio=0.5, alphas=20, cv=inner, max_iter=5_000, tol=1e-3, random_state=seed)
+        net = ElasticNetCV(l1_ratio=0.5, alphas=10, eps=1e-2, tol=1e-2, cv=inner)
         model = make_pipeline(SimpleImputer(), StandardScaler(), net).fit(x, ages)
         truth = cohort.ages[held_out]
         errors, guess_errors = model.predict(x_held_out) - truth, ages.mean() - truth
-        folds.append(
-            Fold(len(trained), len(held_out), int(np.count_nonzero(net.coef_)), errors, guess_errors, reading)
-        )
+        folds.append(Fold(len(trained), len(held_out), int(np.count_nonzero(net.coef_)), errors, guess_errors, reading))
     return folds
 
 
