@@ -40,7 +40,7 @@ def publish_after_a_batch(listing: dg.AssetKey | None = None) -> dg.AutomationCo
 def follow_what_was_published() -> dg.AutomationCondition:
     """Once after, and in one run with, what is upstream."""
     there = _C.any_deps_match(~_C.missing() | _C.will_be_requested())
-    return (_news() & _at_rest() & there).with_label("with each new manifest")
+    return (_news() & _at_rest() & there).with_label("with each new generation")
 
 
 def _new() -> dg.AutomationCondition:

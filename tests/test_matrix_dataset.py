@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -48,6 +49,27 @@ def written(tmp_path: Path) -> tuple[str, np.ndarray]:
 def counting(counters: list[CountingObjects], root: str) -> CountingObjects:
     counters.append(CountingObjects(open_objects(root)))
     return counters[-1]
+
+
+def test_the_training_of_the_documentation(tmp_path: Path) -> None:
+    matrix, beta = write_matrix(tmp_path / "matrix", batches=(40,))
+    text = (Path(__file__).parents[1] / "docs" / "matrix.md").read_text()
+    _, block = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    code = (
+        block.replace("s3://bucket/betas", str(tmp_path / "matrix"))
+        .replace("/scratch/cache", str(tmp_path / "cache"))
+        .replace("generation=12", f"generation={matrix.generation}")
+        .replace("num_workers=2", "num_workers=0")
+        .replace('"forkserver"', "None")
+    )
+    names = {"train_ids": matrix.sample_ids, "cpgs": FEATURES[:7], "ages": torch.arange(40.0)}
+    exec(code, names)
+    batch = names["batch"]
+    assert batch["beta"].shape == (32, 7)
+    assert torch.equal(names["target"], batch["sample"].float())
+    wanted = beta[batch["sample"], :7]
+    filled = np.where(np.isnan(wanted), np.nanmean(beta[:, :7], axis=0), wanted).astype("float32")
+    torch.testing.assert_close(batch["beta"], m_values(torch.from_numpy(filled)))
 
 
 def test_items_are_rows(written: tuple[str, np.ndarray]) -> None:

@@ -117,7 +117,8 @@ def _load(loader: MatrixLoader, batch_id: str) -> dict[str, Any]:
         return {"status": "up to date", "samples": sum(audit.samples for audit in audits)}
     (batch,) = ingested.batches
     values = {name: batch.rows[name] - batch.without_value[name] for name in batch.rows}
-    rows = sum(batch.rows.values())
+    rows = max(batch.rows.values())  # the same for each value: the loader refuses a batch otherwise
+    cost = {"usd": round(ingested.cost.usd, 4), "bytes_scanned": ingested.cost.bytes_scanned}
     return {
         "status": "loaded",
         "samples": len(batch.sample_ids),
@@ -127,6 +128,5 @@ def _load(loader: MatrixLoader, batch_id: str) -> dict[str, Any]:
         **{f"missing_share/{name}": round(1 - number / batch.cells, 4) for name, number in values.items()},
         "seconds": round(batch.seconds, 3),
         "rows_per_second": round(rows / max(batch.seconds, 1e-9)),
-        "usd": round(ingested.cost.usd, 4),
-        "bytes_scanned": ingested.cost.bytes_scanned,
+        **(cost if ingested.cost.queries else {}),
     }

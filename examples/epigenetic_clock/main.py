@@ -129,7 +129,7 @@ def train(matrix: WideMatrix, cohort: Cohort, n_folds: int, seed: int) -> list[F
         x, x_held_out = (_read(matrix, cohort, places) for places in (trained, held_out))
         reading = time.perf_counter() - started
         ages, inner = cohort.ages[trained], _split(cohort.ages[trained], 3, seed)
-        net = ElasticNetCV(l1_ratio=0.5, alphas=20, cv=inner, max_iter=5_000, tol=1e-3, random_state=seed)
+        net = ElasticNetCV(l1_ratio=0.5, alphas=10, eps=1e-2, tol=1e-2, cv=inner)
         model = make_pipeline(SimpleImputer(), StandardScaler(), net).fit(x, ages)
         truth = cohort.ages[held_out]
         errors, guess_errors = model.predict(x_held_out) - truth, ages.mean() - truth
@@ -185,14 +185,14 @@ def main(arguments: list[str] | None = None) -> None:
             seconds.append(time.perf_counter() - started)
         betas = pd.DataFrame(values, sample_ids, np.asarray(matrix.feature_ids))
         print(f"{values.shape[0]:,} samples x {values.shape[1]:,} CpGs; {there} samples were in the matrix before")
-        print(f"first load {seconds[0]:.3f} s, second load {seconds[1]:.4f} s: {seconds[0] / seconds[1]:.0f} x")
+        print(f"first load {seconds[0]:.2f} s, second load {1000 * seconds[1]:.1f} ms: {seconds[0] / seconds[1]:.0f} x")
         for cohort in cohorts(samples, betas, options.seed):
             folds = train(matrix, cohort, options.folds, options.seed)
             size = f"{len(cohort.sample_ids)} samples x {len(cohort.cpgs):,} CpGs"
             years = f"{cohort.ages.min():.0f} to {cohort.ages.max():.0f} years"
             print(f"\n{cohort.name}: {size}, {years}, {cohort.said}\n\n{table(folds)}\n")
             reading = sum(fold.reading for fold in folds)
-            print(f"Reading from the matrix: {reading:.3f} s for all {len(folds)} folds.")
+            print(f"Reading from the matrix: {reading:.2f} s for all {len(folds)} folds.")
 
 
 if __name__ == "__main__":

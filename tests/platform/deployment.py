@@ -1,4 +1,4 @@
-"""The platform as it runs: a daemon on an instance of its own, and all that the datasets touch in one folder."""
+"""The platform as it runs: a daemon on an instance of its own, and one folder for all that the datasets touch."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def deployment(tmp_path: Path) -> Deployment:
 
 
 def deliver(batch_id: str, warehouse: Path, *, doubled: bool = False) -> None:
-    """Write a batch to the warehouse, or over the one that is there; ``doubled`` as a job that ran twice leaves it."""
+    """A batch written to the warehouse, over the one that is there; ``doubled`` as a job that ran twice leaves it."""
     rows = pyarrow.parquet.read_table(BATCHES / f"batch_id={batch_id}" / "part-0.parquet", partitioning=None)
     folder = warehouse / f"batch_id={batch_id}"
     folder.mkdir(exist_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 import shutil
 import traceback
 from collections.abc import Callable
@@ -14,9 +15,11 @@ import dagster as dg
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
 from dagster._core.loader import LoadingContextForTest
 from matrix_trial import FEATURES, MatrixTrial, declare, long_rows
+from trial import PROJECT
 
 from assets.wide_matrix.checks import choose
 from assets.wide_matrix.component import WarehouseMatrix
@@ -67,7 +70,7 @@ def test_the_whole_chain(trial: MatrixTrial) -> None:
         np.testing.assert_array_equal(matrix.read(matrix.sample_ids, value=value), wide.to_numpy("f4", na_value=np.nan))
     numbers = {name: value.value for name, value in trial.materialization("matrix_batches", "b0").metadata.items()}
     expected = long_rows("b0")
-    assert (numbers["rows"], numbers["cells"]) == (2 * len(expected), 5 * len(FEATURES))
+    assert (numbers["rows"], numbers["cells"]) == (len(expected), 5 * len(FEATURES))
     assert numbers["values/beta"] == expected["beta"].notna().sum()
     assert trial.materialization("matrix").metadata["samples"].value == 10
     assert trial.materialization("columns").metadata["added"].value == 2
@@ -367,6 +370,22 @@ def test_no_token_of_a_catalogue_is_recorded(trial: MatrixTrial, caplog: pytest.
     with pytest.raises(WarehouseError) as caught:
         WarehouseAccess().look(failing.dataset)
     assert token not in "".join(traceback.format_exception(caught.value))
+
+
+def test_the_declaration_of_the_documentation_says_every_setting(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    (block,) = re.findall(r"```yaml\n(.*?)```", (PROJECT / "docs" / "warehouses.md").read_text(), re.DOTALL)
+    said = yaml.safe_load(block)
+    assert said["type"] == "assets.wide_matrix.WarehouseMatrix"
+    component = WarehouseMatrix(**said["attributes"])
+    assert set(said["attributes"]) == set(WarehouseMatrix.model_fields)
+    defaults = {name: field.default for name, field in WarehouseMatrix.model_fields.items() if not field.is_required()}
+    assert {name: getattr(component, name) for name in defaults if name != "features"} == {
+        name: default for name, default in defaults.items() if name != "features"
+    }
+    graph = MatrixTrial(component.declare(tmp_path), instance).definitions.resolve_asset_graph()
+    assert dg.AssetKey(["blood", "quality_report"]) in graph.get_all_asset_keys()
 
 
 @pytest.mark.parametrize(

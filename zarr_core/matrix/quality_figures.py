@@ -57,12 +57,15 @@ def missingness(report: Mapping[str, Any]) -> Figure:
         names = [f"{name}  {batch['missing'] / batch['cells']:.1%}" for name, batch in batches.items()]
         axes.set_yticks(np.arange(len(batches)) + 0.5, names)
         axes.set_ylim(len(batches), 0)
-        axes.set_xticks([0, shares.shape[1]], ["first feature", "last feature"])
+        for label, side in zip(
+            axes.set_xticks([0, shares.shape[1]], ["first feature", "last feature"]), ("left", "right"), strict=True
+        ):
+            label.label1.set_horizontalalignment(side)
         axes.tick_params(length=0)
         axes.spines["bottom"].set_visible(False)
         bar = figure.colorbar(image, ax=axes, fraction=0.02, pad=0.01, ticks=[0, 0.5, 1])
         bar.ax.set_label("share missing")
-        bar.ax.set_yticklabels(["0 %", "50 %", "100 %"])
+        bar.ax.set_yticklabels(["0%", "50%", "100%"])
         bar.outline.set_visible(False)
         bar.ax.tick_params(length=0, colors=MUTED)
     return figure
@@ -89,7 +92,7 @@ def samples_chart(report: Mapping[str, Any]) -> Figure:
                     point[1], (100 * point[2], point[3]), (6, 3), textcoords="offset points", fontsize=8.5, color=INK
                 )
         axes.set_xlabel("missing, % of the features that the batch measures")
-        axes.set_ylabel("mean distance from the batch's median")
+        axes.set_ylabel(f"distance from the batch's median, {report['value']}")
         axes.margins(0.08)
         axes.tick_params(length=2)
     return figure
@@ -98,6 +101,8 @@ def samples_chart(report: Mapping[str, Any]) -> Figure:
 def coverage_chart(report: Mapping[str, Any]) -> Figure:
     """How often the cells of each batch were measured, as shares of the cells that say so."""
     batches = {name: batch["coverage"] for name, batch in shown(report).items() if batch["coverage"]}
+    # Bins beyond all that was measured would only make the others narrow.
+    n_bins = 1 + max(int(np.flatnonzero(coverage["histogram"]).max()) for coverage in batches.values())
     labels = [f"{low}" if high - low == 1 else f"{low}–{high - 1}" for low, high in pairwise(COVERAGE_EDGES)] + [
         f"≥{COVERAGE_EDGES[-1]}"
     ]
@@ -106,9 +111,9 @@ def coverage_chart(report: Mapping[str, Any]) -> Figure:
         figure = Figure(figsize=(10.4, 2.1 * n_rows + 0.2), layout=ConstrainedLayoutEngine(wspace=0.05, hspace=0.1))
         for at, (batch_id, coverage) in enumerate(batches.items(), start=1):
             axes = figure.add_subplot(n_rows, _COLUMNS, at, label=f"coverage {batch_id}")
-            axes.bar(range(len(labels)), _share(coverage["histogram"]), color=FULL, width=0.8)
+            axes.bar(range(n_bins), _share(coverage["histogram"])[:n_bins], color=FULL, width=0.8)
             axes.set_title(f"{batch_id}, mean {coverage['mean']:.1f}", fontsize=9.5, loc="left", color=INK)
-            axes.set_xticks(range(len(labels)), labels, rotation=60, fontsize=7)
+            axes.set_xticks(range(n_bins), labels[:n_bins], rotation=60, fontsize=8)
             axes.set_yticks([])
             axes.tick_params(axis="x", length=0)
     return figure

@@ -66,14 +66,19 @@ def _numbers(report: dict[str, Any]) -> str:
         (f"{values:,}", f"values of {report['value']}, {1 - missing_share(report):.1%} of the cells"),
         (
             f"{sum(sample['missing'] for sample in samples) / len(samples):.2%}",
-            "missing of what a batch measures, a sample",
+            "of what its batch measures is missing, in the mean sample",
         ),
         (f"{beyond:,}", "values below 0 or above 1, kept as they came"),
     ]
     covered = [batch["coverage"] for batch in batches if batch["coverage"]]
     if covered:
         mean = sum(c["mean"] * c["cells"] for c in covered) / sum(c["cells"] for c in covered)
-        cards.append((f"{mean:.1f}", f"mean coverage, in {_counted(len(covered), 'batch', 'batches')} that tell it"))
+        cards.append(
+            (
+                f"{mean:.1f}",
+                f"reads a cell, in the {_counted(len(covered), 'batch', 'batches')} that tell their coverage",
+            )
+        )
     return numbers(cards)
 
 
@@ -107,7 +112,12 @@ def _batches(report: dict[str, Any]) -> str:
             ]
         )
     header = ("batch", "samples", "missing", "in every sample", "in some", "in none", "mean", "coverage")
-    return card("Batches", "Features by whether samples of the batch have a value of them.", table(header, rows))
+    return card(
+        "Batches",
+        "Missing: of all features of the axis. Then features by whether samples of the batch have a value of them, the "
+        "mean value, and the mean coverage in reads.",
+        table(header, rows),
+    )
 
 
 def _distributions(report: dict[str, Any]) -> str:
@@ -154,7 +164,7 @@ def _coverage(report: dict[str, Any]) -> str:
     without = [name for name, batch in report["batches"].items() if not batch["coverage"]]
     if report["coverage"] is None or len(without) == len(report["batches"]):
         return card("Coverage", "No batch tells how often its cells were measured.")
-    note = "How often a cell was measured, by share of cells."
+    note = "How many reads a cell was measured with, by share of cells."
     note += f" {_counted(len(without), 'batch', 'batches')} without: {', '.join(without[:6])}." if without else ""
     return card("Coverage", note, chart(as_svg(figures.coverage_chart(report)), "coverage of each batch"))
 

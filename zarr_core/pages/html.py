@@ -32,7 +32,8 @@ h1 em { font-style: normal; color: var(--drawn); }
 .numbers span { color: var(--muted); font-size: 14px; }
 h2 { font-size: 20px; letter-spacing: -0.01em; margin: 0 0 4px; }
 .note { color: var(--muted); font-size: 14px; margin: 0 0 14px; max-width: 62em; }
-.chart svg { display: block; width: 100%; height: auto; font-family: inherit; }
+.chart { overflow-x: auto; }
+.chart svg { display: block; width: 100%; min-width: 620px; height: auto; font-family: inherit; }
 .chart svg text { font-family: inherit !important; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: 14px; font-variant-numeric: tabular-nums; }
