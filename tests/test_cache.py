@@ -397,6 +397,22 @@ def test_readers_that_are_killed_leave_a_working_cache(tmp_path: Path) -> None:
     assert not list(Path(cache.folder).rglob("*.tmp"))
 
 
+def test_death_in_the_middle_of_an_entry_leaves_none(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "cache")
+    fetched(cache, "a")
+    child = os.fork()
+    if not child:
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (ENTRY // 2, ENTRY // 2))  # the kernel kills who writes on
+        fetched(cache, "b")
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGXFSZ
+    assert not is_kept(cache, "b")
+    assert cache.healed == 0
+    assert fetched(cache, "b") == content("b", 0, ENTRY)
+    assert is_kept(cache, "a")
+
+
 def _hold_the_lock(folder: str, held: Any) -> None:
     cache = DiskCache(folder)
     with cache._locked() as lock:

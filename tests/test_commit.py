@@ -362,6 +362,17 @@ def test_what_a_process_has_found_out_costs_nothing_more(oci_root: str, oci_serv
     ]
 
 
+@pytest.mark.parametrize("kind", ["s3fs", "obstore", "oci"])
+def test_a_bucket_that_is_not_there_is_named(kind: str, request: pytest.FixtureRequest, impatient: None) -> None:
+    if kind == "obstore":
+        pytest.importorskip("obstore", reason="needs the obstore extra")
+    root = request.getfixturevalue("oci_root" if kind == "oci" else "s3_root").replace("//bucket-", "//missing-")
+    storage = Storage(root, backend={"s3fs": S3Backend, "obstore": ObstoreBackend, "oci": OciBackend}[kind])
+    for write in (lambda: storage.write("a", [b"x"]), lambda: commit(storage, HEAD, add("a"))):
+        with pytest.raises(StoreError, match=r"//missing-.* there is no such bucket"):
+            write()
+
+
 class ComparesBareEtags:
     """Ceph RGW: it gives etags in quotes, and finds none like it when it is given one so."""
 

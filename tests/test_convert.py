@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -284,6 +285,22 @@ def test_what_was_read_of_two_versions_is_taken_over_by_nobody(
     assert np.array_equal(field(tmp_path / "store", "run_2", "surface/pressure")[:, 0], expected.astype("float16"))
 
 
+def test_a_sample_that_vanishes_while_it_is_converted_fails_alone(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = SampleTree.load
+
+    def vanishing(self: SampleTree, sample: SourceSample, canonical: str) -> torch.Tensor:
+        if (sample.sample_id, canonical) == ("run_2", "surface_pressure"):
+            shutil.rmtree(source / "run_2")
+        return load(self, sample, canonical)
+
+    monkeypatch.setattr(SampleTree, "load", vanishing)
+    report = convert("ahmedml", tmp_path / "store", root=source, **SETTINGS)
+    assert [outcome.status for outcome in report.outcomes] == ["converted", "failed", "converted"]
+    assert "changed while they were read" in report.outcomes[1].reason
+
+
 def test_a_slow_converter_writes_no_other_version_into_a_committed_group(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,8 +340,6 @@ def test_unpublished_groups_are_found_and_committed_once(tmp_path: Path, source:
 
 
 def test_vanished_samples_are_retired_on_request_and_their_bytes_stay(tmp_path: Path, source: Path) -> None:
-    import shutil
-
     store = tmp_path / "store"
     convert("ahmedml", store, root=source, **SETTINGS)
     before = objects(store)

@@ -300,6 +300,34 @@ def test_an_object_that_ends_too_early_is_not_asked_for_again(anywhere: Any, qui
         assert isinstance(data, TruncatedError)
 
 
+class _Body:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    async def read(self) -> bytes:
+        return self._data
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_an_answer_that_is_shorter_than_announced_is_asked_for_again(
+    s3_root: str, monkeypatch: pytest.MonkeyPatch, quick: None
+) -> None:
+    """Whatever a client makes of a connection that ends too early, the bytes are counted."""
+    answers = [b"01234", b"", b"0123456789"]
+
+    async def call(self: S3Backend, method: str, path: str, **options: object) -> object:
+        return {"Body": _Body(answers.pop(0)), "ContentLength": 10, "ETag": "1"}
+
+    monkeypatch.setattr(S3Backend, "_call", call)
+    storage = Storage(s3_root, backend=S3Backend)
+    assert storage.read("a") == b"0123456789"
+    answers += [b"01234"] * QUICK.attempts
+    with pytest.raises(TruncatedError, match="5 bytes came where the service announced 10"):
+        storage.read("a")
+
+
 def test_nothing_is_logged_where_all_is_well(s3_root: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "zarr_core")
     storage = Storage(s3_root)

@@ -371,6 +371,11 @@ def test_a_description_is_a_value() -> None:
     assert pickle.loads(pickle.dumps(description)) == description
 
 
+def test_a_bucket_that_is_not_there_is_named(s3_root: str) -> None:
+    with pytest.raises(SourceError, match=r"s3://missing-.* cannot be listed: there is no such place"):
+        SampleTree(KIND, s3_root.replace("//bucket-", "//missing-")).discover()
+
+
 def test_a_sample_is_unchanged_for_another_machine_that_mounts_the_same_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -143,5 +143,5 @@ def _write(writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample) 
 def _is_unchanged(source: SampleSource, sample: SourceSample) -> bool:
     try:
         return source.is_unchanged(sample)
-    except OSError:  # the folder is gone, or cannot be listed now
+    except (OSError, SourceError):  # the folder is gone, or cannot be listed now
         return False

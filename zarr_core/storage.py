@@ -175,7 +175,10 @@ class Storage:
         data = bytearray()
         for piece in pieces:
             data += piece
-        self._ask(name, lambda backend: backend.put(path, data), len(data))
+        try:
+            self._ask(name, lambda backend: backend.put(path, data), len(data))
+        except FileNotFoundError as error:
+            raise self._no_bucket() from error
         return len(data)
 
     def objects(self, prefix: str) -> Iterator[StoredObject]:
@@ -329,6 +332,8 @@ class Storage:
         try:
             if self._ask(name, put, len(data)):
                 return True
+        except FileNotFoundError as error:
+            raise self._no_bucket() from error
         except TransferError:
             if not self._holds(name, data):
                 raise
@@ -377,6 +382,9 @@ class Storage:
                 logger.info("%s/%s was to be deleted, and is of no use: %s", self.url, name, error)
         with _keep_conditions_lock:
             _keep_conditions.add(place)
+
+    def _no_bucket(self) -> StoreError:
+        return StoreError(f"{self.url} cannot be written: there is no such bucket; make it, or look at the name")
 
     def _unsafe(self, what: str) -> StoreError:
         return StoreError(

@@ -154,6 +154,8 @@ class SampleTree:
             if is_local(self._root):
                 return {folder: files for folder, files in self._walk(f"{below}/" if below else "") if files}
             listing = self._storage.infos(below)
+        except FileNotFoundError as error:
+            raise SourceError(f"{self.url} cannot be listed: there is no such place") from error
         except (OSError, StoreError) as error:
             raise SourceError(f"{self.url} cannot be listed: {error}") from printable_cause(error)
         folders: dict[str, dict[str, FileInfo]] = defaultdict(dict)
