@@ -267,6 +267,7 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
         ([], {}, "at least one feature"),
         ([1.5], {}, "strings or whole numbers"),
         (["a", ""], {}, "empty name"),
+        (np.array([1, 2**63], np.uint64), {}, "feature 9223372036854775808 is beyond 64 bits"),
         (["a"], {"values": {"beta": "int32"}}, "'int32' is none of"),
         (["a"], {"values": {"../x": "float32"}}, "lower-case letters"),
         (["a"], {"values": {}}, "at least one value table"),
@@ -402,16 +403,21 @@ def test_two_who_derive_at_once_do_no_harm(tmp_path: Path, monkeypatch: pytest.M
     matrix = WideMatrix.create(tmp_path, FEATURES, {"beta": "float32"}, **SMALL)
     rows = append(matrix, "a", 5)["beta"]
     original, other = columns.write_block, WideMatrix.open(tmp_path)
+    rows |= append(matrix, "b", 2)["beta"]
 
     def overtaken(*arguments: Any) -> Any:
+        """Somebody who has not seen the second batch."""
         written = original(*arguments)
         monkeypatch.setattr(columns, "write_block", original)
-        assert other.derive_columns() == ["a"]
+        plans = iter([[("a",)], []])
+        with monkeypatch.context() as patched:
+            patched.setattr(columns, "plan_blocks", lambda _: next(plans))
+            assert other.derive_columns() == ["a"]
         return written
 
     monkeypatch.setattr(columns, "write_block", overtaken)
-    assert matrix.derive_columns() == []
-    assert matrix.generation == other.generation == 3
+    assert matrix.derive_columns() == ["b"]
+    assert matrix.generation == other.generation + 1 == 5
     got = matrix.read(list(rows), FEATURES[:2])
     np.testing.assert_array_equal(got, np.stack(list(rows.values()))[:, :2])
 

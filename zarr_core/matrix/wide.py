@@ -385,8 +385,8 @@ class WideMatrix:
         self.refresh()
         self._ensure_metadata(columns=True)
         added: list[str] = []
-        for batches in transposed.plan_blocks(self._state):
-            state = self._state
+        while blocks := transposed.plan_blocks(self._state):  # anew: others may have derived some of them meanwhile
+            state, batches = self._state, blocks[0]
             count = math.ceil(sum(len(state.batches[i].sample_ids) for i in batches) / state.column_chunk[1])
             first = claim(self._storage, "columns", state.next_column_shard, count, f"batches {', '.join(batches)}")
             if first + count > state.max_shards:
