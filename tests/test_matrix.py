@@ -6,6 +6,7 @@ import json
 import logging
 import pickle
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -479,6 +480,48 @@ def test_a_head_that_contradicts_itself_is_refused(tmp_path: Path, change: Any, 
     (tmp_path / "HEAD.json").write_text(json.dumps(head))
     with pytest.raises(ManifestError, match=message):
         WideMatrix.open(tmp_path)
+
+
+def test_a_cache_answers_whatever_samples_are_read_together(tmp_path: Path) -> None:
+    """Epochs draw samples in orders of their own: who was whose neighbour must not matter."""
+    root = tmp_path / "matrix"
+    rows = append(WideMatrix.create(root, FEATURES, {"beta": "float32"}, **SMALL), "a", 6)["beta"]
+    opened: list[CountingObjects] = []
+
+    def counting(url: str) -> CountingObjects:
+        opened.append(CountingObjects(open_objects(url)))
+        return opened[-1]
+
+    for groups in (
+        [["a_s0", "a_s1", "a_s2"], ["a_s3", "a_s5", "a_s4"]],
+        [["a_s1"], ["a_s2", "a_s5"], ["a_s0", "a_s4"]],
+    ):
+        matrix = WideMatrix.open(root, cache_dir=tmp_path / "cache", objects_factory=counting)
+        for asked in groups:
+            np.testing.assert_array_equal(matrix.read(asked), np.stack([rows[i] for i in asked]))
+    assert opened[0].requests == 5  # two indices, and a range for the neighbours in each group and shard
+    assert opened[1].requests == 0
+
+
+def test_threads_share_what_is_known_of_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However little may be kept, and however often two fetch the same."""
+    from zarr_core.matrix import fetch
+
+    monkeypatch.setattr(fetch, "_INDEX_BYTES", 3 * 16 * 4)
+    writer = WideMatrix.create(tmp_path, FEATURES[:4], {"beta": "float32"}, shard_rows=4, chunk_features=4)
+    rows = append(writer, "a", 40)["beta"]
+    matrix = WideMatrix.open(tmp_path)
+
+    def read(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(200):
+            asked = rng.choice(list(rows), 3, replace=False).tolist()
+            np.testing.assert_array_equal(matrix.read(asked), np.stack([rows[i] for i in asked]))
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(read, range(8)))
+    kept = matrix._this_fetcher
+    assert kept._index_bytes == sum(index.nbytes for index in kept._indices.values()) <= 3 * 16 * 4
 
 
 def test_a_cache_answers_again_and_knows_one_matrix_from_the_next(s3_root: str, tmp_path: Path) -> None:

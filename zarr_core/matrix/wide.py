@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -500,10 +501,13 @@ class WideMatrix:
         fetcher = self._fetcher
         if fetcher is None or self._forks != objects.forks:
             opened = self._objects_factory(self._storage.root)
-            if self._cache is not None:
+            if self._cache is None:
+                fetcher = ChunkFetcher(opened, self.url)
+            else:
                 identity = f"{self._storage.identity}, matrix {self._state.matrix_id}"
-                opened = CachedObjects(opened, self._cache, identity, SHARD)
-            fetcher = self._fetcher = ChunkFetcher(opened, self.url)
+                cached = partial(CachedObjects, cache=self._cache, identity=identity, immutable=SHARD)
+                fetcher = ChunkFetcher(opened, self.url, cached)
+            self._fetcher = fetcher
             self._forks = objects.forks
         return fetcher
 
