@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+import re
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -364,6 +365,7 @@ def test_few_features_of_many_samples_come_from_the_transposed_copy(
     assert len(said) == 2
     assert "60 samples x 20 features from columns" in said[0]
     assert "20 samples x 20 features from rows" in said[1]
+    assert sum(int(re.findall(r": (\d+) requests", words)[0]) for words in said) == opened[0].requests
 
     assert writer.derive_columns() == ["c"]
     assert writer.derive_columns() == []
