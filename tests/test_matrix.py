@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+import re
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -267,6 +269,7 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
         ([], {}, "at least one feature"),
         ([1.5], {}, "strings or whole numbers"),
         (["a", ""], {}, "empty name"),
+        (np.array([1, 2**63], np.uint64), {}, "feature 9223372036854775808 is beyond 64 bits"),
         (["a"], {"values": {"beta": "int32"}}, "'int32' is none of"),
         (["a"], {"values": {"../x": "float32"}}, "lower-case letters"),
         (["a"], {"values": {}}, "at least one value table"),
@@ -362,6 +365,7 @@ def test_few_features_of_many_samples_come_from_the_transposed_copy(
     assert len(said) == 2
     assert "60 samples x 20 features from columns" in said[0]
     assert "20 samples x 20 features from rows" in said[1]
+    assert sum(int(re.findall(r": (\d+) requests", words)[0]) for words in said) == opened[0].requests
 
     assert writer.derive_columns() == ["c"]
     assert writer.derive_columns() == []
@@ -402,16 +406,21 @@ def test_two_who_derive_at_once_do_no_harm(tmp_path: Path, monkeypatch: pytest.M
     matrix = WideMatrix.create(tmp_path, FEATURES, {"beta": "float32"}, **SMALL)
     rows = append(matrix, "a", 5)["beta"]
     original, other = columns.write_block, WideMatrix.open(tmp_path)
+    rows |= append(matrix, "b", 2)["beta"]
 
     def overtaken(*arguments: Any) -> Any:
+        """Somebody who has not seen the second batch."""
         written = original(*arguments)
         monkeypatch.setattr(columns, "write_block", original)
-        assert other.derive_columns() == ["a"]
+        plans = iter([[("a",)], []])
+        with monkeypatch.context() as patched:
+            patched.setattr(columns, "plan_blocks", lambda _: next(plans))
+            assert other.derive_columns() == ["a"]
         return written
 
     monkeypatch.setattr(columns, "write_block", overtaken)
-    assert matrix.derive_columns() == []
-    assert matrix.generation == other.generation == 3
+    assert matrix.derive_columns() == ["b"]
+    assert matrix.generation == other.generation + 1 == 5
     got = matrix.read(list(rows), FEATURES[:2])
     np.testing.assert_array_equal(got, np.stack(list(rows.values()))[:, :2])
 
@@ -473,6 +482,48 @@ def test_a_head_that_contradicts_itself_is_refused(tmp_path: Path, change: Any, 
     (tmp_path / "HEAD.json").write_text(json.dumps(head))
     with pytest.raises(ManifestError, match=message):
         WideMatrix.open(tmp_path)
+
+
+def test_a_cache_answers_whatever_samples_are_read_together(tmp_path: Path) -> None:
+    """Epochs draw samples in orders of their own: who was whose neighbour must not matter."""
+    root = tmp_path / "matrix"
+    rows = append(WideMatrix.create(root, FEATURES, {"beta": "float32"}, **SMALL), "a", 6)["beta"]
+    opened: list[CountingObjects] = []
+
+    def counting(url: str) -> CountingObjects:
+        opened.append(CountingObjects(open_objects(url)))
+        return opened[-1]
+
+    for groups in (
+        [["a_s0", "a_s1", "a_s2"], ["a_s3", "a_s5", "a_s4"]],
+        [["a_s1"], ["a_s2", "a_s5"], ["a_s0", "a_s4"]],
+    ):
+        matrix = WideMatrix.open(root, cache_dir=tmp_path / "cache", objects_factory=counting)
+        for asked in groups:
+            np.testing.assert_array_equal(matrix.read(asked), np.stack([rows[i] for i in asked]))
+    assert opened[0].requests == 5  # two indices, and a range for the neighbours in each group and shard
+    assert opened[1].requests == 0
+
+
+def test_threads_share_what_is_known_of_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However little may be kept, and however often two fetch the same."""
+    from zarr_core.matrix import fetch
+
+    monkeypatch.setattr(fetch, "_INDEX_BYTES", 3 * 16 * 4)
+    writer = WideMatrix.create(tmp_path, FEATURES[:4], {"beta": "float32"}, shard_rows=4, chunk_features=4)
+    rows = append(writer, "a", 40)["beta"]
+    matrix = WideMatrix.open(tmp_path)
+
+    def read(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(200):
+            asked = rng.choice(list(rows), 3, replace=False).tolist()
+            np.testing.assert_array_equal(matrix.read(asked), np.stack([rows[i] for i in asked]))
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(read, range(8)))
+    kept = matrix._this_fetcher
+    assert kept._index_bytes == sum(index.nbytes for index in kept._indices.values()) <= 3 * 16 * 4
 
 
 def test_a_cache_answers_again_and_knows_one_matrix_from_the_next(s3_root: str, tmp_path: Path) -> None:

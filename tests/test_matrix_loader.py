@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -141,9 +142,23 @@ def test_samples_that_come_later_join_their_batch(loader: MatrixLoader, long: Pa
     assert loader.ingest(["b-1"]).batches == ()
 
 
+def test_no_value_passes_through_a_narrower_type(long: Path, tmp_path: Path) -> None:
+    (file,) = (long / "batch_id=b-1").iterdir()
+    rows = pd.read_parquet(file).astype({"beta": "float64"})
+    rows["beta"] += 1e-12
+    rows.to_parquet(file, index=False)
+    matrix = WideMatrix.create(tmp_path / "matrix", FEATURES, {"beta": "float64"})
+    loaded = MatrixLoader(DuckDBWarehouse(f"{long}/*/*.parquet"), matrix).load(["s1"])
+    wide = rows.pivot(index="sample_id", columns="cpg_id", values="beta").reindex(index=["s1"], columns=FEATURES)
+    np.testing.assert_array_equal(loaded, wide.to_numpy("float64"))
+
+
 def test_unknown_samples_batches_and_values(loader: MatrixLoader) -> None:
     with pytest.raises(UnknownFieldError, match="has the sample 'nobody' and 1 more"):
         loader.load(["s1", "nobody", "no-one"])
+    for ids in ("s1", ["s1", 7]):
+        with pytest.raises(UnknownFieldError, match="each a string; given: .*s1"):
+            loader.load(ids)  # type: ignore[arg-type]
     with pytest.raises(UnknownFieldError, match="has no batch 'b-9'"):
         loader.ingest(["b-1", "b-9"])
     with pytest.raises(UnknownFieldError, match="keeps no 'm_value', only beta, coverage"):
@@ -266,17 +281,40 @@ def test_lost_leases_cost_work_and_nothing_else(
     monkeypatch.setattr(Leases, "take", lambda self, names: list(names))
     barrier = threading.Barrier(4)
 
-    def load(number: int) -> np.ndarray:
+    def ingest(number: int) -> list[str]:
         mine = MatrixLoader(loader.warehouse, WideMatrix.open(loader.matrix.url))
         barrier.wait()
-        return mine.load(SAMPLES)
+        done = mine.ingest(["b-1", "001"])
+        assert np.array_equal(mine.load(SAMPLES), pivoted(long, SAMPLES, FEATURES, "beta"), equal_nan=True)
+        return [batch.batch_id for batch in done.batches]
 
     with ThreadPoolExecutor(4) as threads:
-        for loaded in threads.map(load, range(4)):
-            assert np.array_equal(loaded, pivoted(long, SAMPLES, FEATURES, "beta"), equal_nan=True)
+        said = [batch_id for of in threads.map(ingest, range(4)) for batch_id in of]
+    assert sorted(said) == ["001", "b-1"]  # each is said to be loaded by the one who did
     assert {name: sorted(of) for name, of in loader.matrix.refresh().batches.items()} == {
         name: sorted(of) for name, of in BATCHES.items()
     }
+
+
+def test_a_lost_lease_on_a_batch_that_has_grown_meanwhile(
+    loader: MatrixLoader, long: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another loader, which saw the batch before samples joined it, appends it while we scatter it with them."""
+    earlier = MatrixLoader(loader.warehouse.pinned(), WideMatrix.open(loader.matrix.url))
+    monkeypatch.setattr(DuckDBWarehouse, "pinned", lambda self: self)
+    monkeypatch.setattr(Leases, "take", lambda self, names: list(names))
+    write_long(long, {"b-1": ["s9", "s8"]}, seed=5)
+    append = WideMatrix.append
+
+    def overtaken(matrix: WideMatrix, *arguments: Any) -> bool:
+        monkeypatch.setattr(WideMatrix, "append", append)
+        assert earlier.load(["s1"]).shape == (1, len(FEATURES))
+        return append(matrix, *arguments)
+
+    monkeypatch.setattr(WideMatrix, "append", overtaken)
+    done = loader.ingest(["b-1"])
+    assert [batch.sample_ids for batch in done.batches] == [("s8", "s9")]
+    assert_holds(loader, long, ["s9", "s3", "s8", "s1"])
 
 
 class TestLeases:

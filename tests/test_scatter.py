@@ -114,6 +114,23 @@ def test_values_that_do_not_fit_are_refused(kind: pa.DataType, value: Any, messa
         scattered(batch_of([(0, 1, value)], kind))
 
 
+@pytest.mark.parametrize(("dtype", "largest"), [("float16", 2**11), ("float32", 2**24), ("float64", 2**53)])
+def test_cells_of_any_float_type(dtype: str, largest: int) -> None:
+    """Nothing passes through a narrower type, and what the type cannot hold is refused."""
+    block = WideBlock("b7", "beta", ["s0"], FEATURES, dtype)
+    done = scattered(batch_of([(0, 0, 0.1), (0, 1, None), (0, 3, float("nan"))], pa.float64()), block=block)
+    expected = np.array([[0.1, np.nan, np.nan, np.nan, np.nan]]).astype(dtype)
+    assert done.values.dtype == dtype
+    np.testing.assert_array_equal(done.values, expected)
+    assert done.values[:, 1:].tobytes() == expected[:, 1:].tobytes()
+    assert (done.rows, done.without_value) == (3, 2)
+    assert scattered(batch_of([(0, 2, largest)], pa.int64()), block=block).values[0, 2] == largest
+    with pytest.raises(WarehouseError, match=f"feature f2: {dtype} cannot hold its value {2 * largest}"):
+        scattered(batch_of([(0, 2, 2 * largest)], pa.int64()), block=block)
+    with pytest.raises(WarehouseError, match="feature f0 has more than one beta row"):
+        scattered(batch_of([(0, 0, 0.1), (0, 0, None)], pa.float64()), block=block)
+
+
 def test_a_value_that_does_not_fit_is_named() -> None:
     rows = batch_of([(0, 1, 1.0), (2, 3, 1e39)], pa.float64())
     with pytest.raises(WarehouseError, match="sample s2, feature f3"):

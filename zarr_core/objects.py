@@ -305,6 +305,44 @@ class CountingObjects:
         self._objects.discard(requests)
 
 
+class JoinedObjects:
+    """Objects whose neighbouring ranges are fetched as one, where requests for them follow one another.
+
+    Below a cache and not above it: which ranges are neighbours depends on what else is asked for.
+
+    Args:
+        objects: where to fetch.
+        max_gap: bytes between two ranges that may be fetched in vain.
+        max_bytes: of a range, if it is more than one that was asked for.
+    """
+
+    def __init__(self, objects: Objects, max_gap: int, max_bytes: int) -> None:
+        self._objects, self._max_gap, self._max_bytes = objects, max_gap, max_bytes
+        self.remote = objects.remote
+
+    def fetch(self, requests: Sequence[Request]) -> Iterator[np.ndarray | Exception]:
+        """See :class:`Objects`."""
+        joined: list[Request] = []
+        parts: list[list[slice]] = []
+        for key, start, stop in requests:
+            if joined and stop is not None:
+                last = joined[-1]
+                near = last.stop is not None and 0 <= start - last.stop <= self._max_gap
+                if near and last.key == key and stop - last.start <= self._max_bytes:
+                    joined[-1] = Request(key, last.start, stop)
+                    parts[-1].append(slice(start - last.start, stop - last.start))
+                    continue
+            joined.append(Request(key, start, stop))
+            parts.append([slice(0, None if stop is None else stop - start)])
+        for data, wanted in zip(self._objects.fetch(joined), parts, strict=True):
+            for part in wanted:
+                yield data if isinstance(data, Exception) else data[part]
+
+    def discard(self, requests: Sequence[Request]) -> None:
+        """See :class:`Objects`."""
+        self._objects.discard(requests)
+
+
 class CachedObjects:
     """Objects whose ranges are kept, on a disk or in memory; what is not there is fetched together.
 

@@ -124,6 +124,8 @@ def _as_array(ids: Sequence[str] | Sequence[int] | np.ndarray) -> np.ndarray:
     elif found.ndim == 1 and found.dtype.kind == "O" and all(isinstance(name, str) for name in found):
         found = np.array([name.encode() for name in found])
     elif found.ndim == 1 and found.dtype.kind in "iu":
+        if found.dtype == np.uint64 and len(found) and found.max() > np.iinfo(np.int64).max:
+            raise MatrixError(f"feature {found.max()} is beyond 64 bits with a sign; name it by a string")
         return found.astype("<i8")
     if found.ndim != 1 or (found.dtype.kind != "S" and len(found)):
         raise MatrixError("features are named by strings or whole numbers")

@@ -5,8 +5,9 @@ The index of a shard costs one request and is kept. Neighbouring chunks that are
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ import numpy as np
 from zarr_core.encoding import decode_shard_index
 from zarr_core.errors import CorruptChunkError, StoreError
 from zarr_core.matrix.grid import GridLayout
-from zarr_core.objects import Objects, Request
+from zarr_core.objects import CountingObjects, JoinedObjects, Objects, Request
 from zarr_core.sizes import format_size
 
 _INDEX_BYTES = 64 << 20  # memory for shard indices, in every process that reads
@@ -62,32 +63,30 @@ class Cost:
         return f"{self.requests:,} requests, {format_size(self.bytes)}"
 
 
-class _Range(NamedTuple):
-    """Bytes of one object, and the chunks in them with their first and last byte there."""
-
-    request: Request
-    chunks: list[tuple[ChunkRead, int, int]]
-
-
 # Takes the tag of a chunk and its bytes (None: it was not stored), and raises CorruptChunkError.
 Place = Callable[[int, np.ndarray | None], None]
+_Wanted = tuple[ChunkRead, Request]
 
 
 class ChunkFetcher:
-    """Fetches chunks of one matrix. Belongs to the process that made it.
+    """Fetches chunks of one matrix, for any number of threads. Belongs to the process that made it.
 
     Args:
         objects: below the root of the matrix.
         url: of the matrix, for messages.
+        cached: lays a cache over objects.
     """
 
-    def __init__(self, objects: Objects, url: str) -> None:
-        self.objects, self._url = objects, url
+    def __init__(
+        self, objects: Objects, url: str, cached: Callable[[Objects], Objects] = lambda joined: joined
+    ) -> None:
+        self._counter = CountingObjects(objects)
+        # Over a network a few bytes too many cost less than another request.
+        joined = JoinedObjects(self._counter, _REQUEST_BYTES if objects.remote else 0, _RANGE_BYTES[objects.remote])
+        self._objects, self._url = cached(joined), url
         self._indices: OrderedDict[str, np.ndarray] = OrderedDict()
         self._index_bytes = 0
-        # Over a network a few bytes too many cost less than another request.
-        self._max_gap = _REQUEST_BYTES if objects.remote else 0
-        self._range_bytes = _RANGE_BYTES[objects.remote]
+        self._lock = threading.Lock()
 
     def read(self, layout: GridLayout, chunks: Sequence[ChunkRead], place: Place, name: Callable[[int], str]) -> Cost:
         """Fetch chunks and hand each to ``place``, in any order.
@@ -99,86 +98,63 @@ class ChunkFetcher:
             name: says what a tag stands for, for messages.
 
         Returns:
-            What it cost, shard indices included.
+            What it cost, shard indices included (and what other threads fetched meanwhile).
 
         Raises:
             CorruptChunkError: stored bytes are missing or damaged, also when they were fetched again.
             StoreError: they cannot be reached.
         """
-        cost = Cost()
-        indices = self._shard_indices(layout, chunks, name, cost)
-        ranges = list(self._ranges(chunks, indices, place))
-        for wave in _waves(ranges):
-            again = self._execute(wave, place, name, cost, last=not self.objects.remote)
+        requests, n_bytes = self._counter.requests, self._counter.bytes
+        indices = self._shard_indices(layout, chunks, name)
+        for wave in _waves(chunks, indices, place):
+            again = self._execute(wave, place, name, last=not self._objects.remote)
             if again:
-                self.objects.discard([found.request for found in again])
-                self._execute(again, place, name, cost, last=True)
-        return cost
+                self._objects.discard([request for _, request in again])
+                self._execute(again, place, name, last=True)
+        return Cost(self._counter.requests - requests, self._counter.bytes - n_bytes)
 
-    def _execute(
-        self, ranges: Sequence[_Range], place: Place, name: Callable[[int], str], cost: Cost, last: bool
-    ) -> list[_Range]:
-        """Fetch and place; the ranges that were damaged, or an error where this was the last try."""
+    def _execute(self, wave: Sequence[_Wanted], place: Place, name: Callable[[int], str], last: bool) -> list[_Wanted]:
+        """Fetch and place; what was damaged, or an error where this was the last try."""
         damaged = []
-        for found, data in zip(ranges, self._fetch([found.request for found in ranges], cost), strict=True):
-            for chunk, start, stop in found.chunks:
-                try:
-                    if isinstance(data, Exception):
-                        raise data
-                    place(chunk.tag, data[start:stop])
-                except CorruptChunkError as error:
-                    if last:
-                        where = f"chunk {chunk.number} of {chunk.shard}"
-                        raise CorruptChunkError(f"{self._url}: {name(chunk.tag)}: {where}: {error}") from error
-                    damaged.append(found)
-                    break
-                except FileNotFoundError as error:
-                    raise self._missing(chunk, name) from error
-                except OSError as error:
-                    raise self._unreachable(chunk.tag, found.request, name, error) from error
-                except Exception as error:
-                    if not isinstance(data, Exception):
-                        raise
-                    raise self._unreachable(chunk.tag, found.request, name, error) from error
+        fetched = self._objects.fetch([request for _, request in wave])
+        for (chunk, request), data in zip(wave, fetched, strict=True):
+            try:
+                if isinstance(data, Exception):
+                    raise data
+                place(chunk.tag, data)
+            except CorruptChunkError as error:
+                if last:
+                    where = f"chunk {chunk.number} of {chunk.shard}"
+                    raise CorruptChunkError(f"{self._url}: {name(chunk.tag)}: {where}: {error}") from error
+                damaged.append((chunk, request))
+            except FileNotFoundError as error:
+                raise self._missing(chunk, name) from error
+            except OSError as error:
+                raise self._unreachable(chunk.tag, request, name, error) from error
+            except Exception as error:
+                if not isinstance(data, Exception):
+                    raise
+                raise self._unreachable(chunk.tag, request, name, error) from error
         return damaged
 
-    def _ranges(self, chunks: Sequence[ChunkRead], indices: dict[str, np.ndarray], place: Place) -> Iterator[_Range]:
-        key, begin, end = "", 0, 0
-        pieces: list[tuple[ChunkRead, int, int]] = []
-        for chunk in chunks:
-            start, length = indices[chunk.shard][chunk.number].tolist()
-            if start < 0:
-                place(chunk.tag, None)
-                continue
-            joins = (
-                chunk.shard == key and 0 <= start - end <= self._max_gap and start + length - begin <= self._range_bytes
-            )
-            if not joins:
-                if pieces:
-                    yield _Range(Request(key, begin, end), pieces)
-                key, begin, pieces = chunk.shard, start, []
-            pieces.append((chunk, start - begin, start - begin + length))
-            end = start + length
-        if pieces:
-            yield _Range(Request(key, begin, end), pieces)
-
     def _shard_indices(
-        self, layout: GridLayout, chunks: Sequence[ChunkRead], name: Callable[[int], str], cost: Cost
+        self, layout: GridLayout, chunks: Sequence[ChunkRead], name: Callable[[int], str]
     ) -> dict[str, np.ndarray]:
         """By shard (chunks, 2): first byte, -1 for a chunk that was not stored, and length of each chunk."""
         wanted = {chunk.shard: chunk for chunk in chunks}
-        found = {shard: self._indices[shard] for shard in wanted if shard in self._indices}
-        for shard in found:
-            self._indices.move_to_end(shard)
+        with self._lock:
+            found = {shard: self._indices[shard] for shard in wanted if shard in self._indices}
+            for shard in found:
+                self._indices.move_to_end(shard)
         missing = [chunk for shard, chunk in wanted.items() if shard not in found]
         requests = [Request(chunk.shard, -layout.flat.index_bytes) for chunk in missing]
-        for remote in (self.objects.remote, False):
+        for remote in (self._objects.remote, False):
             damaged = []
-            for chunk, request, data in zip(missing, requests, self._fetch(requests, cost), strict=True):
+            for chunk, request, data in zip(missing, requests, self._objects.fetch(requests), strict=True):
                 try:
                     if isinstance(data, Exception):
                         raise data
-                    found[chunk.shard] = self._keep(chunk.shard, _decode_index(layout, data))
+                    found[chunk.shard] = _decode_index(layout, data)
                 except CorruptChunkError as error:
                     if not remote:
                         raise CorruptChunkError(f"{self._url}: {name(chunk.tag)}: {chunk.shard}: {error}") from error
@@ -187,23 +163,22 @@ class ChunkFetcher:
                     raise self._missing(chunk, name) from error
                 except Exception as error:
                     raise self._unreachable(chunk.tag, request, name, error) from error
+                else:
+                    self._keep(chunk.shard, found[chunk.shard])
             if not damaged:
                 break
             missing, requests = [chunk for chunk, _ in damaged], [request for _, request in damaged]
-            self.objects.discard(requests)
+            self._objects.discard(requests)
         return found
 
-    def _fetch(self, requests: Sequence[Request], cost: Cost) -> Iterator[np.ndarray | Exception]:
-        for data in self.objects.fetch(requests):
-            cost.add(1, 0 if isinstance(data, Exception) else len(data))
-            yield data
-
-    def _keep(self, shard: str, index: np.ndarray) -> np.ndarray:
-        self._indices[shard] = index
-        self._index_bytes += index.nbytes
-        while self._index_bytes > _INDEX_BYTES and len(self._indices) > 1:
-            self._index_bytes -= self._indices.popitem(last=False)[1].nbytes
-        return index
+    def _keep(self, shard: str, index: np.ndarray) -> None:
+        with self._lock:
+            if shard in self._indices:
+                return
+            self._indices[shard] = index
+            self._index_bytes += index.nbytes
+            while self._index_bytes > _INDEX_BYTES and len(self._indices) > 1:
+                self._index_bytes -= self._indices.popitem(last=False)[1].nbytes
 
     def _missing(self, chunk: ChunkRead, name: Callable[[int], str]) -> CorruptChunkError:
         return CorruptChunkError(f"{self._url}: {name(chunk.tag)}: {chunk.shard} is committed but not there")
@@ -212,17 +187,20 @@ class ChunkFetcher:
         return StoreError(f"{self._url}: {name(tag)}: {request} cannot be fetched: {type(error).__name__}: {error}")
 
 
-def _waves(ranges: Sequence[_Range]) -> Iterator[list[_Range]]:
-    """Ranges that may be in memory together."""
-    wave: list[_Range] = []
+def _waves(chunks: Sequence[ChunkRead], indices: Mapping[str, np.ndarray], place: Place) -> Iterator[list[_Wanted]]:
+    """Chunks that may be in memory together, and where they are; those that were not stored are placed at once."""
+    wave: list[_Wanted] = []
     size = 0
-    for found in ranges:
-        wanted = found.request.size or 0
-        if wave and size + wanted > _WAVE_BYTES:
+    for chunk in chunks:
+        start, length = indices[chunk.shard][chunk.number].tolist()
+        if start < 0:
+            place(chunk.tag, None)
+            continue
+        if wave and size + length > _WAVE_BYTES:
             yield wave
             wave, size = [], 0
-        wave.append(found)
-        size += wanted
+        wave.append((chunk, Request(chunk.shard, start, start + length)))
+        size += length
     if wave:
         yield wave
 

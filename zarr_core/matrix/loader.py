@@ -102,6 +102,8 @@ class MatrixLoader:
             WarehouseError: rows contradict each other; names batch, sample and feature. Nothing of the batch is kept.
             MatrixError: the matrix was opened at a generation that lacks a sample.
         """
+        if isinstance(sample_ids, str) or not all(isinstance(sample_id, str) for sample_id in sample_ids):
+            raise UnknownFieldError(f"sample_ids is a sequence of ids, each a string; given: {sample_ids!r:.80}")
         if value not in self.matrix.values:
             raise UnknownFieldError(f"{self.matrix.url} keeps no {value!r}, only {', '.join(self.matrix.values)}")
         missing = self._lacking(sample_ids)
@@ -198,26 +200,30 @@ class MatrixLoader:
         return todo
 
     def _take(self, warehouse: Warehouse, todo: Mapping[str, Sequence[str]], leases: Leases) -> Iterator[IngestedBatch]:
-        """Unload batches and append them one by one."""
+        """Unload batches and append them one by one; those that this call has added."""
         with warehouse.unload(todo, list(self.matrix.values), self.matrix.feature_ids) as unloaded:
             for batch_id, sample_ids in todo.items():
-                yield self._append(unloaded, batch_id, sample_ids)
+                added = self._append(unloaded, batch_id, sample_ids)
+                if added is not None:
+                    yield added
                 leases.release([batch_id])
 
-    def _append(self, unloaded: Unloaded, batch_id: str, sample_ids: Sequence[str]) -> IngestedBatch:
+    def _append(self, unloaded: Unloaded, batch_id: str, sample_ids: Sequence[str]) -> IngestedBatch | None:
         started = time.monotonic()
         tables, rows, without = {}, {}, {}
         for value, dtype in self.matrix.values.items():
-            block = WideBlock(batch_id, value, sample_ids, self.matrix.feature_ids)
+            block = WideBlock(batch_id, value, sample_ids, self.matrix.feature_ids, dtype)
             done = scatter(lambda value=value: unloaded.rows(batch_id, value), block)  # type: ignore[misc]
-            tables[value] = done.values.astype(dtype, copy=False)
+            tables[value] = done.values
             rows[value], without[value] = done.rows, done.without_value
         if len(set(rows.values())) > 1:
             raise WarehouseError(
                 f"batch {batch_id} has as many rows for each value as it holds, but there came "
                 f"{', '.join(f'{n:,} for {value}' for value, n in rows.items())}: it changed meanwhile; load again"
             )
-        self._append_once(batch_id, sample_ids, tables)
+        if not self._append_once(batch_id, sample_ids, tables):
+            logger.info("%s: samples of batch %s were loaded by somebody else meanwhile", self.matrix.url, batch_id)
+            return None
         seconds = time.monotonic() - started
         cells = len(sample_ids) * len(self.matrix.feature_ids)
         logger.info(
@@ -231,15 +237,15 @@ class MatrixLoader:
         )
         return IngestedBatch(batch_id, tuple(sample_ids), rows, without, cells, seconds)
 
-    def _append_once(self, batch_id: str, sample_ids: Sequence[str], tables: Mapping[str, np.ndarray]) -> None:
+    def _append_once(self, batch_id: str, sample_ids: Sequence[str], tables: Mapping[str, np.ndarray]) -> bool:
+        """Whether this call has added the samples; not where the lease was lost and somebody else has added some."""
         name = batch_id
         if batch_id in self.matrix.batches:
             digest = hashlib.sha256("\n".join(sample_ids).encode()).hexdigest()[:12]
             name = f"{batch_id}{_LATER}{digest}"
         try:
-            self.matrix.append(name, sample_ids, tables)
+            return self.matrix.append(name, sample_ids, tables)
         except MatrixError:
-            # The lease was lost and somebody else has appended these samples, perhaps with others.
-            if not set(sample_ids) <= set(self.matrix.refresh().sample_ids):
+            if set(sample_ids).isdisjoint(self.matrix.refresh().sample_ids):
                 raise
-            logger.info("%s: batch %s was loaded by somebody else meanwhile", self.matrix.url, batch_id)
+            return False  # the others of them, if any, are still to be done

@@ -1,14 +1,15 @@
 """Long rows to a wide buffer: each value goes to the cell of its sample and feature, whose positions the query joined.
 
 Each cell is counted. The buffer itself remembers which cells a row has reached: NaNs of two payloads tell a cell that
-no row reached from one whose row holds no value, so the count costs no second array and no pass over the rows.
+no row reached from one whose row holds no value, so the count costs no second array and no pass over the rows. A cell
+that no row reached is NaN as numpy writes it, which is what stays in cells without a value; no row can bring the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -16,12 +17,6 @@ from zarr_core.errors import WarehouseError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-# NaN as numpy writes it, which is what stays in cells without a value, and one that no row of a warehouse can bring.
-_UNREACHED = np.uint32(0x7FC00000)
-_NO_VALUE = np.uint32(0x7FC00001)
-# float32 holds every whole number up to here.
-_LARGEST_WHOLE = 2**24
 
 
 @dataclass(frozen=True)
@@ -33,12 +28,14 @@ class WideBlock:
         value: name of the value, "beta".
         sample_ids: sample of each row of the block.
         feature_ids: feature of each column.
+        dtype: of the cells, a float.
     """
 
     batch_id: str
     value: str
     sample_ids: Sequence[str]
     feature_ids: Sequence[str]
+    dtype: str = "float32"
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -51,7 +48,7 @@ class Scattered:
     """A filled block.
 
     Attributes:
-        values: (samples, features) float32, NaN where the warehouse has no row or no value.
+        values: (samples, features) of the block's dtype, NaN where the warehouse has no row or no value.
         rows: rows that came, each of which reached a cell of its own.
         without_value: those of them whose value is null or NaN.
     """
@@ -72,17 +69,18 @@ def scatter(read_rows: Callable[[], Iterable[pa.RecordBatch]], block: WideBlock)
 
     Raises:
         WarehouseError: two rows for one cell, a row of an unknown sample or feature, a sample without rows, or a value
-            that float32 cannot hold.
+            that the block's dtype cannot hold.
     """
-    values = np.full(block.shape, _UNREACHED, np.uint32)
+    unreached = _bits(np.full(1, np.nan, block.dtype))[0]
+    values = np.full(block.shape, unreached)
     cells = values.reshape(-1)
     n_rows = n_without = 0
     for rows in read_rows():
-        bits, without = _float32_bits(rows, block)
+        bits, without = _value_bits(rows, block, no_value=unreached | 1)
         cells[_flat_positions(rows, block)] = bits
         n_rows += len(bits)
         n_without += without
-    reached = [int(np.count_nonzero(row != _UNREACHED)) for row in values]
+    reached = [int(np.count_nonzero(row != unreached)) for row in values]
     if sum(reached) != n_rows:
         _refuse_double(read_rows(), block)
     if 0 in reached:
@@ -90,8 +88,8 @@ def scatter(read_rows: Callable[[], Iterable[pa.RecordBatch]], block: WideBlock)
         raise WarehouseError(f"batch {block.batch_id}: no {block.value} row of its sample {sample_id} came; load again")
     if n_without:
         for row in values:
-            row[row == _NO_VALUE] = _UNREACHED
-    return Scattered(values.view(np.float32), n_rows, n_without)
+            row[row == unreached | 1] = unreached
+    return Scattered(values.view(block.dtype), n_rows, n_without)
 
 
 def _flat_positions(rows: pa.RecordBatch, block: WideBlock) -> np.ndarray:
@@ -116,8 +114,8 @@ def _flat_positions(rows: pa.RecordBatch, block: WideBlock) -> np.ndarray:
     return flat
 
 
-def _float32_bits(rows: pa.RecordBatch, block: WideBlock) -> tuple[np.ndarray, int]:
-    """The values as float32, seen as whole numbers; and how many of them are missing."""
+def _value_bits(rows: pa.RecordBatch, block: WideBlock, no_value: np.unsignedinteger[Any]) -> tuple[np.ndarray, int]:
+    """The values as the block's dtype, seen as whole numbers; and how many of them are missing."""
     import pyarrow as pa
 
     column = rows.column("value")
@@ -127,25 +125,28 @@ def _float32_bits(rows: pa.RecordBatch, block: WideBlock) -> tuple[np.ndarray, i
         raise WarehouseError(f"batch {block.batch_id}: {block.value} is of type {column.type}, which is no number")
     values = column.to_numpy(zero_copy_only=False)  # nulls become NaN
     if pa.types.is_integer(column.type):
-        unfit = np.abs(values.astype(np.float64)) > _LARGEST_WHOLE
+        unfit = np.abs(values.astype(np.float64)) > 2 ** (np.finfo(block.dtype).nmant + 1)  # it holds all up to there
         if unfit.any():
             _refuse_value(rows, int(np.argmax(unfit)), block)
-    if values.dtype != np.float32:
+    if values.dtype != block.dtype:
         with np.errstate(over="ignore"):
-            narrow = values.astype(np.float32)
-        unfit = np.isinf(narrow) & ~np.isinf(values)
+            stored = values.astype(block.dtype)
+        unfit = np.isinf(stored) & ~np.isinf(values)
         if unfit.any():
             _refuse_value(rows, int(np.argmax(unfit)), block)
-        values = narrow
+        values = stored
     missing = np.isnan(values)
     n_missing = int(np.count_nonzero(missing))
-    bits = values.view(np.uint32)
-    return np.where(missing, _NO_VALUE, bits) if n_missing else bits, n_missing
+    return np.where(missing, no_value, _bits(values)) if n_missing else _bits(values), n_missing
+
+
+def _bits(values: np.ndarray) -> np.ndarray:
+    return values.view(f"u{values.itemsize}")
 
 
 def _refuse_value(rows: pa.RecordBatch, number: int, block: WideBlock) -> NoReturn:
     value = rows.column("value")[number].as_py()
-    raise WarehouseError(f"{_name_of(rows, number, block)}: float32 cannot hold its value {value}")
+    raise WarehouseError(f"{_name_of(rows, number, block)}: {block.dtype} cannot hold its value {value}")
 
 
 def _refuse_outsider(rows: pa.RecordBatch, block: WideBlock) -> NoReturn:

@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -390,8 +391,8 @@ class WideMatrix:
         self.refresh()
         self._ensure_metadata(columns=True)
         added: list[str] = []
-        for batches in transposed.plan_blocks(self._state):
-            state = self._state
+        while blocks := transposed.plan_blocks(self._state):  # anew: others may have derived some of them meanwhile
+            state, batches = self._state, blocks[0]
             count = math.ceil(sum(len(state.batches[i].sample_ids) for i in batches) / state.column_chunk[1])
             first = claim(self._storage, "columns", state.next_column_shard, count, f"batches {', '.join(batches)}")
             if first + count > state.max_shards:
@@ -513,10 +514,13 @@ class WideMatrix:
         fetcher = self._fetcher
         if fetcher is None or self._forks != objects.forks:
             opened = self._objects_factory(self._storage.root)
-            if self._cache is not None:
+            if self._cache is None:
+                fetcher = ChunkFetcher(opened, self.url)
+            else:
                 identity = f"{self._storage.identity}, matrix {self._state.matrix_id}"
-                opened = CachedObjects(opened, self._cache, identity, SHARD)
-            fetcher = self._fetcher = ChunkFetcher(opened, self.url)
+                cached = partial(CachedObjects, cache=self._cache, identity=identity, immutable=SHARD)
+                fetcher = ChunkFetcher(opened, self.url, cached)
+            self._fetcher = fetcher
             self._forks = objects.forks
         return fetcher
 
