@@ -372,9 +372,7 @@ def test_no_token_of_a_catalogue_is_recorded(trial: MatrixTrial, caplog: pytest.
     assert token not in "".join(traceback.format_exception(caught.value))
 
 
-def test_the_declaration_of_the_documentation_says_every_setting(
-    tmp_path: Path, instance: dg.DagsterInstance
-) -> None:
+def test_the_declaration_of_the_documentation_says_every_setting(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     (block,) = re.findall(r"```yaml\n(.*?)```", (PROJECT / "docs" / "warehouses.md").read_text(), re.DOTALL)
     said = yaml.safe_load(block)
     assert said["type"] == "assets.wide_matrix.WarehouseMatrix"
