@@ -6,7 +6,6 @@ import io
 import json
 import os
 import zipfile
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +159,7 @@ def test_a_claim_of_any_size_is_an_error_and_no_allocation(store: Path) -> None:
     with pytest.raises(StoreError, match="1000000000000 points do not fit in memory"):
         ZarrChunkReader(store).read_sample("run_1", fields=["surface_position"])
     with pytest.raises(ZarrCoreError, match="1000000000000 points"):
-        build_dataset({"kind": KIND, "root": str(store), "split": "train"}).__getitems__([0, 1])
+        build_dataset({"kind": KIND, "root": str(store), "split": "train"}).__getitems__([0])
 
 
 @pytest.mark.parametrize(
@@ -175,12 +174,10 @@ def test_a_claim_of_any_size_is_an_error_and_no_allocation(store: Path) -> None:
     ],
 )
 def test_a_damaged_group_is_an_error_for_whoever_meets_it(store: Path, source: Path, text: bytes) -> None:
-    whole = ZarrChunkReader(store).read_sample("run_1")
     group(store).write_bytes(text)
     for engine in ("direct", "zarr"):
-        with suppress(ZarrCoreError):  # or what each array says of itself
-            read = ZarrChunkReader(store, engine=engine).read_sample("run_1")
-            assert all(np.array_equal(read[name], values) for name, values in whole.items())
+        with pytest.raises(ZarrCoreError):
+            ZarrChunkReader(store, engine=engine).read_sample("run_1")
     with pytest.raises(ZarrCoreError):
         calculate_store_statistics(str(store))
     with pytest.raises(ZarrCoreError):
