@@ -109,9 +109,8 @@ class ClockedStorage(Storage):
 
     def create(self, name: str, data: bytes) -> bool:
         self.interrupt(f"create {name}")
-        there = self.exists(name)  # what holds these very bytes counts as created, and is not written again
         created = super().create(name, data)
-        if not there:
+        if created:
             self.written[name] = self.time
         return created
 
