@@ -353,9 +353,7 @@ def test_no_password_is_shown(trial: MatrixTrial) -> None:
     assert "secret" not in repr([(node.metadata, node.description) for node in nodes])
 
 
-def test_the_declaration_of_the_documentation_says_every_setting(
-    tmp_path: Path, instance: dg.DagsterInstance
-) -> None:
+def test_the_declaration_of_the_documentation_says_every_setting(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     (block,) = re.findall(r"```yaml\n(.*?)```", (PROJECT / "docs" / "warehouses.md").read_text(), re.DOTALL)
     said = yaml.safe_load(block)
     assert said["type"] == "assets.wide_matrix.WarehouseMatrix"
