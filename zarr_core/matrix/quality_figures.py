@@ -57,10 +57,9 @@ def missingness(report: Mapping[str, Any]) -> Figure:
         names = [f"{name}  {batch['missing'] / batch['cells']:.1%}" for name, batch in batches.items()]
         axes.set_yticks(np.arange(len(batches)) + 0.5, names)
         axes.set_ylim(len(batches), 0)
-        for label, side in zip(
-            axes.set_xticks([0, shares.shape[1]], ["first feature", "last feature"]), ("left", "right"), strict=True
-        ):
-            label.label1.set_horizontalalignment(side)
+        first, last = axes.set_xticks([0, shares.shape[1]], ["first feature", "last feature"])
+        first.label1.set_horizontalalignment("left")
+        last.label1.set_horizontalalignment("right")
         axes.tick_params(length=0)
         axes.spines["bottom"].set_visible(False)
         bar = figure.colorbar(image, ax=axes, fraction=0.02, pad=0.01, ticks=[0, 0.5, 1])
