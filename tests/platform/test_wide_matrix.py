@@ -372,20 +372,6 @@ def test_no_token_of_a_catalogue_is_recorded(trial: MatrixTrial, caplog: pytest.
     assert token not in "".join(traceback.format_exception(caught.value))
 
 
-def test_the_declaration_of_the_documentation_says_every_setting(tmp_path: Path, instance: dg.DagsterInstance) -> None:
-    (block,) = re.findall(r"```yaml\n(.*?)```", (PROJECT / "docs" / "warehouses.md").read_text(), re.DOTALL)
-    said = yaml.safe_load(block)
-    assert said["type"] == "assets.wide_matrix.WarehouseMatrix"
-    component = WarehouseMatrix(**said["attributes"])
-    assert set(said["attributes"]) == set(WarehouseMatrix.model_fields)
-    defaults = {name: field.default for name, field in WarehouseMatrix.model_fields.items() if not field.is_required()}
-    assert {name: getattr(component, name) for name in defaults if name != "features"} == {
-        name: default for name, default in defaults.items() if name != "features"
-    }
-    graph = MatrixTrial(component.declare(tmp_path), instance).definitions.resolve_asset_graph()
-    assert dg.AssetKey(["blood", "quality_report"]) in graph.get_all_asset_keys()
-
-
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
@@ -402,3 +388,17 @@ def test_a_setting_without_sense_is_refused(settings: dict[str, object], reason:
     sensible = {"name": "m", "warehouse": {"kind": "duckdb", "files": "x"}, "matrix": "m", "report": "r"}
     with pytest.raises(ValueError, match=reason):
         WarehouseMatrix(**{**sensible, **settings})
+
+
+def test_the_declaration_of_the_documentation_says_every_setting(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    (block,) = re.findall(r"```yaml\n(.*?)```", (PROJECT / "docs" / "warehouses.md").read_text(), re.DOTALL)
+    said = yaml.safe_load(block)
+    assert said["type"] == "assets.wide_matrix.WarehouseMatrix"
+    component = WarehouseMatrix(**said["attributes"])
+    assert set(said["attributes"]) == set(WarehouseMatrix.model_fields)
+    defaults = {name: field.default for name, field in WarehouseMatrix.model_fields.items() if not field.is_required()}
+    assert {name: getattr(component, name) for name in defaults if name != "features"} == {
+        name: default for name, default in defaults.items() if name != "features"
+    }
+    graph = MatrixTrial(component.declare(tmp_path), instance).definitions.resolve_asset_graph()
+    assert dg.AssetKey(["blood", "quality_report"]) in graph.get_all_asset_keys()

@@ -28,6 +28,7 @@ _THEMED = {"ink": INK, "muted": MUTED, "rule": RULE, "pt": PT, "full": FULL, "dr
 STYLE: Any = {
     "font.family": "sans-serif",
     "font.size": 10.0,
+    "text.parse_math": False,  # names of batches and fields may hold dollars
     "svg.fonttype": "none",  # real text: it takes the page's font and can be selected
     "text.color": INK,
     "axes.labelcolor": MUTED,
