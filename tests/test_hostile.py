@@ -352,6 +352,12 @@ def test_a_description_that_reaches_too_far_is_refused(tmp_path: Path, line: str
     assert reason in str(caught.value)
 
 
+def test_a_root_that_no_disk_can_have_is_an_error_of_ours() -> None:
+    with pytest.raises(StoreError, match="cannot be used: File name too long") as caught:
+        build_dataset({"kind": KIND, "root": "x" * 100_000, "split": "train"})
+    assert len(str(caught.value)) < 1000
+
+
 LAUGHS = "a0: &a0 [1, 1]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 60))
 
 

@@ -98,7 +98,11 @@ class Storage:
         self._local = is_local(self.root)
         if self._local:
             self.location = str(url_to_fs(self.root)[1]).rstrip("/")
-            if Path(self.location).is_file():
+            try:
+                is_file = Path(self.location).is_file()
+            except OSError as error:  # a name that is too long, a folder that may not be looked into
+                raise StoreError(f"{self.url:.200} cannot be used: {error.strerror}") from error
+            if is_file:
                 raise StoreError(f"{self.url} is a file; a store root must be a folder or a URL prefix")
             return
         self._process = os.getpid()
