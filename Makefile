@@ -23,7 +23,7 @@ ui: .venv/installed $(DAGSTER_HOME)/dagster.yaml  ## Dagster's webserver and dae
 	$(BIN)/dagster dev --workspace workspace.yaml --host 127.0.0.1 --port 3000
 
 test: .venv/installed  ## run all tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: .venv/installed  ## ruff, and mypy on zarr_core
 	$(BIN)/ruff check .

@@ -47,7 +47,7 @@ def _round(root: str, what: str, tally: Tally, chance: random.Random) -> None:
     for writer in writers:
         assert writer.stdout is not None
         writer.stdout.readline()  # it begins to write now
-        time.sleep(chance.uniform(0, 0.8))
+        time.sleep(chance.uniform(0, 0.3))
         tally.add("faults", kill_and_look(writer, tally, what))
         versions.check(tally, what)
         _check(root, tally, f"{what}, after a kill", {"first"})

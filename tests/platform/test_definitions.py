@@ -26,10 +26,13 @@ def test_the_code_location_loads() -> None:
     graph = loaded.resolve_asset_graph()
     names = ("source_listing", "source_samples", "zarr_samples", "manifest", "statistics", "benchmark_report")
     assert {dg.AssetKey(["ahmed_rans", name]) for name in names} <= set(graph.get_all_asset_keys())
-    checks = {key.name for key in graph.asset_check_keys if key.asset_key.path[0] == "ahmed_rans"}
-    assert checks == {"equivalence", "checksums", "split_ids_present", "plausible"}
-    blocking = {key.name for key in graph.asset_check_keys if graph.get(key).blocking}
-    assert blocking == {"equivalence", "checksums", "plausible"}
+    for dataset, blocking, others in (
+        ("ahmed_rans", {"equivalence", "checksums", "plausible"}, {"split_ids_present"}),
+        ("methylation", {"axis_hash", "cells_loaded", "no_doubles"}, set()),
+    ):
+        checks = [key for key in graph.asset_check_keys if key.asset_key.path[0] == dataset]
+        assert {key.name for key in checks} == blocking | others
+        assert {key.name for key in checks if graph.get(key).blocking} == blocking
     repository = loaded.get_repository_def()
     assert {"ahmed_rans_arrivals", "automation", "failed_runs"} <= {s.name for s in repository.sensor_defs}
     assert all(s.default_status is dg.DefaultSensorStatus.RUNNING for s in repository.sensor_defs)
