@@ -27,7 +27,7 @@ COORDS_DTYPE = "float32"
 MAX_CHUNKS = 1 << 22
 MAX_POINTS = 10**12
 
-_CRC_BYTES = 4
+CHECKSUM_BYTES = 4
 _BLOSC_HEADER = struct.Struct("<4xI4xI")  # bytes that the frame decodes to, and bytes of the frame
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ABSENT = np.uint64(2**64 - 1)  # what the shard index holds for a chunk that was never written
@@ -193,7 +193,7 @@ class ArrayLayout:
     @property
     def index_bytes(self) -> int:
         """Size of the index at the end of each shard."""
-        return 16 * self.chunks_per_shard + _CRC_BYTES
+        return 16 * self.chunks_per_shard + CHECKSUM_BYTES
 
     def shard_key(self, shard: int) -> str:
         """Object name of a shard below the array's path."""
@@ -319,7 +319,7 @@ def encode_shard(
                 lengths.append(0)
             continue
         data = encode_chunk(layout, points)
-        length = len(data) + (_CRC_BYTES if layout.checksum else 0)
+        length = len(data) + (CHECKSUM_BYTES if layout.checksum else 0)
         index[number] = offset, length
         offset += length
         if lengths is not None:
@@ -340,7 +340,7 @@ def decode_shard_index(layout: ArrayLayout, tail: bytes) -> np.ndarray:
     Raises:
         CorruptChunkError: the index is cut off or its checksum does not match.
     """
-    packed, checksum = tail[:-_CRC_BYTES], tail[-_CRC_BYTES:]
+    packed, checksum = tail[:-CHECKSUM_BYTES], tail[-CHECKSUM_BYTES:]
     if len(tail) != layout.index_bytes or _crc32c(packed) != checksum:
         raise CorruptChunkError("shard index: checksum mismatch")
     return np.frombuffer(packed, "<u8").reshape(-1, 2)
@@ -372,8 +372,8 @@ def decode_into(layout: ArrayLayout, data: bytes | np.ndarray, out: np.ndarray) 
         CorruptChunkError: the checksum does not match or the bytes do not decode.
     """
     if layout.checksum:
-        checksum = int.from_bytes(bytes(data[-_CRC_BYTES:]), "little")
-        data = data[:-_CRC_BYTES]
+        checksum = int.from_bytes(bytes(data[-CHECKSUM_BYTES:]), "little")
+        data = data[:-CHECKSUM_BYTES]
         if google_crc32c.value(data) != checksum:
             raise CorruptChunkError("checksum mismatch")
     try:
@@ -386,9 +386,14 @@ def check_chunk(layout: ArrayLayout, data: bytes) -> None:
     """Raise CorruptChunkError unless the bytes are those that were written: by checksum, or by decoding without one."""
     if not layout.checksum:
         decode_chunk(layout, data)
-    elif _crc32c(data[:-_CRC_BYTES]) != data[-_CRC_BYTES:]:
+    elif _crc32c(data[:-CHECKSUM_BYTES]) != data[-CHECKSUM_BYTES:]:
         raise CorruptChunkError("checksum mismatch")
 
 
+def is_intact(payload: np.ndarray, checksum: np.ndarray) -> bool:
+    """Whether a chunk that is stored without a codec is what was written: its bytes, and the four behind them."""
+    return bool(google_crc32c.value(payload) == int.from_bytes(checksum.tobytes(), "little"))
+
+
 def _crc32c(data: bytes) -> bytes:
-    return int(google_crc32c.value(data)).to_bytes(_CRC_BYTES, "little")
+    return int(google_crc32c.value(data)).to_bytes(CHECKSUM_BYTES, "little")

@@ -116,6 +116,11 @@ class LocalObjects:
     def discard(self, requests: Sequence[Request]) -> None:
         """Nothing is kept."""
 
+    def read_into(self, request: Request, buffers: Sequence[Any]) -> bool:
+        """Fill buffers, one after the other, with bytes from the request's start; False where fewer came."""
+        file = self._files.get(request.key) or self._open(request.key)
+        return os.preadv(file.handle, buffers, request.start) == sum(map(len, buffers))
+
     def _read(self, request: Request) -> np.ndarray:
         file = self._files.get(request.key) or self._open(request.key)
         start, stop = request.start, request.stop
@@ -293,12 +298,15 @@ class CountingObjects:
         """Fetch, and count it."""
         self.waves += 1
         for request, data in zip(requests, self._objects.fetch(requests), strict=True):
-            size = 0 if isinstance(data, Exception) else len(data)
-            self.requests += 1
-            self.bytes += size
-            self.by_key[request.key][0] += 1
-            self.by_key[request.key][1] += size
+            self.count(request, 0 if isinstance(data, Exception) else len(data))
             yield data
+
+    def count(self, request: Request, n_bytes: int) -> None:
+        """Count a request that returned so many bytes."""
+        self.requests += 1
+        self.bytes += n_bytes
+        self.by_key[request.key][0] += 1
+        self.by_key[request.key][1] += n_bytes
 
     def discard(self, requests: Sequence[Request]) -> None:
         """See :class:`Objects`."""

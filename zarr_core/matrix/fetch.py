@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from zarr_core.encoding import decode_shard_index
+from zarr_core.encoding import CHECKSUM_BYTES, decode_shard_index, is_intact
 from zarr_core.errors import CorruptChunkError, StoreError
 from zarr_core.matrix.grid import GridLayout
-from zarr_core.objects import CountingObjects, JoinedObjects, Objects, Request
+from zarr_core.objects import CountingObjects, JoinedObjects, LocalObjects, Objects, Request
 from zarr_core.sizes import format_size
 
 _INDEX_BYTES = 64 << 20  # memory for shard indices, in every process that reads
@@ -65,6 +65,8 @@ class Cost:
 
 # Takes the tag of a chunk and its bytes (None: it was not stored), and raises CorruptChunkError.
 Place = Callable[[int, np.ndarray | None], None]
+# Takes the tag of a chunk that is stored without a codec; where its cells belong, as uint8, if that is one piece.
+Room = Callable[[int], np.ndarray | None]
 _Wanted = tuple[ChunkRead, Request]
 
 
@@ -77,18 +79,24 @@ class ChunkFetcher:
         cached: lays a cache over objects.
     """
 
-    def __init__(
-        self, objects: Objects, url: str, cached: Callable[[Objects], Objects] = lambda joined: joined
-    ) -> None:
+    def __init__(self, objects: Objects, url: str, cached: Callable[[Objects], Objects] | None = None) -> None:
         self._counter = CountingObjects(objects)
+        self._files = objects if isinstance(objects, LocalObjects) and cached is None else None
         # Over a network a few bytes too many cost less than another request.
         joined = JoinedObjects(self._counter, _REQUEST_BYTES if objects.remote else 0, _RANGE_BYTES[objects.remote])
-        self._objects, self._url = cached(joined), url
+        self._objects, self._url = joined if cached is None else cached(joined), url
         self._indices: OrderedDict[str, np.ndarray] = OrderedDict()
         self._index_bytes = 0
         self._lock = threading.Lock()
 
-    def read(self, layout: GridLayout, chunks: Sequence[ChunkRead], place: Place, name: Callable[[int], str]) -> Cost:
+    def read(
+        self,
+        layout: GridLayout,
+        chunks: Sequence[ChunkRead],
+        place: Place,
+        name: Callable[[int], str],
+        room: Room | None = None,
+    ) -> Cost:
         """Fetch chunks and hand each to ``place``, in any order.
 
         Args:
@@ -96,6 +104,7 @@ class ChunkFetcher:
             chunks: what to fetch, sorted by shard and number.
             place: puts the cells where they belong.
             name: says what a tag stands for, for messages.
+            room: where chunks of local files are read right into; ``place`` gets all others.
 
         Returns:
             What it cost, shard indices included (and what other threads fetched meanwhile).
@@ -107,11 +116,26 @@ class ChunkFetcher:
         requests, n_bytes = self._counter.requests, self._counter.bytes
         indices = self._shard_indices(layout, chunks, name)
         for wave in _waves(chunks, indices, place):
+            if room is not None and self._files is not None:
+                wave = [(chunk, request) for chunk, request in wave if not self._land(request, room(chunk.tag))]
             again = self._execute(wave, place, name, last=not self._objects.remote)
             if again:
                 self._objects.discard([request for _, request in again])
                 self._execute(again, place, name, last=True)
         return Cost(self._counter.requests - requests, self._counter.bytes - n_bytes)
+
+    def _land(self, request: Request, cells: np.ndarray | None) -> bool:
+        """Read a chunk right into its place. False where that cannot be, or went wrong: the usual way says why."""
+        if self._files is None or cells is None or request.size != len(cells) + CHECKSUM_BYTES:
+            return False
+        checksum = np.empty(CHECKSUM_BYTES, np.uint8)
+        try:
+            if not self._files.read_into(request, (cells, checksum)) or not is_intact(cells, checksum):
+                return False
+        except OSError:
+            return False
+        self._counter.count(request, len(cells) + CHECKSUM_BYTES)
+        return True
 
     def _execute(self, wave: Sequence[_Wanted], place: Place, name: Callable[[int], str], last: bool) -> list[_Wanted]:
         """Fetch and place; what was damaged, or an error where this was the last try."""

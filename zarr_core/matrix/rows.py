@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -88,14 +88,27 @@ def read_rows(
     scratch = np.empty(width, layout.dtype)
     in_place = out.strides[1] == out.itemsize and out.dtype == layout.dtype
 
+    def whole(tag: int) -> np.ndarray | None:
+        """The place of a chunk's cells, if all of them belong there and in one piece."""
+        sample, n = divmod(tag, len(picked))
+        _, of_chunk, of_output = picked[n]
+        if of_chunk is None and in_place and of_output.stop - of_output.start == width:
+            return cast("np.ndarray", out[places[sample], of_output])
+        return None
+
+    def room(tag: int) -> np.ndarray | None:
+        cells = whole(tag)
+        return None if cells is None else cells.view(np.uint8)
+
     def place(tag: int, data: np.ndarray | None) -> None:
         sample, n = divmod(tag, len(picked))
         _, of_chunk, of_output = picked[n]
         row = out[places[sample]]
+        cells = whole(tag)
         if data is None:
             row[of_output] = np.nan
-        elif of_chunk is None and in_place and of_output.stop - of_output.start == width:
-            decode_into(layout.flat, data, row[of_output])
+        elif cells is not None:
+            decode_into(layout.flat, data, cells)
         else:
             decode_into(layout.flat, data, scratch)
             row[of_output] = scratch[: of_output.stop - of_output.start] if of_chunk is None else scratch[of_chunk]
@@ -103,4 +116,4 @@ def read_rows(
     def name(tag: int) -> str:
         return f"{value} of sample {sample_ids[tag // len(picked)]!r}"
 
-    return fetcher.read(layout, chunks, place, name)
+    return fetcher.read(layout, chunks, place, name, room if layout.codec.name == "none" else None)
