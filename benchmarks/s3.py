@@ -42,7 +42,7 @@ DIRECT, S3FS, PLAIN, THREADS, TENSORSTORE = (
 
 def s3fs_objects(root: str) -> Objects:
     """As where obstore is not installed."""
-    with mock.patch("zarr_core.objects.open_obstore", return_value=None):
+    with mock.patch("zarr_core.backends.obstore.may_be_used", return_value=False):
         return RemoteObjects(root)
 
 
