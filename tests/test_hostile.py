@@ -352,10 +352,24 @@ def test_a_description_that_reaches_too_far_is_refused(tmp_path: Path, line: str
     assert reason in str(caught.value)
 
 
-def test_a_root_that_no_disk_can_have_is_an_error_of_ours() -> None:
-    with pytest.raises(StoreError, match="cannot be used: File name too long") as caught:
-        build_dataset({"kind": KIND, "root": "x" * 100_000, "split": "train"})
+@pytest.mark.parametrize(("root", "reason"), [("x" * 100_000, "File name too long"), ("a\0b", "null byte")])
+def test_a_root_that_no_disk_can_have_is_an_error_of_ours(root: str, reason: str) -> None:
+    with pytest.raises(StoreError, match=f"cannot be used: .*{reason}") as caught:
+        build_dataset({"kind": KIND, "root": root, "split": "train"})
     assert len(str(caught.value)) < 1000
+
+
+def test_a_split_file_that_no_disk_can_have_is_an_error_of_ours(tmp_path: Path) -> None:
+    kind = tmp_path / "own.yaml"
+    splits = f"{{rule: files, names: [train], filename: '{'x' * 300}{{split}}'}}"
+    kind.write_text(f"name: own\nsamples: run_*\nfiles: {{surface_position: p.pt}}\nsplits: {splits}\n")
+    with pytest.raises(SourceError, match="cannot be used: File name too long"):
+        SampleTree(str(kind), tmp_path).splits(["run_1"])
+
+
+def test_a_kind_that_begins_with_dots_is_an_error_of_ours() -> None:
+    with pytest.raises(SourceError, match="relative import"):
+        resolve_kind("...a.b")
 
 
 LAUGHS = "a0: &a0 [1, 1]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 60))

@@ -98,6 +98,8 @@ class Storage:
         self._local = is_local(self.root)
         if self._local:
             self.location = str(url_to_fs(self.root)[1]).rstrip("/")
+            if "\0" in self.location:
+                raise StoreError(f"{self.url!r:.200} cannot be used: no path holds a null byte")
             try:
                 is_file = Path(self.location).is_file()
             except OSError as error:  # a name that is too long, a folder that may not be looked into

@@ -136,7 +136,14 @@ class SourceFuzz:
             if not same(read, self._truth):
                 self.tally.add("wrong", 1, f"{what}: the good sample")
         elif path.suffix == ".pt":  # it was accepted: then it is what torch says that the file holds
-            loaded = torch.load(path, weights_only=True).detach().resolve_neg().double().numpy().reshape(-1)
+            loaded = (
+                torch.load(path, map_location="cpu", weights_only=True)
+                .detach()
+                .resolve_neg()
+                .double()
+                .numpy()
+                .reshape(-1)
+            )
             (canonical,) = (c for c, f in tree.description.fields.items() if f.filename == path.name)
             stored = read[canonical].astype(np.float64)
             domain = canonical.partition("_")[0]

@@ -233,7 +233,7 @@ def import_dotted(path: str) -> Any:
     module, _, name = path.rpartition(".")
     try:
         return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:  # TypeError: it begins with a dot
         raise SourceError(f"{path}: {error}") from error
 
 

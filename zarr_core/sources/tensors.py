@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import math
 import pickle
 import struct
 import zipfile
@@ -122,7 +123,7 @@ def scalars(data: Any, where: str) -> dict[str, Any]:
     """A flat dict of plain numbers and strings from a dict of scalars (one-element tensors included).
 
     Raises:
-        ValueError: it is no dict, or an entry is not a scalar.
+        ValueError: it is no dict, or an entry is not a scalar, or not finite.
     """
     if not isinstance(data, dict):
         raise ValueError(f"{where} holds a {type(data).__name__} where a dict of scalars belongs")
@@ -132,5 +133,7 @@ def scalars(data: Any, where: str) -> dict[str, Any]:
             value = value.item()
         if not isinstance(value, int | float | str | bool | None):
             raise ValueError(f"{where}: {key!r} is not a scalar")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{where}: {key!r} is {value}, which JSON cannot hold")
         plain[str(key)] = value
     return plain

@@ -186,8 +186,9 @@ class SampleTree:
                 return self._read_own(f"{folder}{name}").decode()
             except FileNotFoundError:
                 continue
-            except ValueError as error:
-                raise SourceError(f"{self.url}/{name} cannot be used: {error}") from error
+            except (ValueError, OSError) as error:  # OSError: a name that no disk can have, no leave to read it
+                reason = getattr(error, "strerror", None) or error
+                raise SourceError(f"{self.url}/{name:.200} cannot be used: {reason}") from error
         return None
 
     def _read_own(self, name: str) -> bytes:
