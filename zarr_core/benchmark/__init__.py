@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from zarr_core.benchmark.wording import console_text, headline_markdown
-from zarr_core.errors import ZarrCoreError
+from zarr_core.pages import importing_figures
 
 __all__ = ["console_text", "headline_markdown", "run_benchmark"]
 
@@ -69,10 +69,6 @@ def run_benchmark(
 
 
 def _page_renderer() -> Callable[[Report, dict[str, Any] | None], str]:
-    try:
+    with importing_figures():
         from zarr_core.benchmark.page import render_page
-    except ImportError as error:
-        if (error.name or "").partition(".")[0] != "matplotlib":
-            raise
-        raise ZarrCoreError("the report's figures need matplotlib: pip install 'zarr-core[report]'") from error
     return render_page

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from zarr_core.command import exit_status
-from zarr_core.errors import UnknownFieldError, ZarrCoreError
+from zarr_core.errors import UnknownFieldError
 from zarr_core.matrix.wide import WideMatrix
+from zarr_core.pages import importing_figures
 
 Report = dict[str, Any]
 
@@ -228,12 +229,8 @@ def _read_report(file: Path) -> dict[str, Any] | None:
 
 
 def _page_renderer() -> Callable[[Report], str]:
-    try:
+    with importing_figures():
         from zarr_core.matrix.quality_page import render_page
-    except ImportError as error:
-        if (error.name or "").partition(".")[0] != "matplotlib":
-            raise
-        raise ZarrCoreError("the report's figures need matplotlib: pip install 'zarr-core[report]'") from error
     return render_page
 
 
