@@ -33,7 +33,7 @@ lint: .venv/installed  ## ruff, and mypy on zarr_core
 	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/dg check defs
 
 attack: .venv/installed  ## every attack in full, about half an hour; ATTACK_S3_ENDPOINT names an S3 service to attack, too
-	cd tests && PYTHONPATH=$(CURDIR):$(CURDIR)/tests ../$(BIN)/python -m attacks
+	$(BIN)/python -m tests.attacks
 
 bench: .venv/rivals  ## every benchmark of local disks in about five minutes, and docs/performance.md anew
 	for what in local rivals endurance resume 'conversion --samples 12 --rounds 3' codecs manifest matrix warehouse; do \

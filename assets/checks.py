@@ -13,9 +13,9 @@ from assets.tables import table
 from resources.dataset import DeclaredDataset
 from resources.stores import StoreAccess
 from zarr_core.errors import StoreError
-from zarr_core.manifest import StoreManifest
-from zarr_core.statistics import calculate_store_statistics
-from zarr_core.verify import VerificationReport, verify_store
+from zarr_core.points.manifest import StoreManifest
+from zarr_core.points.statistics import calculate_store_statistics
+from zarr_core.points.verify.store import VerificationReport, verify_store
 
 _FLOAT16_MAX = 65504.0
 

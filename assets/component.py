@@ -17,9 +17,9 @@ from assets.zarr_samples import zarr_samples_asset
 from resources.dataset import DeclaredDataset
 from sensors.arrivals import arrivals_sensor
 from sensors.refresh import refresh_schedule
-from zarr_core.encoding import DEFAULT_CODEC
 from zarr_core.errors import ZarrCoreError
-from zarr_core.writer import ConversionSettings
+from zarr_core.format.encoding import DEFAULT_CODEC
+from zarr_core.points.writer import ConversionSettings
 
 
 class PointDataset(dg.Component, dg.Model, dg.Resolvable):

@@ -10,9 +10,9 @@ from assets.tables import table
 from resources.dataset import DeclaredDataset
 from resources.source_watch import short_digest
 from resources.stores import StoreAccess
-from zarr_core.generations import archived
-from zarr_core.manifest import StoreManifest
-from zarr_core.publish import PublishReport, publish
+from zarr_core.points.manifest import StoreManifest
+from zarr_core.points.publish import PublishReport, publish
+from zarr_core.versioning.generations import archived
 
 
 def manifest_asset(dataset: DeclaredDataset) -> dg.AssetsDefinition:

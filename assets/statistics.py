@@ -8,8 +8,8 @@ from assets.conditions import follow_what_was_published
 from assets.tables import table
 from resources.dataset import DeclaredDataset
 from resources.stores import StoreAccess
-from zarr_core.manifest import StoreManifest
-from zarr_core.statistics import calculate_store_statistics, write_statistics
+from zarr_core.points.manifest import StoreManifest
+from zarr_core.points.statistics import calculate_store_statistics, write_statistics
 
 
 def statistics_asset(dataset: DeclaredDataset) -> dg.AssetsDefinition:

@@ -16,9 +16,9 @@ from resources.dataset import DeclaredDataset
 from resources.pools import ConversionPool
 from resources.source_watch import latest_observations, version_tags
 from resources.stores import StoreAccess
-from zarr_core.convert import SampleOutcome, iter_convert
-from zarr_core.manifest import SampleEntry, StoreManifest
-from zarr_core.stores import make_store
+from zarr_core.points.convert import SampleOutcome, iter_convert
+from zarr_core.points.manifest import SampleEntry, StoreManifest
+from zarr_core.storage.zarr_stores import make_store
 
 # What breaks a whole run (a network away, a worker killed for memory) may be over in a minute; what is finished by
 # then is found again and not written twice.

@@ -26,8 +26,8 @@ import torch
 from numcodecs import Blosc
 
 from benchmarks.result import Result, add_arguments
-from zarr_core.convert import convert
-from zarr_core.parallel import worker_pool
+from zarr_core._util.processes import worker_pool
+from zarr_core.points.convert import convert
 from zarr_core.sources import resolve_kind
 
 CHUNK_POINTS = 16_384

@@ -12,15 +12,15 @@ import sys
 import tempfile
 
 from benchmarks.result import Result, add_arguments
-from zarr_core.generations import commit
-from zarr_core.manifest import HEAD, ArrayColumn, DomainGrid, DomainLayout, SampleEntry, StoreManifest
+from zarr_core.points.manifest import HEAD, ArrayColumn, DomainGrid, DomainLayout, SampleEntry, StoreManifest
 from zarr_core.storage import Storage
+from zarr_core.versioning.generations import commit
 
 SAMPLES = 25_000
 OPEN = """
 import resource, sys, time
 started = time.perf_counter()
-from zarr_core.manifest import load_manifest
+from zarr_core.points.manifest import load_manifest
 imported = time.perf_counter()
 manifest = load_manifest(sys.argv[1])
 opened = time.perf_counter()

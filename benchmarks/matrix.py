@@ -21,8 +21,8 @@ import numpy as np
 from benchmarks.result import Result, Value, add_arguments
 from benchmarks.timing import best_in_turn, best_of
 from zarr_core.matrix import WideMatrix
-from zarr_core.objects import CountingObjects, open_objects
 from zarr_core.storage import Storage
+from zarr_core.storage.byte_ranges import CountingObjects, open_objects
 
 BATCH = 64
 ASKED = 50

@@ -24,10 +24,10 @@ import numpy as np
 from benchmarks.result import Result, Value, add_arguments
 from benchmarks.servers import ProxyProcess, s3_endpoint
 from benchmarks.synthetic import DRAWN, FIELDS, POINTS, make_source, make_store
-from zarr_core.encoding import ArrayLayout, decode_shard_index, group_arrays
-from zarr_core.objects import Objects, RemoteObjects, Request
-from zarr_core.plan import ChunkIndex
-from zarr_core.reader import ZarrChunkReader
+from zarr_core.format.encoding import ArrayLayout, decode_shard_index, group_arrays
+from zarr_core.points.read_plan import ChunkIndex
+from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.storage.byte_ranges import Objects, RemoteObjects, Request
 
 SAMPLES = 8
 DRAWS = {"volume": DRAWN}
@@ -42,7 +42,7 @@ DIRECT, S3FS, PLAIN, THREADS, TENSORSTORE = (
 
 def s3fs_objects(root: str) -> Objects:
     """As where obstore is not installed."""
-    with mock.patch("zarr_core.backends.obstore.may_be_used", return_value=False):
+    with mock.patch("zarr_core.storage.backends.obstore.may_be_used", return_value=False):
         return RemoteObjects(root)
 
 

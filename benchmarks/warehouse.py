@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 from benchmarks.result import Result, add_arguments
 from benchmarks.timing import best_of
 from zarr_core.matrix import WideMatrix
-from zarr_core.matrix.loader import MatrixLoader
-from zarr_core.matrix.scatter import WideBlock, scatter
+from zarr_core.matrix.ingest.loader import MatrixLoader
+from zarr_core.matrix.ingest.scatter import WideBlock, scatter
 from zarr_core.warehouses import DuckDBWarehouse
 
 ROWS_EACH = 1 << 17

@@ -9,9 +9,9 @@ from typing import Any
 
 import dagster as dg
 
+from zarr_core._util.redaction import redact_url
+from zarr_core.points.writer import ConversionSettings
 from zarr_core.sources import SourceDescription, resolve_kind
-from zarr_core.storage import redact_url
-from zarr_core.writer import ConversionSettings
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class DeclaredDataset:
 
     @property
     def source_arguments(self) -> dict[str, Any]:
-        """Keyword arguments that tell ``zarr_core.convert`` what to read and how to write it."""
+        """Keyword arguments that tell ``zarr_core.points.convert`` what to read and how to write it."""
         return {"source_url": self.source, "splits": self.splits, **asdict(self.settings)}
 
     @cached_property

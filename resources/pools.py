@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import dagster as dg
 
-from zarr_core.parallel import worker_pool
+from zarr_core._util.processes import worker_pool
 
 
 class ConversionPool(dg.ConfigurableResource):

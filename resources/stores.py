@@ -10,7 +10,7 @@ from __future__ import annotations
 import dagster as dg
 
 from resources.dataset import DeclaredDataset
-from zarr_core.manifest import StoreManifest, load_manifest
+from zarr_core.points.manifest import StoreManifest, load_manifest
 from zarr_core.sources import SampleTree
 from zarr_core.storage import Storage
 

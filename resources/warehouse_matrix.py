@@ -10,7 +10,7 @@ from typing import Any
 
 import dagster as dg
 
-from zarr_core.storage import redact_url
+from zarr_core._util.redaction import redact_url
 
 
 @dataclass(frozen=True)

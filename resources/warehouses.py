@@ -7,9 +7,9 @@ import fsspec
 
 from resources.source_watch import Look
 from resources.warehouse_matrix import DeclaredMatrix
+from zarr_core._util.redaction import printable_cause, redact, redact_url
 from zarr_core.errors import MatrixError, StoreError
 from zarr_core.matrix import WideMatrix
-from zarr_core.redaction import printable_cause, redact, redact_url
 from zarr_core.warehouses import Warehouse
 from zarr_core.warehouses.batches import list_batches
 from zarr_core.warehouses.build import build_warehouse

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import fsspec.config
 import pytest
-from servers.oci import NAMESPACE, OciServer
+
+from tests.helpers.servers.oci import NAMESPACE, OciServer
 
 
 @pytest.fixture(scope="session")

@@ -17,13 +17,10 @@ import numpy as np
 import pytest
 import torch
 from numcodecs import Zstd
-from small_source import KIND, load_field, write_source
 
-from zarr_core.cache import DiskCache
-from zarr_core.convert import convert
+from tests.helpers.small_source import KIND, load_field, write_source
+from zarr_core._util.documents import parse_json, parse_yaml
 from zarr_core.datasets import build_dataset
-from zarr_core.documents import parse_json, parse_yaml
-from zarr_core.encoding import ArrayLayout, Codec, decode_chunk, encode_chunk
 from zarr_core.errors import (
     CorruptChunkError,
     ManifestError,
@@ -32,20 +29,23 @@ from zarr_core.errors import (
     StoreError,
     ZarrCoreError,
 )
-from zarr_core.groups import is_whole
+from zarr_core.format.encoding import ArrayLayout, Codec, decode_chunk, encode_chunk
 from zarr_core.loader import EpochBatchSampler
-from zarr_core.manifest import load_manifest
 from zarr_core.matrix import WideMatrix
-from zarr_core.matrix.leases import Leases
+from zarr_core.matrix.ingest.leases import Leases
 from zarr_core.matrix.verify import verify_matrix
-from zarr_core.objects import LocalObjects, Request, TruncatedError
-from zarr_core.plan import ChunkIndex
-from zarr_core.reader import ZarrChunkReader
+from zarr_core.points.convert import convert
+from zarr_core.points.groups import is_whole
+from zarr_core.points.manifest import load_manifest
+from zarr_core.points.read_plan import ChunkIndex
+from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.points.statistics import calculate_store_statistics
+from zarr_core.points.verify.store import verify_store
+from zarr_core.points.writer import ConversionSettings, ZarrStoreWriter
 from zarr_core.sources import SampleTree, resolve_kind
-from zarr_core.statistics import calculate_store_statistics
 from zarr_core.storage import Storage
-from zarr_core.verify import verify_store
-from zarr_core.writer import ConversionSettings, ZarrStoreWriter
+from zarr_core.storage.byte_ranges import LocalObjects, Request, TruncatedError
+from zarr_core.storage.disk_cache import DiskCache
 
 IDS = ("run_1", "run_2")
 

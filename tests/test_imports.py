@@ -39,16 +39,16 @@ def test_arrows_go_one_way(room: str) -> None:
     ("module", "absent"),
     [
         ("zarr_core", ["torch", "zarr", "dagster"]),
-        ("zarr_core.manifest", ["torch", "zarr", "dagster"]),
-        ("zarr_core.reader", ["torch", "dagster"]),
+        ("zarr_core.points.manifest", ["torch", "zarr", "dagster"]),
+        ("zarr_core.points.reader", ["torch", "dagster"]),
         ("zarr_core.datasets", ["dagster"]),
         ("zarr_core.loader", ["zarr", "torchdata", "dagster"]),
-        ("zarr_core.convert", ["dagster", "zarr"]),
+        ("zarr_core.points.convert", ["dagster", "zarr"]),
         (
             "zarr_core.warehouses",
             ["torch", "zarr", "dagster", "duckdb", "pyarrow", "pyiceberg", "awswrangler", "pandas"],
         ),
-        ("zarr_core.matrix.loader", ["torch", "zarr", "dagster", "duckdb", "pyarrow", "pandas"]),
+        ("zarr_core.matrix.ingest.loader", ["torch", "zarr", "dagster", "duckdb", "pyarrow", "pandas"]),
     ],
 )
 def test_an_import_brings_only_what_it_needs(module: str, absent: list[str]) -> None:

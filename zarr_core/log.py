@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 
-from zarr_core.command import exit_status
-from zarr_core.history import Commit, commits, format_change
-from zarr_core.kinds import find_head
+from zarr_core._util.command_line import exit_status
 from zarr_core.storage import Storage
+from zarr_core.stores.kinds import find_head
+from zarr_core.versioning.history import Commit, commits, format_change
 
 
 def format_commit(commit: Commit, *, everything: bool = False) -> Iterator[str]:

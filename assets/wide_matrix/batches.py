@@ -12,8 +12,8 @@ from resources.source_watch import latest_observations, short_digest, version_ta
 from resources.warehouse_matrix import DeclaredMatrix
 from resources.warehouses import WarehouseAccess
 from zarr_core.errors import WarehouseError, ZarrCoreError
-from zarr_core.matrix.audit import audit_batches
-from zarr_core.matrix.loader import MatrixLoader
+from zarr_core.matrix.ingest.audit import audit_batches
+from zarr_core.matrix.ingest.loader import MatrixLoader
 
 # What breaks a whole run (a network away, a worker killed for memory) may be over in a minute.
 _TRY_AGAIN = dg.RetryPolicy(max_retries=2, delay=20, backoff=dg.Backoff.EXPONENTIAL)

@@ -10,8 +10,8 @@ from resources.warehouse_matrix import DeclaredMatrix
 from resources.warehouses import WarehouseAccess
 from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix import WideMatrix
-from zarr_core.matrix.audit import audit_batches
 from zarr_core.matrix.axis import FeatureAxis
+from zarr_core.matrix.ingest.audit import audit_batches
 
 
 def matrix_checks(declared: DeclaredMatrix) -> list[dg.AssetChecksDefinition]:

@@ -17,7 +17,7 @@ from resources.warehouse_matrix import DeclaredMatrix
 from sensors.refresh import refresh_schedule
 from sensors.warehouse_batches import warehouse_batches_sensor
 from zarr_core.errors import ZarrCoreError
-from zarr_core.matrix.head import check_values
+from zarr_core.matrix.state import check_values
 from zarr_core.warehouses.build import build_warehouse
 
 

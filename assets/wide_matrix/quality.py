@@ -30,7 +30,7 @@ def quality_report_asset(declared: DeclaredMatrix) -> dg.AssetsDefinition:
     )
     def quality_report(warehouses: WarehouseAccess) -> dg.MaterializeResult:
         # Brings matplotlib along, which a code server that only lists assets can do without.
-        from zarr_core.matrix.quality import quality_report as make_report
+        from zarr_core.matrix.quality.report import quality_report as make_report
 
         report = make_report(warehouses.matrix(declared), declared.report, value=next(iter(declared.values)))
         return dg.MaterializeResult(metadata=_metadata(Path(declared.report), report))

@@ -33,7 +33,7 @@ from benchmarks.rivals import (
 )
 from benchmarks.rivals.samples import Draws
 from benchmarks.synthetic import DRAWN, POINTS, make_source, make_store
-from zarr_core.reader import ZarrChunkReader
+from zarr_core.points.reader import ZarrChunkReader
 
 CHECKOUT = Path(__file__).parents[2]
 HOW_TO_INSTALL = "not measured: pip install -e '.[rivals]'"

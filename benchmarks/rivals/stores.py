@@ -22,7 +22,7 @@ class Reader:
 
     def open(self, folder: Path, draws: Draws) -> None:
         """Read the manifest."""
-        from zarr_core.reader import ZarrChunkReader
+        from zarr_core.points.reader import ZarrChunkReader
 
         self._reader = ZarrChunkReader(folder / "store", **self._options)
         self._num_points = {"volume": draws.num_points}
@@ -36,7 +36,7 @@ class Mapped(Reader):
     """With files mapped into memory."""
 
     def __init__(self) -> None:
-        from zarr_core.objects import MappedObjects
+        from zarr_core.storage.byte_ranges import MappedObjects
 
         super().__init__(objects_factory=MappedObjects)
 

@@ -1,4 +1,4 @@
-"""All attacks in full, and the table of what they came to: ``make attack``, or ``python -m attacks`` in ``tests``."""
+"""All attacks in full, and the table of what they came to: ``make attack``, or ``python -m tests.attacks``."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import time
 import warnings
 from pathlib import Path
 
-from attacks.suite import ENTRIES
-from attacks.tally import Tally
+from tests.attacks.suite import ENTRIES
+from tests.attacks.tally import Tally
 
 _COLUMNS = ("attack", "rounds", "faults injected", "samples lost", "wrong bytes returned", "unhandled tracebacks")
 
 
 def main() -> int:
     """Run, print, and return 1 where a promise was broken."""
-    parser = argparse.ArgumentParser(prog="python -m attacks", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m tests.attacks", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="only attacks whose names contain one of these")
     parser.add_argument("--share", type=float, default=1.0, help="of the rounds, for a shorter run")
     parser.add_argument("--seed", type=int, help="of all that is left to chance (default: the clock's)")

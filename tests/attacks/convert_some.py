@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from attacks.truth import CHUNK_POINTS
-from zarr_core.command import exit_status
-from zarr_core.convert import convert
+from tests.attacks.truth import CHUNK_POINTS
+from zarr_core._util.command_line import exit_status
+from zarr_core.points.convert import convert
 
 if __name__ == "__main__":
     source, store, *sample_ids = sys.argv[1:]

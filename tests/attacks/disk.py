@@ -10,16 +10,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-from small_source import write_source
-
-import zarr_core.convert
-from attacks.tally import Tally, environment
-from attacks.truth import CHUNK_POINTS, check_samples, compare, named_objects, stored_sample
-from zarr_core.convert import convert
-from zarr_core.publish import load_if_any
-from zarr_core.statistics import main as main_of_statistics
+import zarr_core.points.convert
+from tests.attacks.tally import Tally, environment
+from tests.attacks.truth import CHUNK_POINTS, check_samples, compare, named_objects, stored_sample
+from tests.helpers.small_source import write_source
+from zarr_core.points.convert import convert
+from zarr_core.points.publish import load_if_any
+from zarr_core.points.statistics import main as main_of_statistics
+from zarr_core.points.verify.store import verify_store
 from zarr_core.storage import Storage
-from zarr_core.verify import verify_store
 
 # Mounts below belong to a namespace of the process: whatever becomes of it, nothing stays mounted.
 _ALONE = [["unshare", "--mount"], ["unshare", "--map-root-user", "--mount"]]
@@ -104,7 +103,7 @@ def read_only_rounds(rounds: int, folder: Path, tally: Tally, chance: random.Ran
     before = {path: path.read_bytes() for path in made.rglob("*") if path.is_file()}
     arguments = ["--dataset-kind", "ahmedml", "--root", str(source), "--output", str(seen)]
     writers = {
-        "convert": (zarr_core.convert.main, arguments),
+        "convert": (zarr_core.points.convert.main, arguments),
         "statistics": (main_of_statistics, ["--store", str(seen)]),
     }
     for number in range(rounds):
@@ -128,7 +127,17 @@ def _in_own_mounts(name: str, rounds: int, folder: Path, tally: Tally, chance: r
     """Run one of the functions above in a process with its own mounts, and add up what it counted."""
     folder.mkdir(parents=True, exist_ok=True)
     seed, result = str(chance.randrange(2**32)), folder / "tally.json"
-    command = [*own_mounts(), sys.executable, "-m", "attacks.disk", name, str(rounds), str(folder), seed, str(result)]
+    command = [
+        *own_mounts(),
+        sys.executable,
+        "-m",
+        "tests.attacks.disk",
+        name,
+        str(rounds),
+        str(folder),
+        seed,
+        str(result),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=60 + 60 * rounds)
     if done.returncode != 0 or not result.exists():
         tally.add("tracebacks", 1, f"{name}: status {done.returncode}: {done.stderr[-800:]}")

@@ -13,14 +13,14 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from attacks.mutations import ESCAPES, as_json, mutate_bytes, mutate_document
-from attacks.tally import Tally
-from zarr_core.gc import collect_garbage
+from tests.attacks.mutations import ESCAPES, as_json, mutate_bytes, mutate_document
+from tests.attacks.tally import Tally
 from zarr_core.matrix import WideMatrix
-from zarr_core.matrix.head import HEAD, HEAD_NAME
-from zarr_core.matrix.leases import LEASES, Leases
+from zarr_core.matrix.ingest.leases import LEASES, Leases
+from zarr_core.matrix.state import HEAD, HEAD_NAME
 from zarr_core.matrix.verify import verify_matrix
 from zarr_core.storage import Storage
+from zarr_core.versioning.gc import collect_garbage
 
 _FEATURES = [f"cg{n:04d}" for n in range(50)]
 _BATCHES = {"b1": ["s1", "s2", "s3", "s4", "s5"], "b2": ["s6", "s7"]}

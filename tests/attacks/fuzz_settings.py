@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from small_source import KIND, write_source
 
-from attacks.mutations import VALUES, mutate_bytes, mutate_document
-from attacks.tally import Tally
-from zarr_core.cache import DiskCache
-from zarr_core.convert import convert
+from tests.attacks.mutations import VALUES, mutate_bytes, mutate_document
+from tests.attacks.tally import Tally
+from tests.helpers.small_source import KIND, write_source
 from zarr_core.datasets import build_dataset
 from zarr_core.loader import EpochBatchSampler
-from zarr_core.selection import open_source, select_samples
-from zarr_core.statistics import calculate_store_statistics, write_statistics
+from zarr_core.points.convert import convert
+from zarr_core.points.statistics import calculate_store_statistics, write_statistics
+from zarr_core.sources.selection import open_source, select_samples
 from zarr_core.storage import Storage
+from zarr_core.storage.disk_cache import DiskCache
 
 _YAML = (
     b"[" * 5000,

@@ -16,16 +16,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from small_source import KIND, write_source
 
-from attacks.mutations import mutate_bytes, mutate_document
-from attacks.tally import Tally
-from attacks.truth import same, stored_sample
-from zarr_core.conversion import convert_sample
-from zarr_core.reader import ZarrChunkReader
-from zarr_core.shuffle import shuffle_permutation
+from tests.attacks.mutations import mutate_bytes, mutate_document
+from tests.attacks.tally import Tally
+from tests.attacks.truth import same, stored_sample
+from tests.helpers.small_source import KIND, write_source
+from zarr_core.format.shuffle import shuffle_permutation
+from zarr_core.points.conversion import convert_sample
+from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.points.writer import ConversionSettings, ZarrStoreWriter
 from zarr_core.sources import SampleTree, resolve_kind
-from zarr_core.writer import ConversionSettings, ZarrStoreWriter
 
 _POINTS = 70
 
@@ -233,7 +233,7 @@ def _rewritten(data: bytes, change: Callable[[str, bytes], bytes], *, packed: bo
 
 def _read(root: str, sample_id: str, written: Any) -> dict[str, np.ndarray]:
     """A finished group's arrays, through a manifest of it alone."""
-    from zarr_core.manifest import StoreManifest
+    from zarr_core.points.manifest import StoreManifest
 
     manifest = StoreManifest("fuzz", domains=written.domains, samples={sample_id: written.entry}, generation=1)
     Path(root, "manifest.json").write_bytes(manifest.to_json())

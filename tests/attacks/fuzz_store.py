@@ -10,18 +10,18 @@ from typing import Any
 
 import google_crc32c
 import numpy as np
-from small_source import write_source
 
-from attacks.mutations import ESCAPES, as_json, mutate_bytes, mutate_document
-from attacks.tally import Tally
-from attacks.truth import Sample, stored_sample
-from zarr_core.convert import convert
+from tests.attacks.mutations import ESCAPES, as_json, mutate_bytes, mutate_document
+from tests.attacks.tally import Tally
+from tests.attacks.truth import Sample, stored_sample
+from tests.helpers.small_source import write_source
 from zarr_core.datasets import build_dataset
-from zarr_core.engines import ENGINES
-from zarr_core.manifest import load_manifest
-from zarr_core.reader import ZarrChunkReader
-from zarr_core.statistics import calculate_store_statistics
-from zarr_core.verify import verify_store
+from zarr_core.points.convert import convert
+from zarr_core.points.engines import ENGINES
+from zarr_core.points.manifest import load_manifest
+from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.points.statistics import calculate_store_statistics
+from zarr_core.points.verify.store import verify_store
 
 _IDS = ("run_1", "run_2")
 _DRAWS = {"surface": 20, "volume": 50}

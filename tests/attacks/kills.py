@@ -9,14 +9,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from small_source import write_source
-
-from attacks.tally import PATIENCE, Tally, finish, kill_and_look, start
-from attacks.truth import CHUNK_POINTS, Sample, check_samples, compare, named_objects, stored_sample
-from zarr_core.convert import convert
+from tests.attacks.tally import PATIENCE, Tally, finish, kill_and_look, start
+from tests.attacks.truth import CHUNK_POINTS, Sample, check_samples, compare, named_objects, stored_sample
+from tests.helpers.small_source import write_source
 from zarr_core.errors import ZarrCoreError
-from zarr_core.manifest import load_manifest
-from zarr_core.publish import load_if_any
+from zarr_core.points.convert import convert
+from zarr_core.points.manifest import load_manifest
+from zarr_core.points.publish import load_if_any
 from zarr_core.storage import Storage
 
 _FIRST = 3  # samples that are committed before the attack

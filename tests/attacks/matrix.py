@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matrix_writer import N_FEATURES, OPTIONS, cells_of, samples_of
 
-from attacks import network
-from attacks.tally import Attack, Tally, kill_and_look, start
+from tests.attacks import network
+from tests.attacks.tally import Attack, Tally, kill_and_look, start
+from tests.helpers.matrix_writer import N_FEATURES, OPTIONS, cells_of, samples_of
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.verify import verify_matrix
 from zarr_core.storage import Storage

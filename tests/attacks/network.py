@@ -10,17 +10,16 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from servers.fault_proxy import Faults
-from small_source import KIND, write_source
-
-from attacks import places
-from attacks.kills import rival_converters
-from attacks.tally import Attack, Tally, kill_and_look, start
-from attacks.truth import CHUNK_POINTS, check_samples, named_objects, stored_sample
-from zarr_core.convert import convert
-from zarr_core.manifest import load_manifest
+from tests.attacks import places
+from tests.attacks.kills import rival_converters
+from tests.attacks.tally import Attack, Tally, kill_and_look, start
+from tests.attacks.truth import CHUNK_POINTS, check_samples, named_objects, stored_sample
+from tests.helpers.servers.fault_proxy import Faults
+from tests.helpers.small_source import KIND, write_source
+from zarr_core.points.convert import convert
+from zarr_core.points.manifest import load_manifest
+from zarr_core.points.verify.store import verify_store
 from zarr_core.storage import Storage
-from zarr_core.verify import verify_store
 
 _IDS = ("run_1", "run_2", "run_3", "run_4")
 BAD_NETWORK = Faults(latency_s=0.02, slow_down=0.10, reset=0.03, truncate=0.03)
@@ -90,7 +89,8 @@ def on_oci() -> Iterator[Callable[[], str]]:
     """Buckets of an OCI object storage on loopback."""
     import fsspec.config
     import ocifs
-    from servers.oci import NAMESPACE, OciServer
+
+    from tests.helpers.servers.oci import NAMESPACE, OciServer
 
     def new_root() -> str:
         ocifs.OCIFileSystem.clear_instance_cache()

@@ -16,17 +16,17 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from attacks.tally import PATIENCE, Attack, Tally, finish, start
+from tests.attacks.tally import PATIENCE, Attack, Tally, finish, start
 
 # Beyond what the libraries have mapped; a store of these tests holds some kilobytes.
 _MEMORY = 2 << 30
 _SECONDS_A_ROUND = 30
 
 TARGETS = {
-    **dict.fromkeys(("manifest", "group", "array", "shard", "forged"), "attacks.fuzz_store"),
-    **dict.fromkeys(("head", "beside", "cells", "forged_cells"), "attacks.fuzz_matrix"),
-    "tensors": "attacks.fuzz_sources",
-    **dict.fromkeys(("description", "splits", "config", "state", "statistics", "cache"), "attacks.fuzz_settings"),
+    **dict.fromkeys(("manifest", "group", "array", "shard", "forged"), "tests.attacks.fuzz_store"),
+    **dict.fromkeys(("head", "beside", "cells", "forged_cells"), "tests.attacks.fuzz_matrix"),
+    "tensors": "tests.attacks.fuzz_sources",
+    **dict.fromkeys(("description", "splits", "config", "state", "statistics", "cache"), "tests.attacks.fuzz_settings"),
 }
 
 
@@ -36,7 +36,7 @@ def fuzz(*targets: str) -> Attack:
     def attack(rounds: int, folder: Path, tally: Tally, chance: random.Random) -> None:
         names, seed = ",".join(targets), str(chance.randrange(2**32))
         each = max(rounds // len(targets), 1)
-        arguments = ["-m", "attacks.sandbox", names, str(each), seed, folder]
+        arguments = ["-m", "tests.attacks.sandbox", names, str(each), seed, folder]
         run = finish(start(arguments), tally, f"{names}, seed {seed}", PATIENCE + rounds)
         result = folder / "tally.json"
         if not result.exists():

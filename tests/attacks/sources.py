@@ -13,15 +13,15 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from small_source import KIND, write_source
 
-from attacks.tally import Tally
-from attacks.truth import CHUNK_POINTS, Sample, check_samples, named_objects, same, stored_sample
-from zarr_core.cache import DiskCache
-from zarr_core.convert import convert
-from zarr_core.manifest import load_manifest
-from zarr_core.reader import ZarrChunkReader
+from tests.attacks.tally import Tally
+from tests.attacks.truth import CHUNK_POINTS, Sample, check_samples, named_objects, same, stored_sample
+from tests.helpers.small_source import KIND, write_source
+from zarr_core.points.convert import convert
+from zarr_core.points.manifest import load_manifest
+from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.sources import SampleTree, resolve_kind
+from zarr_core.storage.disk_cache import DiskCache
 
 SAMPLE = "run_1"
 _VERSIONS = 3

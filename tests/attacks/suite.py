@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from attacks import disk, kills, matrix, network, sandbox, sources
-from attacks.tally import Attack
+from tests.attacks import disk, kills, matrix, network, sandbox, sources
+from tests.attacks.tally import Attack
 
 
 def _always() -> str:

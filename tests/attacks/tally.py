@@ -80,7 +80,7 @@ Attack = Callable[[int, Path, Tally, random.Random], None]
 
 def environment(**more: str) -> dict[str, str]:
     """That of a child process: it imports this checkout and its tests."""
-    path = os.pathsep.join([str(PROJECT), str(PROJECT / "tests"), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(PROJECT), os.environ.get("PYTHONPATH", "")])
     return {**os.environ, "PYTHONPATH": path, **more}
 
 

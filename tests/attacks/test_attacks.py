@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from attacks.sandbox import TARGETS, fuzz
-from attacks.suite import ENTRIES, Entry
-from attacks.tally import Tally
+from tests.attacks.sandbox import TARGETS, fuzz
+from tests.attacks.suite import ENTRIES, Entry
+from tests.attacks.tally import Tally
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -34,10 +34,9 @@ def test_hostile_input_of_every_kind(tmp_path: Path) -> None:
 
 def test_what_is_broken_is_counted(tmp_path: Path) -> None:
     """The attacks themselves: a shard that is swapped for another, and a sample that a commit has forgotten."""
-    from small_source import write_source
-
-    from attacks.truth import check_samples, compare, named_objects, stored_sample
-    from zarr_core.convert import convert
+    from tests.attacks.truth import check_samples, compare, named_objects, stored_sample
+    from tests.helpers.small_source import write_source
+    from zarr_core.points.convert import convert
 
     source = write_source(tmp_path / "source", ("run_1", "run_2"))
     store = tmp_path / "store"

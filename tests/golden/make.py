@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 
-from zarr_core.convert import convert
-from zarr_core.encoding import CODECS
+from zarr_core.format.encoding import CODECS
+from zarr_core.points.convert import convert
 
 KIND = "name: golden\nsamples: '*'\nfiles: {surface_position: position.pt, surface_pressure: pressure.pt}\n"
 

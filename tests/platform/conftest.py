@@ -8,10 +8,10 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from trial import Trial
 
 from assets.component import PointDataset
 from resources.dataset import DeclaredDataset
+from tests.platform.trial import Trial
 
 
 @pytest.fixture(autouse=True)

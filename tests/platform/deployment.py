@@ -14,7 +14,8 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from trial import PROJECT
+
+from tests.platform.trial import PROJECT
 
 
 class Deployment:

@@ -11,7 +11,7 @@ import pandas as pd
 from assets.wide_matrix.component import WarehouseMatrix, matrix_definitions
 from resources.warehouse_matrix import DeclaredMatrix
 from resources.warehouses import WarehouseAccess
-from zarr_core.matrix.loader import MatrixLoader
+from zarr_core.matrix.ingest.loader import MatrixLoader
 
 FEATURES = [f"cg{number:03d}" for number in range(30)]
 

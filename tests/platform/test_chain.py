@@ -12,11 +12,11 @@ import pytest
 import yaml
 from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
 from dagster._core.loader import LoadingContextForTest
-from trial import Trial, corrupt, definitions_of, write_run
 
 from sensors.failures import failure_message
-from zarr_core.manifest import load_manifest
-from zarr_core.writer import ConversionSettings
+from tests.platform.trial import Trial, corrupt, definitions_of, write_run
+from zarr_core.points.manifest import load_manifest
+from zarr_core.points.writer import ConversionSettings
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ import datetime as dt
 
 import dagster as dg
 import pytest
-from trial import Trial, corrupt, definitions_of, write_run
+
+from tests.platform.trial import Trial, corrupt, definitions_of, write_run
 
 DERIVED = ("manifest", "statistics", "benchmark_report")
 

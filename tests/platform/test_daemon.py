@@ -9,10 +9,10 @@ from pathlib import Path
 import dagster as dg
 import pytest
 import yaml
-from deployment import Deployment, failed_partitions, materializations, runs_of
-from trial import PROJECT, corrupt, write_run
 
-from zarr_core.manifest import load_manifest
+from tests.platform.deployment import Deployment, failed_partitions, materializations, runs_of
+from tests.platform.trial import PROJECT, corrupt, write_run
+from zarr_core.points.manifest import load_manifest
 from zarr_core.sources import resolve_kind
 
 SHARED = PROJECT.parent / "shared" / "data" / "ahmed_rans"

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from trial import PROJECT
 
 from definitions import defs
 from resources.dataset import DeclaredDataset
-from zarr_core.writer import ConversionSettings
+from tests.platform.trial import PROJECT
+from zarr_core.points.writer import ConversionSettings
 
 
 def test_the_code_location_loads() -> None:
@@ -41,7 +41,7 @@ def test_the_code_location_loads() -> None:
 
 
 def test_samples_go_through_the_datasets_own_pool(dataset: DeclaredDataset) -> None:
-    from trial import definitions_of
+    from tests.platform.trial import definitions_of
 
     op = definitions_of(dataset).resolve_assets_def(dataset.key("zarr_samples")).op
     assert op.pool == "convert_trial"
@@ -57,7 +57,7 @@ def test_the_code_version_follows_what_changes_the_bytes(dataset: DeclaredDatase
 
 def test_no_password_is_shown(dataset: DeclaredDataset) -> None:
     secret = replace(dataset, source="s3://user:secret@bucket/runs", store="s3://user:secret@bucket/store")
-    from trial import definitions_of
+    from tests.platform.trial import definitions_of
 
     graph = definitions_of(secret).resolve_asset_graph()
     nodes = [graph.get(key) for key in graph.get_all_asset_keys()]

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import dagster as dg
-from trial import PROJECT
 
-from zarr_core.manifest import load_manifest
+from tests.platform.trial import PROJECT
+from zarr_core.points.manifest import load_manifest
 
 
 def run_demo(folder: Path, **more: str) -> subprocess.CompletedProcess[str]:

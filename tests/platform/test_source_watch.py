@@ -9,11 +9,11 @@ from pathlib import Path
 import dagster as dg
 import pytest
 from dagster import DagsterEventType
-from trial import Trial, write_run
 
 from resources.source_watch import DATA_VERSION, Look, Unsettled, compare, known_samples
 from resources.stores import StoreAccess
 from sensors.arrivals import arrivals_sensor
+from tests.platform.trial import Trial, write_run
 from zarr_core.sources import FileInfo, SourceSample
 
 

@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet
 import pytest
-from deployment import Deployment, failed_partitions, runs_of
-from trial import PROJECT
 
+from tests.platform.deployment import Deployment, failed_partitions, runs_of
+from tests.platform.trial import PROJECT
 from zarr_core.matrix import WideMatrix
 
 BATCHES = PROJECT / "examples" / "data" / "methylation" / "long"

@@ -18,14 +18,14 @@ import pytest
 import yaml
 from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
 from dagster._core.loader import LoadingContextForTest
-from matrix_trial import FEATURES, MatrixTrial, declare, long_rows
-from trial import PROJECT
 
 from assets.wide_matrix.checks import choose
 from assets.wide_matrix.component import WarehouseMatrix
 from resources.source_watch import known_samples
 from resources.warehouses import WarehouseAccess
 from sensors.warehouse_batches import warehouse_batches_sensor
+from tests.platform.matrix_trial import FEATURES, MatrixTrial, declare, long_rows
+from tests.platform.trial import PROJECT
 from zarr_core.errors import WarehouseError
 from zarr_core.matrix import WideMatrix
 
@@ -41,7 +41,7 @@ def trial(tmp_path: Path, instance: dg.DagsterInstance) -> MatrixTrial:
 @pytest.fixture
 def nothing_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves out the report's page, which takes most of the time of a refresh."""
-    monkeypatch.setattr("zarr_core.matrix.quality._page_renderer", lambda: lambda report: "")
+    monkeypatch.setattr("zarr_core.matrix.quality.report._page_renderer", lambda: lambda report: "")
 
 
 def checked(result: dg.ExecuteInProcessResult) -> dict[str, dg.AssetCheckEvaluation]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from zarr_core.benchmark.wording import console_text, headline_markdown
-from zarr_core.pages import importing_figures
+from zarr_core.reports import importing_figures
 
 __all__ = ["console_text", "headline_markdown", "run_benchmark"]
 

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from zarr_core._util.command_line import exit_status
 from zarr_core.benchmark import console_text, run_benchmark
-from zarr_core.command import exit_status
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from zarr_core.benchmark.wording import WAYS, readable_bytes, way_names
-from zarr_core.pages.charts import DRAWN, FULL, INK, MUTED, PT, STYLE, bare_bars
+from zarr_core.reports.charts import DRAWN, FULL, INK, MUTED, PT, STYLE, bare_bars
 
 _WAY_COLOURS = (PT, FULL, DRAWN)
 _COMPONENTS = {"x": DRAWN, "y": FULL, "z": MUTED}

@@ -19,15 +19,16 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from zarr_core._util.redaction import redact_url
 from zarr_core.benchmark.wording import WAYS
 from zarr_core.errors import ZarrCoreError
-from zarr_core.names import POSITION
-from zarr_core.objects import CountingObjects, Objects, open_objects
-from zarr_core.reader import ZarrChunkReader
+from zarr_core.format.names import POSITION
+from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.points.statistics import calculate_store_statistics
+from zarr_core.points.verify.store import verify_store
 from zarr_core.sources.recorded import RecordedSource
-from zarr_core.statistics import calculate_store_statistics
-from zarr_core.storage import is_local, redact_url
-from zarr_core.verify import verify_store
+from zarr_core.storage import is_local
+from zarr_core.storage.byte_ranges import CountingObjects, Objects, open_objects
 
 # A distribution shows its shape with this many points of this many samples.
 _HISTOGRAM_SAMPLES, _HISTOGRAM_POINTS, _HISTOGRAM_BINS = 8, 20_000, 48

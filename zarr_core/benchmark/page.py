@@ -7,8 +7,8 @@ from typing import Any
 
 from zarr_core.benchmark import figures, wording
 from zarr_core.benchmark.wording import readable_bytes, readable_points, readable_share
-from zarr_core.pages.charts import as_svg
-from zarr_core.pages.html import card, chart, document, head, numbers, pairs, problems, table
+from zarr_core.reports.charts import as_svg
+from zarr_core.reports.html import card, chart, document, head, numbers, pairs, problems, table
 
 
 def render_page(report: dict[str, Any], picture: dict[str, Any] | None) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pydantic
 
+from zarr_core._util.documents import parse_yaml
 from zarr_core.datasets import points as kinds
-from zarr_core.documents import parse_yaml
 from zarr_core.errors import SourceError, ZarrCoreError
 from zarr_core.sources.description import import_dotted
 

@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 import pydantic
 from pydantic import PositiveInt
 
-from zarr_core.cache import DEFAULT_LIMIT
+from zarr_core._util.units import parse_size
 from zarr_core.datasets.normalizers import NormalizerConfig, PositionConfig
 from zarr_core.datasets.splits import parse_split
 from zarr_core.errors import ZarrCoreError
-from zarr_core.sizes import parse_size
+from zarr_core.storage.disk_cache import DEFAULT_LIMIT
 
 _HOME = "zarr_core.datasets"
 

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from zarr_core.cache import DEFAULT_LIMIT
 from zarr_core.datasets.batch import Batch, BatchItem
 from zarr_core.datasets.memory_map import memory_mapped, row_blocks
 from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix import WideMatrix
+from zarr_core.storage.disk_cache import DEFAULT_LIMIT
 
 #: Distance that :func:`m_values` keeps from 0 and 1.
 M_VALUE_OFFSET = 0.001

@@ -16,7 +16,7 @@ import pydantic
 import torch
 from torch import Tensor
 
-from zarr_core.documents import parse_yaml
+from zarr_core._util.documents import parse_yaml
 from zarr_core.errors import ZarrCoreError
 from zarr_core.storage import Storage
 

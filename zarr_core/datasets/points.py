@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from zarr_core._util.redaction import redact_url
 from zarr_core.datasets.batch import Batch, BatchItem
 from zarr_core.datasets.config import (
     StoreDatasetConfig,
@@ -24,15 +25,15 @@ from zarr_core.datasets.config import (
 )
 from zarr_core.datasets.normalizers import Normalizer, make_normalizers
 from zarr_core.datasets.splits import choose_samples
-from zarr_core.engines import FieldRead
-from zarr_core.reader import ZarrChunkReader
+from zarr_core.points.engines import FieldRead
+from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.sources import resolve_kind
-from zarr_core.storage import Storage, redact_url
+from zarr_core.storage import Storage
 
 if TYPE_CHECKING:
     from zarr.abc.store import Store
 
-    from zarr_core.objects import Objects
+    from zarr_core.storage.byte_ranges import Objects
 
 GEOMETRY_POSITION = "geometry_position"
 _GEOMETRY_DOMAIN = "surface"

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from zarr_core.command import exit_status
+from zarr_core._util.command_line import exit_status
 from zarr_core.matrix import WideMatrix
 
 

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from zarr_core.encoding import decode_into
+from zarr_core.format.encoding import decode_into
+from zarr_core.matrix.claims import create_shard
 from zarr_core.matrix.fetch import ChunkFetcher, ChunkRead, Cost
-from zarr_core.matrix.head import Batch, ColumnBlock, MatrixState, columns_path
 from zarr_core.matrix.rows import ChunkCells, read_rows
-from zarr_core.matrix.shards import create_shard
+from zarr_core.matrix.state import Batch, ColumnBlock, MatrixState, columns_path
 from zarr_core.storage import Storage
 
 

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from zarr_core.encoding import CHECKSUM_BYTES, decode_shard_index, is_intact
+from zarr_core._util.units import format_size
 from zarr_core.errors import CorruptChunkError, StoreError
-from zarr_core.matrix.grid import GridLayout
-from zarr_core.objects import CountingObjects, JoinedObjects, LocalObjects, Objects, Request
-from zarr_core.sizes import format_size
+from zarr_core.format.encoding import CHECKSUM_BYTES, decode_shard_index, is_intact
+from zarr_core.matrix.layout import GridLayout
+from zarr_core.storage.byte_ranges import CountingObjects, JoinedObjects, LocalObjects, Objects, Request
 
 _INDEX_BYTES = 64 << 20  # memory for shard indices, in every process that reads
 # Of one request at most: a long row comes over several connections, or through a buffer that a processor's cache holds.

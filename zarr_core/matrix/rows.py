@@ -7,10 +7,10 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from zarr_core.encoding import decode_into
+from zarr_core.format.encoding import decode_into
 from zarr_core.matrix.fetch import ChunkFetcher, ChunkRead, Cost
-from zarr_core.matrix.grid import GridLayout
-from zarr_core.matrix.head import MatrixState, array_path
+from zarr_core.matrix.layout import GridLayout
+from zarr_core.matrix.state import MatrixState, array_path
 
 
 class ChunkCells(NamedTuple):

@@ -9,20 +9,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from zarr_core.documents import parse_json
-from zarr_core.encoding import check_chunk, decode_shard_index
+from zarr_core._util.documents import parse_json
+from zarr_core._util.units import format_size
 from zarr_core.errors import CorruptChunkError, ManifestError, StoreError, ZarrCoreError
-from zarr_core.generations import archived, documents, generation_name, load
-from zarr_core.history import brought_by
+from zarr_core.format.encoding import check_chunk, decode_shard_index
 from zarr_core.matrix.axis import FeatureAxis
 from zarr_core.matrix.columns import read_columns
 from zarr_core.matrix.fetch import ChunkFetcher
-from zarr_core.matrix.grid import GridLayout
-from zarr_core.matrix.head import HEAD, SHARD, MatrixState, array_path, columns_path, named
+from zarr_core.matrix.layout import GridLayout
 from zarr_core.matrix.rows import ChunkCells, read_rows
-from zarr_core.objects import open_objects
-from zarr_core.sizes import format_size
+from zarr_core.matrix.state import HEAD, SHARD, MatrixState, array_path, columns_path, named
 from zarr_core.storage import Storage
+from zarr_core.storage.byte_ranges import open_objects
+from zarr_core.versioning.generations import archived, documents, generation_name, load
+from zarr_core.versioning.history import brought_by
 
 _SPAN_BYTES = 8 << 20
 

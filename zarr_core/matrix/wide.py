@@ -21,16 +21,15 @@ from typing import Any
 
 import numpy as np
 
-from zarr_core import objects
-from zarr_core.cache import DEFAULT_LIMIT, DiskCache
-from zarr_core.encoding import DEFAULT_CODEC, Codec
 from zarr_core.errors import ManifestError, MatrixError, StoreError, UnknownFieldError
-from zarr_core.generations import commit, load
+from zarr_core.format.encoding import DEFAULT_CODEC, Codec
 from zarr_core.matrix import columns as transposed
 from zarr_core.matrix import rows as row_copy
 from zarr_core.matrix.axis import FeatureAxis
+from zarr_core.matrix.claims import claim, create_shard
 from zarr_core.matrix.fetch import ChunkFetcher, Cost
-from zarr_core.matrix.head import (
+from zarr_core.matrix.rows import pick_chunks, read_rows
+from zarr_core.matrix.state import (
     AXIS,
     HEAD,
     SHARD,
@@ -42,10 +41,11 @@ from zarr_core.matrix.head import (
     check_values,
     columns_path,
 )
-from zarr_core.matrix.rows import pick_chunks, read_rows
-from zarr_core.matrix.shards import claim, create_shard
-from zarr_core.objects import CachedObjects, Objects, open_objects
 from zarr_core.storage import Storage
+from zarr_core.storage import byte_ranges as objects
+from zarr_core.storage.byte_ranges import CachedObjects, Objects, open_objects
+from zarr_core.storage.disk_cache import DEFAULT_LIMIT, DiskCache
+from zarr_core.versioning.generations import commit, load
 
 logger = logging.getLogger(__name__)
 

@@ -7,12 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from zarr_core.backends import local
 from zarr_core.errors import SampleError, SourceError
-from zarr_core.names import PARAMETER_ATTRIBUTES, check_sample_id
+from zarr_core.format.names import PARAMETER_ATTRIBUTES, check_sample_id
 from zarr_core.sources.description import SourceDescription, describe_filemap
 from zarr_core.sources.sample import FileInfo, SourceSample
 from zarr_core.sources.tree import file_info
+from zarr_core.storage.backends import local
 
 if TYPE_CHECKING:
     import torch

@@ -15,9 +15,9 @@ from typing import Annotated, Any, Literal
 import pydantic
 import yaml
 
-from zarr_core.documents import parse_yaml
+from zarr_core._util.documents import parse_yaml
 from zarr_core.errors import SourceError
-from zarr_core.names import (
+from zarr_core.format.names import (
     PARAMETER_ATTRIBUTES,
     POSITION,
     FieldName,

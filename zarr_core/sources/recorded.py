@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from zarr_core._util.redaction import redact_url
 from zarr_core.errors import SourceError
-from zarr_core.names import check_relative_path
-from zarr_core.redaction import redact_url
+from zarr_core.format.names import check_relative_path
 from zarr_core.sources.sample import FileInfo
 from zarr_core.sources.tree import file_info
 from zarr_core.storage import Storage

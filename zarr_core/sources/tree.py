@@ -9,14 +9,14 @@ from collections.abc import Collection, Iterator
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from zarr_core.backends import local
-from zarr_core.documents import parse_json
+from zarr_core._util.documents import parse_json
+from zarr_core._util.redaction import printable_cause, redact_url
 from zarr_core.errors import SampleError, SourceError, StoreError
-from zarr_core.names import check_sample_id
-from zarr_core.redaction import printable_cause, redact_url
+from zarr_core.format.names import check_sample_id
 from zarr_core.sources.description import SourceDescription, resolve_kind
 from zarr_core.sources.sample import FileInfo, SourceSample
 from zarr_core.storage import ObjectInfo, Storage, is_local
+from zarr_core.storage.backends import local
 
 if TYPE_CHECKING:
     import torch

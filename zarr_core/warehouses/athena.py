@@ -17,9 +17,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zarr_core._util.redaction import printable_cause, redact
+from zarr_core._util.units import format_size
 from zarr_core.errors import WarehouseError
-from zarr_core.redaction import printable_cause, redact
-from zarr_core.sizes import format_size
 from zarr_core.warehouses.join import axis_table
 from zarr_core.warehouses.long import LongTable
 from zarr_core.warehouses.protocol import Cost, LongColumns

@@ -11,8 +11,9 @@ from urllib.parse import unquote
 
 from fsspec.core import url_to_fs
 
+from zarr_core._util.redaction import redact_url
 from zarr_core.errors import WarehouseError
-from zarr_core.storage import is_local, redact_url
+from zarr_core.storage import is_local
 from zarr_core.warehouses.join import PositionJoin, duckdb_connection
 from zarr_core.warehouses.long import LongTable
 from zarr_core.warehouses.protocol import Cost, LongColumns

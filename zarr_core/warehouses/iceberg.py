@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from zarr_core._util.redaction import printable_cause, redact, secrets_of
 from zarr_core.errors import WarehouseError
-from zarr_core.redaction import printable_cause, redact, secrets_of
 from zarr_core.warehouses.join import PositionJoin, duckdb_connection
 from zarr_core.warehouses.long import LongTable
 from zarr_core.warehouses.protocol import Cost, LongColumns

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from zarr_core._util.redaction import printable_cause, redact
 from zarr_core.errors import WarehouseError
 from zarr_core.matrix.axis import FeatureAxis
-from zarr_core.redaction import printable_cause, redact
 from zarr_core.warehouses.protocol import LongColumns
 from zarr_core.warehouses.sql import literal, positions_query
 

@@ -1,0 +1,271 @@
+"""No credential in what is printed: planted ones, and every way that a failure takes to a person."""
+
+from __future__ import annotations
+
+import io
+import logging
+import pickle
+import socket
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import fsspec.config
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.helpers.small_source import KIND, write_source
+from zarr_core._util.redaction import printable_cause, redact, redact_url
+from zarr_core.errors import StoreError, TransferError, WarehouseError
+from zarr_core.matrix import WideMatrix
+from zarr_core.matrix.verify import verify_matrix
+from zarr_core.points.convert import convert, main
+from zarr_core.points.manifest import HEAD, StoreManifest
+from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.storage import Storage, retries
+from zarr_core.storage.retries import RetryPolicy
+from zarr_core.storage.zarr_stores import make_store
+from zarr_core.versioning.generations import commit
+from zarr_core.warehouses import AthenaWarehouse, DuckDBWarehouse, IcebergWarehouse, Warehouse
+
+SECRET = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLE"
+
+
+@pytest.mark.parametrize(
+    ("url", "printed"),
+    [
+        ("ftp://me:secret@host/x", "ftp://host/x"),
+        ("ftp://me:p@ss@host/x", "ftp://host/x"),
+        (f"s3://AKIAEXAMPLE:{SECRET}@bucket/x", "s3://bucket/x"),
+        ("https://ghp_token@host/x", "https://host/x"),
+        ("simplecache::ftp://me:secret@host/x", "simplecache::ftp://host/x"),
+        ("oci://bucket@namespace/x", "oci://bucket@namespace/x"),
+        ("abfs://container@account.dfs.core.windows.net/x", "abfs://container@account.dfs.core.windows.net/x"),
+        ("http://127.0.0.1:8080/a/b", "http://127.0.0.1:8080/a/b"),
+        ("http://host:8080/a@b", "http://host:8080/a@b"),
+        ("s3://bucket/a@b/c:d", "s3://bucket/a@b/c:d"),
+        ("https://h/p/ToKeN_-abc/n/ns/b/bucket/o/x", "https://h/p/***/n/ns/b/bucket/o/x"),
+        ("https://h/o?X-Amz-Expires=60&X-Amz-Signature=0a1b", "https://h/o?X-Amz-Expires=60&X-Amz-Signature=***"),
+        ("https://h/o?X-Amz-Credential=AKIA%2F2026&x=1", "https://h/o?X-Amz-Credential=***&x=1"),
+        ("https://h/o?X-Amz-Security-Token=abc", "https://h/o?X-Amz-Security-Token=***"),
+        ("https://h/o?sv=2022&sig=abc%3D&se=1", "https://h/o?sv=2022&sig=***&se=1"),
+        ("/local/p/x/n/y", "/local/p/x/n/y"),
+    ],
+)
+def test_urls(url: str, printed: str) -> None:
+    assert redact_url(url) == printed
+
+
+@given(st.text(alphabet=st.characters(codec="ascii", exclude_categories=["C", "Z"]), min_size=8))
+def test_no_password_is_printed_whatever_it_is_made_of(password: str) -> None:
+    """Up to the last @: a password may hold slashes and more of these."""
+    if password.split("/")[0].isdigit():  # looks like a port
+        return
+    assert password not in redact(f"reading ftp://me:{password}@host.example/x failed").replace("host.example/x", "")
+
+
+def test_what_clients_print() -> None:
+    text = f"{{'Authorization': 'AWS4-HMAC-SHA256 Credential=AKIA/x, Signature=abc', 'secret_key': '{SECRET}'}}"
+    assert "abc" not in redact(text)
+    assert SECRET not in redact(text)
+    assert redact("no token was found; password is needed; signature mismatch") == (
+        "no token was found; password is needed; signature mismatch"
+    )
+
+
+def test_values_that_the_process_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setitem(fsspec.config.conf, "sftp", {"password": "hunter2hunter2", "host": "example.org"})
+    assert redact(f"tried {SECRET} and hunter2hunter2 at example.org") == "tried *** and *** at example.org"
+
+
+def test_a_cause_that_would_print_a_secret_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    inner, outer = OSError("https://h/o?sig=abc"), ValueError("plain")
+    outer.__cause__ = inner
+    assert printable_cause(outer) is None
+    assert printable_cause(inner) is None
+    assert printable_cause(ValueError("plain")) is not None
+
+
+class Leaky(Exception):
+    """A client's error that prints the request that it made."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"GET https://AKIA:{SECRET}@127.0.0.1/p/{SECRET}/n/x?X-Amz-Signature={SECRET} failed "
+            f"(headers: {{'authorization': 'Signature {SECRET}'}}, options: {{'secret': '{SECRET}'}})"
+        )
+
+
+@pytest.fixture
+def leaky_store(s3_root: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A root whose URL holds a password, on a service whose client prints all that it knows."""
+    monkeypatch.setattr(retries, "POLICY", RetryPolicy(attempts=2, first_wait_s=0.001))
+
+    async def leak(*_: object, **__: object) -> None:
+        raise Leaky
+
+    for backend in ("generic.FsspecBackend", "generic.MemoryBackend"):
+        for method in ("get", "put", "put_if", "head", "list_page"):
+            monkeypatch.setattr(f"zarr_core.storage.backends.{backend}.{method}", leak)
+    return f"memory://user:{SECRET}@place/store"
+
+
+def _all_that_is_shown(error: BaseException, caplog: pytest.LogCaptureFixture) -> str:
+    """As a program prints it, a log keeps it, and a worker process hands it back."""
+    logging.getLogger("zarr_core.test").error("failed", exc_info=error)
+    text = "".join(traceback.format_exception(error))
+    formatted = "".join(logging.Formatter().format(record) for record in caplog.records)
+    return text + formatted + repr(error) + repr(pickle.dumps(error)) + str(pickle.loads(pickle.dumps(error)))
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda root, source: convert(KIND, root, root=source),
+        lambda root, source: convert(KIND, "memory://elsewhere", source_url=root),
+        lambda root, source: ZarrChunkReader(root),
+        lambda root, source: commit(Storage(root), HEAD, lambda current: current or StoreManifest("x")),
+        lambda root, source: Storage(root).read("a"),
+        lambda root, source: Storage(root).write("a", [b"x"]),
+        lambda root, source: Storage(root).create("a", b"x"),
+        lambda root, source: Storage(root).list(),
+        lambda root, source: WideMatrix.create(root, ["cg1"]),
+        lambda root, source: WideMatrix.open(root),
+        lambda root, source: verify_matrix(root),
+    ],
+    ids=[
+        *("convert to", "convert from", "read", "commit", "get", "put", "create", "list"),
+        *("make a matrix", "open a matrix", "verify a matrix"),
+    ],
+)
+def test_failures_print_no_credentials(
+    leaky_store: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, work: Callable[[str, Path], object]
+) -> None:
+    caplog.set_level(logging.DEBUG, "zarr_core")
+    source = write_source(tmp_path / "source", sample_ids=("run_1",))
+    with pytest.raises(Exception) as caught:  # noqa: PT011 (which one is looked at below)
+        work(leaky_store, source)
+    shown = _all_that_is_shown(caught.value, caplog)
+    assert SECRET not in shown
+    assert "place" in shown
+    assert "Leaky" in shown
+
+
+def test_the_command_line_prints_none(leaky_store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write_source(tmp_path / "source", sample_ids=("run_1",))
+    assert main(["--dataset-kind", KIND, "--root", str(source), "--output", leaky_store]) == 1
+    printed = capsys.readouterr()
+    assert "error: " in printed.err
+    assert SECRET not in printed.err + printed.out
+
+
+def test_reprs_hold_none(monkeypatch: pytest.MonkeyPatch, s3_root: str) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    storage = Storage(s3_root)
+    shown = repr(storage) + repr(vars(storage)) + repr(pickle.dumps(storage)) + storage.identity + storage.url
+    assert SECRET not in shown + repr(make_store(s3_root)) + repr(ZarrChunkReader)
+
+
+def test_a_server_that_is_not_there_shows_no_key(
+    monkeypatch: pytest.MonkeyPatch, s3_root: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    import s3fs
+
+    caplog.set_level(logging.DEBUG, "zarr_core")
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setattr(retries, "POLICY", RetryPolicy(attempts=2, first_wait_s=0.001))
+    s3fs.S3FileSystem.clear_instance_cache()
+    with pytest.raises(TransferError) as caught:
+        Storage(s3_root).read("a")
+    assert SECRET not in _all_that_is_shown(caught.value, caplog)
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+def test_an_option_that_no_filesystem_knows_is_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(fsspec.config.conf, "memory", {"secret": SECRET, "unknown": io.BytesIO})
+    monkeypatch.setitem(fsspec.config.conf, "ftp", {"password": SECRET, "port": "no number"})
+    for root in ("ftp://host.invalid/x", "nosuch://x"):
+        with pytest.raises(StoreError) as caught:
+            Storage(root)
+        assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+# --- warehouses: their clients print what they were asked, and properties of catalogues are secrets, too
+
+PROPERTIES = {
+    "type": "rest",
+    "uri": f"https://me:{SECRET}@catalogue.invalid",
+    "token": SECRET,
+    "credential": f"id:{SECRET}",
+    "header.Authorization": f"Basic {SECRET}",
+    "s3.secret-access-key": SECRET,
+    "adls.account-key": SECRET,
+}
+
+
+def iceberg_that_fails(monkeypatch: pytest.MonkeyPatch, error: Exception) -> Warehouse:
+    def load_catalog(*_: object, **properties: str) -> None:
+        raise error
+
+    monkeypatch.setattr("pyiceberg.catalog.load_catalog", load_catalog)
+    return IcebergWarehouse("lab.long", properties=PROPERTIES)
+
+
+def iceberg_refused(monkeypatch: pytest.MonkeyPatch) -> Warehouse:
+    from pyiceberg.exceptions import UnauthorizedError
+
+    return iceberg_that_fails(monkeypatch, UnauthorizedError(f"lab.long at catalogue.invalid: {SECRET} has expired"))
+
+
+def iceberg_away(monkeypatch: pytest.MonkeyPatch) -> Warehouse:
+    from requests.exceptions import ConnectionError as NoConnection
+
+    said = f"GET https://me:{SECRET}@catalogue.invalid/lab.long (Authorization: Bearer {SECRET})"
+    return iceberg_that_fails(monkeypatch, NoConnection(said))
+
+
+def iceberg_in_a_database(monkeypatch: pytest.MonkeyPatch) -> Warehouse:
+    from sqlalchemy.exc import OperationalError
+
+    cause = Exception(f"password {SECRET} of user me was refused")
+    return iceberg_that_fails(monkeypatch, OperationalError("SELECT 'lab.long'", {"x": SECRET}, cause))
+
+
+def duckdb_that_fails(monkeypatch: pytest.MonkeyPatch) -> Warehouse:
+    files = f"https://me:{SECRET}@place.invalid/lab.long/*.parquet?sig={SECRET}"
+    monkeypatch.setattr(DuckDBWarehouse, "_file_names", lambda self: [files])
+    monkeypatch.setattr("zarr_core.warehouses.duckdb.is_local", lambda url: True)  # so DuckDB itself is asked for it
+    return DuckDBWarehouse(files)
+
+
+def athena_that_fails(monkeypatch: pytest.MonkeyPatch) -> Warehouse:
+    from botocore.exceptions import ClientError
+
+    def unload(*_: object, **__: object) -> None:
+        raise ClientError({"Error": {"Message": f"lab.long: X-Amz-Security-Token={SECRET} is not valid"}}, "Unload")
+
+    monkeypatch.setattr("awswrangler.athena.unload", unload)
+    monkeypatch.setattr("awswrangler.s3.delete_objects", lambda *_, **__: None)
+    return AthenaWarehouse("lab.long", database="lab", staging="s3://bucket/staging")
+
+
+@pytest.mark.parametrize(
+    "failing", [iceberg_refused, iceberg_away, iceberg_in_a_database, duckdb_that_fails, athena_that_fails]
+)
+def test_warehouses_print_no_credentials(
+    failing: Callable[[pytest.MonkeyPatch], Warehouse],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    warehouse = failing(monkeypatch)
+    with pytest.raises(WarehouseError) as caught:
+        warehouse.batch_ids()
+    shown = _all_that_is_shown(caught.value, caplog) + repr(warehouse)
+    assert SECRET not in shown
+    assert "lab.long" in shown

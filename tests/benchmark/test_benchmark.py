@@ -1,0 +1,270 @@
+"""The benchmark report: its numbers are those of the counting objects, its page needs nothing but itself."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.helpers.published_store import make_samples, write_published_store
+from tests.helpers.small_source import KIND, write_source
+from zarr_core.benchmark import console_text, headline_markdown, run_benchmark
+from zarr_core.benchmark.__main__ import main
+from zarr_core.benchmark.figures import bytes_chart, sample_figure, throughput_chart
+from zarr_core.benchmark.measure import sample_picture
+from zarr_core.benchmark.wording import readable_bytes, readable_count, readable_share, throughput_note
+from zarr_core.errors import ZarrCoreError
+from zarr_core.points.convert import convert
+from zarr_core.points.manifest import load_manifest
+from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.reports.charts import as_png
+from zarr_core.sources import resolve_kind
+from zarr_core.storage.byte_ranges import CountingObjects, open_objects
+
+N_SURFACE, N_VOLUME, REPEATS = 24, 32, 2
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("benchmark")
+    write_source(root / "source", surface=200, volume=600)
+    convert(KIND, root / "store", source_url=str(root / "source"), chunk_points=32, codec="none")
+    return root
+
+
+@pytest.fixture(scope="module")
+def report(place: Path) -> dict[str, Any]:
+    return run_benchmark(
+        str(place / "source"),
+        str(place / "store"),
+        place / "report",
+        num_surface_points=N_SURFACE,
+        num_volume_points=N_VOLUME,
+        repeats=REPEATS,
+    )
+
+
+def test_report_json_is_what_is_returned(place: Path, report: dict[str, Any]) -> None:
+    assert json.loads((place / "report" / "report.json").read_text()) == report
+
+
+def test_bytes_and_requests_are_those_of_the_counting_objects(place: Path, report: dict[str, Any]) -> None:
+    reads = report["reads"]
+    ids = list(load_manifest(str(place / "store")).samples)
+    ways: dict[str, dict[str, int]] = {"full": {}, "drawn": {"surface": N_SURFACE, "volume": N_VOLUME}}
+    for way, points in ways.items():
+        count = CountingObjects(open_objects(str(place / "store")))
+        reader = ZarrChunkReader(place / "store", objects_factory=lambda _, count=count: count)
+        first = np.zeros(2)
+        by_field = {field: np.zeros(2) for field in reader.fields}
+        for sample_id in ids:
+            count.reset()
+            reader.read_sample(sample_id, points)
+            first += (count.bytes, count.requests)
+            for epoch in range(1, REPEATS + 1):
+                for field in reader.fields:
+                    count.reset()
+                    reader.read_sample(sample_id, points, [field], epoch=epoch)
+                    by_field[field] += np.array([count.bytes, count.requests]) / REPEATS
+        for field, expected in by_field.items():
+            found = reads["fields"][field][way]
+            np.testing.assert_allclose((found["bytes"], found["requests"]), expected / len(ids))
+        found = reads["first"][way]
+        np.testing.assert_allclose((found["bytes"], found["requests"]), first / len(ids))
+
+
+def test_sums_are_the_sums_of_the_fields(report: dict[str, Any]) -> None:
+    reads = report["reads"]
+    for way, total in reads["total"].items():
+        for what in ("bytes", "requests"):
+            assert total[what] == pytest.approx(sum(ways[way][what] for ways in reads["fields"].values()))
+            assert reads["first"][way][what] >= total[what] * 0.9
+
+
+def test_pt_bytes_are_the_files(place: Path, report: dict[str, Any]) -> None:
+    for field, file in resolve_kind(KIND).fields.items():
+        sizes = [path.stat().st_size for path in (place / "source").glob(f"*/{file.filename}")]
+        assert report["reads"]["fields"][field]["pt"] == {"bytes": sum(sizes) / len(sizes), "requests": 1.0}
+
+
+def test_a_draw_reads_less_than_the_whole(report: dict[str, Any]) -> None:
+    # One chunk of 32, or two, of 600 points and more.
+    drawn, full = (report["reads"]["fields"]["volume_velocity"][way]["bytes"] for way in ("drawn", "full"))
+    assert drawn < 0.25 * full
+    total = report["reads"]["total"]
+    share = readable_share(total["drawn"]["bytes"] / total["pt"]["bytes"])
+    assert f"A training step reads {share} of the bytes" in headline_markdown(report)
+
+
+def test_store_and_fields(place: Path, report: dict[str, Any]) -> None:
+    manifest = load_manifest(str(place / "store"))
+    assert report["store"]["samples"] == 3
+    assert report["store"]["generation"] == 1
+    assert report["store"]["bytes_stored"] == sum(entry.bytes for entry in manifest.samples.values())
+    assert report["store"]["points"] == {"surface": [200, 214], "volume": [600, 614]}
+    chunks = {"surface": 7 + 7 + 7, "volume": 19 + 19 + 20}  # of 32 points, in the three samples
+    n_chunks = sum(chunks[file.domain] for file in resolve_kind(KIND).fields.values())
+    assert report["equivalence"] == {"ok": True, "samples": 3, "arrays": 21, "chunks": n_chunks, "problems": []}
+    assert list(report["fields"]) == list(manifest.fields)
+    for field in report["fields"].values():
+        assert all(sum(counts) > 0 for counts in field["histogram"]["counts"].values())
+    assert {way: timed["reads"] for way, timed in report["throughput"].items()} == dict.fromkeys(
+        ("pt", "full", "drawn"), 3 * REPEATS
+    )
+    assert set(report["environment"]) >= {"CPU", "cores", "Python", "zarr", "torch", "numpy"}
+
+
+class _Links(HTMLParser):
+    """Everything in a page that makes a browser fetch something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.targets: list[str] = []
+        self.tags: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.targets += [v or "" for k, v in attrs if k in ("src", "href", "xlink:href", "srcset", "action", "data")]
+
+
+def test_page_needs_no_network(place: Path, report: dict[str, Any]) -> None:
+    page = (place / "report" / "report.html").read_text()
+    links = _Links()
+    links.feed(page)
+    assert links.targets
+    assert all(target.startswith(("#", "data:")) for target in links.targets)
+    assert not links.tags & {"script", "link", "iframe", "object", "embed"}
+    assert not re.search(r"url\(\s*['\"]?(?!#|data:)", page)
+    assert "@import" not in page
+    assert "http" not in re.sub(r'xmlns(:\w+)?="[^"]*"', "", page)
+
+
+def test_page_shows_the_numbers(place: Path, report: dict[str, Any]) -> None:
+    page = (place / "report" / "report.html").read_text()
+    assert page.count("<svg") == 4
+    for field, ways in report["reads"]["fields"].items():
+        assert field in page
+        assert readable_bytes(ways["drawn"]["bytes"]) in page
+    assert "All 3 checked samples equal the source, row by row" in page
+    ids = re.findall(r'<clipPath id="([^"]*)"', page)
+    assert len(ids) == len(set(ids))
+
+
+def test_what_comes_from_outside_is_escaped(place: Path, tmp_path: Path) -> None:
+    convert(
+        KIND,
+        tmp_path / "store",
+        source_url=str(place / "source"),
+        chunk_points=32,
+        dataset_name="<b>&bold</b>",
+        limit=1,
+    )
+    run_benchmark(str(place / "source"), str(tmp_path / "store"), tmp_path / "report", repeats=1)
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "<b>&bold</b>" not in page
+    assert "&lt;b&gt;&amp;bold&lt;/b&gt;" in page
+
+
+def test_summaries(report: dict[str, Any]) -> None:
+    markdown = headline_markdown(report)
+    assert len(markdown) < 1000
+    assert markdown.count("\n|") == 5
+    text = console_text(report)
+    for field in report["reads"]["fields"]:
+        assert field in text
+    assert "CPU" in text
+
+
+@pytest.mark.parametrize(("local", "said"), [(True, "files in the page cache"), (False, "over the network")])
+def test_the_note_says_where_the_files_were(report: dict[str, Any], local: bool, said: str) -> None:
+    assert report["local"]
+    assert said in throughput_note(report | {"local": local})
+
+
+def test_figures_for_other_places(place: Path, report: dict[str, Any]) -> None:
+    reader = ZarrChunkReader(place / "store")
+    picture = sample_picture(reader, reader.sample_ids, {"surface": N_SURFACE, "volume": N_VOLUME})
+    assert picture is not None
+    assert picture.pop("sample_id") == "run_1"
+    assert len(picture["drawn"][0]) == N_SURFACE
+    for figure in (bytes_chart(report), throughput_chart(report), sample_figure(**picture)):
+        assert as_png(figure, dpi=40).startswith(b"\x89PNG")
+
+
+def test_command_line(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = [
+        "--zarr-root",
+        str(place / "store"),
+        "--output",
+        str(tmp_path / "out"),
+        "--samples",
+        "1",
+        "--repeats",
+        "1",
+    ]
+    assert main(["--pt-root", str(place / "source"), *options]) == 0
+    assert "volume_vorticity" in capsys.readouterr().out
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["reads"]["samples"] == 1
+    assert main(["--pt-root", str(tmp_path), *options]) == 1
+    assert main(["--pt-root", str(place / "source"), *options, "--repeats", "0"]) == 1
+    assert main(["--pt-root", str(place / "source"), *options, "--num-surface-points", "-1"]) == 1
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert "--pt-root must be the folder that the store was made from" in errors[0]
+    assert len(errors) == 3
+
+
+def test_differences_fail_and_are_on_the_page(place: Path, tmp_path: Path) -> None:
+    write_source(tmp_path / "other", surface=200, volume=600, seed=9)
+    store, output = str(place / "store"), tmp_path / "out"
+    arguments = ["--pt-root", str(tmp_path / "other"), "--zarr-root", store, "--output", str(output), "--repeats", "1"]
+    assert main(arguments) == 1
+    assert "rows differ from the source" in (output / "report.html").read_text()
+    assert not json.loads((output / "report.json").read_text())["equivalence"]["ok"]
+
+
+def test_a_store_of_another_program_is_refused(tmp_path: Path) -> None:
+    store = write_published_store(tmp_path / "store", make_samples(1))
+    with pytest.raises(ZarrCoreError, match="none of the 1 samples"):
+        run_benchmark(str(tmp_path), str(store), tmp_path / "report")
+
+
+def test_without_matplotlib_it_says_what_to_install(place: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['matplotlib'] = None\n"
+        "from zarr_core.benchmark.__main__ import main\n"
+        f"sys.exit(main(['--pt-root', {str(place / 'source')!r}, '--zarr-root', {str(place / 'store')!r},"
+        f" '--output', {str(tmp_path / 'out')!r}]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "error: the report's figures need matplotlib: pip install 'zarr-core[report]'\n"
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (999.6, "1.00 kB"),
+        (8350, "8.35 kB"),
+        (99_960, "100 kB"),
+        (2.11e6, "2.11 MB"),
+        (999_499_999, "999 MB"),
+        (3e15, "3000 TB"),
+    ],
+)
+def test_readable_bytes(size: float, text: str) -> None:
+    assert readable_bytes(size) == text
+
+
+def test_readable_numbers() -> None:
+    assert [readable_share(s) for s in (0.0004, 0.092, 0.1, 0.64, 1.0)] == ["0.04 %", "9.2 %", "10 %", "64 %", "100 %"]
+    assert [readable_count(c) for c in (7.0, 14.6, 10.0)] == ["7", "14.6", "10"]

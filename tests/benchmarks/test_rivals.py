@@ -1,0 +1,113 @@
+"""Every rival of the benchmarks returns the rows that our reader returns: what is timed is the same work."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.report import page
+from benchmarks.result import Result, is_met, shown
+from benchmarks.rivals import DIRECT, MDS, RIVALS, UNCOMPRESSED, Entry
+from benchmarks.rivals.__main__ import COLUMNS, interpreter, prepare_samples, run_child, run_python
+from benchmarks.rivals.samples import Draws
+from zarr_core.points.reader import ZarrChunkReader
+
+SAMPLES, POINTS, DRAWN, EPOCHS = 2, 1000, 64, 40
+READ = """
+import sys
+from pathlib import Path
+import numpy as np
+from benchmarks.rivals import RIVALS
+from benchmarks.rivals.samples import Draws
+
+name, folder, draws, epochs, out = sys.argv[1:]
+rival = next(entry for entry in RIVALS if entry.name == name).make()
+draws = Draws.load(Path(draws))
+rival.open(Path(folder), draws)
+found = {}
+for epoch in range(int(epochs)):
+    for sample in draws.runs:
+        for field, rows in rival.read(sample, epoch).items():
+            found[f"{sample} {epoch} {field}"] = rows
+np.savez(out, **found)
+"""
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("rivals")
+    prepare_samples(folder, SAMPLES, POINTS, DRAWN, EPOCHS)
+    return folder
+
+
+def test_some_draws_go_round_and_some_touch_the_ragged_chunk(prepared: Path) -> None:
+    runs = [runs for epochs in Draws.load(prepared / "draws.json").runs.values() for runs in epochs]
+    assert {len(each) for each in runs} == {1, 2}
+    assert any(last > POINTS - POINTS % DRAWN for each in runs for _, last in each)
+
+
+@pytest.mark.parametrize(
+    ("entry", "codec"), [(entry, codec) for entry in RIVALS for codec in entry.codecs], ids=lambda part: str(part)[:40]
+)
+def test_a_rival_returns_the_rows_that_ours_does(entry: Entry, codec: str, prepared: Path, tmp_path: Path) -> None:
+    python = interpreter(entry, Path(__file__).parents[2] / ".venv-mds" / "bin" / "python")
+    if python is None:
+        pytest.skip("needs make .venv-mds" if entry.name == MDS else f"needs {entry.package}, of the extra rivals")
+    folder, draws, out = tmp_path / "rival", prepared / "draws.json", tmp_path / "found.npz"
+    run_child(entry, python, "prepare", folder, prepared / "samples", prepared / f"store-{codec}")
+    run_python(python, "-c", READ, entry.name, folder, draws, EPOCHS, out)
+    reader = ZarrChunkReader(prepared / f"store-{codec}", engine="zarr")
+    with np.load(out) as found:
+        assert len(found) == SAMPLES * EPOCHS * len(reader.fields)
+        for sample in reader.sample_ids:
+            for epoch in range(EPOCHS):
+                for field, rows in reader.read_sample(sample, {"volume": DRAWN}, epoch=epoch).items():
+                    np.testing.assert_array_equal(found[f"{sample} {epoch} {field}"], rows, strict=True)
+
+
+def test_a_measurement_has_every_column(prepared: Path, tmp_path: Path) -> None:
+    entry = next(entry for entry in RIVALS if entry.name == DIRECT)
+    folder, samples = tmp_path / "rival", prepared / "samples"
+    run_child(entry, sys.executable, "prepare", folder, samples, prepared / f"store-{UNCOMPRESSED}")
+    found = json.loads(run_child(entry, sys.executable, "measure", folder, prepared / "draws.json", "0.05"))
+    assert set(found) >= {key for key in COLUMNS.values() if key}
+    own = 26 * DRAWN  # bytes of the points of one chunk
+    assert own <= found["warm bytes by read calls"] <= 4 * own
+    assert 0 < found["warm ms p50"] <= found["warm ms p99"]
+
+
+def test_results_become_a_page(tmp_path: Path) -> None:
+    arguments = argparse.Namespace(output=tmp_path, date="2026-11-30")
+    result = Result("speed", "Speed", "Nothing was done.", arguments)
+    result.add_table("Ways", ("way", "ms"), [("direct", 0.12345), ("other", 1234.5), ("absent", None)], "ms")
+    result.add_target("other / direct", 10_000, "at least", 3, "x")
+    result.add_target("direct", 0.12345, "at most", 0.1, " ms")
+    result.add_target("absent", None, "at least", 1)
+    result.add_note("A note.")
+    result.save()
+    content = json.loads((tmp_path / "speed.json").read_text())
+    assert [is_met(target) for target in content["targets"]] == [True, False, None]
+    text = page([content], tmp_path / "images")
+    assert "| direct | 0.123 |\n| other | 1,234 |\n| absent |  |" in text
+    assert "| speed | direct | 0.123 ms | at most 0.1 ms | **missed** |" in text
+    assert "2026-11-30" in text
+    assert "A note." in text
+    assert "images/performance-speed-1.svg" in text
+    assert "<svg" in (tmp_path / "images" / "performance-speed-1.svg").read_text()
+
+
+def test_numbers_are_shown_with_three_digits() -> None:
+    assert [shown(value) for value in (0.01234, 1.0, 12.34, 99.99, 12345.6, None, "x")] == [
+        "0.0123",
+        "1",
+        "12.3",
+        "100",
+        "12,346",
+        "",
+        "x",
+    ]

@@ -1,0 +1,332 @@
+"""Training from a wide matrix: tensors, batches, labels' places, memory maps, and where a run is."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+from zarr_core import EpochBatchSampler, MatrixDataset, ResumableLoader, m_values
+from zarr_core.errors import UnknownFieldError, ZarrCoreError
+from zarr_core.matrix import WideMatrix
+from zarr_core.storage.byte_ranges import CountingObjects, open_objects
+
+FEATURES = [f"cg{number:03d}" for number in range(50)]
+
+
+def write_matrix(url: str | Path, batches: Sequence[int] = (3, 5, 4)) -> tuple[WideMatrix, np.ndarray]:
+    """A matrix of these batches, and its beta values, (samples, features)."""
+    matrix = WideMatrix.create(url, FEATURES, shard_rows=2, chunk_features=16, column_chunk=(8, 4))
+    random = np.random.default_rng(0)
+    tables = []
+    for number, size in enumerate(batches):
+        beta = random.uniform(-0.002, 1.002, (size, len(FEATURES))).astype("float32")
+        beta[random.random(beta.shape) < 0.1] = np.nan
+        beta[:, 7] = np.nan  # a feature that nobody measured
+        ids = [f"b{number}s{sample}" for sample in range(size)]
+        matrix.append(f"b{number}", ids, {"beta": beta, "coverage": np.full_like(beta, 30)})
+        tables.append(beta)
+    return matrix, np.concatenate(tables)
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> tuple[str, np.ndarray]:
+    url = str(tmp_path / "matrix")
+    _, beta = write_matrix(url)
+    return url, beta
+
+
+def counting(counters: list[CountingObjects], root: str) -> CountingObjects:
+    counters.append(CountingObjects(open_objects(root)))
+    return counters[-1]
+
+
+def test_the_training_of_the_documentation(tmp_path: Path) -> None:
+    matrix, beta = write_matrix(tmp_path / "matrix", batches=(40,))
+    text = (Path(__file__).parents[2] / "docs" / "matrix.md").read_text()
+    _, block = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    code = (
+        block.replace("s3://bucket/betas", str(tmp_path / "matrix"))
+        .replace("/scratch/cache", str(tmp_path / "cache"))
+        .replace("generation=12", f"generation={matrix.generation}")
+        .replace("num_workers=2", "num_workers=0")
+        .replace('"forkserver"', "None")
+    )
+    names = {"train_ids": matrix.sample_ids, "cpgs": FEATURES[:7], "ages": torch.arange(40.0)}
+    exec(code, names)
+    batch = names["batch"]
+    assert batch["beta"].shape == (32, 7)
+    assert torch.equal(names["target"], batch["sample"].float())
+    wanted = beta[batch["sample"], :7]
+    filled = np.where(np.isnan(wanted), np.nanmean(beta[:, :7], axis=0), wanted).astype("float32")
+    torch.testing.assert_close(batch["beta"], m_values(torch.from_numpy(filled)))
+
+
+def test_items_are_rows(written: tuple[str, np.ndarray]) -> None:
+    url, beta = written
+    dataset = MatrixDataset(url)
+    assert (len(dataset), dataset.n_features) == (12, 50)
+    item = dataset[4]
+    assert {name: (values.dtype, values.shape) for name, values in item.items()} == {
+        "beta": (torch.float32, (50,)),
+        "missing": (torch.bool, (50,)),
+        "sample": (torch.int64, ()),
+    }
+    np.testing.assert_array_equal(item["beta"], beta[4])
+    np.testing.assert_array_equal(item["missing"], np.isnan(beta[4]))
+    assert dataset.sample_ids[int(item["sample"])] == "b1s1"
+    np.testing.assert_array_equal(dataset[-1]["beta"], beta[11])
+    with pytest.raises(IndexError):
+        dataset[12]
+    assert torch.equal(MatrixDataset(url, value="coverage")[0]["coverage"], torch.full((50,), 30.0))
+
+
+def test_samples_and_features_come_in_the_order_asked_for(written: tuple[str, np.ndarray]) -> None:
+    url, beta = written
+    dataset = MatrixDataset(url, ["b2s1", "b0s0"], ["cg040", "cg002", "cg030"])
+    expected = beta[[9, 0]][:, [40, 2, 30]]
+    np.testing.assert_array_equal(dataset[0]["beta"], expected[0])
+    np.testing.assert_array_equal(dataset.to_numpy(), expected)
+    assert list(dataset.feature_ids) == ["cg040", "cg002", "cg030"]
+
+
+def test_what_is_not_there_is_named_at_once(written: tuple[str, np.ndarray]) -> None:
+    url, _ = written
+    for arguments, name in (
+        ({"sample_ids": ["b0s0", "b9s9"]}, "b9s9"),
+        ({"feature_ids": ["cg001", "cg999"]}, "cg999"),
+        ({"value": "gamma"}, "gamma"),
+    ):
+        with pytest.raises(UnknownFieldError, match=name):
+            MatrixDataset(url, **arguments)
+    with pytest.raises(ZarrCoreError, match="go with the URL"):
+        MatrixDataset(WideMatrix.open(url), cache_dir="/tmp/nowhere")
+
+
+def test_a_batch_is_one_read_into_one_tensor(written: tuple[str, np.ndarray]) -> None:
+    url, beta = written
+    dataset = MatrixDataset(url)
+    reads = []
+    read = dataset.matrix.read
+
+    def counted(*arguments: object, **named: object) -> np.ndarray:
+        reads.append(arguments)
+        return read(*arguments, **named)  # type: ignore[arg-type]
+
+    dataset.matrix.read = counted  # type: ignore[method-assign]
+    (batch,) = DataLoader(dataset, batch_size=12)
+    assert len(reads) == 1
+    np.testing.assert_array_equal(batch["beta"], beta)
+    assert batch["sample"].tolist() == list(range(12))
+    whole = dataset.__getitems__([0, 1])
+    assert whole.tensors is not None
+    assert whole[1]["beta"].data_ptr() == whole.tensors["beta"][1].data_ptr(), "items are views of the batch"
+
+
+def test_imputation_then_transform(written: tuple[str, np.ndarray]) -> None:
+    url, beta = written
+    known = [name for name in FEATURES if name != "cg007"]
+    train = MatrixDataset(url, [f"b1s{number}" for number in range(5)], known)
+    means = train.feature_means()
+    np.testing.assert_allclose(means, np.nanmean(np.delete(beta[3:8], 7, axis=1).astype("f8"), axis=0), rtol=1e-6)
+    test = MatrixDataset(url, ["b0s0"], known, impute=means, transform=m_values)
+    item = test[0]
+    filled = np.where(np.isnan(beta[0]), 0, beta[0])[[n for n in range(50) if n != 7]]
+    filled = np.where(item["missing"], means, filled)
+    inside = np.clip(filled, 0.001, 0.999)
+    np.testing.assert_allclose(item["beta"], np.log2(inside / (1 - inside)), rtol=2e-4, atol=1e-4)
+    assert item["missing"].any()
+    assert not item["beta"].isnan().any()
+    # As stored: a pipeline of scikit-learn imputes inside each fold.
+    assert np.isnan(test.to_numpy()).sum() == item["missing"].sum()
+
+
+def test_a_feature_without_a_value_cannot_be_filled_in(written: tuple[str, np.ndarray]) -> None:
+    url, _ = written
+    means = MatrixDataset(url).feature_means()
+    assert np.isnan(means[7])
+    with pytest.raises(ZarrCoreError, match="1 features, such as cg007"):
+        MatrixDataset(url, impute=means)
+    with pytest.raises(ZarrCoreError, match="shape"):
+        MatrixDataset(url, impute=means[:9])
+    assert not MatrixDataset(url, impute=0.5)[0]["beta"].isnan().any()
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(-0.01, 1.01), min_size=1), st.sampled_from([0.001, 0.01, 0.1]))
+def test_m_values_are_finite_monotonous_and_odd_about_a_half(betas: list[float], offset: float) -> None:
+    beta = torch.tensor(sorted(betas), dtype=torch.float64)
+    m = m_values(beta, offset)
+    assert m.isfinite().all()
+    assert (m.diff() >= 0).all()
+    torch.testing.assert_close(m_values(1 - beta, offset), -m)
+    inside = beta.clamp(offset, 1 - offset)
+    torch.testing.assert_close(2**m / (2**m + 1), inside)
+    assert m_values(torch.tensor([torch.nan])).isnan().all()
+
+
+def test_a_pinned_generation_stays(written: tuple[str, np.ndarray]) -> None:
+    url, _ = written
+    dataset = MatrixDataset(url, generation=3)  # made, then two batches
+    assert len(dataset) == 8
+    later = MatrixDataset(url)
+    assert len(later) == 12
+    assert dataset.fingerprint != later.fingerprint
+    assert dataset.fingerprint == MatrixDataset(url, later.sample_ids[:8]).fingerprint, "no cell ever changes"
+
+
+def test_the_fingerprint_tells_selections_apart(written: tuple[str, np.ndarray], tmp_path: Path) -> None:
+    url, _ = written
+    other, _ = write_matrix(tmp_path / "other")
+    selections = [
+        MatrixDataset(url),
+        MatrixDataset(url, value="coverage"),
+        MatrixDataset(url, feature_ids=FEATURES[:4]),
+        MatrixDataset(url, feature_ids=FEATURES[3::-1]),
+        MatrixDataset(url, ["b0s0", "b0s1"]),
+        MatrixDataset(url, ["b0s1", "b0s0"]),
+        MatrixDataset(other),
+    ]
+    assert len({dataset.fingerprint for dataset in selections}) == len(selections)
+    assert MatrixDataset(url).fingerprint == selections[0].fingerprint
+
+
+def test_every_worker_gives_the_same_batches(written: tuple[str, np.ndarray]) -> None:
+    url, _ = written
+    means = MatrixDataset(url, feature_ids=FEATURES[8:]).feature_means()
+    dataset = MatrixDataset(url, feature_ids=FEATURES[8:], impute=means, transform=partial(m_values, offset=0.01))
+    dataset[0]  # handles are open before the fork
+
+    def batches(**options: object) -> list[torch.Tensor]:
+        sampler = EpochBatchSampler.of(dataset, 5, seed=3)
+        loader = ResumableLoader(dataset, sampler, **options)
+        return [batch["beta"] for batch in loader]
+
+    expected = batches()
+    assert [tuple(batch.shape) for batch in expected] == [(5, 42)] * 3
+    for method in ("fork", "spawn"):
+        found = batches(num_workers=2, multiprocessing_context=method)
+        assert all(torch.equal(*pair) for pair in zip(expected, found, strict=True)), method
+    copied = pickle.loads(pickle.dumps(dataset))
+    assert torch.equal(copied[3]["beta"], dataset[3]["beta"])
+
+
+def stateful(dataset: MatrixDataset, sampler: EpochBatchSampler) -> object:
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    return StatefulDataLoader(dataset, batch_sampler=sampler)
+
+
+@pytest.mark.parametrize("make", [ResumableLoader, stateful])
+def test_a_run_goes_on_where_it_was(
+    written: tuple[str, np.ndarray], make: Callable[[MatrixDataset, EpochBatchSampler], DataLoader]
+) -> None:
+    url, beta = written
+    first = MatrixDataset(url)
+    loader = make(first, EpochBatchSampler.of(first, 5, seed=3))
+    batches = iter(loader)
+    next(batches)
+    state = json.loads(json.dumps(loader.state_dict())) if make is ResumableLoader else loader.state_dict()
+    left = [batch["sample"].tolist() for batch in batches]
+    # A batch that was appended meanwhile changes nothing for a run over the same samples ...
+    WideMatrix.open(url).append("late", ["late"], {"beta": beta[:1], "coverage": beta[:1]})
+    again = MatrixDataset(url, first.sample_ids)
+    loader = make(again, EpochBatchSampler.of(again, 5, seed=3))
+    loader.load_state_dict(state)
+    assert [batch["sample"].tolist() for batch in loader] == left
+    if make is ResumableLoader:  # ... and a state of other samples is refused.
+        other = MatrixDataset(url, MatrixDataset(url).sample_ids[1:])
+        with pytest.raises(ZarrCoreError, match="other data"):
+            make(other, EpochBatchSampler.of(other, 5, seed=3)).load_state_dict(state)
+
+
+def test_the_cache_keeps_what_was_fetched(s3_root: str, tmp_path: Path) -> None:
+    _, beta = write_matrix(s3_root)
+    dataset = MatrixDataset(s3_root, cache_dir=tmp_path / "cache")
+    np.testing.assert_array_equal(dataset.to_numpy(), beta)
+    counters: list[CountingObjects] = []
+    again = WideMatrix.open(s3_root, objects_factory=partial(counting, counters), cache_dir=tmp_path / "cache")
+    np.testing.assert_array_equal(MatrixDataset(again).to_numpy(), beta)
+    assert sum(counter.requests for counter in counters) == 0
+
+
+def test_a_matrix_made_anew_is_not_taken_for_the_old_one(s3_root: str, tmp_path: Path) -> None:
+    import s3fs
+
+    _, beta = write_matrix(s3_root)
+    cached = {"cache_dir": tmp_path / "cache"}
+    MatrixDataset(s3_root, **cached).to_numpy()
+    s3fs.S3FileSystem().rm(s3_root, recursive=True)
+    matrix = WideMatrix.create(s3_root, FEATURES, shard_rows=2, chunk_features=16, column_chunk=(8, 4))
+    matrix.append("b0", ["b0s0"], {"beta": beta[5:6], "coverage": beta[5:6]})
+    np.testing.assert_array_equal(MatrixDataset(s3_root, **cached).to_numpy(), beta[5:6])
+
+
+def test_a_memory_map_is_written_once(written: tuple[str, np.ndarray], tmp_path: Path) -> None:
+    url, beta = written
+    path = tmp_path / "maps" / "all.npy"
+    mapped = MatrixDataset(url).to_memmap(path)
+    assert isinstance(mapped, np.memmap)
+    np.testing.assert_array_equal(mapped, beta)
+    np.testing.assert_array_equal(np.load(path), beta, "any reader of .npy reads it")
+    made = path.stat().st_mtime_ns, path.stat().st_ino
+    MatrixDataset(url).to_memmap(path)
+    assert (path.stat().st_mtime_ns, path.stat().st_ino) == made
+    few = MatrixDataset(url, ["b2s0"], FEATURES[:3])
+    np.testing.assert_array_equal(few.to_memmap(path), beta[8:9, :3])
+    np.testing.assert_array_equal(mapped, beta, "who has the old one mapped keeps it")
+
+
+@pytest.mark.parametrize("harm", ["flip", "cut", "no description", "description of nothing"])
+def test_a_damaged_memory_map_is_never_handed_out(written: tuple[str, np.ndarray], tmp_path: Path, harm: str) -> None:
+    url, beta = written
+    path = tmp_path / "all.npy"
+    MatrixDataset(url).to_memmap(path)
+    data = bytearray(path.read_bytes())
+    if harm == "flip":
+        data[-5] ^= 1
+        path.write_bytes(data)
+    elif harm == "cut":
+        path.write_bytes(data[:-8])
+    elif harm == "description of nothing":
+        path.with_name("all.npy.json").write_text("{")
+    else:
+        path.with_name("all.npy.json").unlink()
+        with pytest.raises(ZarrCoreError, match="name another file"):
+            MatrixDataset(url).to_memmap(path)
+        return
+    np.testing.assert_array_equal(MatrixDataset(url).to_memmap(path), beta)
+
+
+def test_large_selections_are_written_block_by_block(
+    written: tuple[str, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, beta = written
+    monkeypatch.setattr("zarr_core.datasets.memory_map._BLOCK_BYTES", 2 * 50 * 4)
+    dataset = MatrixDataset(url)
+    np.testing.assert_array_equal(dataset.to_memmap(tmp_path / "all.npy"), beta)
+    np.testing.assert_allclose(np.delete(dataset.feature_means(), 7), np.nanmean(np.delete(beta, 7, 1), 0), rtol=1e-5)
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_any_selection_is_the_same_every_way(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.getbasetemp() / "selections"
+    if not folder.exists():
+        write_matrix(folder)
+    samples = data.draw(st.lists(st.sampled_from(MatrixDataset(folder).sample_ids), min_size=1, max_size=9))
+    features = data.draw(st.lists(st.sampled_from(FEATURES), min_size=1, max_size=9, unique=True))
+    dataset = MatrixDataset(folder, samples, features)
+    whole = dataset.to_numpy()
+    np.testing.assert_array_equal(torch.stack([item["beta"] for item in dataset]), whole)
+    np.testing.assert_array_equal(dataset.__getitems__(range(len(samples))).tensors["beta"], whole)

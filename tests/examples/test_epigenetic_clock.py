@@ -1,0 +1,110 @@
+"""The example: ages are said to be what they are, nobody is predicted by a model that has seen them, and it learns."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.helpers.small_source import SHARED
+from zarr_core.matrix import WideMatrix
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "epigenetic_clock" / "main.py"
+REAL = SHARED / "data" / "methylation" / "array"
+
+
+@pytest.fixture(scope="module")
+def example() -> ModuleType:
+    specification = importlib.util.spec_from_file_location("epigenetic_clock", EXAMPLE)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules["epigenetic_clock"] = module  # its dataclasses look their module up
+    specification.loader.exec_module(module)
+    return module
+
+
+def test_it_runs_on_the_small_table_of_the_repository(
+    example: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--matrix", str(tmp_path / "matrix"), "--folds", "3"]
+    example.main(options)
+    printed = capsys.readouterr().out
+    assert "28 samples x 3,000 CpGs; 0 samples were in the matrix before" in printed
+    assert re.search(r"^first load [\d.]+ s, second load [\d.]+ ms: \d+ x$", printed, re.M)
+    assert re.search(r"^GSE38608: 8 samples x 1,500 CpGs, 4 to 60 years, REAL ages", printed, re.M)
+    assert re.search(r"^GSE55763: 16 samples x [\d,]+ CpGs, .* SIMULATED ages, as 16 of 16", printed, re.M)
+    tables = re.findall(r"^\| all \|(.*)$", printed, re.M)
+    assert [int(row.split("|")[1]) for row in tables] == [8, 16], "every sample was held out once"
+    assert set(WideMatrix.open(tmp_path / "matrix").batches) >= {"GSE38608", "GSE55763_b0", "GSE55763_b1"}
+
+    example.main(options)
+    assert "28 samples were in the matrix before" in capsys.readouterr().out
+
+
+def made_up(tmp_path: Path, example: ModuleType, samples: int = 24, ages: np.ndarray | None = None) -> tuple:
+    """A matrix and a cohort of it whose every third CpG goes with age."""
+    random = np.random.default_rng(0)
+    ages = random.permutation(np.linspace(10, 80, samples)) if ages is None else ages
+    cpgs = [f"cg{number:02d}" for number in range(30)]
+    betas = 0.5 + random.normal(0, 0.02, (samples, len(cpgs)))
+    betas[:, ::3] += ages[:, None] / 400
+    betas[random.random(betas.shape) < 0.05] = np.nan
+    ids = [f"s{number}" for number in range(samples)]
+    matrix = WideMatrix.create(tmp_path / "matrix", cpgs, {"beta": "float32"})
+    matrix.append("b", ids, {"beta": betas.astype("float32")})
+    return matrix, example.Cohort("made up", ids, cpgs, ages, True, "")
+
+
+def test_a_clock_that_is_in_the_betas_is_found(example: ModuleType, tmp_path: Path) -> None:
+    matrix, cohort = made_up(tmp_path, example)
+    folds = example.train(matrix, cohort, n_folds=4, seed=0)
+    errors, guesses = (np.concatenate([getattr(f, name) for f in folds]) for name in ("errors", "guess_errors"))
+    assert np.abs(errors).mean() < np.abs(guesses).mean() / 2
+    shuffled = example.Cohort("", cohort.sample_ids, cohort.cpgs, cohort.ages[::-1].copy(), True, "")
+    wrong = np.concatenate([fold.errors for fold in example.train(matrix, shuffled, n_folds=4, seed=0)])
+    assert np.abs(wrong).mean() > 1.5 * np.abs(errors).mean(), "with the ages of others there is nothing to find"
+
+
+def test_samples_of_one_age_stay_together(example: ModuleType) -> None:
+    ages = np.repeat([3.0, 20.0, 41.0, 60.0], 3)
+    parts = example._split(ages, 3, seed=0)
+    assert len(parts) == 3
+    assert sorted(np.concatenate([held_out for _, held_out in parts])) == list(range(12))
+    assert all(not set(ages[trained]) & set(ages[held_out]) for trained, held_out in parts)
+
+
+def test_ages_are_simulated_only_where_some_are_not_given(example: ModuleType) -> None:
+    random = np.random.default_rng(0)
+    ids = [f"s{number}" for number in range(20)]
+    samples = pd.DataFrame({"sample_id": ids, "batch_id": ["A_b0"] * 4 + ["A_b1"] * 4 + ["B"] * 8 + ["C"] * 4})
+    samples["age"] = np.arange(20.0)
+    samples.loc[2, "age"] = np.nan
+    betas = pd.DataFrame(random.uniform(0, 1, (20, 40)), ids, [f"cg{number}" for number in range(40)])
+    betas.iloc[:8, 0] = np.nan
+    first, second = example.cohorts(samples, betas, seed=0)
+    assert (first.name, len(first.sample_ids), first.real) == ("A", 8, False)
+    assert first.said.startswith("SIMULATED ages, as 1 of 8")
+    assert "cg0" not in first.cpgs
+    assert (second.name, second.real) == ("B", True)
+    assert second.said.startswith("REAL ages")
+    assert second.ages.tolist() == list(range(8, 16))
+    assert len(second.cpgs) == 40
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the whole table lies beside some checkouts only, at ../shared")
+def test_real_ages_are_told_better_than_by_a_guess(example: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    example.main(["--data", str(REAL), "--folds", "3"])
+    brain, blood = capsys.readouterr().out.split("GSE38608")[1].split("GSE55763")
+    assert "REAL ages" in brain
+    assert "SIMULATED ages, as 67 of 72" in blood
+    for printed, better in ((brain, 0.7), (blood, 1.0)):
+        (row,) = re.findall(r"^\| all \|(.*)\|$", printed, re.M)
+        error, guess = map(float, row.split("|")[-2:])
+        assert error < better * guess

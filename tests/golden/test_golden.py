@@ -1,0 +1,58 @@
+"""The stored bytes are a promise: what was written by an earlier version must be read, and written, for ever.
+
+A test here that fails means a new format number, not a new expectation.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from zarr_core.format.encoding import CODECS, ArrayLayout, Codec, encode_shard
+from zarr_core.format.moments import FieldMoments
+from zarr_core.format.shuffle import shuffle_permutation
+from zarr_core.points.manifest import load_manifest
+from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.points.verify.store import verify_store
+from zarr_core.points.writer import ConversionSettings, ZarrStoreWriter
+
+GOLDEN = Path(__file__).parent
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_stores_of_version_0_1_are_read(codec: str) -> None:
+    """Values are those that ``golden/make.py`` put in."""
+    reader = ZarrChunkReader(GOLDEN / codec)
+    sample = reader.read_sample("a")
+    order = shuffle_permutation(0, "a", "surface", 41)
+    assert np.array_equal(sample["surface_position"], (np.arange(123.0).reshape(41, 3) / 8)[order])
+    assert np.array_equal(sample["surface_pressure"], (np.arange(41.0) - 20)[order][:, None])
+    assert (sample["surface_position"].dtype, sample["surface_pressure"].dtype) == ("float32", "float16")
+    attributes = reader.read_attributes("a")
+    assert attributes["parameters"] == {"speed": 30.5}
+    moments = FieldMoments.from_json(attributes["moments"]["surface_pressure"])
+    assert (moments.count, moments.mean[0], moments.min[0], moments.max[0]) == (41, 0, -20, 20)
+    assert load_manifest(GOLDEN / codec).split_ids("train") == ["a"]
+    assert verify_store(GOLDEN / codec).ok
+
+
+def test_the_order_of_points_never_changes() -> None:
+    assert shuffle_permutation(0, "run_1", "surface", 10).tolist() == [9, 6, 4, 3, 0, 1, 7, 2, 8, 5]
+    assert hashlib.sha256(shuffle_permutation(7, "a/b", "volume", 100_000)).hexdigest()[:16] == "1f9a4921a591b47f"
+
+
+def test_uncompressed_bytes_never_change() -> None:
+    """Compressed ones may, with the compressor's version; they decode to the same."""
+    layout = ArrayLayout(41, 3, 8, 16, "float16", Codec.parse("none"))
+    points = np.arange(123).reshape(41, 3).astype("float16")
+    shard = b"".join(encode_shard(layout, [points[:8], points[8:12]]))
+    assert hashlib.sha256(shard).hexdigest()[:16] == "93f9775cafccbdc3"
+
+
+def test_the_place_of_a_group_never_changes(tmp_path: Path) -> None:
+    """An unfinished conversion of an earlier version is found by a later one."""
+    writer = ZarrStoreWriter(tmp_path, ConversionSettings(chunk_points=4096, field_dtypes={"volume_sdf": "float32"}))
+    assert writer.relpath("run_1", "0123456789abcdef") == "samples/run_1/bce26e1584a84e86"

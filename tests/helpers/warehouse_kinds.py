@@ -1,0 +1,77 @@
+"""The same long Parquet files as a warehouse of each kind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import boto3
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.transforms import IdentityTransform
+
+from tests.helpers.athena_in_duckdb import AthenaInDuckDB
+from zarr_core.warehouses import AthenaWarehouse, DuckDBWarehouse, IcebergWarehouse, LongColumns, Warehouse
+
+KINDS = ["duckdb", "iceberg", "athena"]
+
+
+@contextmanager
+def opened(kind: str, root: Path, scratch: Path, columns: LongColumns | None = None) -> Iterator[Warehouse]:
+    """A warehouse over ``root/<batch column>=<batch>/*.parquet``; "athena" wants moto to be running."""
+    match kind:
+        case "duckdb":
+            yield DuckDBWarehouse(f"{root}/*/*.parquet", columns)
+        case "iceberg":
+            yield iceberg_of(root, scratch, columns)
+        case "athena":
+            with athena_over(root) as (_, warehouse_settings):
+                yield AthenaWarehouse("long", columns=columns, **warehouse_settings)
+
+
+@contextmanager
+def athena_over(root: Path) -> Iterator[tuple[AthenaInDuckDB, dict[str, str]]]:
+    """What runs the queries, and where the warehouse is: its database and staging place."""
+    boto3.setup_default_session()  # not one that knows another server
+    name = f"lab{os.urandom(4).hex()}"
+    boto3.client("s3").create_bucket(Bucket=name)
+    boto3.client("glue").create_database(DatabaseInput={"Name": name})
+    with AthenaInDuckDB(name, {"long": f"{root}/*/*.parquet"}).serving() as athena:
+        yield athena, {"database": name, "staging": f"s3://{name}/staging"}
+
+
+def iceberg_settings(scratch: Path) -> dict[str, str]:
+    """Properties of a SQLite catalogue."""
+    return {"type": "sql", "uri": f"sqlite:///{scratch}/catalogue.db", "warehouse": f"file://{scratch}/iceberg"}
+
+
+def iceberg_of(root: Path, scratch: Path, columns: LongColumns | None = None) -> IcebergWarehouse:
+    """An Iceberg table of the files, partitioned by batch."""
+    catalog = iceberg_catalog(scratch)
+    batch = (columns or LongColumns()).batch
+    for file in sorted(root.glob("*/*.parquet")):
+        append_to_iceberg(catalog, file, batch)
+    return IcebergWarehouse("lab.long", catalog="trial", properties=iceberg_settings(scratch), columns=columns)
+
+
+def iceberg_catalog(scratch: Path) -> Catalog:
+    """The catalogue, which is made where it is missing."""
+    scratch.mkdir(parents=True, exist_ok=True)
+    catalog = load_catalog("trial", **iceberg_settings(scratch))
+    catalog.create_namespace_if_not_exists("lab")
+    return catalog
+
+
+def append_to_iceberg(catalog: Catalog, file: Path, batch: str = "batch_id") -> None:
+    """Load one file into the table, as a nightly job would."""
+    rows = pq.ParquetFile(file).read()
+    batch_id = file.parent.name.partition("=")[2]
+    rows = rows.append_column(batch, pa.array([batch_id] * len(rows), pa.string()))
+    if not catalog.table_exists("lab.long"):
+        table = catalog.create_table("lab.long", rows.schema)
+        with table.update_spec() as update:
+            update.add_field(batch, IdentityTransform(), batch)
+    catalog.load_table("lab.long").append(rows)

@@ -1,0 +1,357 @@
+"""``MatrixLoader``: the warehouse is asked once, whoever asks for what, and however they end."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.helpers.long_tables import BATCHES, FEATURES, pivoted, write_long
+from tests.helpers.small_source import SHARED
+from tests.helpers.warehouse_kinds import KINDS, opened
+from zarr_core.errors import MatrixError, UnknownFieldError, WarehouseError
+from zarr_core.matrix import WideMatrix
+from zarr_core.matrix.ingest.leases import LEASES, Leases
+from zarr_core.matrix.ingest.loader import MatrixLoader
+from zarr_core.storage import Storage
+from zarr_core.warehouses import Cost, DuckDBWarehouse, LongColumns
+
+METHYLATION = SHARED / "data" / "methylation"
+SAMPLES = [sample for samples in BATCHES.values() for sample in samples]
+
+
+@pytest.fixture
+def long(tmp_path: Path) -> Path:
+    write_long(tmp_path / "long")
+    return tmp_path / "long"
+
+
+@pytest.fixture
+def matrix(tmp_path: Path) -> WideMatrix:
+    return WideMatrix.create(tmp_path / "matrix", FEATURES)
+
+
+@pytest.fixture
+def loader(long: Path, matrix: WideMatrix) -> MatrixLoader:
+    return MatrixLoader(DuckDBWarehouse(f"{long}/*/*.parquet"), matrix)
+
+
+def assert_holds(loader: MatrixLoader, long: Path, sample_ids: Sequence[str], axis: Sequence[str] = FEATURES) -> None:
+    for value in ("beta", "coverage"):
+        expected = pivoted(long, sample_ids, axis, value)
+        loaded = loader.load(sample_ids, value)
+        assert loaded.dtype == np.float32
+        assert np.array_equal(loaded, expected, equal_nan=True)
+
+
+@pytest.mark.parametrize(("kind", "url"), [*((kind, "local") for kind in KINDS), ("duckdb", "s3")])
+def test_loads_in_the_order_asked_for(
+    kind: str, url: str, long: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if kind == "athena":
+        request.getfixturevalue("s3_server")
+    root = tmp_path / "matrix" if url == "local" else request.getfixturevalue("s3_root")
+    with opened(kind, long, tmp_path / "warehouse") as warehouse:
+        loader = MatrixLoader(warehouse, WideMatrix.create(root, FEATURES))
+        assert_holds(loader, long, ["s2", "s3", "s'4"])
+        assert_holds(loader, long, [*SAMPLES[::-1], "s2"])
+    assert_holds(loader, long, SAMPLES)  # from the matrix alone
+
+
+@cache
+def real_pivot(platform: str, value: str) -> tuple[list[str], list[str], np.ndarray]:
+    folder = METHYLATION / platform
+    axis = pd.read_parquet(folder / "cpgs.parquet").cpg_id.tolist()
+    sample_ids = pd.read_csv(folder / "samples.csv", dtype=str).sample_id.tolist()
+    return sample_ids, axis, pivoted(folder / "long", sample_ids, axis, value)
+
+
+@pytest.mark.skipif(not METHYLATION.is_dir(), reason="../shared/data/methylation is not beside this clone")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("platform", ["array", "wgbs"])
+def test_real_batches_equal_pandas(
+    kind: str, platform: str, tmp_path: Path, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+) -> None:
+    if kind == "athena":
+        request.getfixturevalue("s3_server")
+    sample_ids, axis, _ = real_pivot(platform, "beta")
+    matrix = WideMatrix.create(tmp_path / "matrix", axis)
+    caplog.set_level(logging.INFO, "zarr_core.matrix.ingest.loader")
+    with opened(kind, METHYLATION / platform / "long", tmp_path / "warehouse") as warehouse:
+        loader = MatrixLoader(warehouse, matrix)
+        loaded = {value: loader.load(sample_ids, value) for value in ("beta", "coverage")}
+    for value, array in loaded.items():
+        expected = real_pivot(platform, value)[2]
+        assert np.array_equal(array, expected, equal_nan=True)
+        # coverage is null throughout in "array", and counted everywhere that beta is in "wgbs"
+        assert np.isnan(array).all() == (platform == "array" and value == "coverage")
+    assert ("queries scanned" in caplog.text) == (kind == "athena")
+
+
+def test_the_second_load_asks_the_warehouse_nothing(loader: MatrixLoader, long: Path) -> None:
+    first = loader.load(SAMPLES)
+    shutil.rmtree(long)
+    assert np.array_equal(loader.load(SAMPLES), first, equal_nan=True)
+    again = MatrixLoader(loader.warehouse, WideMatrix.open(loader.matrix.url))
+    assert np.array_equal(again.load(SAMPLES[::-1]), first[::-1], equal_nan=True)
+
+
+def test_a_batch_is_taken_whole(loader: MatrixLoader, long: Path) -> None:
+    loader.load(["s3"])
+    assert loader.matrix.batches == {"b-1": ["s1", "s3"]}
+    assert loader.matrix.generation == 2
+
+
+def test_what_was_loaded_is_counted(loader: MatrixLoader, long: Path) -> None:
+    done = loader.ingest(["b-1"])
+    (batch,) = done.batches
+    rows = pd.read_parquet(long / "batch_id=b-1" / "part-0.parquet")
+    assert batch.sample_ids == ("s1", "s3")
+    assert batch.rows == {"beta": len(rows), "coverage": len(rows)}
+    assert batch.without_value == {value: int(rows[value].isna().sum()) for value in ("beta", "coverage")}
+    assert batch.cells == 2 * len(FEATURES)
+    for value in ("beta", "coverage"):
+        filled = int(np.isfinite(loader.load(["s1", "s3"], value)).sum())
+        assert filled == batch.rows[value] - batch.without_value[value]
+    assert done.cost == Cost()
+    assert loader.ingest(["b-1"]).batches == ()
+
+
+def test_samples_that_come_later_join_their_batch(loader: MatrixLoader, long: Path) -> None:
+    loader.load(["s1"])
+    write_long(long, {"b-1": ["s9", "s8"]}, seed=5)
+    assert_holds(loader, long, ["s9", "s3", "s8"])
+    later = hashlib.sha256(b"s8\ns9").hexdigest()[:12]
+    assert loader.matrix.batches == {"b-1": ["s1", "s3"], f"b-1@{later}": ["s8", "s9"]}
+    assert loader.ingest(["b-1"]).batches == ()
+
+
+def test_no_value_passes_through_a_narrower_type(long: Path, tmp_path: Path) -> None:
+    (file,) = (long / "batch_id=b-1").iterdir()
+    rows = pd.read_parquet(file).astype({"beta": "float64"})
+    rows["beta"] += 1e-12
+    rows.to_parquet(file, index=False)
+    matrix = WideMatrix.create(tmp_path / "matrix", FEATURES, {"beta": "float64"})
+    loaded = MatrixLoader(DuckDBWarehouse(f"{long}/*/*.parquet"), matrix).load(["s1"])
+    wide = rows.pivot(index="sample_id", columns="cpg_id", values="beta").reindex(index=["s1"], columns=FEATURES)
+    np.testing.assert_array_equal(loaded, wide.to_numpy("float64"))
+
+
+def test_unknown_samples_batches_and_values(loader: MatrixLoader) -> None:
+    with pytest.raises(UnknownFieldError, match="has the sample 'nobody' and 1 more"):
+        loader.load(["s1", "nobody", "no-one"])
+    for ids in ("s1", ["s1", 7]):
+        with pytest.raises(UnknownFieldError, match="each a string; given: .*s1"):
+            loader.load(ids)  # type: ignore[arg-type]
+    with pytest.raises(UnknownFieldError, match="has no batch 'b-9'"):
+        loader.ingest(["b-1", "b-9"])
+    with pytest.raises(UnknownFieldError, match="keeps no 'm_value', only beta, coverage"):
+        loader.load(["s1"], "m_value")
+    assert loader.matrix.refresh().generation == 1
+    with pytest.raises(WarehouseError, match="told no column for coverage"):
+        MatrixLoader(DuckDBWarehouse("x", LongColumns(values={"beta": "beta"})), loader.matrix)
+
+
+def test_a_pinned_matrix_is_not_loaded_into(loader: MatrixLoader) -> None:
+    loader.load(["s1"])
+    pinned = MatrixLoader(loader.warehouse, WideMatrix.open(loader.matrix.url, generation=2))
+    assert pinned.load(["s3"]).shape == (1, len(FEATURES))
+    with pytest.raises(MatrixError, match="opened at generation 2"):
+        pinned.load(["s2"])
+
+
+def test_a_batch_loaded_twice_is_refused(loader: MatrixLoader, long: Path) -> None:
+    shutil.copy(long / "batch_id=b-1" / "part-0.parquet", long / "batch_id=b-1" / "again.parquet")
+    with pytest.raises(WarehouseError, match=r"batch b-1, sample s\d, feature cg\d+ has more than one beta row"):
+        loader.load(["s1"])
+    assert loader.matrix.refresh().generation == 1
+    assert not list(Path(loader.matrix.url).glob("*.zarr/c/**/*"))
+    # The others are not held up, and a repaired warehouse is taken at once.
+    assert loader.load(["s2"]).shape == (1, len(FEATURES))
+    (long / "batch_id=b-1" / "again.parquet").unlink()
+    assert_holds(loader, long, SAMPLES)
+
+
+def test_a_sample_of_two_batches_is_refused(loader: MatrixLoader, long: Path) -> None:
+    write_long(long, {"b-2": ["s1", "s7"]})
+    for batches in (["b-1", "b-2"], ["b-2", "b-1"]):
+        with pytest.raises(WarehouseError, match=r"sample s1 is in two batches, b-\d and b-\d"):
+            loader.ingest(batches)
+    assert loader.matrix.refresh().generation == 1
+    loader.ingest(["b-1"])
+    with pytest.raises(WarehouseError, match="sample s1 is in two batches, b-1 and b-2"):
+        loader.load(["s7"])
+
+
+def test_values_that_come_in_different_numbers_are_refused(
+    loader: MatrixLoader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A warehouse without snapshots may change between the queries of two values."""
+    from zarr_core.warehouses.join import PositionJoin
+
+    rows = PositionJoin.rows
+
+    def fewer(self, batch_id, value):  # type: ignore[no-untyped-def]
+        for batch in rows(self, batch_id, value):
+            yield batch.slice(1) if value == "coverage" else batch
+
+    monkeypatch.setattr(PositionJoin, "rows", fewer)
+    with pytest.raises(WarehouseError, match="batch b-1 .*for coverage: it changed meanwhile"):
+        loader.load(["s1"])
+    assert loader.matrix.refresh().generation == 1
+
+
+def start_loader(
+    matrix: WideMatrix, long: Path, notes: Path, samples: Sequence[str], lease: float = 60, pause: float = 0
+) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.helpers.loading_process", matrix.url]
+    command += [f"{long}/*/*.parquet", str(notes), str(lease), str(pause), *samples]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def digest(long: Path, sample_ids: Sequence[str]) -> str:
+    return hashlib.sha256(pivoted(long, sample_ids, FEATURES, "beta").tobytes()).hexdigest()
+
+
+def test_concurrent_loaders_do_the_work_once(matrix: WideMatrix, long: Path, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    wanted = [SAMPLES, SAMPLES[::-1], ["s3", "s2"], ["s:5", "s1"]]
+    loaders = [start_loader(matrix, long, notes, samples, pause=0.3) for samples in wanted]
+    for process, samples in zip(loaders, wanted, strict=True):
+        printed, _ = process.communicate(timeout=120)
+        assert process.returncode == 0
+        assert printed.strip() == digest(long, samples)
+    assert Counter(notes.read_text().split()) == {"001": 1, "b-1": 1}
+    assert set(matrix.refresh().batches) == {"001", "b-1"}
+    assert json.loads((Path(matrix.url) / LEASES).read_bytes()) == {}
+
+
+def test_threads_do_the_work_once(loader: MatrixLoader, long: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unloads: list[str] = []
+    unload = DuckDBWarehouse.unload
+
+    def noting(self, batches, *args):  # type: ignore[no-untyped-def]
+        unloads.extend(batches)
+        return unload(self, batches, *args)
+
+    monkeypatch.setattr(DuckDBWarehouse, "unload", noting)
+    with ThreadPoolExecutor(6) as threads:
+        for loaded in threads.map(lambda _: loader.load(SAMPLES), range(6)):
+            assert np.array_equal(loaded, pivoted(long, SAMPLES, FEATURES, "beta"), equal_nan=True)
+    assert sorted(unloads) == ["001", "b-1"]
+
+
+def test_the_batch_of_a_killed_loader_is_taken_over(matrix: WideMatrix, long: Path, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    killed = start_loader(matrix, long, notes, ["s1"], lease=1.5, pause=600)
+    while not notes.exists():
+        assert killed.poll() is None
+        time.sleep(0.05)
+    time.sleep(2)  # longer than a lease: who works on keeps it
+    waiting = start_loader(matrix, long, notes, ["s3"], lease=1.5)
+    with pytest.raises(subprocess.TimeoutExpired):
+        waiting.communicate(timeout=3)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    printed, _ = waiting.communicate(timeout=120)
+    assert printed.strip() == digest(long, ["s3"])
+    assert notes.read_text().split() == ["b-1", "b-1"]
+
+
+def test_lost_leases_cost_work_and_nothing_else(
+    loader: MatrixLoader, long: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everybody believes to have every lease; all load, one appends, all are served."""
+    monkeypatch.setattr(Leases, "take", lambda self, names: list(names))
+    barrier = threading.Barrier(4)
+
+    def ingest(number: int) -> list[str]:
+        mine = MatrixLoader(loader.warehouse, WideMatrix.open(loader.matrix.url))
+        barrier.wait()
+        done = mine.ingest(["b-1", "001"])
+        assert np.array_equal(mine.load(SAMPLES), pivoted(long, SAMPLES, FEATURES, "beta"), equal_nan=True)
+        return [batch.batch_id for batch in done.batches]
+
+    with ThreadPoolExecutor(4) as threads:
+        said = [batch_id for of in threads.map(ingest, range(4)) for batch_id in of]
+    assert sorted(said) == ["001", "b-1"]  # each is said to be loaded by the one who did
+    assert {name: sorted(of) for name, of in loader.matrix.refresh().batches.items()} == {
+        name: sorted(of) for name, of in BATCHES.items()
+    }
+
+
+def test_a_lost_lease_on_a_batch_that_has_grown_meanwhile(
+    loader: MatrixLoader, long: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another loader, which saw the batch before samples joined it, appends it while we scatter it with them."""
+    earlier = MatrixLoader(loader.warehouse.pinned(), WideMatrix.open(loader.matrix.url))
+    monkeypatch.setattr(DuckDBWarehouse, "pinned", lambda self: self)
+    monkeypatch.setattr(Leases, "take", lambda self, names: list(names))
+    write_long(long, {"b-1": ["s9", "s8"]}, seed=5)
+    append = WideMatrix.append
+
+    def overtaken(matrix: WideMatrix, *arguments: Any) -> bool:
+        monkeypatch.setattr(WideMatrix, "append", append)
+        assert earlier.load(["s1"]).shape == (1, len(FEATURES))
+        return append(matrix, *arguments)
+
+    monkeypatch.setattr(WideMatrix, "append", overtaken)
+    done = loader.ingest(["b-1"])
+    assert [batch.sample_ids for batch in done.batches] == [("s8", "s9")]
+    assert_holds(loader, long, ["s9", "s3", "s8", "s1"])
+
+
+class TestLeases:
+    def test_one_holder_at_a_time(self, any_root: str) -> None:
+        storage = Storage(any_root)
+        mine, theirs = Leases(storage), Leases(storage)
+        assert mine.take(["a", "b"]) == ["a", "b"]
+        assert theirs.take(["b", "c"]) == ["c"]
+        theirs.release(["b", "c"])
+        assert theirs.take(["b", "c"]) == ["c"]
+        mine.release(["a", "b"])
+        assert theirs.take(["a", "b"]) == ["a", "b"]
+
+    def test_a_silent_holder_loses_it_and_a_renewing_one_does_not(self, tmp_path: Path) -> None:
+        storage = Storage(tmp_path)
+        silent, alive, waiting = (Leases(storage, seconds=0.4) for _ in range(3))
+        assert silent.take(["silent"])
+        with alive.renewing():
+            assert alive.take(["alive"])
+            assert waiting.take(["silent", "alive"]) == []
+            got: list[str] = []
+            until = time.monotonic() + 30
+            while not got and time.monotonic() < until:
+                time.sleep(0.1)
+                got += waiting.take(["silent", "alive"])
+            assert got == ["silent"]
+        silent.release(["silent"])  # is not its own any more
+        assert Leases(storage).take(["silent"]) == []
+
+    @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"a": 7}', b"\xff"])
+    def test_a_damaged_object_holds_nobody_up(self, tmp_path: Path, damage: bytes) -> None:
+        (tmp_path / LEASES).write_bytes(damage)
+        assert Leases(Storage(tmp_path)).take(["a"]) == ["a"]
+
+    def test_16_take_16(self, any_root: str) -> None:
+        storage = Storage(any_root)
+        names = [f"b{number}" for number in range(16)]
+        with ThreadPoolExecutor(4) as threads:
+            got = list(threads.map(lambda _: Leases(storage).take(names), range(4)))
+        assert sorted(name for part in got for name in part) == sorted(names)

@@ -1,0 +1,228 @@
+"""Writers of a matrix that are killed, that race, and that come back from the dead: what was committed stays right."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.helpers.matrix_writer import N_FEATURES, OPTIONS, cells_of, samples_of
+from zarr_core.errors import MatrixError
+from zarr_core.matrix import WideMatrix
+from zarr_core.matrix.claims import claim
+from zarr_core.matrix.state import HEAD, named
+from zarr_core.storage import Storage
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+# `ZARR_CORE_KILL_ROUNDS=50 pytest tests/test_matrix_crashes.py` is the long run.
+ROUNDS = int(os.environ.get("ZARR_CORE_KILL_ROUNDS", "2"))
+BATCHES = ["a", "b", "c"]
+
+
+def make(root: str) -> WideMatrix:
+    return WideMatrix.create(root, list(range(N_FEATURES)), **OPTIONS)
+
+
+def start_writer(root: str, batches: list[str], seed: int = 0) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.helpers.matrix_writer", root, str(seed), *batches]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    return subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def check(root: str, batches: list[str] | None = None) -> None:
+    """Every committed sample is right, in both copies; and if given, those batches are what is committed."""
+    matrix = WideMatrix.open(root)
+    if batches is not None:
+        assert sorted(matrix.batches) == sorted(batches)
+    for batch_id, sample_ids in matrix.batches.items():
+        assert sample_ids == samples_of(batch_id)
+        for value, cells in cells_of(batch_id).items():
+            np.testing.assert_array_equal(matrix.read(sample_ids, value=value), cells)
+            np.testing.assert_array_equal(matrix.read(sample_ids, [7, 2_900], value), cells[:, [7, 2_900]])
+
+
+class Versions:
+    """Versions (times and inode, or etag) of shards: whoever writes one a second time is found out."""
+
+    def __init__(self, root: str) -> None:
+        self._storage = Storage(root)
+        self._seen: dict[str, Any] = {}
+
+    def check(self) -> None:
+        """Compare with what was seen before, and look at what is new."""
+        for name, info in self._storage.infos().items():
+            if "/c/" in name and not name.endswith(".tmp"):
+                version = info.version, info.modified, info.changed
+                assert self._seen.setdefault(name, version) == version, f"{name} was written twice"
+
+
+@pytest.mark.parametrize("kind", ["local", "s3"])
+def test_a_writer_may_be_killed_at_any_moment(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    root = str(tmp_path / "matrix") if kind == "local" else str(request.getfixturevalue("s3_root"))
+    matrix = make(root)
+    versions = Versions(root)
+    rng = random.Random(kind)
+    committed: set[str] = set()
+    killed = 0
+    for number in range(ROUNDS):
+        batches = [f"{name}{number}" for name in BATCHES]
+        with start_writer(root, batches) as writer:
+            assert writer.stdout is not None
+            writer.stdout.readline()  # it begins to write now
+            time.sleep(rng.uniform(0, 0.6 if kind == "local" else 1.5))
+            writer.kill()
+            killed += writer.wait() != 0
+        versions.check()
+        check(root)
+        now = set(matrix.refresh().batches)
+        assert now >= committed
+        for batch_id in batches:  # the retry
+            assert matrix.append(batch_id, samples_of(batch_id), cells_of(batch_id)) == (batch_id not in now)
+        committed = now | set(batches)
+        versions.check()
+    matrix.derive_columns()
+    check(root, sorted(committed))
+    versions.check()
+    assert killed
+
+
+def test_writers_of_overlapping_batches_end_with_each_once(any_root: str) -> None:
+    make(any_root)
+    batches = [f"b{n}" for n in range(4)]
+    added: list[str] = []
+    failed: list[BaseException] = []
+
+    def write(seed: int) -> None:
+        try:
+            matrix = WideMatrix.open(any_root)
+            for batch_id in random.Random(seed).sample(batches, 3):
+                if matrix.append(batch_id, samples_of(batch_id), cells_of(batch_id)):
+                    added.append(batch_id)
+            matrix.derive_columns()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=write, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert len(added) == len(set(added))  # each said to be added once
+    check(any_root, added)
+
+
+def test_four_processes_on_overlapping_batches(tmp_path: Path) -> None:
+    root = str(tmp_path)
+    make(root)
+    writers = [start_writer(root, BATCHES, seed) for seed in range(4)]
+    for writer in writers:
+        assert writer.communicate()[0].endswith("done\n")
+        assert writer.returncode == 0
+    check(root, BATCHES)
+
+
+def test_no_two_writers_claim_the_same_rows_even_for_the_same_batch(any_root: str) -> None:
+    storage = Storage(any_root)
+    assert [claim(storage, "rows", 0, 3, "batch 'a'") for _ in range(3)] == [0, 3, 6]
+
+
+class Died(BaseException):
+    """As far as the storage can tell, the process is gone."""
+
+
+def test_a_crash_between_shards_and_commit_is_made_good_elsewhere(
+    any_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matrix = make(any_root)
+    matrix.append("a", samples_of("a"), cells_of("a"))
+
+    def die(*_: Any) -> None:
+        raise Died
+
+    with monkeypatch.context() as patched:
+        patched.setattr("zarr_core.matrix.wide.commit", die)
+        with pytest.raises(Died):
+            matrix.append("b", samples_of("b"), cells_of("b"))
+    check(any_root, ["a"])
+    versions = Versions(any_root)
+    versions.check()
+    assert WideMatrix.open(any_root).append("b", samples_of("b"), cells_of("b"))
+    versions.check()
+    check(any_root, ["a", "b"])
+    rows = WideMatrix.open(any_root).rows
+    assert rows["b_s0"] >= rows["a_s10"] + 2 + 12  # behind the rows that the dead writer claimed
+
+
+def test_a_writer_that_wakes_up_late_writes_over_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer stands still in the middle of its shards while others write the same batch, and another one."""
+    from zarr_core.matrix import wide
+
+    make(str(tmp_path))
+    slow, quick = WideMatrix.open(tmp_path), WideMatrix.open(tmp_path)
+    original, versions = wide.create_shard, Versions(str(tmp_path))
+    written = 0
+
+    def stand_still(*arguments: Any) -> int:
+        nonlocal written
+        written += 1
+        if written == 4:
+            monkeypatch.setattr(wide, "create_shard", original)
+            assert quick.append("a", samples_of("a"), cells_of("a"))
+            assert quick.append("b", samples_of("b"), cells_of("b"))
+            versions.check()
+        return original(*arguments)
+
+    monkeypatch.setattr(wide, "create_shard", stand_still)
+    assert not slow.append("a", samples_of("a"), cells_of("a"))  # it is there by now
+    versions.check()
+    check(str(tmp_path), ["a", "b"])
+    needed = set(named(HEAD.parse((tmp_path / "HEAD.json").read_bytes(), "")))
+    orphans = {name for name in Storage(tmp_path).list() if "/c/" in name} - needed
+    assert len(orphans) == 6  # what the slow one wrote, for garbage collection
+
+
+def test_a_writer_that_loses_against_other_content_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from zarr_core.matrix import wide
+
+    make(str(tmp_path))
+    slow, quick = WideMatrix.open(tmp_path), WideMatrix.open(tmp_path)
+    original = wide.create_shard
+
+    def overtaken(*arguments: Any) -> int:
+        monkeypatch.setattr(wide, "create_shard", original)
+        assert quick.append("other", samples_of("a"), cells_of("b"))
+        return original(*arguments)
+
+    monkeypatch.setattr(wide, "create_shard", overtaken)
+    with pytest.raises(MatrixError, match="batch 'a': sample 'a_s0' is there already, in batch 'other'"):
+        slow.append("a", samples_of("a"), cells_of("a"))
+    assert list(WideMatrix.open(tmp_path).batches) == ["other"]
+
+
+def test_a_matrix_that_was_made_anew_is_not_committed_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import shutil
+
+    from zarr_core.matrix import wide
+
+    matrix = make(str(tmp_path))
+    original = wide.create_shard
+
+    def removed(*arguments: Any) -> int:
+        monkeypatch.setattr(wide, "create_shard", original)
+        shutil.rmtree(tmp_path)
+        make(str(tmp_path))
+        return original(*arguments)
+
+    monkeypatch.setattr(wide, "create_shard", removed)
+    with pytest.raises(MatrixError, match="removed or made anew while batch 'a' was written"):
+        matrix.append("a", samples_of("a"), cells_of("a"))
+    assert WideMatrix.open(tmp_path).batches == {}

@@ -1,0 +1,156 @@
+"""A matrix under the verbs that all stores share: log, diff, tag, gc, verify."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.helpers.matrix_writer import cells_of, samples_of
+from tests.test_matrix import FEATURES, SMALL, append, flip
+from tests.test_matrix_crashes import check, make
+from zarr_core import diff, log
+from zarr_core.errors import CollectedError, StoreError
+from zarr_core.matrix import WideMatrix, wide
+from zarr_core.matrix.__main__ import main as matrix_main
+from zarr_core.matrix.state import HEAD
+from zarr_core.matrix.verify import verify_matrix
+from zarr_core.points.verify import store as verify
+from zarr_core.storage import Storage
+from zarr_core.versioning import gc
+from zarr_core.versioning import tags as tag
+from zarr_core.versioning.gc import collect_garbage
+
+
+class Died(BaseException):
+    pass
+
+
+def leave_orphans(matrix: WideMatrix, monkeypatch: pytest.MonkeyPatch, batch_id: str) -> None:
+    """What a writer leaves that died just before its commit."""
+
+    def die(*_: Any) -> None:
+        raise Died
+
+    with monkeypatch.context() as patched:
+        patched.setattr(wide, "commit", die)
+        with pytest.raises(Died):
+            matrix.append(batch_id, samples_of(batch_id), cells_of(batch_id))
+
+
+def test_gc_takes_what_dead_writers_left_and_nothing_else(any_root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix = make(any_root)
+    matrix.append("a", samples_of("a"), cells_of("a"))
+    matrix.derive_columns()
+    before = set(Storage(any_root).list())
+    leave_orphans(matrix, monkeypatch, "b")
+    orphans = {name for name in Storage(any_root).list() if "/c/" in name} - before
+    assert len(orphans) == 6
+    assert verify_matrix(any_root).unnamed == 6
+    assert collect_garbage(Storage(any_root), HEAD, 3600).prefixes == {}
+    collected = collect_garbage(Storage(any_root), HEAD, 0)
+    assert set(collected.prefixes) == orphans
+    assert collected.foreign == 0
+    left = set(Storage(any_root).list())
+    assert not left & orphans
+    assert {name for name in before if "/c/" in name or name.endswith(("zarr.json", ".npy"))} <= left
+    check(any_root, ["a"])
+    assert matrix.append("b", samples_of("b"), cells_of("b"))  # elsewhere: the rows of the dead writer stay unused
+    check(any_root, ["a", "b"])
+    report = verify_matrix(any_root)
+    assert (report.ok, report.unnamed, report.samples) == (True, 0, 22)
+
+
+def test_a_writer_slower_than_the_grace_period_is_told_and_may_try_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matrix = make(str(tmp_path))
+    original = wide.commit
+
+    def collected_first(*arguments: Any) -> Any:
+        monkeypatch.setattr(wide, "commit", original)
+        assert len(collect_garbage(Storage(tmp_path), HEAD, 0).prefixes) == 6
+        return original(*arguments)
+
+    monkeypatch.setattr(wide, "commit", collected_first)
+    with pytest.raises(CollectedError, match="garbage collection took it; run again"):
+        matrix.append("a", samples_of("a"), cells_of("a"))
+    assert matrix.append("a", samples_of("a"), cells_of("a"))
+    check(str(tmp_path), ["a"])
+
+
+def test_the_shared_verbs_know_a_matrix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = str(tmp_path)
+    matrix = WideMatrix.create(root, FEATURES, {"beta": "float32"}, **SMALL)
+    append(matrix, "first", 3)
+    append(matrix, "second", 2)
+    assert matrix_main([root, "--derive-columns"]) == 0
+    said = capsys.readouterr().out
+    assert "transposed: first, second" in said
+    assert "generation 4: 5 samples x 100 features" in said
+    assert log.main([root]) == 0
+    said = capsys.readouterr().out
+    assert "transposed 2: first, second" in said
+    assert "added 1: second (2 samples)" in said
+    assert "created: 100 features; beta float32" in said
+    assert diff.main([root, "1", "3"]) == 0
+    assert "added 2: first, second (5 samples)" in capsys.readouterr().out
+    assert tag.main([root, "paper", "2"]) == 0
+    assert gc.main([root, "--grace", "0s"]) == 0
+    assert WideMatrix.open(root, generation="paper").sample_ids == [f"first_s{n}" for n in range(3)]
+    with pytest.raises(StoreError, match="has been collected"):
+        WideMatrix.open(root, generation=3)
+    capsys.readouterr()
+    assert verify.main([root]) == 0
+    assert "all sound: 5 samples" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (
+            lambda root: flip(root / "beta.zarr/c/0/0", 5),
+            r"beta.zarr/c/0/0: bytes 0 to \d+: checksum mismatch; gen.* 2 ",
+        ),
+        (lambda root: flip(root / "beta.zarr/c/1/0", -5), "beta.zarr/c/1/0: shard index: checksum mismatch; gen.* 2 "),
+        (lambda root: (root / "beta.zarr/c/2/0").unlink(), "beta.zarr/c/2/0: committed but not there; generation 3 "),
+        (lambda root: flip(root / "beta_columns.zarr/c/3/0", 9), r"beta_columns.zarr/c/3/0: bytes 0 to .*; gen.* 4 "),
+        (lambda root: flip(next((root / "cpg_ids").iterdir()), -1), "not those that the matrix was made with"),
+        (lambda root: flip(root / "generations/00000004.json", 30), "00000004.json"),
+        (lambda root: (root / "beta.zarr/zarr.json").unlink(), "beta.zarr/zarr.json: other Zarr readers cannot"),
+        (lambda root: _exchange(root), "beta_columns.zarr: sample 'a_s0', column 0: differs from the row copy"),
+    ],
+)
+def test_verify_finds(tmp_path: Path, damage: Any, message: str) -> None:
+    matrix = WideMatrix.create(tmp_path, FEATURES, {"beta": "float32"}, **SMALL)
+    append(matrix, "a", 6)
+    append(matrix, "b", 3, seed=9)
+    matrix.derive_columns()
+    assert verify_matrix(tmp_path).ok
+    damage(tmp_path)
+    problem, *_ = verify_matrix(tmp_path).problems
+    assert re.search(message, problem), problem
+
+
+def _exchange(root: Path) -> None:
+    """Two shards of the transposed copy, both sound, in each other's places."""
+    first, second = root / "beta_columns.zarr/c/0/0", root / "beta_columns.zarr/c/1/0"
+    a, b = first.read_bytes(), second.read_bytes()
+    first.write_bytes(b)
+    second.write_bytes(a)
+
+
+def test_pinned_reads_go_on_while_others_append_and_collect(tmp_path: Path) -> None:
+    matrix = WideMatrix.create(tmp_path, FEATURES, {"beta": "float32"}, **SMALL)
+    rows = append(matrix, "a", 4)["beta"]
+    tag.make_tag(Storage(tmp_path), HEAD, "pinned")
+    pinned = WideMatrix.open(tmp_path, generation="pinned")
+    for number in range(5):
+        append(matrix, f"later{number}", 3, seed=number)
+        matrix.derive_columns()
+        collect_garbage(Storage(tmp_path), HEAD, 0)
+        np.testing.assert_array_equal(pinned.read(list(rows)), np.stack(list(rows.values())))
+        np.testing.assert_array_equal(WideMatrix.open(tmp_path, generation="pinned").read(["a_s1"])[0], rows["a_s1"])

@@ -1,0 +1,395 @@
+"""Staging: the copy is a sound store that reads equal, whatever part it is of, and whatever happened on the way."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from filelock import FileLock
+
+import zarr_core.points.stage
+from tests.helpers.published_store import make_samples, write_published_store
+from tests.helpers.small_source import KIND, write_source
+from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
+from zarr_core.points.convert import convert
+from zarr_core.points.manifest import load_manifest
+from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.points.stage import main, stage_store
+from zarr_core.points.statistics import calculate_store_statistics, write_statistics
+from zarr_core.points.verify.store import verify_store
+from zarr_core.storage import Storage
+
+FIELDS = ["surface_position", "surface_pressure"]
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("pristine")
+    write_source(root / "source")
+    convert(KIND, root / "store", source_url=str(root / "source"), chunk_points=16, shard_points=64)
+    write_statistics(str(root / "store"), calculate_store_statistics(str(root / "store")), of="all samples")
+    return root
+
+
+@pytest.fixture
+def source(pristine: Path, tmp_path: Path) -> Path:
+    shutil.copytree(pristine / "store", tmp_path / "source_store")
+    return tmp_path / "source_store"
+
+
+def objects(root: Path | str) -> dict[str, bytes]:
+    storage = Storage(root)
+    return {name: storage.read(name) for name in storage.list() if not name.endswith(".lock")}
+
+
+def assert_reads_equal(
+    copy: Path | str, original: Path | str, sample_ids: list[str], fields: list[str] | None = None
+) -> None:
+    one, other = ZarrChunkReader(copy), ZarrChunkReader(original)
+    assert one.sample_ids == sample_ids
+    assert set(one.fields) == set(other.fields if fields is None else fields)
+    for sample_id in sample_ids:
+        for points in (None, dict.fromkeys(one.manifest.domains, 20)):
+            read = one.read_sample(sample_id, points)
+            expected = other.read_sample(sample_id, points, fields)
+            assert set(read) == set(expected)
+            for name in read:
+                np.testing.assert_array_equal(read[name], expected[name])
+    assert verify_store(str(copy)).problems == []
+
+
+def test_a_whole_copy_is_the_same_store(source: Path, tmp_path: Path, pristine: Path) -> None:
+    report = stage_store(source, tmp_path / "copy", workers=2)
+    assert report.ok
+    assert_reads_equal(tmp_path / "copy", source, ["run_1", "run_2", "run_3"])
+    found, expected = objects(tmp_path / "copy"), objects(source)
+    assert {name for name in expected.keys() ^ found.keys() if not name.startswith("generations/")} == set()
+    assert all(found[name] == data for name, data in expected.items() if "manifest" not in name and "gen" not in name)
+    manifest = load_manifest(str(tmp_path / "copy"))
+    assert manifest.origin == {"store": Storage(source).identity, "generation": load_manifest(str(source)).generation}
+    assert manifest.splits == load_manifest(str(source)).splits
+    assert verify_store(str(tmp_path / "copy"), source=str(pristine / "source")).ok
+
+
+def test_staging_again_copies_nothing_and_commits_nothing(source: Path, tmp_path: Path) -> None:
+    first = stage_store(source, tmp_path / "copy")
+    before = {name: (tmp_path / "copy" / name).stat().st_mtime_ns for name in objects(tmp_path / "copy")}
+    for check in (False, True):
+        again = stage_store(source, tmp_path / "copy", check=check)
+        assert (again.copied, again.kept) == (0, first.copied)
+        assert again.manifest.generation == first.manifest.generation == 1
+    after = {name: (tmp_path / "copy" / name).stat().st_mtime_ns for name in objects(tmp_path / "copy")}
+    assert {name for name in after if after[name] != before[name]} <= {"stats.yaml", "stats.json"} | {
+        name for name in after if name.endswith(".txt")
+    }
+
+
+def test_a_part_is_a_store_of_its_own(source: Path, tmp_path: Path, pristine: Path) -> None:
+    whole = stage_store(source, tmp_path / "whole")
+    report = stage_store(source, tmp_path / "part", fields=FIELDS, sample_ids=["run_3", "run_1"], split="train")
+    assert 0 < report.copied < whole.copied / 4
+    assert_reads_equal(tmp_path / "part", source, ["run_1", "run_3"], FIELDS)
+    assert verify_store(str(tmp_path / "part"), source=str(pristine / "source")).ok
+    of_part = {entry.relpath for entry in report.manifest.samples.values()}
+    assert not of_part & {entry.relpath for entry in whole.manifest.samples.values()}
+    statistics = calculate_store_statistics(str(tmp_path / "part"))
+    expected = calculate_store_statistics(str(source), sample_ids=["run_1", "run_3"])
+    assert all(statistics[key] == expected[key] for key in statistics if key.startswith("surface_pressure"))
+    again = stage_store(source, tmp_path / "part", fields=FIELDS, sample_ids=["run_3", "run_1"])
+    assert (again.copied, again.manifest.generation) == (0, 1)
+
+
+def test_parts_add_up_and_what_the_source_no_longer_has_is_dropped(source: Path, tmp_path: Path) -> None:
+    stage_store(source, tmp_path / "copy", sample_ids=["run_1"])
+    stage_store(source, tmp_path / "copy", sample_ids=["run_2"])
+    assert_reads_equal(tmp_path / "copy", source, ["run_1", "run_2"])
+    manifest = load_manifest(str(source))
+    old = manifest.samples["run_1"].fingerprint
+    text = (source / "manifest.json").read_text()
+    (source / "manifest.json").write_text(text.replace(old, "0" * 16))  # run_1 was converted again
+    report = stage_store(source, tmp_path / "copy", sample_ids=["run_3"])
+    assert list(report.manifest.samples) == ["run_2", "run_3"]
+
+
+def test_an_earlier_generation_can_be_staged(tmp_path: Path) -> None:
+    pt, store = write_source(tmp_path / "pt"), tmp_path / "store"
+    convert(KIND, store, source_url=str(pt), chunk_points=16)
+    shutil.copytree(store, tmp_path / "as_it_was")
+    shutil.rmtree(pt)
+    convert(KIND, store, source_url=str(write_source(pt, seed=1)), chunk_points=16)
+    report = stage_store(store, tmp_path / "copy", generation=1)
+    assert report.manifest.origin["generation"] == 1
+    assert_reads_equal(tmp_path / "copy", tmp_path / "as_it_was", ["run_1", "run_2", "run_3"])
+    latest = stage_store(store, tmp_path / "copy")
+    assert latest.manifest.generation == 2
+    assert_reads_equal(tmp_path / "copy", store, ["run_1", "run_2", "run_3"])
+
+
+def test_between_object_stores_and_disks(pristine: Path, tmp_path: Path, s3_root: str) -> None:
+    to_s3 = stage_store(pristine / "store", s3_root)
+    from_s3 = stage_store(s3_root, tmp_path / "copy", split="train")
+    assert to_s3.copied == from_s3.copied
+    assert_reads_equal(tmp_path / "copy", pristine / "store", ["run_1", "run_2", "run_3"])
+    assert verify_store(s3_root).ok
+    assert stage_store(s3_root, tmp_path / "copy").copied == 0
+    assert stage_store(pristine / "store", s3_root, check=True).copied == 0
+
+
+@pytest.mark.parametrize("checksum", [False, True])
+def test_stores_of_other_programs(tmp_path: Path, checksum: bool) -> None:
+    root = write_published_store(tmp_path / "store", make_samples(), checksum=checksum)
+    (root / "train_design_ids.txt").write_text("run_1\nrun_2\n")
+    stage_store(root, tmp_path / "copy", split="train")
+    assert_reads_equal(tmp_path / "copy", root, ["run_1", "run_2"])
+    assert load_manifest(str(tmp_path / "copy")).split_ids("train") == ["run_1", "run_2"]
+    stage_store(root, tmp_path / "part", fields=["volume_pressure"], sample_ids=["run_3"])
+    assert_reads_equal(tmp_path / "part", root, ["run_3"], ["volume_pressure"])
+
+
+# --- damage and death ---------------------------------------------------------------------------------------------
+
+
+def shards(root: Path) -> list[Path]:
+    return sorted(path for path in (root / "samples").rglob("c/*/0"))
+
+
+def flip(path: Path, at: int = 9) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_damaged_source_names_sample_and_chunk_and_stops_no_other(source: Path, tmp_path: Path) -> None:
+    relpath = load_manifest(str(source)).samples["run_2"].relpath
+    flip(source / relpath / "surface/pressure/c/1/0")
+    report = stage_store(source, tmp_path / "copy")
+    assert [sample.sample_id for sample in report.failed] == ["run_2"]
+    assert "surface/pressure/c/1/0: chunk 4: checksum mismatch" in report.failed[0].problem
+    assert_reads_equal(tmp_path / "copy", source, ["run_1", "run_3"])
+    flip(source / relpath / "surface/pressure/c/1/0")
+    report = stage_store(source, tmp_path / "copy")
+    assert report.kept > 2 * report.copied > 0
+    assert_reads_equal(tmp_path / "copy", source, ["run_1", "run_2", "run_3"])
+
+
+@pytest.mark.parametrize("array", ["surface/pressure/c/0/0", "volume/position/c/2/0"])
+@pytest.mark.parametrize("damage", ["cut", "gone", "index"])
+def test_a_shard_that_is_not_whole_is_not_copied(source: Path, tmp_path: Path, array: str, damage: str) -> None:
+    shard = source / load_manifest(str(source)).samples["run_1"].relpath / array
+    match damage:
+        case "cut":
+            os.truncate(shard, 30)
+        case "gone":
+            shard.unlink()
+        case "index":
+            flip(shard, -6)
+    (failed,) = stage_store(source, tmp_path / "copy").failed
+    assert failed.sample_id == "run_1"
+    assert array in failed.problem
+    with pytest.raises(StoreError, match="none of 1 samples could be copied"):
+        stage_store(source, tmp_path / "none", sample_ids=["run_1"])
+    assert not (tmp_path / "none" / "manifest.json").exists()
+
+
+def test_a_byte_that_flips_in_flight_is_fetched_again(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, flips = Storage.read, 1
+
+    def read(self: Storage, name: str, start: int | None = None, stop: int | None = None) -> bytes:
+        nonlocal flips
+        data = whole(self, name, start, stop)
+        if flips and "/c/" in name:
+            flips = 0
+            data = bytes([data[0] ^ 1]) + data[1:]
+        return data
+
+    monkeypatch.setattr(Storage, "read", read)
+    assert stage_store(source, tmp_path / "copy").ok
+    monkeypatch.undo()
+    assert flips == 0
+    assert_reads_equal(tmp_path / "copy", source, ["run_1", "run_2", "run_3"])
+
+
+def test_a_copy_that_rots_is_repaired(source: Path, tmp_path: Path) -> None:
+    stage_store(source, tmp_path / "copy")
+    rotten, short = shards(tmp_path / "copy")[:2]
+    flip(rotten)
+    short.unlink()
+    size = rotten.stat().st_size + (source / short.relative_to(tmp_path / "copy")).stat().st_size
+    assert not verify_store(str(tmp_path / "copy")).ok
+    assert stage_store(source, tmp_path / "copy", check=True).copied == size
+    assert verify_store(str(tmp_path / "copy")).ok
+
+
+def test_what_a_dead_stage_left_unfinished_is_checked_before_it_is_named(source: Path, tmp_path: Path) -> None:
+    stage_store(source, tmp_path / "copy")
+    (tmp_path / "copy" / "manifest.json").unlink()
+    shutil.rmtree(tmp_path / "copy" / "generations")
+    rotten = shards(tmp_path / "copy")[3]
+    flip(rotten)  # the right size, as a power cut leaves it
+    (rotten.parent / ".0.1234.tmp").write_bytes(b"half")
+    report = stage_store(source, tmp_path / "copy")
+    assert report.copied == rotten.stat().st_size
+    assert_reads_equal(tmp_path / "copy", source, ["run_1", "run_2", "run_3"])
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("large")
+    ids = tuple(f"run_{number}" for number in range(1, 9))
+    write_source(root / "source", ids, surface=3000, volume=20_000)
+    convert(KIND, root / "store", source_url=str(root / "source"), chunk_points=500)
+    return root / "store"
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.02, 0.05, 0.1])
+def test_a_stage_that_is_killed_is_finished_by_the_next(large: Path, tmp_path: Path, delay: float) -> None:
+    command = [sys.executable, "-m", "zarr_core.stage", str(large), str(tmp_path / "copy")]
+    process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None and not (tmp_path / "copy" / "samples").exists():
+        time.sleep(0.002)
+    time.sleep(delay)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    there = sum(path.stat().st_size for path in shards(tmp_path / "copy") if not path.name.endswith(".tmp"))
+    report = stage_store(large, tmp_path / "copy")
+    assert report.kept == there
+    assert_reads_equal(tmp_path / "copy", large, [f"run_{number}" for number in range(1, 9)])
+    assert not list((tmp_path / "copy").rglob("*.tmp"))
+
+
+def test_what_was_copied_is_committed_on_the_way(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zarr_core.points.stage, "_COMMIT_EVERY", 0.0)
+    staged = zarr_core.points.stage._stage_sample
+
+    def dies_at_the_third(task: Any, item: Any) -> Any:
+        if item[0] == "run_3":
+            raise KeyboardInterrupt
+        return staged(task, item)
+
+    monkeypatch.setattr(zarr_core.points.stage, "_stage_sample", dies_at_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        stage_store(source, tmp_path / "copy")
+    assert_reads_equal(tmp_path / "copy", source, ["run_1", "run_2"])
+
+
+def test_a_copy_on_its_way_to_other_fields_names_no_sample_without_them(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage_store(source, tmp_path / "copy", fields=FIELDS)
+    flip(source / load_manifest(str(source)).samples["run_2"].relpath / "surface/pressure/c/0/0")
+    assert [sample.sample_id for sample in stage_store(source, tmp_path / "copy").failed] == ["run_2"]
+    assert ZarrChunkReader(tmp_path / "copy").sample_ids == ["run_1", "run_3"]
+    assert verify_store(str(tmp_path / "copy")).ok
+
+
+def test_two_stages_at_once_do_not_undo_each_other(
+    source: Path, memory_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No lock keeps the second out of a bucket: it commits other fields while the first one copies."""
+    staged = zarr_core.points.stage._stage_sample
+
+    def overtaken(task: Any, item: Any) -> Any:
+        monkeypatch.setattr(zarr_core.points.stage, "_stage_sample", staged)
+        stage_store(source, memory_root, fields=FIELDS, sample_ids=["run_2"])
+        return staged(task, item)
+
+    monkeypatch.setattr(zarr_core.points.stage, "_stage_sample", overtaken)
+    with pytest.raises(StoreError, match="1 more samples, with the fields surface_position, surface_pressure"):
+        stage_store(source, memory_root, sample_ids=["run_1"])
+    assert_reads_equal(memory_root, source, ["run_2"], FIELDS)
+
+
+def test_what_another_program_writes_again_is_staged_beside_what_a_copy_had(tmp_path: Path) -> None:
+    """So that neither a reader of the copy nor its cache mixes the two."""
+    root = write_published_store(tmp_path / "store", make_samples(), checksum=True)
+    fields, options = ["volume_velocity"], {"cache_dir": str(tmp_path / "cache")}
+    stage_store(root, tmp_path / "copy", fields=fields)
+    first = ZarrChunkReader(tmp_path / "copy", **options)
+    before = first.read_sample("run_1", fields=fields)["volume_velocity"]
+    shutil.rmtree(root)
+    write_published_store(root, make_samples(seed=1), checksum=True)
+    assert stage_store(root, tmp_path / "copy", fields=fields, check=True).ok
+    assert np.array_equal(first.read_sample("run_1", fields=fields)["volume_velocity"], before)
+    after = ZarrChunkReader(tmp_path / "copy", **options).read_sample("run_1", fields=fields)["volume_velocity"]
+    assert np.array_equal(after, ZarrChunkReader(root).read_sample("run_1", fields=fields)["volume_velocity"])
+    assert not np.array_equal(after, before)
+    assert stage_store(root, tmp_path / "copy", fields=fields).manifest.generation == 2
+
+
+# --- refusals -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"fields": ["surface_presure"]}, UnknownFieldError, "no field 'surface_presure'; fields are surface_"),
+        ({"sample_ids": ["run_9"]}, UnknownFieldError, "no sample 'run_9'"),
+        ({"split": "tran"}, UnknownFieldError, "no split 'tran'"),
+        ({"sample_ids": []}, ZarrCoreError, "none of the samples"),
+        ({"generation": 7}, StoreError, "no generation 7"),
+        ({"workers": 0}, ZarrCoreError, "workers"),
+    ],
+)
+def test_what_cannot_be_staged(
+    source: Path, tmp_path: Path, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        stage_store(source, tmp_path / "copy", **options)
+    assert not (tmp_path / "copy").exists()
+
+
+def test_places_that_cannot_be_staged_to(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="onto itself"):
+        stage_store(source, f"{source}/")
+    shutil.copytree(source, tmp_path / "other")
+    with pytest.raises(StoreError, match="no copy of"):
+        stage_store(source, tmp_path / "other")
+    with pytest.raises(StoreError, match="holds no manifest"):
+        stage_store(tmp_path / "nothing", tmp_path / "copy")
+    stage_store(source, tmp_path / "copy", sample_ids=["run_1"])
+    with pytest.raises(StoreError, match="1 more samples, with the fields"):
+        stage_store(source, tmp_path / "copy", sample_ids=["run_2"], fields=FIELDS)
+    with FileLock(tmp_path / "copy" / ".stage.lock"), pytest.raises(StoreError, match="another process is staging"):
+        stage_store(source, tmp_path / "copy")
+    assert_reads_equal(tmp_path / "copy", source, ["run_1"])
+    stage_store(source, tmp_path / "copy", sample_ids=["run_1"], fields=FIELDS)
+    assert_reads_equal(tmp_path / "copy", source, ["run_1"], FIELDS)
+
+
+def test_a_full_disk_stops_the_stage(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = Storage.write
+
+    def refuse(self: Storage, name: str, pieces: Iterator[bytes]) -> int:
+        if "/c/" in name:
+            raise OSError(28, "No space left on device")
+        return write(self, name, pieces)
+
+    monkeypatch.setattr(Storage, "write", refuse)
+    with pytest.raises(StoreError, match="cannot be written: .*No space left"):
+        stage_store(source, tmp_path / "copy")
+
+
+def test_the_command_line(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = str(tmp_path / "copy")
+    assert main([str(source), copy, "--split", "train", "--fields", *FIELDS, "--samples", "run_1", "run_2"]) == 0
+    printed = capsys.readouterr()
+    assert "2 samples staged" in printed.out
+    assert "0 failed" in printed.out
+    assert "2/2" in printed.err
+    assert_reads_equal(copy, source, ["run_1", "run_2"], FIELDS)
+    assert main([str(source), copy, "--split", "nonsense"]) == 1
+    assert capsys.readouterr().err.startswith("error: ")
+    flip(source / load_manifest(str(source)).samples["run_3"].relpath / "surface/pressure/c/0/0")
+    assert main([str(source), copy, "--fields", *FIELDS]) == 1
+    assert "failed: run_3: samples/run_3/" in capsys.readouterr().out

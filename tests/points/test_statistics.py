@@ -1,0 +1,242 @@
+"""Statistics: merged moments against numbers taken another way, whatever the partition, order or number of workers."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.helpers.published_store import make_samples, write_published_store
+from tests.helpers.small_source import KIND, load_field, write_source
+from zarr_core.errors import CorruptChunkError, UnknownFieldError, ZarrCoreError
+from zarr_core.format.moments import FieldMoments
+from zarr_core.points.convert import convert
+from zarr_core.points.manifest import load_manifest
+from zarr_core.points.statistics import calculate_store_statistics, main, write_statistics
+from zarr_core.sources import resolve_kind
+
+IDS = ("run_1", "run_2", "run_3", "run_4")  # run_4 is in the test split
+MOMENTS = ("mean", "m2", "min", "max", "log_mean", "log_m2")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_source(tmp_path_factory.mktemp("source"), IDS)
+
+
+@pytest.fixture(scope="module")
+def store(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("store")
+    convert(KIND, root, source_url=str(source), chunk_points=16, shard_points=48)
+    return root
+
+
+def by_numpy(source: Path, sample_ids: tuple[str, ...] = IDS) -> dict[str, Any]:
+    """All keys, from the source files by plain NumPy, in one pass over everything at once."""
+    expected: dict[str, Any] = {}
+    positions = []
+    for name, file in resolve_kind(KIND).fields.items():
+        dtype = np.float32 if file.field.is_position else np.float16
+        values = np.concatenate([load_field(source, i, name) for i in sample_ids]).astype(dtype).astype(np.float64)
+        logs = np.sign(values) * np.log1p(np.abs(values))
+        found = {
+            "mean": values.mean(axis=0),
+            "std": values.std(axis=0, ddof=1),
+            "min": values.min(axis=0),
+            "max": values.max(axis=0),
+            "logscale_mean": logs.mean(axis=0),
+            "logscale_std": logs.std(axis=0, ddof=1),
+        }
+        expected |= {f"{name}_{key}": v.tolist() if len(v) > 1 else float(v[0]) for key, v in found.items()}
+        expected[f"{name}_count"] = len(values)
+        positions += [values] if file.field.is_position else []
+    expected["raw_pos_min"] = min(float(v.min()) for v in positions)
+    expected["raw_pos_max"] = max(float(v.max()) for v in positions)
+    return expected
+
+
+def assert_close(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert sorted(found) == sorted(expected)
+    for key, value in expected.items():
+        np.testing.assert_allclose(found[key], value, rtol=1e-9, atol=1e-10, err_msg=key)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_equal_to_numpy_over_the_source(store: Path, source: Path, recompute: bool) -> None:
+    assert_close(calculate_store_statistics(str(store), recompute=recompute), by_numpy(source))
+
+
+def test_plain_numbers_in_a_fixed_order(store: Path) -> None:
+    statistics = calculate_store_statistics(str(store))
+    keys = list(statistics)
+    assert keys[:7] == [
+        f"surface_friction_{key}" for key in ("mean", "std", "min", "max", "count", "logscale_mean", "logscale_std")
+    ]
+    assert keys[-2:] == ["raw_pos_min", "raw_pos_max"]
+    assert type(statistics["surface_pressure_mean"]) is float
+    assert type(statistics["surface_pressure_count"]) is int
+    assert [type(value) for value in statistics["volume_velocity_std"]] == [float] * 3
+
+
+def test_no_array_is_read_unless_asked_for(store: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    for path in store.rglob("*"):
+        if path.is_file() and "/c/" not in str(path):
+            target = bare / path.relative_to(store)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(path.read_bytes())
+    assert calculate_store_statistics(str(bare)) == calculate_store_statistics(str(store))
+    with pytest.raises(CorruptChunkError, match="run_1, surface_friction: shard 0: the object is missing"):
+        calculate_store_statistics(str(bare), recompute=True)
+
+
+def test_workers_and_concurrency_change_nothing(store: Path) -> None:
+    merged = calculate_store_statistics(str(store))
+    assert calculate_store_statistics(str(store), workers=3, read_concurrency=4) == merged
+    recomputed = calculate_store_statistics(str(store), recompute=True)
+    assert calculate_store_statistics(str(store), recompute=True, workers=2, read_concurrency=3) == recomputed
+
+
+def test_split_leaves_out_the_blacklisted_and_the_absent(store: Path, source: Path) -> None:
+    manifest = load_manifest(str(store))
+    train = tuple(sorted(manifest.split_ids("train")))
+    assert train
+    assert set(train) < set(IDS)
+    assert_close(calculate_store_statistics(str(store), split="train"), by_numpy(source, train))
+    with pytest.raises(UnknownFieldError, match="no split 'holdout'"):
+        calculate_store_statistics(str(store), split="holdout")
+
+
+def test_split_file_by_bare_name_lies_in_the_store(store: Path, source: Path, tmp_path: Path) -> None:
+    (store / "mine.txt").write_text("run_3\n\nrun_99\nrun_1\nrun_98\n")
+    expected = by_numpy(source, ("run_1", "run_3"))
+    with pytest.warns(
+        UserWarning, match=r"mine.txt: 2 of 4 listed samples are not in the store.*run_98, run_99"
+    ) as seen:
+        assert_close(calculate_store_statistics(str(store), split_file="mine.txt"), expected)
+    assert len(seen) == 1
+    elsewhere = tmp_path / "ids.txt"
+    elsewhere.write_text("run_1\nrun_3\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_close(calculate_store_statistics(str(store), split_file=str(elsewhere)), expected)
+    with pytest.raises(ZarrCoreError, match=r"no split file 'absent.txt'"):
+        calculate_store_statistics(str(store), split_file="absent.txt")
+
+
+def test_blacklisted_ids_in_a_split_file_are_left_out(tmp_path: Path) -> None:
+    samples = make_samples(3)
+    store = write_published_store(tmp_path / "store", samples)
+    (store / "train_design_ids.txt").write_text("run_1\nrun_2\nrun_3\n")
+    (store / "blacklist.txt").write_text("/somewhere/run_2.vtk\n")
+    statistics = calculate_store_statistics(str(store), split_file="train_design_ids.txt", recompute=True)
+    assert statistics["surface_pressure_count"] == len(samples["run_1"]["surface_pressure"]) + len(
+        samples["run_3"]["surface_pressure"]
+    )
+    assert statistics == calculate_store_statistics(str(store), split="train", recompute=True)
+
+
+def test_published_store_points_to_recompute(tmp_path: Path) -> None:
+    samples = make_samples(2)
+    samples["run_1"]["surface_pressure"][:] = 0  # zarr-python leaves such chunks out
+    store = write_published_store(tmp_path / "store", samples)
+    with pytest.raises(ZarrCoreError, match=r"run_1: no moments were recorded.*--recompute"):
+        calculate_store_statistics(str(store))
+    statistics = calculate_store_statistics(str(store), recompute=True)
+    pressure = np.concatenate([fields["surface_pressure"] for fields in samples.values()]).astype(np.float64)
+    assert statistics["surface_pressure_count"] == len(pressure)
+    assert statistics["surface_pressure_mean"] == pytest.approx(pressure.mean(), rel=1e-12)
+
+
+def test_unknown_sample_and_empty_choice_are_errors(store: Path) -> None:
+    with pytest.raises(UnknownFieldError, match="holds no sample 'run_77'"):
+        calculate_store_statistics(str(store), sample_ids=["run_77"])
+    with pytest.raises(ZarrCoreError, match="none of the samples"):
+        calculate_store_statistics(str(store), sample_ids=[])
+
+
+def test_command_line_writes_into_the_store(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--store", str(store), "--split", "train"]) == 0
+    statistics = calculate_store_statistics(str(store), split="train")
+    assert yaml.safe_load((store / "stats.yaml").read_text()) == statistics
+    assert json.loads((store / "stats.json").read_text()) == statistics
+    assert (store / "stats.yaml").read_text().startswith("# Normalisation statistics of split train")
+    first = {name: (store / name).read_bytes() for name in ("stats.yaml", "stats.json")}
+    assert main(["--store", str(store), "--split", "train", "--workers", "2", "--read-concurrency", "3"]) == 0
+    assert {name: (store / name).read_bytes() for name in first} == first
+    assert list(yaml.safe_load(first["stats.yaml"])) == list(json.loads(first["stats.json"])) == list(statistics)
+    assert f"wrote {store}/stats.yaml" in capsys.readouterr().out
+
+
+def test_command_line_writes_where_it_is_told(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in store.glob("stats.*")}
+    assert main(["--store", str(store), "--recompute", "--output-json", "stats.json"]) == 0
+    assert os.listdir(tmp_path) == ["stats.json"]
+    assert {path: path.stat().st_mtime_ns for path in store.glob("stats.*")} == before
+    assert_close(json.loads((tmp_path / "stats.json").read_text()), calculate_store_statistics(str(store)))
+
+
+def test_command_line_explains_itself(tmp_path: Path, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--store", str(tmp_path / "nothing")]) == 1
+    assert main(["--store", str(store), "--split-file", "absent.txt"]) == 1
+    assert main(["--store", str(store), "--workers", "0"]) == 1
+    errors = capsys.readouterr().err
+    assert errors.count("error: ") == 3
+    assert "Traceback" not in errors
+
+
+def test_written_numbers_survive_yaml(tmp_path: Path) -> None:
+    # YAML 1.1 reads 1e-05 as a string; safe_dump knows, a home-made formatter would not.
+    statistics = {"a_mean": 1e-05, "b_mean": [1e300, -0.1, 5e-324], "b_count": 3}
+    write_statistics(str(tmp_path), statistics, of="a test")
+    assert yaml.safe_load((tmp_path / "stats.yaml").read_text()) == statistics
+
+
+values = st.floats(-6e4, 6e4, width=32)
+rows = st.lists(st.tuples(values, values, values), min_size=1, max_size=40)
+
+
+@given(rows=rows, data=st.data())
+def test_merging_parts_in_any_order_equals_one_pass(
+    rows: list[tuple[float, float, float]], data: st.DataObject
+) -> None:
+    points = np.array(rows)
+    cuts = data.draw(st.lists(st.integers(1, len(points)), max_size=6).map(lambda c: sorted({0, *c, len(points)})))
+    parts = [points[start:stop] for start, stop in itertools.pairwise(cuts)]
+    order = data.draw(st.permutations(range(len(parts))))
+    merged = FieldMoments.of(parts[order[0]])
+    for number in order[1:]:
+        merged = merged.merge(FieldMoments.of(parts[number]))
+    assert merged.count == len(points)
+    logs = np.sign(points) * np.log1p(np.abs(points))
+    expected = {
+        "mean": points.mean(axis=0),
+        "m2": ((points - points.mean(axis=0)) ** 2).sum(axis=0),
+        "min": points.min(axis=0),
+        "max": points.max(axis=0),
+        "log_mean": logs.mean(axis=0),
+        "log_m2": ((logs - logs.mean(axis=0)) ** 2).sum(axis=0),
+    }
+    scale = np.abs(points).max() + 1
+    for key in MOMENTS:
+        power = 2 if key.endswith("m2") else 1
+        np.testing.assert_allclose(getattr(merged, key), expected[key], rtol=1e-9, atol=1e-12 * scale**power)
+
+
+@given(rows=rows)
+def test_recorded_moments_come_back(rows: list[tuple[float, float, float]]) -> None:
+    moments = FieldMoments.of(np.array(rows))
+    back = FieldMoments.from_json(json.loads(json.dumps(moments.to_json())))
+    assert back.count == moments.count
+    for key in MOMENTS:
+        np.testing.assert_allclose(getattr(back, key), getattr(moments, key), rtol=1e-11)

@@ -1,0 +1,436 @@
+"""Verification: what is equal is said to be equal, and every kind of damage is named where it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import zarr_core.points.verify.store
+from tests.helpers.published_store import make_samples, write_published_store
+from tests.helpers.small_source import KIND, SHARED, load_field, write_source
+from zarr_core.errors import UnknownFieldError, ZarrCoreError
+from zarr_core.format.encoding import ArrayLayout, encode_shard
+from zarr_core.points.convert import convert
+from zarr_core.points.manifest import HEAD, StoreManifest, load_manifest
+from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.points.verify.store import VerificationReport, format_report, main, verify_store
+from zarr_core.storage import Storage
+from zarr_core.versioning.tags import make_tag
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Source and store that belong together; tests work on copies."""
+    root = tmp_path_factory.mktemp("pristine")
+    write_source(root / "source")
+    convert(
+        KIND, root / "store", source_url=str(root / "source"), chunk_points=16, shard_points=64, values_dtype="float32"
+    )
+    return root
+
+
+@pytest.fixture
+def place(pristine: Path, tmp_path: Path) -> Path:
+    shutil.copytree(pristine, tmp_path / "copy", copy_function=shutil.copy2)
+    return tmp_path / "copy"
+
+
+def check(place: Path, **options: Any) -> VerificationReport:
+    return verify_store(str(place / "store"), source=str(place / "source"), **options)
+
+
+def group_of(place: Path, sample_id: str) -> Path:
+    return place / "store" / load_manifest(str(place / "store")).samples[sample_id].relpath
+
+
+def said(report: VerificationReport) -> list[str]:
+    return [str(problem) for problem in report.problems]
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0x10
+    path.write_bytes(data)
+
+
+def edit_json(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+
+
+def rewrite(place: Path, sample_id: str, array: str, change: Callable[[np.ndarray], np.ndarray]) -> None:
+    """Store other rows in an array, with checksums and all."""
+    path = group_of(place, sample_id) / array
+    layout = ArrayLayout.from_zarr_json(json.loads((path / "zarr.json").read_text()))
+    reader = ZarrChunkReader(place / "store")
+    rows = change(reader.read_sample(sample_id, fields=[array.replace("/", "_")])[array.replace("/", "_")].copy())
+    for shard in range(layout.n_shards):
+        points = rows[shard * layout.shard_points : (shard + 1) * layout.shard_points]
+        chunks = [points[start : start + layout.chunk_points] for start in range(0, len(points), layout.chunk_points)]
+        (path / layout.shard_key(shard)).write_bytes(b"".join(encode_shard(layout, chunks)))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_all_equal(place: Path, workers: int) -> None:
+    report = check(place, workers=workers)
+    assert said(report) == []
+    assert report.ok
+    assert (report.samples, report.arrays) == (3, 21)
+    assert report.fields["surface_pressure"].points == 70 + 77 + 84
+    assert format_report(report).splitlines()[-1].startswith("all equal: 3 samples, 21 arrays")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int32])
+@pytest.mark.parametrize("values_dtype", ["float16", "float32"])
+def test_equal_within_the_rounding_of_the_stored_dtype(tmp_path: Path, dtype: torch.dtype, values_dtype: str) -> None:
+    write_source(tmp_path / "source", ("run_1",), surface=3000, volume=5000, dtype=dtype)
+    convert(KIND, tmp_path / "store", source_url=str(tmp_path / "source"), values_dtype=values_dtype)
+    assert said(check(tmp_path)) == []
+
+
+def test_a_value_rounded_the_wrong_way_is_found(tmp_path: Path) -> None:
+    write_source(tmp_path / "source", ("run_1",))
+    convert(KIND, tmp_path / "store", source_url=str(tmp_path / "source"))
+
+    def nudge(rows: np.ndarray) -> np.ndarray:
+        rows[5] = np.nextafter(rows[5], np.float16(np.inf))
+        return rows
+
+    rewrite(tmp_path, "run_1", "surface/pressure", nudge)
+    problems = said(check(tmp_path))
+    assert any("surface_pressure: 1 of 70 rows differ from the source: stored row 5 is" in line for line in problems)
+
+
+def test_without_a_source_the_store_is_checked_by_itself(place: Path) -> None:
+    shutil.rmtree(place / "source")
+    report = verify_store(str(place / "store"))
+    assert report.ok
+    assert "all sound" in format_report(report)
+
+
+def test_flipped_byte_names_the_chunk_and_hides_nothing(place: Path) -> None:
+    group = group_of(place, "run_1")
+    # Chunk 5 is the second of the second shard (64 points of 16).
+    layout = ArrayLayout.from_zarr_json(json.loads((group / "volume/velocity/zarr.json").read_text()))
+    shard = group / "volume/velocity/c/1/0"
+    index = np.frombuffer(shard.read_bytes()[-layout.index_bytes : -4], "<u8").reshape(-1, 2)
+    flip(shard, int(index[1, 0]) + 3)
+    flip(shard, int(index[3, 0]))
+    flip(group / "surface/pressure/c/0/0", 0)
+    expected = [
+        "run_1, surface_pressure: chunk 0: checksum mismatch (surface/pressure/c/0/0)",
+        "run_1, volume_velocity: chunk 5: checksum mismatch (volume/velocity/c/1/0)",
+        "run_1, volume_velocity: chunk 7: checksum mismatch (volume/velocity/c/1/0)",
+    ]
+    assert said(check(place)) == expected
+    assert said(verify_store(str(place / "store"))) == expected
+
+
+@pytest.mark.parametrize("at", range(0, 1500, 97))
+def test_any_flipped_byte_of_a_shard_is_found(place: Path, at: int) -> None:
+    shard = group_of(place, "run_2") / "volume/position/c/0/0"
+    flip(shard, at % shard.stat().st_size)
+    (problem,) = verify_store(str(place / "store")).problems
+    assert (problem.sample_id, problem.field) == ("run_2", "volume_position")
+
+
+def test_flipped_byte_in_a_shard_index(place: Path) -> None:
+    flip(group_of(place, "run_1") / "surface/friction/c/0/0", -10)
+    assert said(check(place)) == [
+        "run_1, surface_friction: shard 0: shard index: checksum mismatch (surface/friction/c/0/0)"
+    ]
+
+
+def test_swapped_rows_are_found_though_the_values_are_the_same(place: Path) -> None:
+    def swap(rows: np.ndarray) -> np.ndarray:
+        rows[[3, 40]] = rows[[40, 3]]
+        return rows
+
+    rewrite(place, "run_1", "surface/pressure", swap)
+    stored = ZarrChunkReader(place / "store").read_sample("run_1", fields=["surface_pressure"])["surface_pressure"]
+    source = load_field(place / "source", "run_1", "surface_pressure")
+    assert np.array_equal(np.sort(stored, axis=0), np.sort(source, axis=0))
+    problems = [line for line in said(check(place)) if "bytes" not in line]
+    assert len(problems) == 1
+    assert "run_1, surface_pressure: 2 of 70 rows differ from the source: stored row 3 is" in problems[0]
+    assert not [line for line in said(verify_store(str(place / "store"))) if "bytes" not in line]
+
+
+def test_a_field_shuffled_like_another_domain_is_found(place: Path) -> None:
+    rewrite(place, "run_1", "surface/friction", lambda rows: rows[::-1])
+    assert any("surface_friction" in line and "rows differ" in line for line in said(check(place)))
+
+
+def test_missing_and_cut_shards(place: Path) -> None:
+    group = group_of(place, "run_3")
+    (group / "volume/pressure/c/2/0").unlink()
+    cut = group / "surface/position/c/0/0"
+    cut.write_bytes(cut.read_bytes()[:20])
+    problems = said(check(place))
+    assert "run_3, volume_pressure: shard 2: the object is missing (volume/pressure/c/2/0)" in problems
+    assert any(line.startswith("run_3, surface_position: shard 0: shard index") for line in problems)
+    assert all(line.startswith("run_3, ") for line in problems)
+
+
+def test_an_object_that_cannot_be_read_hides_nothing(place: Path) -> None:
+    group = group_of(place, "run_1")
+    (group / "volume/pressure/c/2/0").unlink()
+    (group / "volume/pressure/c/2/0").mkdir()
+    flip(group / "volume/pressure/c/3/0", 0)
+    problems = said(check(place))
+    assert problems[0].startswith("run_1, volume_pressure: shard 2: cannot be read: [Errno 21]")
+    assert problems[1] == "run_1, volume_pressure: chunk 12: checksum mismatch (volume/pressure/c/3/0)"
+    assert len(problems) == 2
+
+
+def test_a_worker_that_dies_is_an_error_not_a_traceback(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # The function is pickled by name, so the workers run os._exit.
+    monkeypatch.setattr("zarr_core.points.verify.store.partial", lambda *_: _die)
+    assert main([str(place / "store"), "--workers", "2"]) == 1
+    assert "error: a worker process died" in capsys.readouterr().err
+
+
+def _die(_: object) -> None:
+    os._exit(3)
+
+
+def test_missing_group_and_array_metadata(place: Path) -> None:
+    (group_of(place, "run_1") / "zarr.json").unlink()
+    array = group_of(place, "run_2") / "volume/velocity/zarr.json"
+    array.write_text("{")
+    problems = said(verify_store(str(place / "store")))
+    assert any(line.startswith("run_1: ") and line.endswith("zarr.json is missing") for line in problems)
+    assert any(line.startswith("run_2, volume_velocity: ") and "not readable" in line for line in problems)
+    assert len(problems) == 2
+
+
+def test_objects_that_belong_nowhere(place: Path) -> None:
+    group = group_of(place, "run_1")
+    (group / "surface/pressure/c/9").mkdir()
+    (group / "surface/pressure/c/9/0").write_bytes(b"?")
+    assert said(check(place)) == ["run_1: surface/pressure/c/9/0 belongs to no array of the manifest"]
+
+
+def test_what_writers_leave_beside_a_committed_group_is_no_damage(place: Path) -> None:
+    """A file of a converter that is at work on the same sample, or was killed; the refusal before it was accepted."""
+    group = group_of(place, "run_1")
+    for name in (f"surface/pressure/c/0/.0.{'0' * 32}.tmp", "quarantine.json"):
+        (group / name).write_bytes(b"?")
+    assert check(place).ok
+
+
+def test_a_commit_while_it_is_verified_is_no_damage(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = zarr_core.points.verify.store.load_manifest
+
+    def overtaken(storage: Storage) -> StoreManifest:
+        found = load(storage)
+        make_tag(storage, HEAD, "paper")
+        convert(KIND, place / "store", source_url=str(place / "source"), sample_ids=["run_1"], chunk_points=32)
+        return found
+
+    monkeypatch.setattr(zarr_core.points.verify.store, "load_manifest", overtaken)
+    assert said(check(place)) == []
+
+
+def test_grid_of_the_manifest_against_that_of_the_array(place: Path) -> None:
+    def halve(manifest: dict[str, Any]) -> None:
+        manifest["samples"]["run_2"]["domains"]["surface"] |= {"chunk_points": 8, "n_chunks": 10}
+
+    edit_json(place / "store" / "manifest.json", halve)
+    problems = said(check(place))
+    assert "generations/00000001.json is not equal to manifest.json" in problems
+    assert "run_2, surface_position: points a chunk: the array has 16, the manifest says 8" in problems
+    assert "run_2, surface_position: chunks: the array has 5, the manifest says 10" in problems
+    assert not any("volume" in line or "differ" in line for line in problems)
+
+
+def test_dtype_and_width_of_the_manifest(place: Path) -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["domains"]["surface"]["arrays"]["surface_friction"] |= {"dtype": "float16", "dim": 1}
+
+    edit_json(place / "store" / "manifest.json", change)
+    problems = said(check(place))
+    assert "run_1, surface_friction: dtype: the array has float32, the manifest says float16" in problems
+    assert "run_1, surface_friction: components: the array has 3, the manifest says 1" in problems
+
+
+def test_metadata_inlined_in_the_group_is_that_of_the_array(place: Path) -> None:
+    def change(group: dict[str, Any]) -> None:
+        group["consolidated_metadata"]["metadata"]["surface/pressure"]["fill_value"] = 1.0
+        del group["consolidated_metadata"]["metadata"]["surface/friction"]
+
+    edit_json(group_of(place, "run_1") / "zarr.json", change)
+    assert sorted(said(check(place))) == [
+        "run_1, surface_friction: is not in the metadata of its group",
+        "run_1, surface_pressure: its zarr.json differs from the copy in that of its group",
+    ]
+
+
+def test_bytes_of_the_manifest(place: Path) -> None:
+    for name in ("manifest.json", "generations/00000001.json"):
+        edit_json(place / "store" / name, lambda manifest: manifest["samples"]["run_2"].update(bytes=12))
+    (problem,) = said(check(place))
+    assert problem.startswith("run_2: its arrays have")
+    assert problem.endswith("the manifest says 12")
+
+
+def test_samples_shuffled_with_different_seeds(place: Path) -> None:
+    settings = {"chunk_points": 16, "shard_points": 64, "values_dtype": "float32"}
+    convert(
+        KIND,
+        place / "store",
+        source_url=str(place / "source"),
+        sample_ids=["run_2"],
+        shuffle_seed=5,
+        **settings,
+    )
+    assert load_manifest(str(place / "store")).shuffle_seed == 5
+    assert said(check(place)) == []
+
+
+def test_recorded_moments_and_sizes_are_checked(place: Path) -> None:
+    def change(group: dict[str, Any]) -> None:
+        attributes = group["attributes"]["zarr_core"]
+        attributes["moments"]["surface_pressure"]["mean"][0] += 1e-3
+        attributes["stored_bytes"]["volume_velocity"] += 1
+        attributes["fingerprint"] = "0" * 16
+
+    edit_json(group_of(place, "run_1") / "zarr.json", change)
+    problems = said(check(place))
+    assert len(problems) == 3
+    assert any("run_1, surface_pressure: recorded mean" in line for line in problems)
+    assert any("run_1, volume_velocity: its shards have" in line for line in problems)
+    assert any("run_1: its group's fingerprint is" in line for line in problems)
+
+
+def test_values_that_are_not_finite(place: Path) -> None:
+    def spoil(rows: np.ndarray) -> np.ndarray:
+        rows[20], rows[21] = np.nan, np.inf
+        return rows
+
+    rewrite(place, "run_1", "volume/pressure", spoil)
+    assert any(
+        line == "run_1, volume_pressure: chunk 1: 2 values are not finite"
+        for line in said(verify_store(str(place / "store")))
+    )
+    assert any("2 of 230 rows differ" in line for line in said(check(place)))
+
+
+def test_wrong_source(place: Path, tmp_path: Path) -> None:
+    write_source(tmp_path / "other", seed=1)
+    report = verify_store(str(place / "store"), source=str(tmp_path / "other"))
+    assert len(report.problems) == 21
+    assert all("rows differ from the source" in problem.message for problem in report.problems)
+    # The same sizes, so that only the contents tell; and a tree without these samples says that.
+    report = verify_store(str(place / "store"), source=str(tmp_path))
+    assert said(report)[0] == f"run_1: cannot be compared: its folder has vanished from {tmp_path}"
+    assert len(report.problems) == 3
+
+
+def test_source_that_vanished_or_changed_since(place: Path) -> None:
+    source = place / "source"
+    shutil.rmtree(source / "run_1")
+    (source / "run_2" / "surface_pressure.pt").unlink()
+    torch.save(torch.zeros(5), source / "run_3" / "surface_pressure.pt")
+    (source / "run_3" / "volume_cell_velocity.pt").write_bytes(b"no tensor")
+    problems = said(check(place))
+    assert problems[0].startswith("run_1: cannot be compared: its folder has vanished")
+    assert (
+        problems[1] == "run_2, surface_pressure: cannot be compared: surface_pressure.pt has vanished from the source"
+    )
+    assert problems[2].startswith("run_3, surface_pressure: has shape (84, 1), its source (5, 1)")
+    assert "surface_pressure.pt has changed since" in problems[2]
+    assert problems[3].startswith("run_3, volume_velocity: cannot be compared: volume_cell_velocity.pt: ")
+    assert len(problems) == 4
+
+
+def test_a_copied_source_is_as_good(place: Path, tmp_path: Path) -> None:
+    shutil.copytree(place / "source", tmp_path / "elsewhere", copy_function=shutil.copy)  # other modification times
+    assert verify_store(str(place / "store"), source=str(tmp_path / "elsewhere")).ok
+
+
+def test_root_with_or_without_the_subfolder(tmp_path: Path) -> None:
+    write_source(tmp_path / "source" / "preprocessed", ("param1/a", "param0/b"), kind="shapenet_car")
+    convert("shapenet_car", tmp_path / "store", source_url=str(tmp_path / "source"))
+    for root in (tmp_path / "source", tmp_path / "source" / "preprocessed"):
+        report = verify_store(str(tmp_path / "store"), source=str(root))
+        assert (said(report), report.samples) == ([], 2)
+
+
+def test_a_changed_file_of_equal_size_is_said_to_be_newer(place: Path) -> None:
+    path = place / "source" / "run_1" / "surface_pressure.pt"
+    values = torch.load(path, weights_only=True)
+    values[7] += 1
+    torch.save(values, path)
+    (problem,) = said(check(place))
+    assert "1 of 70 rows differ" in problem
+    assert problem.endswith("surface_pressure.pt was written again since the conversion")
+
+
+def test_only_the_samples_asked_for(place: Path) -> None:
+    flip(group_of(place, "run_1") / "surface/pressure/c/0/0", 0)
+    assert check(place, sample_ids=["run_2", "run_3"]).samples == 2
+    assert check(place, sample_ids=["run_2", "run_3"]).ok
+    with pytest.raises(UnknownFieldError, match="holds no sample 'run_9'"):
+        check(place, sample_ids=["run_9"])
+
+
+def test_stores_of_another_program(tmp_path: Path) -> None:
+    samples = make_samples(2)
+    samples["run_1"]["surface_pressure"][:] = 0  # zarr-python leaves such chunks out
+    store = write_published_store(tmp_path / "store", samples)
+    assert said(verify_store(str(store))) == []
+    problems = said(verify_store(str(store), source=str(tmp_path)))
+    assert problems == [
+        f"{i}: cannot be compared: the files that it was made from were not recorded" for i in ("run_1", "run_2")
+    ]
+
+
+def test_in_another_filesystem(tmp_path: Path) -> None:
+    write_source(tmp_path / "source", ("run_1",))
+    convert(KIND, "memory://verify-store", source_url=str(tmp_path / "source"), chunk_points=16)
+    assert verify_store("memory://verify-store", source=str(tmp_path / "source")).ok
+
+
+def test_command_line(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store, source = str(place / "store"), str(place / "source")
+    assert main([store, "--source", source]) == 0
+    assert "all equal: 3 samples, 21 arrays" in capsys.readouterr().out
+    flip(group_of(place, "run_1") / "surface/pressure/c/0/0", 0)
+    assert main([store, "--source", source, "--samples", "run_1", "run_2"]) == 1
+    out = capsys.readouterr().out
+    assert "run_1, surface_pressure: chunk 0: checksum mismatch (surface/pressure/c/0/0)" in out.splitlines()
+    assert "1 problem in 2 samples" in out
+    assert main([store, "--samples", "run_9"]) == 1
+    assert main([str(place / "nothing")]) == 1
+    errors = capsys.readouterr().err
+    assert errors.count("error: ") == 2
+    assert "Traceback" not in errors
+
+
+def test_numbers_of_workers_must_be_positive(place: Path) -> None:
+    with pytest.raises(ZarrCoreError, match="workers must be positive"):
+        check(place, workers=0)
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the project's shared data is not here")
+def test_real_samples(tmp_path: Path) -> None:
+    source = SHARED / "data" / "ahmed_rans"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        convert(KIND, tmp_path, source_url=str(source), sample_ids=["run_1", "run_10"], chunk_points=4096)
+    report = verify_store(str(tmp_path), source=str(source))
+    assert said(report) == []
+    assert report.samples == 2

@@ -1,0 +1,681 @@
+"""The cache: what it counts and keeps, how it heals, and what is left of it when its users are killed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.helpers.published_store import make_samples, write_published_store
+from tests.helpers.small_source import KIND, write_source
+from zarr_core._util.units import format_size, parse_size
+from zarr_core.datasets import ZarrPointDataset, ZarrPointDatasetConfig, build_dataset
+from zarr_core.errors import CorruptChunkError, ZarrCoreError
+from zarr_core.points.convert import convert
+from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.storage.byte_ranges import CachedObjects, CountingObjects, Request, open_objects
+from zarr_core.storage.disk_cache import DiskCache
+
+# Of `kill -9`, on a normal day and on a long one: ZARR_CORE_CACHE_READERS=20 ZARR_CORE_CACHE_SECONDS=60.
+READERS = int(os.environ.get("ZARR_CORE_CACHE_READERS", "8"))
+SECONDS = float(os.environ.get("ZARR_CORE_CACHE_SECONDS", "6"))
+BLOCK = 4096
+ENTRY = 10_000  # bytes, so that an entry takes three blocks
+
+
+def content(key: str, start: int, stop: int) -> bytes:
+    """What object ``key`` holds there: other keys and other ranges hold other bytes."""
+    return random.Random(f"{key} {start}").randbytes(stop - start)
+
+
+def fetched(cache: DiskCache, key: str, start: int = 0, stop: int = ENTRY) -> bytes:
+    return cache.get(key, start, stop, lambda: content(key, start, stop))
+
+
+def refuse() -> bytes:
+    raise AssertionError("fetched what should have been a hit")
+
+
+def files(cache: DiskCache) -> list[Path]:
+    return sorted(path for path in Path(cache.folder).rglob("*_*") if path.is_file())
+
+
+def is_kept(cache: DiskCache, key: str, start: int = 0, stop: int = ENTRY) -> bool:
+    return cache.lookup(key, start, stop) is not None
+
+
+# --- keeping ------------------------------------------------------------------------------------------------------
+
+
+def test_a_range_is_fetched_once_and_counted(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "cache")
+    assert fetched(cache, "a") == content("a", 0, ENTRY)
+    assert cache.get("a", 0, ENTRY, refuse) == content("a", 0, ENTRY)
+    assert DiskCache(tmp_path / "cache").get("a", 0, ENTRY, refuse) == content("a", 0, ENTRY)
+    assert fetched(cache, "a", 5, 15) == content("a", 5, 15)
+    assert fetched(cache, "b") != content("a", 0, ENTRY)
+    assert cache.get("a", -7, None, lambda: b"the end") == cache.get("a", -7, None, refuse) == b"the end"
+    assert cache.get("a", 0, None, lambda: b"all of it") == cache.get("a", 0, None, refuse) == b"all of it"
+    assert (cache.hits, cache.misses, cache.healed, cache.evicted) == (3, 5, 0, 0)
+    assert cache.size() == (3 + 3 + 1 + 1 + 1) * BLOCK
+    cache.discard("a")
+    assert [is_kept(cache, "a"), is_kept(cache, "a", 5, 15), is_kept(cache, "b")] == [False, False, True]
+    cache.discard("b", 0, ENTRY)
+    assert not files(cache)
+
+
+def test_short_and_empty_answers_and_errors_are_passed_on_and_not_kept(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "cache")
+
+    def check(data: bytes) -> None:
+        raise CorruptChunkError("damaged in flight")
+
+    assert cache.get("a", 0, 10, lambda: b"short") == b"short"
+    assert cache.get("a", 0, None, lambda: b"") == b""
+    with pytest.raises(CorruptChunkError):
+        cache.get("a", 0, 10, lambda: bytes(10), check)
+    with pytest.raises(TimeoutError):
+        cache.get("a", 0, 10, lambda: (_ for _ in ()).throw(TimeoutError()))
+    assert not files(cache)
+    assert cache.get("a", 0, 10, lambda: bytes(10)) == bytes(10)
+
+
+def test_threads_that_want_the_same_range_share_a_fetch(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "cache")
+    calls: list[int] = []
+    all_here = threading.Barrier(8)
+
+    def fetch() -> bytes:
+        calls.append(1)
+        time.sleep(0.2)
+        return bytes(100)
+
+    def read() -> None:
+        all_here.wait()
+        assert cache.get("a", 0, 100, fetch) == bytes(100)
+
+    threads = [threading.Thread(target=read) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(calls) == 1
+
+
+def test_after_a_failed_fetch_those_who_waited_try_for_themselves(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "cache")
+    started, answers = threading.Event(), []
+
+    def fail() -> bytes:
+        started.set()
+        time.sleep(0.2)
+        raise TimeoutError
+
+    def first() -> None:
+        with pytest.raises(TimeoutError):
+            cache.get("a", 0, 5, fail)
+
+    def second() -> None:
+        started.wait()
+        answers.append(cache.get("a", 0, 5, lambda: b"bytes"))
+
+    threads = [threading.Thread(target=first), threading.Thread(target=second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == [b"bytes"]
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("200GB", 200 * 10**9), ("1.5 TiB", 3 * 2**39), ("4096", 4096), ("512 mib", 2**29), ("3k", 3000), (7, 7)],
+)
+def test_sizes(text: int | str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-1GB", "0", "1 XB", "1GBs", "1,5GB", 0, -4])
+def test_sizes_that_make_no_sense(text: int | str, tmp_path: Path) -> None:
+    with pytest.raises(ZarrCoreError, match="size"):
+        DiskCache(tmp_path, text)
+    with pytest.raises(ZarrCoreError, match="cache_limit"):
+        build_dataset({"kind": "point", "root": "x", "split": "train", "cache_limit": text})
+
+
+def test_sizes_are_written_with_units() -> None:
+    assert [format_size(n) for n in (5, 1234, 2.5e9, 7e15)] == ["5 B", "1.23 kB", "2.5 GB", "7e+03 TB"]
+
+
+# --- the limit ----------------------------------------------------------------------------------------------------
+
+
+def test_the_least_recently_used_go_first_and_the_limit_holds(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "cache", 10 * 3 * BLOCK)
+    for key in "abcdefghij":
+        fetched(cache, key)
+    assert cache.size() == cache.limit
+    assert is_kept(cache, "a")  # used again: b and c are the oldest now
+    fetched(cache, "k")
+    assert [key for key in "abcdefghijk" if not is_kept(cache, key)] == ["b", "c"]
+    assert cache.evicted == 2
+    for number in range(100):
+        fetched(cache, str(number))
+        assert cache.size() <= cache.limit
+    assert len(files(cache)) >= 8
+
+
+def test_what_is_larger_than_the_limit_is_not_kept(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "cache", 30 * BLOCK)
+    fetched(cache, "small")
+    assert len(fetched(cache, "large", 0, 40 * BLOCK)) == 40 * BLOCK
+    assert [is_kept(cache, "small"), is_kept(cache, "large", 0, 40 * BLOCK)] == [True, False]
+
+
+def test_other_peoples_files_in_the_folder_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("x" * 100_000)
+    cache = DiskCache(tmp_path, 4 * 3 * BLOCK)
+    fetched(cache, "a")
+    note = files(cache)[0].parent / "note"
+    note.write_text("mine")
+    for number in range(50):
+        fetched(cache, str(number))
+    assert (tmp_path / "thesis.tex").exists()
+    assert note.exists()
+
+
+def test_the_sum_of_sizes_is_put_right_when_it_is_wrong(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "cache", 10 * 3 * BLOCK)
+    for key in "abcdefgh":
+        fetched(cache, key)
+    lock = Path(cache.folder, "lock")
+    for record in (b"", b"\0" * 20, b"garbage", b"\xff" * 20):
+        lock.write_bytes(record)
+        for number in range(5):
+            fetched(cache, f"{record!r} {number}")
+            assert cache.size() <= cache.limit
+    for file in files(cache)[1:]:  # somebody tidied up: the sum is too large now, and found out at the limit
+        file.unlink()
+    before = cache.evicted
+    for key in "tuvwxyz":
+        fetched(cache, key)
+    assert all(is_kept(cache, key) for key in "tuvwxyz")
+    assert cache.evicted == before
+
+
+def test_an_entry_that_is_evicted_while_it_is_read_is_read_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = DiskCache(tmp_path / "cache")
+    fetched(cache, "a")
+    utime = os.utime
+
+    def evict_meanwhile(*arguments: Any, **options: Any) -> None:  # the entry is open here, and nothing read yet
+        utime(*arguments, **options)
+        shutil.rmtree(cache.folder)
+
+    monkeypatch.setattr("zarr_core.storage.disk_cache.os.utime", evict_meanwhile)
+    monkeypatch.setattr("zarr_core.storage.disk_cache.os.supports_fd", {evict_meanwhile})
+    assert cache.lookup("a", 0, ENTRY) == content("a", 0, ENTRY)
+    monkeypatch.undo()
+    fetched(cache, "a")  # and the folder is made again
+    assert cache.get("a", 0, ENTRY, refuse) == content("a", 0, ENTRY)
+
+
+# --- damage -------------------------------------------------------------------------------------------------------
+
+
+def damaged(whole: bytes) -> Iterator[bytes]:
+    """An entry's file with a bit flipped, every byte of its header among them; torn, too long, all zeros."""
+    for at in (*range(60), *range(60, len(whole), 997), len(whole) - 1):
+        yield whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
+    for size in (0, 1, 20, 51, 52, 53, 1000, len(whole) - 1):
+        yield whole[:size]
+    yield whole + b"x"
+    yield bytes(len(whole))
+
+
+def test_a_flipped_byte_and_a_torn_entry_heal(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "cache")
+    fetched(cache, "a")
+    (file,) = files(cache)
+    for healed, data in enumerate(damaged(file.read_bytes()), start=1):
+        file.write_bytes(data)
+        assert fetched(cache, "a") == content("a", 0, ENTRY)
+        assert cache.healed == healed
+        assert cache.get("a", 0, ENTRY, refuse) == content("a", 0, ENTRY)
+
+
+def test_an_entry_in_the_place_of_another_is_not_believed(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "cache")
+    fetched(cache, "a")
+    (first,) = files(cache)
+    fetched(cache, "b")
+    (second,) = (file for file in files(cache) if file != first)
+    shutil.copy(first, second)
+    assert fetched(cache, "b") == content("b", 0, ENTRY)
+    assert cache.healed == 1
+
+
+def test_what_a_dead_process_was_writing_is_removed_with_the_next_count(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "cache")
+    fetched(cache, "a")
+    half = files(cache)[0].parent / "0123456789abcdef0123456789abcdef.tmp"
+    half.write_bytes(bytes(1000))
+    record = bytearray(Path(cache.folder, "lock").read_bytes())
+    fetched(cache, "b")
+    assert half.exists()
+    record[0] ^= 1  # the sum cannot be believed any more
+    Path(cache.folder, "lock").write_bytes(record)
+    fetched(cache, "c")
+    assert not half.exists()
+    assert [is_kept(cache, key) for key in "abc"] == [True] * 3
+
+
+def test_an_entry_that_cannot_be_read_is_passed_by(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "cache")
+    fetched(cache, "a")
+    (file,) = files(cache)
+    file.unlink()
+    file.mkdir()
+    with pytest.warns(UserWarning, match="cannot be written"):
+        assert fetched(cache, "a") == content("a", 0, ENTRY)
+
+
+# --- disks that refuse --------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_means_plain_reads_and_one_warning(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "cache")
+    fetched(cache, "before")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, limits[1]))  # the system's own refusal; Python ignores the signal
+    try:
+        with pytest.warns(UserWarning, match="reads go on without it"):
+            assert fetched(cache, "a") == content("a", 0, ENTRY)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert fetched(cache, "a") == content("a", 0, ENTRY)
+        assert cache.get("before", 0, ENTRY, refuse) == content("before", 0, ENTRY)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert len(files(cache)) == 1
+    assert not list(Path(cache.folder).rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("folder", ["/proc/zarr_core", "/sys/zarr_core"])
+def test_a_folder_that_cannot_be_made_means_plain_reads_and_one_warning(folder: str) -> None:
+    cache = DiskCache(folder)
+    with pytest.warns(UserWarning, match="cannot be written"):
+        assert fetched(cache, "a") == content("a", 0, ENTRY)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert fetched(cache, "a") == content("a", 0, ENTRY)
+
+
+def test_a_folder_that_is_a_file_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ZarrCoreError, match="is a file"):
+        DiskCache(tmp_path / "file")
+
+
+# --- many processes -----------------------------------------------------------------------------------------------
+
+_READER = """
+import random, sys
+from tests.storage.test_disk_cache import content
+from zarr_core.storage.disk_cache import DiskCache
+cache = DiskCache(sys.argv[1], int(sys.argv[2]))
+chance = random.Random(int(sys.argv[3]))
+while True:
+    key = f"object {chance.randrange(60)}"
+    size = 500 + 400 * int(key[7:])
+    if cache.get(key, 0, size, lambda: content(key, 0, size)) != content(key, 0, size):
+        print("WRONG", key, flush=True)
+        sys.exit(1)
+"""
+
+
+def test_readers_that_are_killed_leave_a_working_cache(tmp_path: Path) -> None:
+    folder, limit = tmp_path / "cache", 40 * 3 * BLOCK
+
+    def start(seed: int) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", _READER, str(folder), str(limit), str(seed)]
+        return subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])},
+        )
+
+    readers = [start(seed) for seed in range(READERS)]
+    chance, killed, end = random.Random(0), 0, time.monotonic() + SECONDS
+    try:
+        while time.monotonic() < end:
+            time.sleep(min(1.0, SECONDS / 10) * chance.random())
+            number = chance.randrange(READERS)
+            assert readers[number].poll() is None, readers[number].stdout and readers[number].stdout.read()
+            readers[number].kill()
+            readers[number].wait()
+            killed += 1
+            readers[number] = start(READERS + killed)
+        assert all(reader.poll() is None for reader in readers)
+    finally:
+        for reader in readers:
+            reader.send_signal(signal.SIGKILL)
+            reader.wait()
+            assert reader.stdout is not None
+            assert reader.stdout.read() == ""
+            reader.stdout.close()
+    assert killed >= 5
+    cache = DiskCache(folder, limit)
+    assert cache.size() <= limit
+    for number in range(60):
+        size = 500 + 400 * number
+        assert fetched(cache, f"object {number}", 0, size) == content(f"object {number}", 0, size)
+        assert is_kept(cache, f"object {number}", 0, size)
+    assert cache.size() <= limit
+    assert cache.healed == 0  # a rename is whole: death leaves nothing to heal
+    Path(cache.folder, "lock").write_bytes(b"")  # an hour has passed: the next entry counts anew and tidies up
+    fetched(cache, "one more")
+    assert not list(Path(cache.folder).rglob("*.tmp"))
+
+
+def test_death_in_the_middle_of_an_entry_leaves_none(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "cache")
+    fetched(cache, "a")
+    child = os.fork()
+    if not child:
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (ENTRY // 2, ENTRY // 2))  # the kernel kills who writes on
+        fetched(cache, "b")
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGXFSZ
+    assert not is_kept(cache, "b")
+    assert cache.healed == 0
+    assert fetched(cache, "b") == content("b", 0, ENTRY)
+    assert is_kept(cache, "a")
+
+
+def _hold_the_lock(folder: str, held: Any) -> None:
+    cache = DiskCache(folder)
+    with cache._locked() as lock:
+        assert lock is not None
+        held.set()
+        time.sleep(60)
+
+
+def test_nobody_waits_for_a_process_that_holds_the_lock_nor_for_a_dead_one(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "cache")
+    fetched(cache, "a")
+    context = multiprocessing.get_context("spawn")
+    held = context.Event()
+    holder = context.Process(target=_hold_the_lock, args=(str(tmp_path / "cache"), held))
+    holder.start()
+    assert held.wait(60)
+    assert fetched(cache, "b") == content("b", 0, ENTRY)
+    assert not is_kept(cache, "b")
+    assert is_kept(cache, "a")
+    holder.kill()
+    holder.join()
+    fetched(cache, "b")
+    assert is_kept(cache, "b")
+
+
+_FORKS_WITH_THE_LOCK = """
+import os, sys, time
+from zarr_core.storage.disk_cache import DiskCache
+with DiskCache(sys.argv[1])._locked():
+    child = os.fork()
+    if child:
+        print(child, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_child_does_not_keep_the_lock_that_its_parent_died_with(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "cache")
+    fetched(cache, "a")
+    command = [sys.executable, "-c", _FORKS_WITH_THE_LOCK, str(tmp_path / "cache")]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    try:
+        assert not cache.store("b", 0, 5, b"bytes")
+        parent.kill()
+        parent.wait()
+        assert cache.store("b", 0, 5, b"bytes")
+    finally:
+        os.kill(child, signal.SIGKILL)
+        parent.stdout.close()
+
+
+def test_a_pickled_cache_is_the_same_cache(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "cache", "1GB")
+    fetched(cache, "a")
+    other = pickle.loads(pickle.dumps(cache))
+    assert other.get("a", 0, ENTRY, refuse) == content("a", 0, ENTRY)
+    assert other.limit == 10**9
+
+
+# --- under a reader -----------------------------------------------------------------------------------------------
+
+FIELDS = ["surface_position", "surface_pressure", "volume_velocity"]
+
+
+class Counted:
+    """Opens objects, and keeps what counts them."""
+
+    def __call__(self, root: str) -> CountingObjects:
+        self.store = CountingObjects(open_objects(root))
+        return self.store
+
+
+def read(reader: ZarrChunkReader, sample_id: str = "run_1", epoch: int = 0) -> dict[str, np.ndarray]:
+    return reader.read_sample(sample_id, {"surface": 16, "volume": 32}, FIELDS, epoch=epoch)
+
+
+def assert_equal(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
+    assert list(one) == list(other)
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name])
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("stored")
+    convert(KIND, root / "store", source_url=str(write_source(root / "source")), chunk_points=16)
+    return root / "store"
+
+
+def test_a_warm_reader_asks_the_store_for_nothing(stored: Path, tmp_path: Path) -> None:
+    plain = ZarrChunkReader(stored)
+    for expected in (True, False):
+        counted = Counted()
+        reader = ZarrChunkReader(stored, objects_factory=counted, cache_dir=tmp_path / "cache")
+        for epoch in range(3):
+            assert_equal(read(reader, epoch=epoch), read(plain, epoch=epoch))
+        assert bool(counted.store.requests) is expected
+    assert reader.cache is not None
+    assert reader.cache.misses == 0
+    assert reader.cache.hits > 0
+
+
+@pytest.mark.filterwarnings("ignore:.*absent and left out")
+def test_a_whole_sample_and_a_dataset_through_the_cache(stored: Path, tmp_path: Path) -> None:
+    assert_equal(
+        ZarrChunkReader(stored, cache_dir=tmp_path / "cache").read_sample("run_2"),
+        ZarrChunkReader(stored).read_sample("run_2"),
+    )
+    settings = {"root": str(stored), "split": "train", "num_surface_points": 16, "num_volume_points": 16}
+    cached = build_dataset({"kind": "point", **settings, "cache_dir": str(tmp_path / "cache"), "cache_limit": "1GB"})
+    plain = ZarrPointDataset(ZarrPointDatasetConfig(**settings))
+    assert len(cached) == len(plain) > 0
+    loader = torch.utils.data.DataLoader(cached, batch_size=None, num_workers=2, multiprocessing_context="spawn")
+    for one, other in zip(loader, plain, strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in other)
+    assert cached.reader.cache is not None
+    assert cached.reader.cache.size() > 0
+
+
+def test_a_damaged_entry_under_a_reader_heals(stored: Path, tmp_path: Path) -> None:
+    expected = read(ZarrChunkReader(stored))
+    cache = ZarrChunkReader(stored, cache_dir=tmp_path / "cache").cache
+    assert cache is not None
+    read(ZarrChunkReader(stored, cache_dir=tmp_path / "cache"))
+    for file in files(cache):
+        data = bytearray(file.read_bytes())
+        data[-1] ^= 1
+        file.write_bytes(data)
+        reader = ZarrChunkReader(stored, cache_dir=tmp_path / "cache")
+        assert_equal(read(reader), expected)
+        assert reader.cache is not None
+        assert reader.cache.healed == 1
+
+
+class Flipping:
+    """Objects whose chunks are damaged on the way, so many times."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    def __call__(self, root: str) -> CountingObjects:
+        flipping = self
+
+        class Damaging(CountingObjects):
+            def fetch(self, requests: Sequence[Request]) -> Iterator[np.ndarray | Exception]:
+                for request, data in zip(requests, super().fetch(requests), strict=True):
+                    if "/c/" in request.key and flipping.times > 0 and not isinstance(data, Exception):
+                        flipping.times -= 1
+                        data = data.copy()
+                        data[len(data) // 2] ^= 1
+                    yield data
+
+        return Damaging(open_objects(root))
+
+
+def test_a_byte_that_flips_in_flight_is_fetched_again_and_not_kept(stored: Path, tmp_path: Path) -> None:
+    expected = read(ZarrChunkReader(stored))
+    assert_equal(read(ZarrChunkReader(stored, objects_factory=Flipping(1), cache_dir=tmp_path / "cache")), expected)
+    with pytest.raises(CorruptChunkError, match="run_2"):
+        read(ZarrChunkReader(stored, objects_factory=Flipping(10**6), cache_dir=tmp_path / "cache"), "run_2")
+    reader = ZarrChunkReader(stored, cache_dir=tmp_path / "cache")
+    assert_equal(read(reader, "run_2"), read(ZarrChunkReader(stored), "run_2"))
+    assert_equal(read(reader), expected)
+
+
+def test_a_store_that_was_damaged_is_read_as_it_is_once_it_is_repaired(stored: Path, tmp_path: Path) -> None:
+    shutil.copytree(stored, tmp_path / "store")
+    reader = ZarrChunkReader(tmp_path / "store", cache_dir=tmp_path / "cache")
+    shard = tmp_path / "store" / reader.manifest.samples["run_1"].relpath / "surface/pressure/c/0/0"
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:9] + bytes([whole[9] ^ 1]) + whole[10:])
+    with pytest.raises(CorruptChunkError, match="run_1, surface_pressure"):
+        reader.read_sample("run_1")
+    shard.write_bytes(whole)
+    assert_equal(reader.read_sample("run_1"), ZarrChunkReader(stored).read_sample("run_1"))
+
+
+def test_equal_names_in_other_stores_are_other_objects(tmp_path: Path, s3_root: str, monkeypatch: Any) -> None:
+    """Two stores whose samples have the same paths but not the same bytes, as a wiped clock or a copied tree makes."""
+    stores = []
+    for number in range(2):
+        source = write_source(tmp_path / f"source_{number}", seed=number)
+        for file in sorted(source.rglob("*.pt")):
+            os.utime(file, (10**9, 10**9))
+        root = tmp_path / f"host_{number}" / "store"
+        convert(KIND, root, source_url=str(source), chunk_points=16)
+        stores.append(root)
+    plain = [read(ZarrChunkReader(root)) for root in stores]
+    groups = [{entry.relpath for entry in ZarrChunkReader(root).manifest.samples.values()} for root in stores]
+    assert groups[0] == groups[1]
+    for _ in range(2):
+        for root, expected in zip(stores, plain, strict=True):
+            assert_equal(read(ZarrChunkReader(root, cache_dir=tmp_path / "cache")), expected)
+            monkeypatch.chdir(root.parent)  # "store" is another store in another folder
+            assert_equal(read(ZarrChunkReader("store", cache_dir=tmp_path / "cache")), expected)
+    import s3fs
+
+    for number, root in enumerate(stores):
+        s3fs.S3FileSystem().put(str(root), f"{s3_root}_{number}", recursive=True)
+    for _ in range(2):
+        for number, expected in enumerate(plain):
+            counted = Counted()
+            reader = ZarrChunkReader(f"{s3_root}_{number}", objects_factory=counted, cache_dir=tmp_path / "cache")
+            assert_equal(read(reader), expected)
+    assert counted.store.requests == 0
+
+
+def test_a_sample_that_was_converted_again_is_never_served_stale(tmp_path: Path) -> None:
+    source, store = write_source(tmp_path / "source"), tmp_path / "store"
+    before = convert(KIND, store, source_url=str(source), chunk_points=16).manifest.generation
+    old = read(ZarrChunkReader(store, cache_dir=tmp_path / "cache"))
+    shutil.rmtree(source)
+    write_source(source, seed=1)
+    convert(KIND, store, source_url=str(source), chunk_points=16)
+    new = read(ZarrChunkReader(store, cache_dir=tmp_path / "cache"))
+    assert_equal(new, read(ZarrChunkReader(store)))
+    assert not np.array_equal(old["surface_pressure"], new["surface_pressure"])
+    assert_equal(read(ZarrChunkReader(store, cache_dir=tmp_path / "cache", generation=before)), old)
+
+
+def test_samples_of_another_program_may_change_and_are_not_kept(tmp_path: Path) -> None:
+    root = write_published_store(tmp_path / "store", make_samples())
+    reader = ZarrChunkReader(root, cache_dir=tmp_path / "cache")
+    reader.read_sample("run_1")
+    assert reader.cache is not None
+    assert (reader.cache.hits, reader.cache.misses, files(reader.cache)) == (0, 0, [])
+
+
+def test_only_samples_are_kept_and_what_is_absent_is_asked_for_again(stored: Path, tmp_path: Path) -> None:
+    counted = CountingObjects(open_objects(str(stored)))
+    objects = CachedObjects(counted, DiskCache(tmp_path / "cache"), "here")
+    relpath = ZarrChunkReader(stored).manifest.samples["run_1"].relpath
+    once = [f"{relpath}/zarr.json", f"{relpath}/surface/pressure/c/0/0"]
+    always = ["manifest.json", "generations/00000001.json", f"{relpath}/c/absent"]
+    ranges = [(0, None), (3, 9), (-4, None)]
+    requests = [Request(key, start, stop) for key in once + always for start, stop in ranges]
+
+    def fetch() -> list[bytes | type]:
+        return [type(d) if isinstance(d, Exception) else d.tobytes() for d in objects.fetch(requests)]
+
+    first, second = fetch(), fetch()
+    assert first == second
+    for place, key in enumerate(once + always[:2]):
+        whole = (stored / key).read_bytes()
+        assert first[3 * place : 3 * place + 3] == [whole, whole[3:9], whole[-4:]]
+    assert first[-3:] == [FileNotFoundError] * 3
+    assert {key: counted.by_key[key][0] for key in always} == dict.fromkeys(always, 6)
+    assert {key: counted.by_key[key][0] for key in once} == dict.fromkeys(once, 3)
+
+
+def test_a_damaged_group_that_was_kept_heals(stored: Path, tmp_path: Path) -> None:
+    class Damaging(CountingObjects):
+        def fetch(self, requests: Sequence[Request]) -> Iterator[np.ndarray | Exception]:
+            for request, data in zip(requests, super().fetch(requests), strict=True):
+                yield data[:50] if request.key.endswith("zarr.json") and not isinstance(data, Exception) else data
+
+    with pytest.raises(CorruptChunkError, match="run_1"):
+        read(ZarrChunkReader(stored, objects_factory=lambda r: Damaging(open_objects(r)), cache_dir=tmp_path / "cache"))
+    assert_equal(read(ZarrChunkReader(stored, cache_dir=tmp_path / "cache")), read(ZarrChunkReader(stored)))
+
+
+def test_other_engines_have_no_cache(stored: Path, tmp_path: Path) -> None:
+    with pytest.raises(ZarrCoreError, match="cache_dir is for the engine 'direct'"):
+        ZarrChunkReader(stored, engine="zarr", cache_dir=tmp_path / "cache")

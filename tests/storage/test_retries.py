@@ -1,0 +1,336 @@
+"""Networks that fail: what is tried again, how often, how long, and what is said about it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec.config
+import numpy as np
+import pytest
+
+from tests.helpers.servers.fault_proxy import FaultProxy, Faults
+from tests.helpers.servers.oci import NAMESPACE, OciServer
+from tests.helpers.small_source import KIND, load_field, write_source
+from zarr_core.errors import SourceError, StoreError, TransferError, TruncatedError
+from zarr_core.points.convert import convert
+from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.points.verify.store import verify_store
+from zarr_core.sources.tree import SampleTree
+from zarr_core.storage import Storage, retries
+from zarr_core.storage.backends import RemoteBackend
+from zarr_core.storage.backends.obstore import ObstoreBackend
+from zarr_core.storage.backends.s3 import S3Backend
+from zarr_core.storage.byte_ranges import RemoteObjects, Request
+from zarr_core.storage.retries import RetryPolicy, Service
+
+QUICK = RetryPolicy(attempts=8, first_wait_s=0.005, first_throttled_wait_s=0.01, longest_wait_s=0.2)
+
+
+def run(service: Service, *answers: Any, policy: RetryPolicy = QUICK) -> tuple[Any, int]:
+    """The outcome of a request that is answered so, and how often it was tried."""
+    left = list(answers)
+
+    async def work() -> Any:
+        answer = left.pop(0)
+        if answer == "hang":
+            await asyncio.sleep(60)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    try:
+        outcome: Any = asyncio.run(retries.request(service, "s3://bucket/object", work, policy=policy))
+    except Exception as error:
+        outcome = error
+    return outcome, len(answers) - len(left)
+
+
+class ServiceError(Exception):
+    """As the clients of services raise them."""
+
+    def __init__(self, status: int, code: str = "") -> None:
+        super().__init__(f"{status} {code}")
+        self.status = status
+
+
+def test_troubles_are_waited_out() -> None:
+    service = Service("s3://bucket")
+    assert run(service, OSError("busy"), ConnectionResetError(), TruncatedError("half"), "x") == ("x", 4)
+    assert run(service, ServiceError(500), ServiceError(503), ServiceError(429), "x") == ("x", 4)
+    patient = RetryPolicy(attempts=2, timeout_s=0.1, first_wait_s=0.001)
+    assert run(service, "hang", "x", policy=patient) == ("x", 2)
+
+
+@pytest.mark.parametrize(
+    "error", [FileNotFoundError("gone"), PermissionError("no"), ServiceError(400), ServiceError(403), TypeError("bug")]
+)
+def test_what_cannot_get_better_is_not_tried_again(error: Exception) -> None:
+    outcome, tries = run(Service("s3://bucket"), error, "x")
+    assert tries == 1
+    assert isinstance(outcome, type(error) if isinstance(error, FileNotFoundError | TypeError) else TransferError)
+
+
+def test_tries_are_bounded_in_number_and_in_time() -> None:
+    outcome, tries = run(Service("s3://bucket"), *[OSError(f"trouble {n}") for n in range(1, 10)])
+    assert tries == QUICK.attempts
+    assert isinstance(outcome, TransferError)
+    assert "s3://bucket/object was tried 8 times in 0 s: OSError: trouble 8" in str(outcome)
+    in_time = RetryPolicy(attempts=100, first_wait_s=0.05, longest_wait_s=0.05, deadline_s=0.2)
+    outcome, tries = run(Service("s3://bucket"), *[OSError("trouble")] * 100, policy=in_time)
+    assert isinstance(outcome, TransferError)
+    assert 3 <= tries <= 12
+
+
+def test_waits_grow_to_a_bound_and_are_spread() -> None:
+    policy = RetryPolicy(first_wait_s=1, first_throttled_wait_s=4, longest_wait_s=16)
+    for attempt, longest in enumerate((1, 2, 4, 8, 16, 16), start=1):
+        waits = {policy.wait_s(attempt) for _ in range(100)}
+        assert len(waits) > 50
+        assert longest / 2 <= min(waits) <= max(waits) <= longest
+    assert 2 <= policy.wait_s(1, throttled=True) <= 4
+    assert policy.timeout_for(10**9) > policy.timeout_for(0) + 500
+
+
+def test_a_service_that_is_asked_too_much_is_asked_less_and_then_more_again() -> None:
+    service, most, now = Service("s3://bucket", most=8), 0, 0
+    refusals = iter([ServiceError(503, "SlowDown")])
+
+    async def work() -> None:
+        nonlocal most, now
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.001)
+        now -= 1
+        if error := next(refusals, None):
+            raise error
+
+    async def many(count: int) -> None:
+        await asyncio.gather(*(retries.request(service, "x", work, policy=QUICK) for _ in range(count)))
+
+    asyncio.run(many(20))
+    assert most == 8
+    assert 4 <= service.limit < 8
+    most = 0
+    asyncio.run(many(4))
+    asyncio.run(many(100))
+    assert service.limit == most == 8
+
+
+def test_a_crowd_that_is_refused_at_the_same_moment_counts_once() -> None:
+    service = Service("s3://bucket", most=64)
+    for _ in range(10):
+        service.throttled()
+    assert service.limit == 32
+
+
+def test_a_cancelled_request_gives_its_place_back() -> None:
+    service = Service("s3://bucket", most=1)
+
+    async def main() -> str:
+        hanging = [asyncio.create_task(retries.request(service, "x", lambda: asyncio.sleep(60))) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        for task in hanging:
+            task.cancel()
+        await asyncio.gather(*hanging, return_exceptions=True)
+        return await asyncio.wait_for(retries.request(service, "x", lambda: asyncio.sleep(0, "through")), 5)
+
+    assert asyncio.run(main()) == "through"
+
+
+def test_each_trouble_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    service = Service("s3://bucket")
+    for _ in range(20):
+        run(service, OSError("reset"), ServiceError(503, "SlowDown"), OSError("reset"), "x")
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2
+    assert said[0].startswith("s3://bucket: OSError: reset; trying again")
+    assert said[1].startswith("s3://bucket: ServiceError: 503 SlowDown; asking for less at a time")
+
+
+# --- servers ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retries, "POLICY", QUICK)
+
+
+def forget_filesystems() -> None:
+    import ocifs
+    import s3fs
+
+    s3fs.S3FileSystem.clear_instance_cache()
+    ocifs.OCIFileSystem.clear_instance_cache()
+
+
+def lead_to(monkeypatch: pytest.MonkeyPatch, kind: str, url: str) -> None:
+    """Point S3 or OCI clients somewhere else."""
+    if kind == "oci":
+        monkeypatch.setitem(fsspec.config.conf, "oci", {"config_kwargs": {"service_endpoint": url}})
+    else:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+    forget_filesystems()
+
+
+@pytest.fixture
+def bad_network(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, quick: None
+) -> Iterator[tuple[str, FaultProxy]]:
+    """A root on S3 or OCI (the parameter), through a proxy that fails a sixth of all requests."""
+    kind = request.param
+    root = request.getfixturevalue("oci_root" if kind == "oci" else "s3_root")
+    upstream = request.getfixturevalue("oci_server").url if kind == "oci" else os.environ["AWS_ENDPOINT_URL"]
+    if kind == "s3fs":
+        monkeypatch.setattr("zarr_core.storage.backends.obstore.may_be_used", lambda: False)
+    with FaultProxy(upstream, Faults(slow_down=0.1, reset=0.03, truncate=0.03), seed=7) as proxy:
+        lead_to(monkeypatch, kind, proxy.url)
+        yield root, proxy
+    forget_filesystems()
+
+
+@pytest.mark.parametrize("bad_network", ["s3fs", "obstore", "oci"], indirect=True)
+def test_everything_is_right_over_a_bad_network(bad_network: tuple[str, FaultProxy], tmp_path: Path) -> None:
+    """Source and store both there: list, load, convert, commit, read, verify."""
+    root, proxy = bad_network
+    local = write_source(tmp_path / "source", sample_ids=("run_1", "run_2"))
+    source = Storage(f"{root}/source")
+    for path in local.rglob("*.pt"):
+        source.write(str(path.relative_to(local)), [path.read_bytes()])
+    report = convert(KIND, f"{root}/store", source_url=source.root, chunk_points=64)
+    assert len(report.having("converted")) == 2
+    reader = ZarrChunkReader(f"{root}/store")
+    for sample_id in ("run_1", "run_2"):
+        for name, values in reader.read_sample(sample_id).items():
+            expected = load_field(local, sample_id, name).astype(values.dtype)
+            assert np.array_equal(np.sort(values, axis=0), np.sort(expected, axis=0))
+    assert verify_store(f"{root}/store", source=source.root).ok
+    assert proxy.counts["503"] > 3
+    assert proxy.counts["truncated"] + proxy.counts["reset before"] + proxy.counts["reset after"] > 2
+
+
+PLACES: dict[str, Callable[[str], RemoteBackend] | None] = {"s3fs": S3Backend, "obstore": ObstoreBackend, "oci": None}
+
+
+@pytest.fixture(params=PLACES)
+def anywhere(request: pytest.FixtureRequest) -> tuple[str, str, Callable[[str], RemoteBackend] | None]:
+    """A kind of service, a root there, and what reaches it."""
+    root = request.getfixturevalue("oci_root" if request.param == "oci" else "s3_root")
+    return request.param, root, PLACES[request.param]
+
+
+def test_a_dead_server_is_a_clear_error(anywhere: Any, monkeypatch: pytest.MonkeyPatch, quick: None) -> None:
+    kind, root, backend = anywhere
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    lead_to(monkeypatch, kind, f"http://127.0.0.1:{port}")
+    storage = Storage(root, backend=backend)
+    for work in (
+        lambda: storage.read("a"),
+        lambda: storage.write("a", [b"x"]),
+        lambda: storage.create("a", b"x"),
+        lambda: storage.list(),
+        lambda: ZarrChunkReader(root),
+    ):
+        with pytest.raises(StoreError, match=rf"{root}.* was tried 8 times in \d s: "):
+            work()
+    with pytest.raises(SourceError, match=rf"{root} cannot be listed: .*tried 8 times"):
+        SampleTree(KIND, root).discover()
+    (data,) = RemoteObjects(root).fetch([Request("a", 0, 4)])
+    assert isinstance(data, TransferError)
+    forget_filesystems()
+
+
+def test_a_server_that_never_answers_times_out(anywhere: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, root, backend = anywhere
+    impatient = RetryPolicy(attempts=2, timeout_s=0.3, slowest_bytes_per_s=1e12, first_wait_s=0.01)
+    monkeypatch.setattr(retries, "POLICY", impatient)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        held: list[socket.socket] = []
+
+        def accept() -> None:
+            while True:
+                try:
+                    held.append(server.accept()[0])
+                except OSError:
+                    return
+
+        threading.Thread(target=accept, daemon=True).start()
+        lead_to(monkeypatch, kind, f"http://127.0.0.1:{server.getsockname()[1]}")
+        began = time.monotonic()
+        with pytest.raises(TransferError, match=r"tried 2 times.*(Time|time)"):
+            Storage(root, backend=backend).read("a")
+        assert time.monotonic() - began < 20  # bounded: the default of the clients would be minutes
+        server.shutdown(socket.SHUT_RDWR)
+    for connection in held:
+        connection.close()
+    forget_filesystems()
+
+
+def test_what_one_request_costs_when_all_fail(oci_root: str, monkeypatch: pytest.MonkeyPatch, quick: None) -> None:
+    """The clients do not try again by themselves: the policy's attempts are the total."""
+    for kind, root, backend in (
+        ("s3fs", "s3://bucket/x", S3Backend),
+        ("obstore", "s3://bucket/x", ObstoreBackend),
+        ("oci", f"oci://bucket@{NAMESPACE}/x", None),
+    ):
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.setenv(name, "test")
+        with OciServer() as upstream, FaultProxy(upstream.url, Faults(slow_down=1.0)) as proxy:
+            lead_to(monkeypatch, kind, proxy.url)
+            with pytest.raises(TransferError, match="tried 8 times"):
+                Storage(root, backend=backend).read("a", 0, 10)
+            assert proxy.counts["requests"] == QUICK.attempts, kind
+    forget_filesystems()
+
+
+def test_an_object_that_ends_too_early_is_not_asked_for_again(anywhere: Any, quick: None) -> None:
+    _, root, backend = anywhere
+    Storage(root, backend=backend).write("a", [b"0123456789"])
+    for request in (Request("a", 5, 20), Request("a", 10, 12)):
+        (data,) = RemoteObjects(root).fetch([request])
+        assert isinstance(data, TruncatedError)
+
+
+class _Body:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    async def read(self) -> bytes:
+        return self._data
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_an_answer_that_is_shorter_than_announced_is_asked_for_again(
+    s3_root: str, monkeypatch: pytest.MonkeyPatch, quick: None
+) -> None:
+    """Whatever a client makes of a connection that ends too early, the bytes are counted."""
+    answers = [b"01234", b"", b"0123456789"]
+
+    async def call(self: S3Backend, method: str, path: str, **options: object) -> object:
+        return {"Body": _Body(answers.pop(0)), "ContentLength": 10, "ETag": "1"}
+
+    monkeypatch.setattr(S3Backend, "_call", call)
+    storage = Storage(s3_root, backend=S3Backend)
+    assert storage.read("a") == b"0123456789"
+    answers += [b"01234"] * QUICK.attempts
+    with pytest.raises(TruncatedError, match="5 bytes came where the service announced 10"):
+        storage.read("a")
+
+
+def test_nothing_is_logged_where_all_is_well(s3_root: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "zarr_core")
+    storage = Storage(s3_root)
+    storage.write("a", [b"x"])
+    with pytest.raises(FileNotFoundError):
+        storage.read("b")
+    assert not [record for record in caplog.records if record.name.startswith("zarr_core")]

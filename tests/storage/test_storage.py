@@ -1,0 +1,161 @@
+"""Bytes below a root: whole objects, ranges, and the compare-and-swap, on every kind of location."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from zarr_core._util.redaction import redact_url
+from zarr_core.errors import CommitConflict, SourceError, StoreError
+from zarr_core.storage import Storage
+
+
+def test_an_object_is_read_as_it_was_written(any_root: str) -> None:
+    storage = Storage(any_root)
+    assert storage.write("a/b/c", [b"0123", b"", b"456789"]) == 10
+    assert storage.read("a/b/c") == b"0123456789"
+    assert storage.read("a/b/c", 2, 5) == b"234"
+    assert storage.size("a/b/c") == 10
+    storage.write("a/b/c", [b"new"])
+    assert storage.read("a/b/c") == b"new"
+    assert storage.size("a/b/c") == 3
+    assert storage.list() == {"a/b/c": 3}
+    assert storage.list("a") == {"a/b/c": 3}
+    assert pickle.loads(pickle.dumps(storage)).read("a/b/c") == b"new"
+
+
+def test_what_is_not_there_is_not_found(any_root: str) -> None:
+    storage = Storage(any_root)
+    assert not storage.exists("a")
+    assert storage.list() == {}
+    with pytest.raises(FileNotFoundError):
+        storage.read("a")
+    with pytest.raises(FileNotFoundError):
+        storage.read_versioned("a")
+
+
+def test_create_never_replaces(any_root: str) -> None:
+    storage = Storage(any_root)
+    assert storage.create("g/1", b"first")
+    assert not storage.create("g/1", b"second")
+    assert storage.read("g/1") == b"first"
+    assert list(storage.list()) == ["g/1"]  # and leaves nothing else behind
+
+
+def test_replace_writes_only_over_the_version_it_knows(any_root: str) -> None:
+    storage = Storage(any_root)
+    storage.replace("m", b"one", None)
+    with pytest.raises(CommitConflict):
+        storage.replace("m", b"other", None)
+    data, version = storage.read_versioned("m")
+    assert data == b"one"
+    storage.replace("m", b"two", version)
+    with pytest.raises(CommitConflict):
+        storage.replace("m", b"three", version)
+    assert storage.read("m") == b"two"
+
+
+def test_of_writers_that_race_exactly_one_wins(any_root: str) -> None:
+    Storage(any_root).replace("m", b"start", None)
+    _, version = Storage(any_root).read_versioned("m")
+    won: list[int] = []
+    barrier = threading.Barrier(8)
+
+    def race(number: int) -> None:
+        storage = Storage(any_root)
+        barrier.wait()
+        try:
+            storage.replace("m", str(number).encode(), version)
+        except CommitConflict:
+            return
+        won.append(number)
+
+    threads = [threading.Thread(target=race, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert Storage(any_root).read("m") == str(won[0]).encode()
+
+
+def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    storage.write("a", [b"whole"])
+
+    def pieces():
+        yield b"half"
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        storage.write("a", pieces())
+    assert storage.read("a") == b"whole"
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../x", "a//b", "", ".", "a\\b"])
+def test_no_name_leaves_the_root(tmp_path: Path, name: str) -> None:
+    with pytest.raises(SourceError, match="leaves the folder"):
+        Storage(tmp_path).read(name)
+
+
+def test_a_file_is_no_root(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StoreError, match="is a file"):
+        Storage(tmp_path / "file")
+
+
+def test_a_location_that_cannot_compare_and_swap_is_refused(tmp_path: Path) -> None:
+    storage = Storage(f"simplecache::file://{tmp_path}")
+    with pytest.raises(StoreError, match="no compare-and-swap"):
+        storage.replace("m", b"x", None)
+
+
+def test_an_unknown_protocol_is_a_clear_error() -> None:
+    with pytest.raises(StoreError, match="nosuch"):
+        Storage("nosuch://bucket/x")
+
+
+def test_passwords_are_not_printed() -> None:
+    assert redact_url("ftp://me:secret@host/x") == "ftp://host/x"
+    assert redact_url("oci://bucket@namespace/x") == "oci://bucket@namespace/x"
+
+
+def test_objects_are_listed_with_sizes_and_times_and_deleted(any_root: str) -> None:
+    storage = Storage(any_root)
+    assert list(storage.objects("a")) == []
+    began = storage.now()
+    names = ["a/one", "a/b/two", "a/b/c/three", "ab"]
+    for name in names:
+        storage.write(name, [name.encode()])
+    found = {found.name: found for found in storage.objects("a")}
+    assert {name: found[name].size for name in found} == {name: len(name) for name in names[:3]}
+    assert all(began - 1 <= stamped.modified <= storage.now() + 1 for stamped in found.values())
+    assert [found.name for found in storage.objects("ab")] == ["ab"]
+    assert abs(began - time.time()) < 60
+    storage.delete(["a/one", "a/b/c/three", "a/gone"])
+    assert list(storage.list()) == ["a/b/two", "ab"]  # and nothing that asked for the time
+
+
+def test_more_folders_than_are_listed_at_a_time(any_root: str) -> None:
+    storage = Storage(any_root)
+    names = [f"a/{number:02d}/x" for number in range(40)]
+    for name in names:
+        storage.write(name, [b"x"])
+    assert sorted(found.name for found in storage.objects("a")) == names
+    storage.delete(names)
+    assert storage.list() == {}
+
+
+def test_deleting_leaves_no_empty_folder_of_a_local_store_and_no_other_one_touched(tmp_path: Path) -> None:
+    storage = Storage(tmp_path / "store")
+    storage.write("a/b/c", [b"x"])
+    storage.write("a/d", [b"x"])
+    storage.delete(["a/b/c"])
+    assert [path.name for path in (tmp_path / "store" / "a").iterdir()] == ["d"]
+    storage.delete(["a/d"])
+    assert list((tmp_path / "store").iterdir()) == []

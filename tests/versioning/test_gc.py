@@ -1,0 +1,532 @@
+"""Garbage collection: what kept generations name stays whatever happens, and of what is old nothing else does."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.small_source import KIND, write_source
+from tests.helpers.tiny_store import HEAD, ClockedStorage, Killed, set_item, write_group
+from zarr_core._util.units import parse_duration
+from zarr_core.errors import CollectedError, StoreError, ZarrCoreError
+from zarr_core.points.convert import convert
+from zarr_core.points.manifest import HEAD as POINTS
+from zarr_core.points.manifest import load_manifest
+from zarr_core.points.publish import commit_results, publish
+from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.points.stage import stage_store
+from zarr_core.points.verify.store import verify_store
+from zarr_core.storage import Storage
+from zarr_core.versioning.gc import CONDEMNED_SECONDS, Collection, collect_garbage, main
+from zarr_core.versioning.generations import load
+from zarr_core.versioning.tags import delete_tag, make_tag
+
+HOUR = 3600.0
+DAY = 24 * HOUR
+
+
+@pytest.fixture
+def storage(memory_root: str) -> ClockedStorage:
+    return ClockedStorage(memory_root)
+
+
+def collect(storage: Storage, grace: float = DAY, **options: bool) -> Collection:
+    return collect_garbage(storage, HEAD, grace, **options)
+
+
+def groups(storage: Storage) -> set[str]:
+    return {name.rpartition("/")[0] for name in storage.list("groups")}
+
+
+def three_generations(storage: ClockedStorage) -> None:
+    """Item x in three groups, one after the other, replaced 100 and 50 hours ago."""
+    for name in ("one", "two", "three"):
+        set_item(storage, "x", write_group(storage, name))
+        storage.time += 50 * HOUR
+
+
+def test_what_was_replaced_long_ago_goes_and_asking_for_it_says_so(storage: ClockedStorage) -> None:
+    three_generations(storage)
+    result = collect(storage)
+    assert (result.expired, result.kept) == ([1, 2], [3])
+    assert set(result.prefixes) == {"groups/one", "groups/two"}
+    assert groups(storage) == {"groups/three"}
+    assert set(storage.list("generations")) == {"generations/00000003.json"}
+    with pytest.raises(StoreError, match="no generation 2; .* has been collected"):
+        load(storage, HEAD, 2)
+    assert load(storage, HEAD, 3).items == {"x": "groups/three"}
+
+
+def test_a_generation_is_kept_for_the_grace_period_after_it_was_replaced(storage: ClockedStorage) -> None:
+    three_generations(storage)
+    # Replaced 100 and 50 hours ago; that the groups themselves are older does not matter.
+    assert collect(storage, 101 * HOUR).expired == []
+    assert collect(storage, 60 * HOUR).expired == [1]
+    assert load(storage, HEAD, 2).items == {"x": "groups/two"}
+    assert groups(storage) == {"groups/two", "groups/three"}
+
+
+def test_a_tag_keeps_a_generation_until_it_is_deleted(storage: ClockedStorage) -> None:
+    three_generations(storage)
+    assert make_tag(storage, HEAD, "paper", 1) == 1
+    assert collect(storage).expired == [2]
+    assert load(storage, HEAD, "paper").items == load(storage, HEAD, 1).items == {"x": "groups/one"}
+    assert groups(storage) == {"groups/one", "groups/three"}
+    with pytest.raises(StoreError, match="no generation 2"):
+        make_tag(storage, HEAD, "late", 2)
+    with pytest.raises(StoreError, match="'paper' names generation 1"):
+        make_tag(storage, HEAD, "paper", 3)
+    assert delete_tag(storage, HEAD, "paper") == 1
+    with pytest.raises(StoreError, match="no tag 'paper'; its tags are: none"):
+        load(storage, HEAD, "paper")
+    collect(storage)
+    assert groups(storage) == {"groups/three"}
+
+
+def test_neither_tags_nor_collection_make_a_generation(storage: ClockedStorage) -> None:
+    three_generations(storage)
+    before = load(storage, HEAD)
+    make_tag(storage, HEAD, "paper", 1)
+    collect(storage)
+    after = load(storage, HEAD)
+    assert (after.generation, after.items) == (3, before.items)
+    set_item(storage, "y", write_group(storage, "y"))
+    assert load(storage, HEAD).retention.tags == {"paper": 1}  # a commit carries the tags on
+    assert load(storage, HEAD, 3) == before  # and what is archived has none
+
+
+def test_unnamed_groups_go_when_they_are_old_and_foreign_objects_never(storage: ClockedStorage) -> None:
+    set_item(storage, "x", write_group(storage, "x"))
+    write_group(storage, "old")
+    for foreign in ("notes.txt", "groups/readme", "groups/old/deeper/still", "other/thing/a"):
+        storage.write(foreign, [b"mine"])
+    storage.time += 2 * DAY
+    write_group(storage, "young")
+    storage.write("groups/old2/.a.0123456789abcdef0123456789abcdef.tmp", [b"killed long ago?"])
+    storage.written["groups/old2/.a.0123456789abcdef0123456789abcdef.tmp"] -= 2 * DAY
+    storage.written["groups/young/a"] -= 10 * DAY  # its other object is young, so somebody is at work on it
+    result = collect(storage)
+    assert set(result.prefixes) == {"groups/old", "groups/old2"}
+    assert (result.young, result.foreign) == (1, 2)  # what lies outside "groups" is not even looked at
+    assert {"notes.txt", "groups/readme", "groups/old/deeper/still", "other/thing/a"} <= set(storage.list())
+
+
+def test_half_written_files_of_killed_writers_go(storage: ClockedStorage) -> None:
+    set_item(storage, "x", write_group(storage, "x"))
+    names = ["groups/x/.a.0123456789abcdef0123456789abcdef.tmp", "generations/.1.0123456789abcdef0123456789abcdef.tmp"]
+    for name in names:
+        storage.write(name, [b"half"])
+    assert collect(storage).temporary.objects == 0
+    storage.time += 2 * DAY
+    assert collect(storage).temporary.objects == 2
+    assert set(storage.list()) == {"tiny.json", "generations/00000001.json", "groups/x/a", "groups/x/b"}
+
+
+def test_a_dry_run_says_the_same_and_changes_nothing(storage: ClockedStorage) -> None:
+    three_generations(storage)
+    write_group(storage, "orphan")
+    storage.time += 2 * DAY
+    before = {name: storage.read(name) for name in storage.list()}
+    would = collect(storage, dry_run=True)
+    assert {name: storage.read(name) for name in storage.list()} == before
+    did = collect(storage)
+    assert (would.expired, would.prefixes, would.bytes) == (did.expired, did.prefixes, did.bytes)
+    assert did.bytes > 0
+
+
+def test_nothing_to_do_writes_nothing(storage: ClockedStorage) -> None:
+    set_item(storage, "x", write_group(storage, "x"))
+    changed: list[str] = []
+    storage.interrupt = changed.append
+    collect(storage)
+    assert changed == []
+
+
+def test_what_seems_to_be_from_the_future_stays(storage: ClockedStorage) -> None:
+    set_item(storage, "x", write_group(storage, "x"))
+    storage.time += DAY
+    write_group(storage, "future")
+    storage.time -= 10 * DAY  # the clock was wrong then, or is now
+    assert collect(storage, 0).prefixes == {}
+    assert "groups/future" in groups(storage)
+
+
+def test_a_clock_of_the_store_that_runs_ahead_of_ours_removes_no_more(storage: ClockedStorage) -> None:
+    storage.time = time.time()
+    three_generations(storage)  # 150 hours go by there, none here
+    write_group(storage, "orphan")
+    storage.time += 1000 * DAY
+    result = collect(storage)
+    assert (result.expired, result.prefixes) == ([], {})
+
+
+def test_a_store_of_another_program_is_refused(storage: ClockedStorage) -> None:
+    storage.write("tiny.json", [b'{"items": {}, "generation": 0}'])
+    with pytest.raises(StoreError, match="written by another program"):
+        collect(storage)
+    with pytest.raises(StoreError, match="written by another program"):
+        make_tag(storage, HEAD, "t")
+    with pytest.raises(ZarrCoreError, match="must not be negative"):
+        collect(storage, -1)
+
+
+# --- while others are at work
+
+
+def during(storage: ClockedStorage, moment: str, act: Callable[[], None]) -> None:
+    """Have something done by somebody else just before a storage operation that begins so."""
+
+    def interrupt(operation: str) -> None:
+        if operation.startswith(moment):
+            storage.interrupt = lambda _: None
+            act()
+
+    storage.interrupt = interrupt
+
+
+def test_an_orphan_that_is_named_just_before_it_would_be_condemned_stays(storage: ClockedStorage) -> None:
+    set_item(storage, "x", write_group(storage, "x"))
+    write_group(storage, "orphan")
+    storage.time += 2 * DAY
+    during(storage, "replace tiny.json", lambda: set_item(storage, "y", "groups/orphan"))
+    assert collect(storage).prefixes == {}
+    assert storage.read("groups/orphan/a") == b"orphan a"
+
+
+def test_so_does_one_that_was_named_and_replaced_meanwhile(storage: ClockedStorage) -> None:
+    set_item(storage, "x", write_group(storage, "x"))
+    write_group(storage, "orphan")
+    storage.time += 2 * DAY
+
+    def act() -> None:
+        set_item(storage, "y", "groups/orphan")
+        set_item(storage, "y", None)
+
+    during(storage, "replace tiny.json", act)
+    assert collect(storage).prefixes == {}
+    assert load(storage, HEAD, 2).items["y"] == "groups/orphan"
+
+
+@pytest.mark.parametrize("moment", ["delete groups/orphan/a", "delete groups/orphan/b"])
+def test_one_that_is_condemned_cannot_be_named(storage: ClockedStorage, moment: str) -> None:
+    set_item(storage, "x", write_group(storage, "x"))
+    write_group(storage, "orphan")
+    storage.time += 2 * DAY
+    refused: list[CollectedError] = []
+
+    def act() -> None:
+        with pytest.raises(CollectedError, match="garbage collection took it") as caught:
+            set_item(storage, "y", "groups/orphan")
+        refused.append(caught.value)
+
+    during(storage, moment, act)
+    collect(storage)
+    assert [error.names for error in refused] == [("groups/orphan",)]
+    assert load(storage, HEAD).items == {"x": "groups/x"}
+
+
+def test_a_writer_that_slept_through_a_whole_collection_commits_nothing_that_is_gone(storage: ClockedStorage) -> None:
+    """It found the group before, and half of it is written again afterwards; the list has long been cleared."""
+    set_item(storage, "x", write_group(storage, "x"))
+    write_group(storage, "orphan")
+    storage.time += 2 * DAY
+    collect(storage)
+    storage.time += 2 * CONDEMNED_SECONDS
+    collect(storage)
+    assert load(storage, HEAD).retention.condemned == {}
+    storage.write("groups/orphan/b", [b"the half that was left to do"])
+    with pytest.raises(CollectedError):
+        set_item(storage, "y", "groups/orphan")
+    write_group(storage, "orphan")
+    set_item(storage, "y", "groups/orphan")  # made anew, after a decent interval, it may be named
+
+
+def test_a_commit_whose_head_was_read_before_two_collections_is_not_mistaken(storage: ClockedStorage) -> None:
+    """The head after them says the same as the one before, but for the number of collections."""
+    set_item(storage, "x", write_group(storage, "x"))
+    for name in ("first", "orphan"):
+        write_group(storage, name)
+        storage.time += 2 * DAY
+        if name == "first":
+            collect(storage)
+            storage.time += 2 * CONDEMNED_SECONDS
+            collect(storage)
+
+    def act() -> None:
+        collect(storage)
+        storage.time += 2 * CONDEMNED_SECONDS
+        collect(storage)
+
+    during(storage, "replace tiny.json", act)
+    with pytest.raises(CollectedError):
+        set_item(storage, "y", "groups/orphan")
+
+
+def test_a_tag_comes_in_time_or_is_refused(storage: ClockedStorage) -> None:
+    three_generations(storage)
+    during(storage, "replace tiny.json", lambda: make_tag(storage, HEAD, "in-time", 1) and None)
+    assert collect(storage).expired == [2]
+    assert load(storage, HEAD, "in-time").items == {"x": "groups/one"}
+    delete_tag(storage, HEAD, "in-time")
+
+    def too_late() -> None:
+        with pytest.raises(StoreError, match="generation 1"):
+            make_tag(storage, HEAD, "late", 1)
+
+    during(storage, "delete", too_late)
+    assert collect(storage).expired == [1]
+
+
+def test_names_stay_condemned_for_a_day_and_are_free_then(storage: ClockedStorage) -> None:
+    set_item(storage, "x", write_group(storage, "x"))
+    write_group(storage, "orphan")
+    storage.time += 2 * DAY
+    collect(storage)
+    storage.time += CONDEMNED_SECONDS - HOUR
+    write_group(storage, "orphan")
+    collect(storage)
+    with pytest.raises(CollectedError):
+        set_item(storage, "y", "groups/orphan")
+    storage.time += 2 * HOUR
+    collect(storage)
+    assert set_item(storage, "y", "groups/orphan").items["y"] == "groups/orphan"
+
+
+def test_two_collections_at_once(storage: ClockedStorage) -> None:
+    three_generations(storage)
+    for moment in ("replace tiny.json", "delete groups"):
+        write_group(storage, "orphan")
+        storage.time += 2 * DAY + CONDEMNED_SECONDS
+        during(storage, moment, lambda: collect(storage) and None)
+        collect(storage)
+        assert groups(storage) == {"groups/three"}
+
+
+def test_a_collection_that_died_anywhere_is_finished_by_the_next(memory_root: str) -> None:
+    survived = 0
+    for dies_at in range(100):
+        storage = ClockedStorage(f"{memory_root}/{dies_at}")
+        three_generations(storage)
+        write_group(storage, "orphan")
+        storage.time += 2 * DAY
+        steps = 0
+
+        def die(_: str, dies_at: int = dies_at) -> None:
+            nonlocal steps
+            steps += 1
+            if steps > dies_at:
+                raise Killed
+
+        storage.interrupt = die
+        try:
+            collect(storage)
+            survived += 1
+        except Killed:
+            storage.interrupt = lambda _: None
+            assert load(storage, HEAD).items == {"x": "groups/three"}
+            collect(storage)
+        assert groups(storage) == {"groups/three"}
+        assert set(storage.list("generations")) == {"generations/00000003.json"}
+        if survived:
+            break
+    assert dies_at > 8
+
+
+def test_one_that_hung_for_half_a_day_deletes_no_more(storage: ClockedStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    three_generations(storage)
+    began = time.time()
+    monkeypatch.setattr("zarr_core.versioning.gc.time.time", lambda: began)
+    during(
+        storage,
+        "replace tiny.json",
+        lambda: monkeypatch.setattr("zarr_core.versioning.gc.time.time", lambda: began + CONDEMNED_SECONDS),
+    )
+    with pytest.raises(StoreError, match="taken too long"):
+        collect(storage)
+    assert groups(storage) == {"groups/one", "groups/two", "groups/three"}
+    collect(storage)
+    assert groups(storage) == {"groups/three"}
+
+
+# --- stores of points
+
+
+def age(store: Path, hours: float) -> None:
+    """Make everything in a local store older."""
+    for path in store.rglob("*"):
+        if path.is_file():
+            written = path.stat().st_mtime - hours * 3600
+            os.utime(path, (written, written))
+
+
+def read_all(store: Path, generation: int | str | None = None) -> dict[str, dict[str, bytes]]:
+    reader = ZarrChunkReader(store, generation=generation)
+    return {i: {f: a.tobytes() for f, a in reader.read_sample(i).items()} for i in reader.sample_ids}
+
+
+def test_a_store_of_points_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write_source(tmp_path / "source")
+    store = tmp_path / "store"
+    convert(KIND, store, source_url=str(source), chunk_points=16)
+    tagged = read_all(store)
+    make_tag(Storage(store), POINTS, "first")
+    for chunk_points in (32, 64):
+        convert(KIND, store, source_url=str(source), chunk_points=chunk_points)
+    (store / "samples" / "notes.txt").write_text("mine")
+    assert main([str(store)]) == 0
+    assert "removed 0 groups" in capsys.readouterr().out
+    age(store, 30)
+    assert main([str(store), "--dry-run", "--grace", "24h"]) == 0
+    assert "would remove 3 groups" in capsys.readouterr().out
+    assert main([str(store), "--grace", "24h"]) == 0
+    said = capsys.readouterr().out
+    assert "removed 3 groups that no kept generation names" in said
+    assert "generations 2, and 0 half-written files" in said
+    assert "kept generations 1, 3; 0 unnamed" in said
+    assert "left alone: 1 objects" in said
+    assert read_all(store, "first") == read_all(store, 1) == tagged
+    assert verify_store(str(store)).ok
+    assert len(list((store / "samples" / "run_1").iterdir())) == 2  # no empty folder is left
+    assert main([str(store), "--grace", "soon"]) == 1
+
+
+def test_a_conversion_that_meets_a_condemned_name_takes_another(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "source", ("run_1", "run_2"))
+    store = tmp_path / "store"
+    settings = {"a": {"chunk_points": 16}, "b": {"chunk_points": 32}}
+    convert(KIND, store, source_url=str(source), **settings["a"])
+    expected = read_all(store)
+    first = load_manifest(store).samples["run_1"].relpath
+    convert(KIND, store, source_url=str(source), **settings["b"])
+    age(store, 30)
+    collect_garbage(Storage(store), POINTS, DAY)
+    assert not (store / first).exists()
+    report = convert(KIND, store, source_url=str(source), workers=2, **settings["a"])
+    assert len(report.having("converted")) == 2
+    assert report.manifest.samples["run_1"].relpath != first
+    assert read_all(store) == expected
+    assert not publish(KIND, store, source_url=str(source), **settings["a"]).committed
+    assert convert(KIND, store, source_url=str(source), **settings["a"]).having("converted") == []
+    assert verify_store(str(store), source=str(source)).ok
+
+
+def test_groups_that_are_condemned_before_they_are_published_are_left_out(tmp_path: Path) -> None:
+    from zarr_core.points.convert import iter_convert
+
+    source = write_source(tmp_path / "source", ("run_1", "run_2"))
+    store = tmp_path / "store"
+    convert(KIND, store, source_url=str(source), chunk_points=16)
+    list(iter_convert(KIND, store, source_url=str(source), chunk_points=32))
+    age(store, 30)
+    collect_garbage(Storage(store), POINTS, DAY)
+    report = publish(KIND, store, source_url=str(source), chunk_points=32)
+    assert report.replaced == []
+    outcomes = list(iter_convert(KIND, store, source_url=str(source), chunk_points=32))
+    assert [outcome.status for outcome in outcomes] == ["converted"] * 2
+    assert sorted(publish(KIND, store, source_url=str(source), chunk_points=32).replaced) == ["run_1", "run_2"]
+
+
+def test_a_conversion_whose_groups_are_collected_under_its_hands_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_source(tmp_path / "source", ("run_1", "run_2"))
+    store = tmp_path / "store"
+    convert(KIND, store, source_url=str(source), chunk_points=16)
+
+    def late(*arguments, **options):
+        age(store, 30)
+        collect_garbage(Storage(store), POINTS, DAY)
+        return commit_results(*arguments, **options)
+
+    monkeypatch.setattr("zarr_core.points.convert.commit_results", late)
+    report = convert(KIND, store, source_url=str(source), chunk_points=32)
+    assert [outcome.reason[:18] for outcome in report.having("failed")] == ["garbage collection"] * 2
+    monkeypatch.undo()
+    assert len(convert(KIND, store, source_url=str(source), chunk_points=32).having("converted")) == 2
+    assert verify_store(str(store), source=str(source)).ok
+
+
+def test_staging_again_what_was_collected_from_the_copy(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "source", ("run_1", "run_2"))
+    store, copy = tmp_path / "store", tmp_path / "copy"
+    convert(KIND, store, source_url=str(source), chunk_points=16)
+    stage_store(store, copy)
+    convert(KIND, store, source_url=str(source), chunk_points=32)
+    stage_store(store, copy)
+    age(copy, 30)
+    assert len(collect_garbage(Storage(copy), POINTS, DAY).prefixes) == 2
+    stage_store(store, copy, generation=1)
+    assert read_all(copy) == read_all(store, 1)
+    assert stage_store(store, copy, generation=1).copied == 0
+    assert verify_store(str(copy), deep=True).ok
+
+
+def test_nothing_is_lost_while_converters_and_collectors_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without any grace a sample may be taken before it is committed: it fails, is said to, and nothing is lost."""
+    source = write_source(tmp_path / "source", ("run_1", "run_2"), surface=40, volume=90)
+    store = tmp_path / "store"
+    convert(KIND, store, source_url=str(source), chunk_points=64)
+    make_tag(Storage(store), POINTS, "first")
+    first = read_all(store)
+
+    def late(*arguments: Any, **options: Any) -> Any:
+        time.sleep(0.1)  # so that a collection comes between a group and its commit
+        return commit_results(*arguments, **options)
+
+    monkeypatch.setattr("zarr_core.points.convert.commit_results", late)
+    taken: list[str] = []
+
+    def convert_often(seed: int) -> None:
+        for number in range(6):
+            report = convert(KIND, store, source_url=str(source), chunk_points=8 + (seed + number) % 4)
+            taken.extend(outcome.reason for outcome in report.having("failed"))
+
+    with ThreadPoolExecutor(2) as threads:
+        converters = [threads.submit(convert_often, seed) for seed in (0, 2)]
+        collections = 0
+        while not all(converter.done() for converter in converters):
+            collect_garbage(Storage(store), POINTS, 0)
+            collections += 1
+            time.sleep(0.02)
+        for converter in converters:
+            converter.result()
+    assert collections > 2
+    assert verify_store(str(store), source=str(source), deep=True).problems == []
+    assert read_all(store, "first") == first
+    assert any(reason.startswith("garbage collection took its group") for reason in taken)
+
+
+def test_on_every_kind_of_location(any_root: str) -> None:
+    storage = Storage(any_root)
+    for name in ("one", "two"):
+        set_item(storage, "x", write_group(storage, name))
+    write_group(storage, "orphan")
+    if any_root.startswith(("s3", "oci")):
+        time.sleep(2)  # times there are whole seconds
+    storage.write("groups/foreign", [b"mine"])
+    assert set(collect(storage, 0).prefixes) == {"groups/one", "groups/orphan"}
+    assert set(storage.list()) - {"tiny.json.lock"} == {
+        "tiny.json",
+        "generations/00000002.json",
+        "groups/two/a",
+        "groups/two/b",
+        "groups/foreign",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("24h", 86400), ("90m", 5400), ("1.5h", 5400), ("7d", 604800), ("0s", 0)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+def test_a_duration_without_a_unit_is_refused() -> None:
+    with pytest.raises(ZarrCoreError, match="24h"):
+        parse_duration("24")

@@ -1,0 +1,624 @@
+"""No commit is lost: the same cases on every kind of location that can commit.
+
+On another S3 service than moto: ``TEST_S3_ENDPOINT=http://127.0.0.1:7480 pytest tests/test_commit.py``, with
+credentials in ``AWS_*`` (see CONTRIBUTING.md).
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import fsspec.config
+import pytest
+import torch
+from filelock import FileLock
+
+from tests.helpers.servers.oci import NAMESPACE, OciServer
+from tests.helpers.small_source import KIND, write_source
+from zarr_core.errors import CommitConflict, StoreError
+from zarr_core.points.conversion import convert_samples
+from zarr_core.points.convert import convert
+from zarr_core.points.manifest import HEAD, SampleEntry, StoreManifest, load_manifest
+from zarr_core.points.publish import Results, commit_results
+from zarr_core.points.writer import ConversionSettings, ZarrStoreWriter
+from zarr_core.sources.selection import Selection, open_source, select_samples
+from zarr_core.storage import Storage
+from zarr_core.storage.backends import ConditionFailed, RemoteBackend
+from zarr_core.storage.backends.generic import MemoryBackend
+from zarr_core.storage.backends.obstore import ObstoreBackend
+from zarr_core.storage.backends.oci import OciBackend
+from zarr_core.storage.backends.s3 import S3Backend
+from zarr_core.versioning.generations import commit, generation_name
+
+WRITERS = 16
+
+
+@dataclass(frozen=True)
+class Place:
+    """A root and how it is reached; travels to other processes."""
+
+    root: str
+    backend: Callable[[str], RemoteBackend] | None = None
+
+    def open(self) -> Storage:
+        return Storage(self.root, backend=self.backend)
+
+    @property
+    def shared_by_processes(self) -> bool:
+        return not self.root.startswith("memory://")
+
+
+@pytest.fixture(params=["local", "memory", "s3fs", "obstore", "oci"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """An empty root on each kind of location that can commit."""
+    match request.param:
+        case "local":
+            return Place(str(tmp_path / "store"))
+        case "memory":
+            return Place(request.getfixturevalue("memory_root"))
+        case "s3fs":
+            return Place(request.getfixturevalue("s3_root"), S3Backend)
+        case "obstore":
+            pytest.importorskip("obstore", reason="needs the obstore extra")
+            return Place(request.getfixturevalue("s3_root"), ObstoreBackend)
+        case _:
+            return Place(request.getfixturevalue("oci_root"))
+
+
+def add(sample_id: str) -> Callable[[StoreManifest | None], StoreManifest]:
+    def change(current: StoreManifest | None) -> StoreManifest:
+        start = current or StoreManifest("test")
+        return replace(start, samples=dict(start.samples) | {sample_id: SampleEntry(f"samples/{sample_id}/x", {})})
+
+    return change
+
+
+def _commit_together(place: Place, numbers: Sequence[int], environment: dict[str, str], barrier: Any) -> None:
+    """Each number by a writer of its own, in threads."""
+    os.environ.update(environment)  # a fork server may be older than this test's servers
+    fsspec.config.set_conf_env(fsspec.config.conf)
+
+    def commit_one(number: int) -> None:
+        storage = place.open()
+        barrier.wait(120)
+        commit(storage, HEAD, add(f"sample_{number}"))
+
+    with ThreadPoolExecutor(len(numbers)) as threads:
+        list(threads.map(commit_one, numbers))
+
+
+def test_of_racing_writers_each_commits_once(place: Place) -> None:
+    """Sixteen, in four processes where a place is shared by processes."""
+    if place.shared_by_processes:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["zarr_core.points.manifest", "s3fs", "ocifs"])  # has no effect once it runs
+        barrier = context.Barrier(WRITERS)
+        processes = [
+            context.Process(
+                target=_commit_together,
+                args=(place, range(first, first + WRITERS // 4), dict(os.environ), barrier),
+                daemon=True,
+            )
+            for first in range(0, WRITERS, WRITERS // 4)
+        ]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        assert [process.exitcode for process in processes] == [0] * 4
+    else:
+        _commit_together(place, range(WRITERS), {}, threading.Barrier(WRITERS))
+    storage = place.open()
+    samples = [set(load_manifest(storage, generation).samples) for generation in range(1, WRITERS + 1)]
+    assert samples[-1] == {f"sample_{number}" for number in range(WRITERS)}
+    assert load_manifest(storage).generation == WRITERS
+    assert [len(known) for known in samples] == list(range(1, WRITERS + 1))
+    assert all(before < after for before, after in pairwise(samples))
+    names = {name for name in storage.list() if not name.endswith(".lock")}
+    assert names == {"manifest.json", *map(generation_name, range(1, WRITERS + 1))}  # no probe, no temporary file
+
+
+def test_a_lost_race_is_applied_again_on_the_winner(place: Place) -> None:
+    storage, other = place.open(), place.open()
+    commit(storage, HEAD, add("a"))
+    seen: list[list[str]] = []
+
+    def change(current: StoreManifest | None) -> StoreManifest:
+        assert current is not None
+        seen.append(sorted(current.samples))
+        if len(seen) == 1:
+            commit(other, HEAD, add("b"))
+        return add("c")(current)
+
+    assert sorted(commit(storage, HEAD, change).samples) == ["a", "b", "c"]
+    assert seen == [["a"], ["a", "b"]]
+    assert [len(load_manifest(storage, generation).samples) for generation in (1, 2, 3)] == [1, 2, 3]
+
+
+def test_a_change_that_raises_changes_nothing(place: Place) -> None:
+    storage = place.open()
+    commit(storage, HEAD, add("a"))
+    before = {name: storage.read(name) for name in storage.list()}
+
+    def change(current: StoreManifest | None) -> StoreManifest:
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError, match="no"):
+        commit(storage, HEAD, change)
+    assert {name: storage.read(name) for name in storage.list()} == before
+    assert commit(storage, HEAD, add("b")).generation == 2
+
+
+def test_the_version_is_of_the_bytes_that_were_read(place: Place) -> None:
+    """While somebody writes all the time, what is replaced on the word of a version is what was read with it."""
+    storage, busy = place.open(), True
+    storage.replace("m", b"0", None)
+
+    def count_up() -> None:
+        mine = place.open()
+        while busy:
+            data, version = mine.read_versioned("m")
+            try:
+                mine.replace("m", str(int(data) + 1).encode(), version)
+            except CommitConflict:
+                continue
+
+    writers = [threading.Thread(target=count_up, daemon=True) for _ in range(3)]
+    for writer in writers:
+        writer.start()
+    replaced = 0
+    while replaced < 5:
+        data, version = storage.read_versioned("m")
+        try:
+            storage.replace("m", data, version)  # would turn the clock back if the version were of later bytes
+        except CommitConflict:
+            continue
+        replaced += 1
+        assert int(storage.read("m")) >= int(data)
+    busy = False
+    for writer in writers:
+        writer.join()
+
+
+def test_objects_are_deleted(place: Place) -> None:
+    storage = place.open()
+    storage.write("a/b", [b"x"])
+    storage.delete(["a/b"])
+    storage.delete(["a/b"])
+    assert storage.list() == {}
+    assert storage.create("a/b", b"y")
+
+
+# --- networks that lose answers -----------------------------------------------------------------------------------
+
+
+class LosesAnswers:
+    """A service that does what it is asked, after which the connection breaks, so many times."""
+
+    def __init__(self, backend: RemoteBackend, times: int, then: Callable[[], None] = lambda: None) -> None:
+        self.backend, self.times, self.then = backend, times, then
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.backend, name)
+
+    async def put_if(self, path: str, data: bytes, version: str | None) -> None:
+        await self.backend.put_if(path, data, version)
+        if self.times and not path.rpartition("/")[2].startswith("."):
+            self.times -= 1
+            self.then()
+            raise ConnectionResetError("answer lost")
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    from zarr_core.storage import retries
+
+    monkeypatch.setattr(retries, "POLICY", retries.RetryPolicy(attempts=3, first_wait_s=0.001))
+
+
+def test_a_commit_whose_answer_was_lost_is_made_once(
+    memory_root: str, impatient: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "zarr_core")
+    commit(Storage(memory_root), HEAD, add("a"))
+    storage = Storage(memory_root, backend=lambda url: LosesAnswers(MemoryBackend(url), 1))
+    changes: list[object] = []
+
+    def change(current: StoreManifest | None) -> StoreManifest:
+        changes.append(current)
+        return add("b")(current)
+
+    assert commit(storage, HEAD, change).generation == 2
+    assert len(changes) == 1
+    assert load_manifest(memory_root).generation == 2
+    assert "manifest.json: written by a try whose answer was lost" in caplog.text
+
+
+def test_a_commit_whose_answers_were_all_lost_is_found(memory_root: str, impatient: None) -> None:
+    storage = Storage(memory_root, backend=lambda url: LosesAnswers(MemoryBackend(url), 1))
+    assert commit(storage, HEAD, add("a")).generation == 1
+    never = Storage(memory_root, backend=lambda url: Unreachable(MemoryBackend(url)))
+    with pytest.raises(StoreError, match=r"memory://.*manifest.json was tried 3 times in 0 s: ConnectionResetError"):
+        commit(never, HEAD, add("b"))
+    assert load_manifest(memory_root).generation == 1
+
+
+class Unreachable(LosesAnswers):
+    """A service that answers reads and resets writes, none of which it carries out."""
+
+    def __init__(self, backend: RemoteBackend) -> None:
+        super().__init__(backend, 10**6)
+
+    async def put_if(self, path: str, data: bytes, version: str | None) -> None:
+        raise ConnectionResetError("cable cut")
+
+
+def test_a_commit_that_was_overtaken_after_its_answer_was_lost_is_applied_again(
+    memory_root: str, impatient: None
+) -> None:
+    commit(Storage(memory_root), HEAD, add("a"))
+
+    def overtake() -> None:
+        plain = MemoryBackend(memory_root)  # on the event loop: no Storage here
+        current = StoreManifest.from_json(plain.fs.cat_file(f"{plain.location}/manifest.json"))
+        plain.fs.pipe_file(f"{plain.location}/manifest.json", replace(add("other")(current), generation=3).to_json())
+
+    storage = Storage(memory_root, backend=lambda url: LosesAnswers(MemoryBackend(url), 1, overtake))
+    commit(storage, HEAD, add("b"))
+    assert sorted(load_manifest(memory_root).samples) == ["a", "b", "other"]
+
+
+def test_an_object_whose_answer_was_lost_counts_as_created(memory_root: str, impatient: None) -> None:
+    storage = Storage(memory_root, backend=lambda url: LosesAnswers(MemoryBackend(url), 1))
+    assert storage.create("a", b"mine")
+    assert not storage.create("a", b"other")
+
+
+class SendsTwice(LosesAnswers):
+    """An HTTP client that sends a request again, and says nothing, when a connection that it had kept breaks."""
+
+    async def put_if(self, path: str, data: bytes, version: str | None) -> None:
+        await self.backend.put_if(path, data, version)
+        await self.backend.put_if(path, data, version)
+
+
+def test_a_commit_that_the_client_sent_twice_is_made_once(memory_root: str) -> None:
+    storage = Storage(memory_root, backend=lambda url: SendsTwice(MemoryBackend(url), 0))
+    assert commit(storage, HEAD, add("a")).generation == 1
+    assert commit(storage, HEAD, add("b")).generation == 2
+    assert not Storage(memory_root).create("manifest.json", b"other")
+
+
+# --- services that cannot -----------------------------------------------------------------------------------------
+
+
+def test_a_service_that_ignores_conditions_is_found_out(
+    tmp_path: Path, oci_server: OciServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with OciServer(ignore_conditions=True) as server:
+        import ocifs
+
+        server.buckets["careless"] = {}
+        monkeypatch.setitem(fsspec.config.conf, "oci", {"config_kwargs": {"service_endpoint": server.url}})
+        ocifs.OCIFileSystem.clear_instance_cache()
+        storage = Storage(f"oci://careless@{NAMESPACE}/store")
+        with pytest.raises(StoreError, match="ignores If-None-Match.*would not be safe"):
+            commit(storage, HEAD, add("a"))
+        with pytest.raises(StoreError, match="ignores If-None-Match"):
+            storage.create("a", b"x")
+        assert server.buckets["careless"] == {}
+    ocifs.OCIFileSystem.clear_instance_cache()
+
+
+class IgnoresMatch(OciBackend):
+    """A service that knows how to create, and replaces whatever is there."""
+
+    async def put_if(self, path: str, data: bytes, version: str | None) -> None:
+        await (super().put_if(path, data, None) if version is None else self.put(path, data))
+
+
+class NeverMatches(OciBackend):
+    """A service that compares etags with something else."""
+
+    async def put_if(self, path: str, data: bytes, version: str | None) -> None:
+        if version is not None:
+            raise ConditionFailed
+        await super().put_if(path, data, None)
+
+
+@pytest.mark.parametrize(
+    ("backend", "reason"), [(IgnoresMatch, "ignores If-Match"), (NeverMatches, "refuses to replace an object by its")]
+)
+def test_a_service_that_keeps_one_condition_only_is_found_out(
+    oci_root: str, backend: type, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zarr_core.storage.storage._keep_conditions", set())
+    storage = Storage(oci_root, backend=backend)
+    with pytest.raises(StoreError, match=reason):
+        commit(storage, HEAD, add("a"))
+    assert storage.list() == {}
+
+
+def test_what_a_process_has_found_out_costs_nothing_more(oci_root: str, oci_server: OciServer) -> None:
+    commit(Storage(oci_root), HEAD, add("a"))
+    before = len(oci_server.requests)
+    commit(Storage(oci_root), HEAD, add("b"))
+    asked = [line.rpartition("/store/")[::2] for line in oci_server.requests[before:]]
+    assert [f"{what.split()[0]} {name}" for what, name in asked] == [
+        "GET manifest.json",
+        "HEAD generations/00000001.json",
+        "PUT manifest.json",
+        "PUT generations/00000002.json",
+    ]
+
+
+@pytest.mark.parametrize("kind", ["s3fs", "obstore", "oci"])
+def test_a_bucket_that_is_not_there_is_named(kind: str, request: pytest.FixtureRequest, impatient: None) -> None:
+    if kind == "obstore":
+        pytest.importorskip("obstore", reason="needs the obstore extra")
+    root = request.getfixturevalue("oci_root" if kind == "oci" else "s3_root").replace("//bucket-", "//missing-")
+    storage = Storage(root, backend={"s3fs": S3Backend, "obstore": ObstoreBackend, "oci": OciBackend}[kind])
+    for write in (lambda: storage.write("a", [b"x"]), lambda: commit(storage, HEAD, add("a"))):
+        with pytest.raises(StoreError, match=r"//missing-.* there is no such bucket"):
+            write()
+
+
+class ComparesBareEtags:
+    """Ceph RGW: it gives etags in quotes, and finds none like it when it is given one so."""
+
+    async def _put_on_condition(self, path: str, data: bytes, etag: str | None) -> None:
+        if etag is not None and etag.startswith('"'):
+            raise ConditionFailed
+        await super()._put_on_condition(path, data, etag)  # type: ignore[misc]
+
+
+class CephByS3fs(ComparesBareEtags, S3Backend):
+    """See there."""
+
+
+class CephByObstore(ComparesBareEtags, ObstoreBackend):
+    """See there."""
+
+
+@pytest.mark.parametrize("backend", [CephByS3fs, CephByObstore])
+def test_a_service_that_compares_etags_without_their_quotes(s3_root: str, backend: type) -> None:
+    if backend is CephByObstore:
+        pytest.importorskip("obstore", reason="needs the obstore extra")
+    storage = Storage(s3_root, backend=backend)
+    for sample_id in "abc":
+        commit(storage, HEAD, add(sample_id))
+    assert len(load_manifest(storage).samples) == 3
+    stale = storage.read_versioned("manifest.json")[1]
+    commit(storage, HEAD, add("d"))
+    with pytest.raises(CommitConflict):
+        storage.replace("manifest.json", b"other", stale)
+
+
+class NoEtags(MemoryBackend):
+    """A location that reports no versions."""
+
+    async def get(self, path: str, start: int | None = None, stop: int | None = None) -> tuple[Any, str]:
+        return (await super().get(path, start, stop))[0], ""
+
+
+def test_a_location_without_etags_is_refused(memory_root: str) -> None:
+    commit(Storage(memory_root), HEAD, add("a"))
+    with pytest.raises(StoreError, match="reports no etag"):
+        commit(Storage(memory_root, backend=NoEtags), HEAD, add("b"))
+
+
+# --- local disks --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP])
+def test_a_disk_without_hard_links_commits_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "link", refuse)
+    created: list[int] = []
+    barrier = threading.Barrier(8)
+
+    def race(number: int) -> None:
+        barrier.wait()
+        if Storage(tmp_path).create("generations/1", str(number).encode()):
+            created.append(number)
+
+    threads = [threading.Thread(target=race, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(created) == 1
+    assert Storage(tmp_path).read("generations/1") == str(created[0]).encode()
+    for number, name in enumerate("abc", start=1):
+        assert commit(Storage(tmp_path), HEAD, add(name)).generation == number
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("error", [NotImplementedError("flock"), OSError(errno.ENOLCK, "no locks available")])
+def test_a_disk_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("filelock.FileLock.acquire", refuse)
+    with pytest.raises(StoreError, match="no locks, so commits to it would not be safe"):
+        commit(Storage(tmp_path), HEAD, add("a"))
+    assert not (tmp_path / "manifest.json").exists()
+
+
+def test_what_is_committed_is_on_the_disk_before_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file, then its name, then the folder that holds the name, and the folders above where they are new."""
+    done: list[str] = []
+    real = {name: getattr(os, name) for name in ("fsync", "replace", "link")}
+
+    def fsync(handle: int) -> None:
+        done.append(f"sync {Path(os.readlink(f'/proc/self/fd/{handle}')).relative_to(tmp_path)}")
+        real["fsync"](handle)
+
+    def name(how: str) -> Callable[[str, str], None]:
+        def rename(source: str, target: str) -> None:
+            done.append(f"{how} {Path(target).relative_to(tmp_path)}")
+            real[how](source, target)
+
+        return rename
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", name("replace"))
+    monkeypatch.setattr(os, "link", name("link"))
+    commit(Storage(tmp_path / "new" / "store"), HEAD, add("a"))
+    assert [line for line in done if not line.endswith(".tmp")] == [
+        "sync .",
+        "sync new",
+        "replace new/store/manifest.json",
+        "sync new/store",
+        "sync new/store",
+        "link new/store/generations/00000001.json",
+        "sync new/store/generations",
+    ]
+    assert done.index("replace new/store/manifest.json") == 3  # after the file's own sync
+    assert sum(line.endswith(".tmp") for line in done) == 2
+
+
+# --- the same sample from two converters --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two_states(tmp_path: Path) -> tuple[Path, Callable[[], None]]:
+    """A source of one sample, and what changes it."""
+    source = write_source(tmp_path / "source", sample_ids=("run_1",))
+
+    def change() -> None:
+        path = source / "run_1" / "surface_pressure.pt"
+        torch.save(torch.load(path, weights_only=True) + 1, path)
+        os.utime(path, (1, 1))
+
+    return source, change
+
+
+def _converted(source: Path, store: Path) -> tuple[Selection, Results, ConversionSettings]:
+    """What a converter has in hand when it comes to commit."""
+    settings = ConversionSettings(chunk_points=16)
+    selection = select_samples(open_source(KIND, root=source))
+    (outcome,) = convert_samples(
+        selection.source, ZarrStoreWriter(store, settings), [*selection.samples.values()], False, 1, None
+    )
+    assert outcome.written is not None
+    return selection, Results({"run_1": outcome.written}), settings
+
+
+def test_a_stale_converter_does_not_undo_a_newer_one(
+    two_states: tuple[Path, Callable[[], None]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, change = two_states
+    store = Storage(tmp_path / "store")
+    old = _converted(source, tmp_path / "store")
+    change()
+    new = _converted(source, tmp_path / "store")
+    newest = new[1].written["run_1"].entry
+    assert commit_results(store, new[0], new[2], new[1]).manifest.samples["run_1"] == newest
+    report = commit_results(store, old[0], old[2], old[1])
+    assert (report.added, report.replaced, report.committed) == ([], [], False)
+    assert load_manifest(store).samples["run_1"] == newest
+    assert "run_1: its source has changed since it was converted" in caplog.text
+
+
+def test_a_newer_converter_replaces_an_older_one_and_says_so(
+    two_states: tuple[Path, Callable[[], None]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "zarr_core")
+    source, change = two_states
+    store = Storage(tmp_path / "store")
+    old = _converted(source, tmp_path / "store")
+    change()
+    new = _converted(source, tmp_path / "store")
+    commit_results(store, old[0], old[2], old[1])
+    report = commit_results(store, new[0], new[2], new[1])
+    assert report.replaced == ["run_1"]
+    assert load_manifest(store).samples["run_1"] == new[1].written["run_1"].entry
+    assert "replaces" in caplog.text
+
+
+def test_a_stale_converter_that_loses_the_race_to_a_newer_one_gives_way(
+    two_states: tuple[Path, Callable[[], None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newer one commits between the older one's reading of the manifest and its swap."""
+    source, change = two_states
+    store = Storage(tmp_path / "store")
+    commit(store, HEAD, add("other"))
+    old = _converted(source, tmp_path / "store")
+    change()
+    new = _converted(source, tmp_path / "store")
+    swap = Storage.replace
+
+    def overtaken(self: Storage, name: str, data: bytes, version: str | None) -> None:
+        monkeypatch.setattr(Storage, "replace", swap)
+        commit_results(store, new[0], new[2], new[1])
+        swap(self, name, data, version)
+
+    monkeypatch.setattr(Storage, "replace", overtaken)
+    report = commit_results(store, old[0], old[2], old[1])
+    assert not report.replaced
+    assert report.manifest.samples["run_1"] == new[1].written["run_1"].entry
+    assert set(report.manifest.samples) == {"other", "run_1"}
+
+
+def test_a_stale_refusal_does_not_blame_a_sample_that_was_repaired(
+    two_states: tuple[Path, Callable[[], None]], tmp_path: Path
+) -> None:
+    source, change = two_states
+    store, path = Storage(tmp_path / "store"), source / "run_1" / "surface_pressure.pt"
+    whole = torch.load(path, weights_only=True)
+    torch.save(whole[:-1], path)
+    settings, selection = ConversionSettings(chunk_points=16), select_samples(open_source(KIND, root=source))
+    writer = ZarrStoreWriter(tmp_path / "store", settings)
+    (refused,) = convert_samples(selection.source, writer, [*selection.samples.values()], False, 1, None)
+    assert refused.quarantine is not None
+    torch.save(whole, path)
+    change()
+    new = _converted(source, tmp_path / "store")
+    commit_results(store, new[0], new[2], new[1])
+    report = commit_results(store, selection, settings, Results(refused={"run_1": refused.quarantine}))
+    assert (report.committed, load_manifest(store).quarantine) == (False, {})
+
+
+def test_a_sample_that_came_after_a_converter_had_looked_is_not_retired(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "source", ("run_1", "run_2", "run_3"))
+    (source / "run_2").rename(tmp_path / "run_2")
+    early = select_samples(open_source(KIND, root=source))
+    (tmp_path / "run_2").rename(source / "run_2")
+    settings = {"chunk_points": 16}
+    convert(KIND, tmp_path / "store", root=source, **settings)
+    (source / "run_3").rename(tmp_path / "run_3")
+    report = commit_results(
+        Storage(tmp_path / "store"), early, ConversionSettings(**settings), Results(), retire_vanished=True
+    )
+    assert (report.retired, sorted(report.manifest.samples)) == ([], ["run_1", "run_2", "run_3"])
+    late = select_samples(open_source(KIND, root=source))
+    report = commit_results(
+        Storage(tmp_path / "store"), late, ConversionSettings(**settings), Results(), retire_vanished=True
+    )
+    assert (report.retired, sorted(report.manifest.samples)) == (["run_3"], ["run_1", "run_2"])
+
+
+def test_a_lock_that_is_held_for_ever_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit(Storage(tmp_path), HEAD, add("a"))
+    monkeypatch.setattr("zarr_core.storage.backends.local.LOCK_PATIENCE", 0.1)
+    with FileLock(tmp_path / "manifest.json.lock"), pytest.raises(StoreError, match=r"manifest.json.lock.* run again"):
+        commit(Storage(tmp_path), HEAD, add("b"))
+    assert commit(Storage(tmp_path), HEAD, add("b")).generation == 2
+
+
+def test_every_spelling_of_s3_is_a_place_of_obstores() -> None:
+    pytest.importorskip("obstore", reason="needs the obstore extra")
+    assert {ObstoreBackend(f"{scheme}://bucket/store").location for scheme in ("s3", "s3a")} == {"bucket/store"}

@@ -1,0 +1,102 @@
+"""The history of a store of points: what each commit did, to which samples, by which settings."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.helpers.small_source import KIND, write_source
+from zarr_core import diff, log
+from zarr_core.points.convert import convert
+from zarr_core.points.manifest import HEAD
+from zarr_core.points.writer import ConversionSettings
+from zarr_core.storage import Storage
+from zarr_core.versioning.gc import collect_garbage
+from zarr_core.versioning.tags import main as tag
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Generation 1 adds run_1 and run_2, 2 adds run_3, 3 replaces run_1, 4 quarantines run_2, 5 retires run_3."""
+    source, root = write_source(tmp_path / "source"), tmp_path / "store"
+    settings = {"root": source, "chunk_points": 16}
+    convert(KIND, root, sample_ids=["run_1", "run_2"], **settings)
+    convert(KIND, root, **settings)
+    convert(KIND, root, sample_ids=["run_1"], **settings | {"chunk_points": 32, "codec": "zstd:1"})
+    torch.save(torch.zeros(3), source / "run_2" / "surface_pressure.pt")
+    convert(KIND, root, sample_ids=["run_2"], **settings | {"codec": "zstd:1"})
+    shutil.rmtree(source / "run_3")
+    convert(
+        KIND, root, retire_vanished=True, sample_ids=["run_1"], **settings | {"chunk_points": 32, "codec": "zstd:1"}
+    )
+    return root
+
+
+def said(command: object, capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    assert command.main(list(arguments)) == 0  # type: ignore[attr-defined]
+    return capsys.readouterr().out.splitlines()
+
+
+def changes(lines: list[str]) -> list[str]:
+    """Without the lines that tell generations and times."""
+    return [line.strip() for line in lines if line.startswith("  ")]
+
+
+def test_what_each_commit_did_newest_first(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = said(log, capsys, str(store))
+    assert [line.split()[1] for line in lines if line.startswith("generation ")] == ["5", "4", "3", "2", "1"]
+    first, later = (
+        ConversionSettings(**settings).digest
+        for settings in ({"chunk_points": 16}, {"chunk_points": 32, "codec": "zstd:1"})
+    )
+    assert changes(lines) == [
+        "retired 1: run_3",
+        "quarantined 1: run_2",
+        f"replaced 1: run_1 (settings {later})",
+        "codec: blosc-lz4:5 -> zstd:1",
+        "points a chunk: 16 -> 32",
+        "points a shard: 80 to 240 -> 96 to 256",
+        f"added 1: run_3 (settings {first})",
+        f"added 2: run_1, run_2 (settings {first})",
+    ]
+    assert said(log, capsys, str(store), "--limit", "2")[1:] == lines[1:4]
+
+
+def test_what_lies_between_two_generations(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tag([str(store), "paper", "2"]) == 0
+    capsys.readouterr()
+    since = said(diff, capsys, str(store), "paper")
+    assert [line.split(" (")[0] for line in since][:3] == [
+        "replaced 1: run_1",
+        "retired 1: run_3",
+        "quarantined 1: run_2",
+    ]
+    back = said(diff, capsys, str(store), "5", "1")
+    assert [line.split(" (")[0] for line in back][:2] == ["replaced 1: run_1", "released 1: run_2"]
+    assert said(diff, capsys, str(store), "3", "3") == []
+    assert diff.main([str(store), "3", "9"]) == 1
+    assert "no generation 9" in capsys.readouterr().err
+
+
+def test_the_rest_of_a_history_that_was_collected(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tag([str(store), "paper", "3"]) == 0
+    for path in store.rglob("*"):
+        os.utime(path, (1e9, 1e9))
+    collect_garbage(Storage(store), HEAD, 3600)
+    capsys.readouterr()
+    lines = said(log, capsys, str(store))
+    assert lines[0].startswith("generation 5  2001-09-09")
+    assert lines[1] == "  since generation 3; those between have been collected"
+    assert lines[2:4] == ["  retired 1: run_3", "  quarantined 1: run_2"]
+    assert lines[4].endswith("tags: paper")
+    assert lines[5:] == ["  the generations before it have been collected"]
+
+
+def test_a_commit_whose_writer_died_before_it_was_kept_is_told(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = said(log, capsys, str(store))
+    (store / "generations" / "00000005.json").unlink()
+    assert said(log, capsys, str(store))[1:] == whole[1:]

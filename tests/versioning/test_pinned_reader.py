@@ -1,0 +1,119 @@
+"""A reader that pinned a generation reads the same bytes whatever happens to the store, until it is expired."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.helpers import pinned_reader
+from tests.helpers.small_source import KIND, write_source
+from zarr_core.datasets import build_dataset
+from zarr_core.errors import StoreError
+from zarr_core.points.convert import convert
+from zarr_core.points.manifest import HEAD, load_manifest
+from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.points.stage import stage_store
+from zarr_core.storage import Storage
+from zarr_core.versioning.gc import main as gc
+from zarr_core.versioning.generations import documents
+from zarr_core.versioning.tags import make_tag
+
+RECENT = 30
+
+
+@contextmanager
+def reading(store: Path, generation: str, folder: Path) -> Iterator[Callable[[], None]]:
+    """Have another process read a generation; gives a function that waits until it has read all of it once more."""
+    folder.mkdir()
+    command = [sys.executable, "-m", pinned_reader.__name__, str(store), generation, str(folder)]
+    process = subprocess.Popen(command)
+
+    def passes() -> int:
+        return int((folder / "passes").read_text()) if (folder / "passes").exists() else 0
+
+    def wait_for_a_pass() -> None:
+        goal = passes() + 2  # the pass under way began before
+        while passes() < goal:
+            assert process.poll() is None
+            time.sleep(0.02)
+
+    try:
+        wait_for_a_pass()
+        yield wait_for_a_pass
+        (folder / "stop").touch()
+        assert process.wait(timeout=60) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def make_old(store: Path) -> None:
+    """Let 30 hours have passed, except since what was committed after ``RECENT``."""
+    young = {f"{number:08d}.json" for number in range(RECENT + 1, 100)}
+    old = time.time() - 30 * 3600
+    for path in store.rglob("*"):
+        if path.is_file() and path.name not in young:
+            os.utime(path, (old, old))
+
+
+def test_identical_bytes_during_fifty_conversions_and_two_collections(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "source", ("run_1", "run_2"), surface=40, volume=90)
+    store = tmp_path / "store"
+
+    def convert_again(number: int) -> None:
+        if number % 10 == 9:
+            torch.save(torch.full((40,), float(number)), source / "run_1" / "surface_pressure.pt")
+        # Groups of settings that come again are found as they are, or are made anew where they have been collected.
+        report = convert(KIND, store, source_url=str(source), chunk_points=8 + number % 7)
+        assert not report.having("failed")
+
+    convert(KIND, store, source_url=str(source), chunk_points=64)
+    make_tag(Storage(store), HEAD, "paper")
+    expected = {"paper": pinned_reader.digest(ZarrChunkReader(store))}
+    with reading(store, "paper", tmp_path / "paper") as tagged_is_read_again:
+        for number in range(25):
+            convert_again(number)
+        make_old(store)
+        assert gc([str(store), "--grace", "24h"]) == 0
+        tagged_is_read_again()
+        for number in range(25, RECENT):
+            convert_again(number)
+        pinned = load_manifest(store).generation
+        assert pinned == RECENT + 1
+        expected["recent"] = pinned_reader.digest(ZarrChunkReader(store))
+        with reading(store, str(pinned), tmp_path / "recent") as recent_is_read_again:
+            for number in range(RECENT, 50):
+                convert_again(number)
+            make_old(store)
+            assert gc([str(store), "--grace", "24h"]) == 0
+            tagged_is_read_again()
+            recent_is_read_again()
+    assert set(documents(Storage(store))) == {1, *range(pinned - 1, 52)}
+    for name, digest in expected.items():
+        assert (tmp_path / name / "digests").read_text() == digest
+    with pytest.raises(StoreError, match="no generation 3; .* has been collected"):
+        ZarrChunkReader(store, generation=3)
+
+
+def test_a_tag_is_taken_wherever_a_generation_is(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "source", ("run_1", "run_2"))
+    (source / "train_design_ids.txt").write_text("run_1\nrun_2\n")
+    store = tmp_path / "store"
+    convert(KIND, store, source_url=str(source), sample_ids=["run_1"])
+    make_tag(Storage(store), HEAD, "paper")
+    convert(KIND, store, source_url=str(source))
+    assert ZarrChunkReader(store, generation="paper").sample_ids == ["run_1"]
+    assert ZarrChunkReader(store).sample_ids == ["run_1", "run_2"]
+    assert len(build_dataset({"kind": KIND, "root": str(store), "split": "train", "generation": "paper"})) == 1
+    staged = stage_store(store, tmp_path / "copy", generation="paper")
+    assert (list(staged.manifest.samples), staged.manifest.retention.tags) == (["run_1"], {})
+    with pytest.raises(StoreError, match="no tag 'nope'; its tags are: paper"):
+        ZarrChunkReader(store, generation="nope")

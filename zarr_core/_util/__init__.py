@@ -1,0 +1,1 @@
+"""Helpers without knowledge of stores: command line, documents, units, redaction, processes."""

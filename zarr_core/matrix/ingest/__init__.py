@@ -1,0 +1,1 @@
+"""Filling a wide matrix from a warehouse."""

@@ -1,0 +1,140 @@
+"""Who is loading which batch, so that others wait for the result instead of doing the work again.
+
+A lease is a courtesy, never a lock: appending decides, by compare-and-swap, what a matrix holds. So a lease may end at
+the wrong moment, and all that is lost is work done twice. Leases are kept in one small object beside the matrix. Their
+holder renews them; one that was not renewed for a while, as seen by the clock of whoever waits, is taken over.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from zarr_core._util.documents import parse_json
+from zarr_core.errors import CommitConflict
+from zarr_core.storage import Storage
+
+LEASES = "leases.json"
+_ATTEMPTS = 20
+
+logger = logging.getLogger(__name__)
+
+Holders = dict[str, dict[str, Any]]
+
+
+class Leases:
+    """Leases on batches of one matrix; safe between threads, processes and hosts.
+
+    Args:
+        storage: the matrix.
+        seconds: without renewal, after which another may take a lease over.
+    """
+
+    def __init__(self, storage: Storage, seconds: float = 60.0) -> None:
+        self.storage = storage
+        self.seconds = seconds
+        self._owner = uuid.uuid4().hex
+        self._beat = 0
+        self._seen: dict[str, tuple[Any, float]] = {}
+
+    def take(self, names: Collection[str]) -> list[str]:
+        """Take the leases of these names that are free; those we got."""
+        now = time.monotonic()
+        got: list[str] = []
+
+        def change(holders: Holders) -> None:
+            got.clear()
+            for name in names:
+                holder = holders.get(name)
+                mark = holder and (holder.get("owner"), holder.get("beat"))
+                if mark is not None and self._seen.get(name, (None, 0.0))[0] != mark:
+                    self._seen[name] = mark, now
+                if mark is None or now - self._seen[name][1] > self.seconds:
+                    if mark is not None:
+                        logger.warning(
+                            "%s: batch %s is taken over, its loader on %s has gone silent",
+                            self.storage.url,
+                            name,
+                            (holder or {}).get("host"),
+                        )
+                    holders[name] = self._mark()
+                    got.append(name)
+
+        self._change(change)
+        return got
+
+    def release(self, names: Collection[str]) -> None:
+        """Give leases back; those that others have taken over stay theirs."""
+
+        def change(holders: Holders) -> None:
+            for name in names:
+                if holders.get(name, {}).get("owner") == self._owner:
+                    del holders[name]
+
+        self._change(change)
+
+    @contextmanager
+    def renewing(self) -> Iterator[None]:
+        """While open, all that we hold is renewed, from a thread."""
+        done = threading.Event()
+
+        def renew() -> None:
+            while not done.wait(self.seconds / 4):
+                self._beat += 1
+                try:
+                    self._change(self._renew)
+                except Exception:  # a courtesy: without it others may do the work again
+                    logger.warning("%s: leases could not be renewed", self.storage.url, exc_info=True)
+
+        thread = threading.Thread(target=renew, name="lease-renewal", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    def _renew(self, holders: Holders) -> None:
+        for name, holder in holders.items():
+            if holder.get("owner") == self._owner:
+                holders[name] = self._mark()
+
+    def _mark(self) -> dict[str, Any]:
+        return {"owner": self._owner, "beat": self._beat, "host": socket.gethostname(), "pid": os.getpid()}
+
+    def _change(self, change: Callable[[Holders], None]) -> None:
+        for attempt in range(_ATTEMPTS):
+            try:
+                data, version = self.storage.read_versioned(LEASES)
+            except FileNotFoundError:
+                data, version = b"{}", None
+            before = _parse(data)
+            after = dict(before)
+            change(after)
+            if after == before:
+                return
+            try:
+                self.storage.replace(LEASES, json.dumps(after, indent=1).encode(), version)
+            except CommitConflict:
+                time.sleep(random.uniform(0, 0.02 * 2 ** min(attempt, 6)))
+            else:
+                return
+        raise CommitConflict(f"{self.storage.url}/{LEASES}: {_ATTEMPTS} changes in a row lost the race against others")
+
+
+def _parse(data: bytes) -> Holders:
+    """The holders; none where somebody damaged the object, which nothing depends on."""
+    try:
+        document = parse_json(data)
+    except ValueError:
+        return {}
+    return {k: v for k, v in document.items() if isinstance(v, dict)} if isinstance(document, dict) else {}

@@ -1,0 +1,89 @@
+"""How the cells of a two-dimensional array become chunks and shards: plain Zarr v3, NaN for what is missing.
+
+A shard holds its chunks in row-major order and without gaps, so the chunks of a run of rows are one byte range. The
+bytes are written and read by ``zarr_core.format.encoding``, where a shard is a
+sequence of chunks of any shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from zarr_core.format.encoding import ArrayLayout, Codec, encode_shard
+
+
+@dataclass(frozen=True)
+class GridLayout:
+    """Where the cells of one array lie.
+
+    Attributes:
+        shape: cells along each axis.
+        chunk: cells of a chunk along each axis.
+        shard: cells of a shard along each axis, multiples of the chunk's.
+        dtype: stored NumPy dtype, a float.
+        codec: compressor of each chunk.
+        axes: what the two axes are, "sample" and "feature".
+    """
+
+    shape: tuple[int, int]
+    chunk: tuple[int, int]
+    shard: tuple[int, int]
+    dtype: str
+    codec: Codec
+    axes: tuple[str, str]
+
+    @cached_property
+    def chunks(self) -> tuple[int, int]:
+        """Chunks of a shard along each axis."""
+        return self.shard[0] // self.chunk[0], self.shard[1] // self.chunk[1]
+
+    @cached_property
+    def flat(self) -> ArrayLayout:
+        """A shard as the sequence of its chunks."""
+        cells = self.chunk[0] * self.chunk[1]
+        in_shard = cells * self.chunks[0] * self.chunks[1]
+        return ArrayLayout(in_shard, 1, cells, in_shard, self.dtype, self.codec)
+
+    def shard_key(self, first: int, second: int) -> str:
+        """Object name of a shard below the array's path."""
+        return f"c/{first}/{second}"
+
+    def to_zarr_json(self) -> dict[str, Any]:
+        """The array's ``zarr.json``."""
+        metadata = self.flat.to_zarr_json()
+        metadata["codecs"][0]["configuration"]["chunk_shape"] = list(self.chunk)
+        return metadata | {
+            "shape": list(self.shape),
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(self.shard)}},
+            "fill_value": "NaN",
+            "dimension_names": list(self.axes),
+        }
+
+    def encode_shard(self, cells: np.ndarray) -> Iterator[bytes]:
+        """One shard object, piece by piece, from its cells; what lies beyond them is missing.
+
+        Args:
+            cells: at most a shard's, of the stored dtype. Chunks of NaN alone are not stored.
+        """
+        return encode_shard(self.flat, self._chunks(cells))
+
+    def _chunks(self, cells: np.ndarray) -> Iterator[np.ndarray | None]:
+        height, width = self.chunk
+        for top in range(0, len(cells), height):
+            for left in range(0, self.shard[1], width):
+                yield self._chunk(cells[top : top + height, left : left + width])
+
+    def _chunk(self, cells: np.ndarray) -> np.ndarray | None:
+        missing = np.isnan(cells)
+        if missing.all():
+            return None
+        if cells.shape != self.chunk or missing.any():  # NaN of one payload, so that equal cells are equal bytes
+            padded = np.full(self.chunk, np.nan, self.dtype)
+            np.copyto(padded[: cells.shape[0], : cells.shape[1]], cells, where=~missing)
+            cells = padded
+        return np.ascontiguousarray(cells).reshape(-1, 1)

@@ -1,0 +1,129 @@
+"""The pictures of a quality report, drawn with matplotlib from what ``quality.json`` holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+from zarr_core.matrix.quality.report import COVERAGE_EDGES
+from zarr_core.reports.charts import DRAWN, FULL, INK, MUTED, PT, STYLE
+
+#: Batches that a figure can show; the latest ones are.
+MOST_BATCHES = 24
+_COLUMNS = 4
+
+
+def shown(report: Mapping[str, Any]) -> dict[str, Any]:
+    """The batches that figures show."""
+    return dict(list(report["batches"].items())[-MOST_BATCHES:])
+
+
+def distributions(report: Mapping[str, Any]) -> Figure:
+    """Small multiples: how the values of each batch are distributed, over all batches together in the background."""
+    batches = shown(report)
+    everything = np.sum([batch["histogram"] for batch in report["batches"].values()], axis=0)
+    edges = np.linspace(0, 1, len(everything) + 1)
+    n_rows = -(-len(batches) // _COLUMNS)
+    with rc_context(STYLE):
+        figure = Figure(figsize=(10.4, 1.75 * n_rows + 0.2), layout=ConstrainedLayoutEngine(wspace=0.05, hspace=0.1))
+        for at, (batch_id, batch) in enumerate(batches.items(), start=1):
+            axes = figure.add_subplot(n_rows, _COLUMNS, at, label=f"distribution {batch_id}")
+            axes.stairs(_share(everything), edges, color=PT, alpha=0.35, fill=True)
+            axes.stairs(_share(batch["histogram"]), edges, color=DRAWN, lw=1.4)
+            axes.set_title(f"{batch_id} ({len(batch['samples'])})", fontsize=9.5, loc="left", color=INK)
+            axes.set_yticks([])
+            axes.set_ylim(0)
+            axes.set_xticks([0, 0.5, 1])
+            axes.tick_params(axis="x", labelsize=8, length=2)
+    return figure
+
+
+def missingness(report: Mapping[str, Any]) -> Figure:
+    """Where along the axis each batch has no values: a row a batch, dark where all is missing."""
+    batches = shown(report)
+    shares = np.array([batch["missing_along_axis"] for batch in batches.values()])
+    colours = LinearSegmentedColormap.from_list("missing", [(*_rgb(FULL), 0.06), (*_rgb(FULL), 1.0)])
+    with rc_context(STYLE):
+        figure = Figure(figsize=(10.4, 0.9 + 0.3 * len(batches)), layout="constrained")
+        axes = figure.add_subplot(label="missing along the axis")
+        image = axes.pcolormesh(shares, cmap=colours, vmin=0, vmax=1, edgecolors="none", rasterized=True)
+        names = [f"{name}  {batch['missing'] / batch['cells']:.1%}" for name, batch in batches.items()]
+        axes.set_yticks(np.arange(len(batches)) + 0.5, names)
+        axes.set_ylim(len(batches), 0)
+        first, last = axes.set_xticks([0, shares.shape[1]], ["first feature", "last feature"])
+        first.label1.set_horizontalalignment("left")
+        last.label1.set_horizontalalignment("right")
+        axes.tick_params(length=0)
+        axes.spines["bottom"].set_visible(False)
+        bar = figure.colorbar(image, ax=axes, fraction=0.02, pad=0.01, ticks=[0, 0.5, 1])
+        bar.ax.set_label("share missing")
+        bar.ax.set_yticklabels(["0%", "50%", "100%"])
+        bar.outline.set_visible(False)
+        bar.ax.tick_params(length=0, colors=MUTED)
+    return figure
+
+
+def samples_chart(report: Mapping[str, Any]) -> Figure:
+    """Every sample by what it lacks and how far it is from its batch; those that stand out are named."""
+    far = {(found["batch"], found["sample"]) for found in report["outliers"]}
+    points = [
+        (batch_id, sample_id, sample["missing"], sample["distance"])
+        for batch_id, batch in report["batches"].items()
+        for sample_id, sample in batch["samples"].items()
+        if sample["distance"] is not None
+    ]
+    with rc_context(STYLE):
+        figure = Figure(figsize=(10.4, 3.6), layout="constrained")
+        axes = figure.add_subplot(label="samples")
+        for is_far, colour, size in ((False, FULL, 22), (True, DRAWN, 44)):
+            some = [point for point in points if ((point[0], point[1]) in far) is is_far]
+            places = np.array([point[2:] for point in some], float).reshape(-1, 2)
+            axes.scatter(100 * places[:, 0], places[:, 1], s=size, color=colour, alpha=0.75, linewidths=0)
+            for point in some[:12] if is_far else []:
+                axes.annotate(
+                    point[1], (100 * point[2], point[3]), (6, 3), textcoords="offset points", fontsize=8.5, color=INK
+                )
+        axes.set_xlabel("missing, % of the features that the batch measures")
+        axes.set_ylabel(f"distance from the batch's median, {report['value']}")
+        axes.margins(0.08)
+        axes.tick_params(length=2)
+    return figure
+
+
+def coverage_chart(report: Mapping[str, Any]) -> Figure:
+    """How often the cells of each batch were measured, as shares of the cells that say so."""
+    batches = {name: batch["coverage"] for name, batch in shown(report).items() if batch["coverage"]}
+    # Bins beyond all that was measured would only make the others narrow.
+    n_bins = 1 + max(int(np.flatnonzero(coverage["histogram"]).max()) for coverage in batches.values())
+    labels = [f"{low}" if high - low == 1 else f"{low}–{high - 1}" for low, high in pairwise(COVERAGE_EDGES)] + [
+        f"≥{COVERAGE_EDGES[-1]}"
+    ]
+    n_rows = -(-len(batches) // _COLUMNS)
+    with rc_context(STYLE):
+        figure = Figure(figsize=(10.4, 2.1 * n_rows + 0.2), layout=ConstrainedLayoutEngine(wspace=0.05, hspace=0.1))
+        for at, (batch_id, coverage) in enumerate(batches.items(), start=1):
+            axes = figure.add_subplot(n_rows, _COLUMNS, at, label=f"coverage {batch_id}")
+            axes.bar(range(n_bins), _share(coverage["histogram"])[:n_bins], color=FULL, width=0.8)
+            axes.set_title(f"{batch_id}, mean {coverage['mean']:.1f}", fontsize=9.5, loc="left", color=INK)
+            axes.set_xticks(range(n_bins), labels[:n_bins], rotation=60, fontsize=8)
+            axes.set_yticks([])
+            axes.tick_params(axis="x", length=0)
+    return figure
+
+
+def _share(counts: Any) -> np.ndarray:
+    counts = np.asarray(counts, float)
+    shares: np.ndarray = counts / max(1.0, counts.sum())
+    return shares
+
+
+def _rgb(colour: str) -> tuple[float, float, float]:
+    red, green, blue = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    return red, green, blue

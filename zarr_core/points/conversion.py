@@ -1,0 +1,147 @@
+"""Converting samples, here or in worker processes: what a conversion does to each, and what came of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Sequence
+from concurrent.futures import BrokenExecutor, Executor, as_completed
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from zarr_core._util.processes import worker_pool
+from zarr_core.errors import SampleError, SourceError, StoreError, ZarrCoreError
+from zarr_core.points.manifest import Quarantine
+from zarr_core.points.writer import WrittenSample, ZarrStoreWriter
+from zarr_core.sources.sample import SampleSource, SourceSample
+
+if TYPE_CHECKING:
+    import torch
+
+_CHANGED = "source files changed while they were read; run again"
+
+Status = Literal["converted", "up to date", "quarantined", "failed"]
+
+
+@dataclass(frozen=True)
+class SampleOutcome:
+    """What became of one sample.
+
+    Attributes:
+        sample_id: its id.
+        status: "quarantined" blames the sample, "failed" the world around it (a network error, say).
+        written: the finished group of a converted sample.
+        quarantine: the refusal of a quarantined one.
+        reason: why it was not converted.
+        seconds: time it took.
+        bytes_read: size of its source files.
+        bytes_written: size of its arrays.
+    """
+
+    sample_id: str
+    status: Status
+    written: WrittenSample | None = None
+    quarantine: Quarantine | None = None
+    reason: str = ""
+    seconds: float = 0.0
+    bytes_read: int = 0
+    bytes_written: int = 0
+
+
+def convert_samples(
+    source: SampleSource,
+    writer: ZarrStoreWriter,
+    samples: Sequence[SourceSample],
+    retry_quarantined: bool,
+    workers: int,
+    executor: Executor | None,
+) -> Generator[SampleOutcome, None, None]:
+    """Convert samples here, in worker processes or on an executor, yielding each as it is done."""
+    if workers < 1:
+        raise SourceError(f"workers must be at least 1, not {workers}")
+    if executor is None and (workers == 1 or len(samples) < 2):
+        yield from (convert_sample(writer, source, sample, retry_quarantined) for sample in samples)
+        return
+    with ExitStack() as cleanup:
+        if executor is None:
+            executor = cleanup.enter_context(worker_pool(workers))
+        futures = [
+            executor.submit(
+                convert_sample,
+                # Each task carries its writer, which need not know what is collected elsewhere.
+                writer.heeding(writer.retention, sample.sample_id, sample.fingerprint),
+                source,
+                sample,
+                retry_quarantined,
+            )
+            for sample in samples
+        ]
+        cleanup.callback(lambda: [future.cancel() for future in futures])
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        except BrokenExecutor as error:
+            raise StoreError(
+                "a worker process died (out of memory?); what was converted is kept: run again with fewer workers"
+            ) from error
+
+
+def convert_sample(
+    writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample, retry_quarantined: bool = False
+) -> SampleOutcome:
+    """Convert one sample, or take over what an earlier try finished. What is wrong with the sample never raises."""
+    started = time.perf_counter()
+    sample_id, fingerprint = sample.sample_id, sample.fingerprint
+    try:
+        written = writer.find(sample_id, fingerprint)
+        if isinstance(written, Quarantine) and not retry_quarantined:
+            return quarantined(sample_id, written)
+        if not isinstance(written, WrittenSample):
+            written = _write(writer, source, sample)
+    except SampleError as error:
+        if not _is_unchanged(source, sample):
+            # It may have been half written when it was read; what it is now is nobody's fault.
+            return SampleOutcome(sample_id, "failed", reason=_CHANGED, seconds=time.perf_counter() - started)
+        quarantine = writer.write_quarantine(sample_id, fingerprint, error)
+        return quarantined(sample_id, quarantine, time.perf_counter() - started)
+    except (OSError, MemoryError, ZarrCoreError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        return SampleOutcome(sample_id, "failed", reason=reason, seconds=time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    return SampleOutcome(sample_id, "converted", written, None, "", seconds, sample.n_bytes, written.entry.bytes)
+
+
+def quarantined(sample_id: str, quarantine: Quarantine, seconds: float = 0.0) -> SampleOutcome:
+    """The outcome of a sample that was refused, now or earlier."""
+    reason = f"{quarantine.field}: {quarantine.reason}" if quarantine.field else quarantine.reason
+    return SampleOutcome(sample_id, "quarantined", quarantine=quarantine, reason=reason, seconds=seconds)
+
+
+def _write(writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample) -> WrittenSample:
+    if sample.missing:
+        raise SampleError(sample.sample_id, "", f"missing {', '.join(sample.missing)}", "upload the missing files")
+    files = {c: {"name": f.name, "size": f.size, "version": f.version} for c, f in sample.files.items()}
+
+    def load(canonical: str) -> torch.Tensor:
+        # The name of the group stands for the files as they were listed. Another converter may take the group over, or
+        # have committed it already, so that nothing of any other version may ever be written there.
+        values = source.load(sample, canonical)
+        if not _is_unchanged(source, sample):
+            raise SourceError(f"{sample.sample_id}: {_CHANGED}")
+        return values
+
+    return writer.write_sample(
+        sample.sample_id,
+        list(source.description.fields.values()),
+        load,
+        fingerprint=sample.fingerprint,
+        source={"folder": sample.folder, "files": files},
+        parameters=source.load_parameters(sample),  # before the fields, and so before the sample is looked at again
+    )
+
+
+def _is_unchanged(source: SampleSource, sample: SourceSample) -> bool:
+    try:
+        return source.is_unchanged(sample)
+    except (OSError, SourceError):  # the folder is gone, or cannot be listed now
+        return False

@@ -1,0 +1,195 @@
+"""zarr-python, whose word on the format is final: the engine that the others are held against.
+
+A sample's group is opened with one metadata request and kept; a field costs the shard index and one range per chunk of
+its draw.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, cast
+
+import numpy as np
+import zarr
+from zarr.abc.store import ByteRequest, Store
+from zarr.core.buffer import Buffer, BufferPrototype
+from zarr.storage import WrapperStore
+
+from zarr_core.errors import CorruptChunkError, ManifestError, StoreError
+from zarr_core.points.engines import FieldRead, check_origin, damaged_group, missing_group
+from zarr_core.points.manifest import SampleEntry
+from zarr_core.storage.zarr_stores import make_store
+
+# An opened sample of seven fields takes about 100 kB; sample groups beyond these are opened again when needed.
+_OPEN_SAMPLES = 512
+# What zarr-python and its codecs raise on damaged bytes and metadata. A network that fails raises OSError, or its
+# client's own errors.
+_OF_DAMAGE = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    RuntimeError,
+    ArithmeticError,
+    AssertionError,
+    CorruptChunkError,
+)
+
+
+class ZarrEngine:
+    """Reads through zarr-python.
+
+    Args:
+        root: the store.
+        store_factory: opens the Zarr store below a root.
+        read_concurrency: how many fields are read at the same time, in threads.
+    """
+
+    def __init__(
+        self, root: str, store_factory: Callable[[str], Store] | None = None, read_concurrency: int = 1
+    ) -> None:
+        self.root = root
+        self.read_concurrency = read_concurrency
+        self._store_factory = store_factory or make_store
+        self._opened: _Handles | None = None
+
+    def read(self, reads: Sequence[FieldRead], out: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
+        """See :class:`zarr_core.points.engines.Engine`."""
+        if self.read_concurrency == 1 or len(reads) == 1:
+            results = [self._read_field(read) for read in reads]
+        else:
+            for read in reads:
+                self._open(read.where, read.entry)  # once, not in every thread
+            results = list(self._handles.threads.map(self._read_field, reads))
+        if out is None:
+            return results
+        for target, points in zip(out, results, strict=True):
+            target[...] = points
+        return list(out)
+
+    def attributes(self, where: str, entry: SampleEntry) -> dict[str, Any]:
+        """See :class:`zarr_core.points.engines.Engine`."""
+        return dict(self._open(where, entry).group.attrs)
+
+    def _read_field(self, read: FieldRead) -> np.ndarray:
+        opened = self._open(read.where, read.entry)
+        with _metadata_errors(read.where, read.entry):
+            array = opened.array(read.array_name)
+        if array is None:
+            raise read.missing_array()
+        read.check_shape(array.shape, array.chunks[0])
+        start, stop = read.drawn.span
+        try:
+            points = cast("np.ndarray", array[start:stop])
+        except MemoryError as error:
+            raise read.too_large() from error
+        except _OF_DAMAGE as error:
+            raise CorruptChunkError(
+                f"{read.where}: {read.points()} cannot be read: {error}; convert the sample again"
+            ) from error
+        except Exception as error:
+            raise StoreError(f"{read.where}: {read.path} cannot be fetched: {_said(error)}") from error
+        if len(read.drawn.runs) == 1:
+            return points
+        return np.concatenate([points[first - start : last - start] for first, last in read.drawn.runs])
+
+    def _open(self, where: str, entry: SampleEntry) -> _OpenSample:
+        handles = self._handles
+        with _metadata_errors(where, entry):
+            opened = handles.sample(entry)
+            recorded: Any = opened.group.attrs.get("zarr_core", {})
+            check_origin(where, entry, recorded)
+        return opened
+
+    @property
+    def _handles(self) -> _Handles:
+        if self._opened is None or self._opened.pid != os.getpid():
+            self._opened = _Handles(self.root, self._store_factory, self.read_concurrency)
+        return self._opened
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_opened": None}
+
+
+@contextmanager
+def _metadata_errors(where: str, entry: SampleEntry) -> Iterator[None]:
+    """Give what opening a group raises a name and a place."""
+    try:
+        yield
+    except ManifestError:
+        raise
+    except FileNotFoundError as error:
+        raise missing_group(where, entry) from error
+    except _OF_DAMAGE as error:
+        raise damaged_group(where, entry, error) from error
+    except Exception as error:
+        raise StoreError(f"{where}: {entry.relpath}/zarr.json cannot be fetched: {_said(error)}") from error
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+class _Handles:
+    """What a reader has open in one process: sockets, locks and threads of a parent do not work after a fork."""
+
+    def __init__(self, root: str, store_factory: Callable[[str], Store], threads: int) -> None:
+        self.pid = os.getpid()
+        self.threads = ThreadPoolExecutor(threads, thread_name_prefix="zarr_core")  # starts none until used
+        self._store = store_factory(root)
+        self._samples: OrderedDict[str, _OpenSample] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def sample(self, entry: SampleEntry) -> _OpenSample:
+        """An opened sample, from memory if it was used lately."""
+        with self._lock:
+            if entry.relpath in self._samples:
+                self._samples.move_to_end(entry.relpath)
+                return self._samples[entry.relpath]
+        # Our writer stores every chunk; others may leave out those that hold nothing but zeros.
+        store = _CompleteStore(self._store) if entry.fingerprint else _CheckedStore(self._store)
+        opened = _OpenSample(zarr.open_group(store, path=entry.relpath, mode="r", zarr_format=3))
+        with self._lock:
+            self._samples[entry.relpath] = opened
+            while len(self._samples) > _OPEN_SAMPLES:
+                self._samples.popitem(last=False)
+        return opened
+
+
+class _OpenSample:
+    """A sample's group and those of its arrays that were read; making an array parses its codecs, so it is kept."""
+
+    def __init__(self, group: zarr.Group) -> None:
+        self.group = group
+        self._arrays: dict[str, zarr.Array[Any] | None] = {}
+
+    def array(self, name: str) -> zarr.Array[Any] | None:
+        if name not in self._arrays:
+            found = self.group.get(name)
+            self._arrays[name] = found if isinstance(found, zarr.Array) else None
+        return self._arrays[name]
+
+
+class _CheckedStore(WrapperStore[Store]):
+    """Of any writer: zarr-python would read an empty object as one that was left out, hence as zeros."""
+
+    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
+        found = await super().get(key, prototype, byte_range)
+        if found is not None and len(found) == 0:
+            raise CorruptChunkError(f"{key} is empty")
+        return found
+
+
+class _CompleteStore(_CheckedStore):
+    """Of a writer that stores every chunk: zarr-python would read an object that is gone as zeros."""
+
+    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
+        found = await super().get(key, prototype, byte_range)
+        if found is None and not key.endswith("zarr.json"):
+            raise CorruptChunkError(f"{key} is missing")
+        return found

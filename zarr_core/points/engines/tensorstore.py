@@ -1,0 +1,152 @@
+"""TensorStore, an independent implementation of Zarr: an engine for comparison (extra ``tensorstore``)."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from zarr_core._util.redaction import redact_url
+from zarr_core.errors import CorruptChunkError, StoreError
+from zarr_core.points.engines import FieldRead, missing_group
+from zarr_core.points.manifest import SampleEntry
+from zarr_core.storage import Storage, is_local
+from zarr_core.storage.retries import POLICY
+
+_OPEN_ARRAYS = 4096
+
+# The policy in TensorStore's words. It knows no timeouts but those in its environment (TENSORSTORE_CURL_LOW_SPEED_*).
+_RETRIES = {
+    "max_retries": POLICY.attempts - 1,
+    "initial_delay": f"{POLICY.first_wait_s}s",
+    "max_delay": f"{POLICY.longest_wait_s}s",
+}
+
+# The process that first used TensorStore. Its threads do not survive a fork: a child would wait for ever.
+_used_by: int | None = None
+
+
+class TensorStoreEngine:
+    """Reads through TensorStore, all fields in flight together.
+
+    Args:
+        root: a local path or ``s3://`` URL.
+
+    Raises:
+        StoreError: TensorStore is not installed, or does not know such locations.
+    """
+
+    def __init__(self, root: str) -> None:
+        try:
+            import tensorstore  # noqa: F401
+        except ImportError as error:
+            raise StoreError("engine 'tensorstore' needs the extra: pip install zarr-core[tensorstore]") from error
+        self._storage = Storage(root)
+        self._kvstore = _kvstore(root, self._storage)
+        self._process: _Process | None = None
+
+    def read(self, reads: Sequence[FieldRead], out: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
+        """See :class:`zarr_core.points.engines.Engine`."""
+        process = self._this_process
+        futures = []
+        for read in reads:
+            array = process.arrays.get(read.path)
+            if array is None:
+                array = self._open(read)
+                process.keep(read.path, array)
+            read.check_shape(tuple(array.shape), array.chunk_layout.read_chunk.shape[0])
+            read.allocate(np.dtype(read.dtype))  # TensorStore ends the process where it finds no memory
+            start, stop = read.drawn.span
+            futures.append(array[start:stop].read())
+        results = []
+        for read, future in zip(reads, futures, strict=True):
+            try:
+                points = np.asarray(future.result())
+            except ValueError as error:
+                raise CorruptChunkError(
+                    f"{read.where}: {read.points()} cannot be read: {error}; convert the sample again"
+                ) from error
+            start = read.drawn.span[0]
+            if len(read.drawn.runs) > 1:
+                points = np.concatenate([points[first - start : last - start] for first, last in read.drawn.runs])
+            results.append(points)
+        if out is None:
+            return results
+        for target, points in zip(out, results, strict=True):
+            target[...] = points
+        return list(out)
+
+    def attributes(self, where: str, entry: SampleEntry) -> dict[str, Any]:
+        """See :class:`zarr_core.points.engines.Engine`."""
+        from zarr_core.points.engines.direct import DirectEngine
+
+        return DirectEngine(self._storage.root).attributes(where, entry)
+
+    def _open(self, read: FieldRead) -> Any:
+        import tensorstore
+
+        spec = {
+            "driver": "zarr3",
+            "kvstore": {**self._kvstore, "path": f"{self._kvstore['path']}/{read.path}/"},
+            "recheck_cached_metadata": "open",
+            "context": {"s3_request_retries": _RETRIES},
+            # Of a writer that stores every chunk, TensorStore would read an object that is gone as zeros.
+            "fill_missing_data_reads": not read.entry.fingerprint,
+        }
+        try:
+            return tensorstore.open(spec, read=True, open=True).result()
+        except ValueError as error:
+            if "NOT_FOUND" not in str(error):
+                raise CorruptChunkError(f"{read.where}: {error}; convert the sample again") from error
+            if not self._storage.exists(f"{read.entry.relpath}/zarr.json"):
+                raise missing_group(read.where, read.entry) from error
+            raise read.missing_array() from error
+
+    @property
+    def _this_process(self) -> _Process:
+        global _used_by
+        if _used_by not in (None, os.getpid()):
+            raise StoreError(
+                "TensorStore hangs in a process that was forked after its use; "
+                "start workers by spawn or forkserver, or use engine='direct'"
+            )
+        _used_by = os.getpid()
+        if self._process is None:
+            self._process = _Process()
+        return self._process
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_process": None}
+
+
+class _Process:
+    """Arrays that are open in this process."""
+
+    def __init__(self) -> None:
+        self.arrays: OrderedDict[str, Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def keep(self, path: str, array: Any) -> None:
+        with self._lock:
+            self.arrays[path] = array
+            while len(self.arrays) > _OPEN_ARRAYS:
+                self.arrays.popitem(last=False)
+
+
+def _kvstore(root: str, storage: Storage) -> dict[str, Any]:
+    if is_local(root):
+        return {"driver": "file", "path": storage.location}
+    if not root.startswith("s3://"):
+        raise StoreError(f"engine 'tensorstore' reads local paths and s3://, not {redact_url(root)}")
+    bucket, _, prefix = storage.location.partition("/")
+    kvstore: dict[str, Any] = {"driver": "s3", "bucket": bucket, "path": prefix}
+    if endpoint := os.environ.get("AWS_ENDPOINT_URL"):
+        kvstore["endpoint"] = endpoint
+        kvstore["aws_region"] = os.environ.get("AWS_DEFAULT_REGION", "us-east-1")
+    if "AWS_ACCESS_KEY_ID" in os.environ:
+        kvstore["aws_credentials"] = {"type": "environment"}  # else it looks for profiles as well, at every request
+    return kvstore

@@ -1,0 +1,324 @@
+"""Points of stored samples, as NumPy arrays: which points of which arrays are wanted, for an engine to read.
+
+With the default engine a sample costs one metadata request, once, and a field one byte range; what was not asked for
+costs nothing, and everything that a call asks for is in flight together.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from zarr_core._util.redaction import redact_url
+from zarr_core._util.units import parse_size
+from zarr_core.errors import UnknownFieldError, ZarrCoreError
+from zarr_core.points.engines import ENGINES, Engine, FieldRead
+from zarr_core.points.manifest import DomainGrid, SampleEntry, StoreManifest, load_manifest
+from zarr_core.points.sampling import Draw, draw
+from zarr_core.storage.disk_cache import DEFAULT_LIMIT, DiskCache
+
+if TYPE_CHECKING:
+    from zarr.abc.store import Store
+
+    from zarr_core.points.sampling import Generator
+    from zarr_core.storage.byte_ranges import Objects
+
+
+class ZarrChunkReader:
+    """Reads drawn or whole samples of one store.
+
+    Safe to fork, pickle and share between threads: handles are opened on first use in each process.
+
+    Args:
+        root: local path or fsspec URL of the store.
+        engine: "direct" (the default), "zarr" (zarr-python, the reference) or "tensorstore". All give equal results.
+        store_factory: opens the Zarr store below a root, for the engine "zarr", which it implies; a module-level
+            function where the reader is to be pickled. ``lambda root: CountingStore(make_store(root))`` counts
+            requests and bytes.
+        objects_factory: opens the objects below a root, for the engine "direct"; as above.
+            ``lambda root: CountingObjects(open_objects(root))`` counts requests and bytes.
+        read_concurrency: how many fields the engine "zarr" reads at the same time, in threads; the others have all
+            fields in flight anyway.
+        generation: read the store as that commit left it, given its number or a tag; the latest by default.
+        cache_dir: folder on a fast local disk where ranges that were fetched are kept, shared by all processes of the
+            host; for the engine "direct". Samples of stores that another program wrote may change and are not kept.
+        cache_limit: bytes to keep there, as in "200GB".
+        cache_bytes: memory to keep ranges in that were fetched, as in "2GB", in each process that reads, each worker of
+            a DataLoader included; None keeps nothing. For remote stores, or over ``cache_dir``: local files are in the
+            system's page cache anyway, and are not kept twice. For the engine "direct"; what may change is not kept.
+
+    Attributes:
+        manifest: what the store holds, as it was when the reader was made.
+        engine: name of the engine that reads.
+        cache: the cache of this process, None without ``cache_dir``; counts hits and misses.
+
+    Raises:
+        StoreError: there is no store at the root, or no such generation or tag.
+        ManifestError: its manifest is unreadable.
+        ZarrCoreError: ``read_concurrency`` is not positive, a size is none, or there is no such engine.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        engine: str | None = None,
+        store_factory: Callable[[str], Store] | None = None,
+        objects_factory: Callable[[str], Objects] | None = None,
+        read_concurrency: int = 1,
+        generation: int | str | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_limit: int | str = DEFAULT_LIMIT,
+        cache_bytes: int | str | None = None,
+    ) -> None:
+        if read_concurrency < 1:
+            raise ZarrCoreError(f"read_concurrency must be 1 or more, not {read_concurrency}")
+        self.root = os.fspath(root)
+        self._url = redact_url(self.root)
+        self.read_concurrency = read_concurrency
+        self.manifest: StoreManifest = load_manifest(self.root, generation)
+        self.engine = engine or ("zarr" if store_factory else "direct")
+        self._columns = self.manifest.fields
+        self._domain_of = {name: domain for domain, layout in self.manifest.domains.items() for name in layout.arrays}
+        self.cache = None if cache_dir is None else DiskCache(cache_dir, cache_limit)
+        self._engine = _make_engine(
+            self.engine,
+            self.root,
+            store_factory,
+            objects_factory,
+            read_concurrency,
+            self.cache,
+            None if cache_bytes is None else parse_size(cache_bytes),
+        )
+
+    @property
+    def sample_ids(self) -> list[str]:
+        """All samples, in the manifest's order."""
+        return list(self.manifest.samples)
+
+    @property
+    def fields(self) -> list[str]:
+        """Canonical names of all fields, in the manifest's order."""
+        return list(self._columns)
+
+    def read_sample(
+        self,
+        sample_id: str,
+        num_points: Mapping[str, int | None] | None = None,
+        fields: Iterable[str] | None = None,
+        seed: int = 0,
+        epoch: int = 0,
+        generator: Generator | None = None,
+    ) -> dict[str, np.ndarray]:
+        """Read fields of a sample, the same points in every field of a domain.
+
+        Args:
+            sample_id: a sample of the manifest.
+            num_points: points to draw by domain, ``{"surface": 4096}``; a domain that is absent, None, or has no more
+                points than that is read whole, in stored order. Domains are drawn independently.
+            fields: canonical names to read; all by default.
+            seed: of the training run.
+            epoch: other epochs draw other points.
+            generator: takes the place of ``seed`` and ``epoch`` as the source of randomness.
+
+        Returns:
+            Arrays of the stored dtype by canonical name, each (points, dim).
+
+        Raises:
+            UnknownFieldError: no such sample, field or domain.
+            ZarrCoreError: a number of points is not positive.
+            CorruptChunkError: stored bytes are missing or damaged.
+        """
+        reads = self.field_reads(sample_id, num_points, fields, seed, epoch, generator)
+        return dict(zip(reads, self.execute(list(reads.values())), strict=True))
+
+    def read_coords(
+        self,
+        sample_id: str,
+        domain: str = "surface",
+        num_points: int | None = None,
+        seed: int = 0,
+        epoch: int = 0,
+        stream: str = "geometry",
+        generator: Generator | None = None,
+    ) -> np.ndarray:
+        """Read positions of a domain, drawn independently of :meth:`read_sample` and of other streams.
+
+        Returns:
+            (points, 3) of the stored dtype. Arguments and errors as for :meth:`read_sample`.
+        """
+        (points,) = self.execute([self.coords_read(sample_id, domain, num_points, seed, epoch, stream, generator)])
+        return points
+
+    def field_reads(
+        self,
+        sample_id: str,
+        num_points: Mapping[str, int | None] | None = None,
+        fields: Iterable[str] | None = None,
+        seed: int = 0,
+        epoch: int = 0,
+        generator: Generator | None = None,
+    ) -> dict[str, FieldRead]:
+        """What :meth:`read_sample` would read, by canonical name: for :meth:`execute`, together with other reads."""
+        entry = self._entry(sample_id)
+        names = self._check_fields(sample_id, entry, fields)
+        num_points = dict(num_points or {})
+        self.check_num_points(num_points)
+        draws = {
+            domain: self._draw(sample_id, entry, domain, num_points.get(domain), domain, seed, epoch, generator)
+            for domain in dict.fromkeys(self._domain_of[name] for name in names)
+        }
+        return {name: self._field_read(sample_id, entry, name, draws[self._domain_of[name]]) for name in names}
+
+    def coords_read(
+        self,
+        sample_id: str,
+        domain: str = "surface",
+        num_points: int | None = None,
+        seed: int = 0,
+        epoch: int = 0,
+        stream: str = "geometry",
+        generator: Generator | None = None,
+    ) -> FieldRead:
+        """What :meth:`read_coords` would read."""
+        entry = self._entry(sample_id)
+        self.check_num_points({domain: num_points})
+        (name,) = self._check_fields(sample_id, entry, [self.manifest.domains[domain].position])
+        drawn = self._draw(sample_id, entry, domain, num_points, f"{domain}:{stream}", seed, epoch, generator)
+        return self._field_read(sample_id, entry, name, drawn)
+
+    def execute(self, reads: Sequence[FieldRead], out: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
+        """Read fields of any samples, all of them in flight together on remote stores.
+
+        Args:
+            reads: of :meth:`field_reads` and :meth:`coords_read`.
+            out: arrays to write into, C-contiguous and of each read's ``shape``; new ones by default.
+
+        Returns:
+            The arrays, (points, dim), of the stored dtype where they are new. Errors as for :meth:`read_sample`.
+        """
+        return self._engine.read(reads, out)
+
+    def read_attributes(self, sample_id: str) -> dict[str, Any]:
+        """What the conversion recorded of a sample: source files, parameters, moments, byte counts.
+
+        Returns:
+            The group's "zarr_core" attributes; empty in a store that another program wrote.
+        """
+        entry = self._entry(sample_id)
+        return dict(self._engine.attributes(f"{self._url}, {sample_id}", entry).get("zarr_core", {}))
+
+    def check_fields(self, fields: Iterable[str]) -> list[str]:
+        """The names as a list; raises UnknownFieldError for a field that the store does not hold."""
+        if isinstance(fields, str):
+            raise UnknownFieldError(f"fields must be a collection of names; for one field pass [{fields!r}]")
+        names = list(dict.fromkeys(fields))
+        for name in names:
+            if name not in self._columns:
+                raise UnknownFieldError(f"{self._url}: no field {name!r}; fields are {', '.join(self.fields)}")
+        return names
+
+    def check_num_points(self, num_points: Mapping[str, int | None]) -> None:
+        """Raise unless every domain exists and every number of points is None or positive."""
+        for domain, wanted in num_points.items():
+            if domain not in self.manifest.domains:
+                known = ", ".join(self.manifest.domains)
+                raise UnknownFieldError(f"{self._url}: no domain {domain!r}; domains are {known}")
+            if wanted is not None and wanted <= 0:
+                raise ZarrCoreError(
+                    f"num_points of {domain!r} must be positive, not {wanted}; None reads all points of the domain"
+                )
+
+    # --- which points, of which arrays
+
+    def _entry(self, sample_id: str) -> SampleEntry:
+        try:
+            return self.manifest.samples[sample_id]
+        except KeyError:
+            pass
+        refused = self.manifest.quarantine.get(sample_id)
+        if refused:
+            reason = f"it was refused at conversion ({refused.field}: {refused.reason})"
+        else:
+            some = ", ".join(self.sample_ids[:5])
+            reason = f"the store holds {len(self.manifest.samples)}, the first of them {some}"
+        raise UnknownFieldError(f"{self._url}: no sample {sample_id!r}; {reason}")
+
+    def _check_fields(self, sample_id: str, entry: SampleEntry, fields: Iterable[str] | None) -> list[str]:
+        names = self.fields if fields is None else self.check_fields(fields)
+        for name in names:
+            if self._domain_of[name] not in entry.domains:
+                raise UnknownFieldError(f"{self._url}, {sample_id}: this sample has no {name}")
+        return names
+
+    def _draw(
+        self,
+        sample_id: str,
+        entry: SampleEntry,
+        domain: str,
+        num_points: int | None,
+        stream: str,
+        seed: int,
+        epoch: int,
+        generator: Generator | None,
+    ) -> Draw:
+        grid: DomainGrid = entry.domains[domain]
+        wanted = grid.n_points if num_points is None else num_points
+        return draw(
+            grid.n_points,
+            grid.chunk_points,
+            wanted,
+            seed=seed,
+            epoch=epoch,
+            sample_id=sample_id,
+            stream=stream,
+            generator=generator,
+        )
+
+    def _field_read(self, sample_id: str, entry: SampleEntry, name: str, drawn: Draw) -> FieldRead:
+        column = self._columns[name]
+        domain = self._domain_of[name]
+        return FieldRead(self._url, sample_id, name, entry, column.array_name, column.dim, column.dtype, domain, drawn)
+
+
+def _make_engine(
+    name: str,
+    root: str,
+    store_factory: Callable[[str], Store] | None,
+    objects_factory: Callable[[str], Objects] | None,
+    read_concurrency: int,
+    cache: DiskCache | None,
+    cache_bytes: int | None,
+) -> Engine:
+    # Imported here, so that the direct engine needs no zarr-python, and neither of them TensorStore.
+    if name not in ENGINES:
+        raise ZarrCoreError(f"no engine {name!r}; use one of {', '.join(ENGINES)}")
+    if store_factory and name != "zarr":
+        raise ZarrCoreError(f"a store_factory is for the engine 'zarr', not {name!r}")
+    if objects_factory and name != "direct":
+        raise ZarrCoreError(f"an objects_factory is for the engine 'direct', not {name!r}")
+    if cache and name != "direct":
+        raise ZarrCoreError(f"a cache_dir is for the engine 'direct', not {name!r}")
+    if cache_bytes and name != "direct":
+        raise ZarrCoreError(f"cache_bytes is for the engine 'direct', not {name!r}")
+    if name == "tensorstore":
+        from zarr_core.points.engines.tensorstore import TensorStoreEngine
+
+        return TensorStoreEngine(root)
+    if name == "zarr":
+        from zarr_core.points.engines.reference import ZarrEngine
+
+        return ZarrEngine(root, store_factory, read_concurrency)
+    from zarr_core.points.engines.direct import DirectEngine
+
+    return DirectEngine(root, objects_factory, partial(_reference_engine, root), cache, cache_bytes)
+
+
+def _reference_engine(root: str) -> Engine:
+    from zarr_core.points.engines.reference import ZarrEngine
+
+    return ZarrEngine(root)

@@ -1,0 +1,293 @@
+"""Normalisation statistics of a store: merged from the moments that conversion recorded, or taken again.
+
+``python -m zarr_core.statistics --store URL`` writes ``stats.yaml`` and ``stats.json`` beside the manifest. No array is
+read for that: a store of 25,000 samples costs 25,000 small metadata reads. ``--recompute`` streams every array once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import warnings
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+import yaml
+from tqdm import tqdm
+
+from zarr_core._util.command_line import exit_status
+from zarr_core._util.documents import parse_json
+from zarr_core._util.processes import map_in_processes
+from zarr_core._util.redaction import redact_url
+from zarr_core.errors import CorruptChunkError, StoreError, UnknownFieldError, ZarrCoreError
+from zarr_core.format.encoding import group_arrays
+from zarr_core.format.moments import FieldMoments
+from zarr_core.format.names import POSITION
+from zarr_core.points.manifest import StoreManifest, load_manifest
+from zarr_core.points.scan import read_chunks
+from zarr_core.storage import Storage
+
+SampleMoments = dict[str, FieldMoments]
+
+
+def calculate_store_statistics(
+    store_root: str,
+    *,
+    split: str | None = None,
+    split_file: str | None = None,
+    sample_ids: Sequence[str] | None = None,
+    recompute: bool = False,
+    workers: int = 1,
+    read_concurrency: int = 1,
+    progress: bool = False,
+) -> dict[str, Any]:
+    """Mean, std, extremes, count and logscale moments of every field, in the units of the source.
+
+    Args:
+        store_root: path or URL of the store.
+        split: only the samples of this split ("train"), blacklisted ones left out.
+        split_file: only the samples listed in this file, one id a line; a bare name is looked up in the store's root.
+            Blacklisted ids are left out; ids that the store lacks are skipped with one warning.
+        sample_ids: only these samples.
+        recompute: read every array instead of merging the recorded moments.
+        workers: processes that recompute.
+        read_concurrency: reads in flight in each of them; without ``recompute``, the metadata of
+            ``workers * read_concurrency`` samples are read at a time.
+        progress: show a progress bar.
+
+    Returns:
+        ``{field}_mean``, ``_std`` (ddof = 1), ``_min``, ``_max``, ``_count``, ``_logscale_mean``, ``_logscale_std`` for
+        every field in alphabetical order, then ``raw_pos_min`` and ``raw_pos_max`` over all position fields. A scalar's
+        values are floats, a vector's are lists with one float a component.
+
+    Raises:
+        UnknownFieldError: a sample or split is asked for that the store does not hold.
+        ZarrCoreError: nothing to take statistics of, a sample without recorded moments, or a damaged chunk.
+    """
+    if min(workers, read_concurrency) < 1:
+        raise ZarrCoreError("workers and read_concurrency must be positive")
+    storage = Storage(store_root)
+    manifest = load_manifest(storage)
+    chosen = sorted(_chosen_samples(storage, manifest, split, split_file, sample_ids))
+    if not chosen:
+        raise ZarrCoreError(f"{storage.url}: none of the samples asked for is in the store")
+    groups = [(sample_id, manifest.samples[sample_id].relpath) for sample_id in chosen]
+    bar = partial(tqdm, total=len(groups), unit="sample", desc="statistics", disable=not progress)
+    if not recompute:
+        with ThreadPoolExecutor(workers * read_concurrency) as threads:
+            return _flat(bar(threads.map(partial(_recorded_moments, storage), groups)))
+    one = partial(_recomputed_moments, storage, read_concurrency)
+    return _flat(bar(map_in_processes(one, groups, workers)))
+
+
+def _chosen_samples(
+    storage: Storage,
+    manifest: StoreManifest,
+    split: str | None,
+    split_file: str | None,
+    sample_ids: Sequence[str] | None,
+) -> set[str]:
+    """The samples to take statistics of, all of them in the store."""
+    chosen = set(manifest.samples)
+    if split is not None:
+        chosen &= set(manifest.split_ids(split))
+    if split_file is not None:
+        listed = set(_lines(storage, split_file)) - set(manifest.excluded)
+        missing = sorted(listed - set(manifest.samples))
+        if missing:
+            shown = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
+            warnings.warn(
+                f"{split_file}: {len(missing)} of {len(listed)} listed samples are not in the store and were skipped "
+                f"({shown})",
+                stacklevel=3,
+            )
+        chosen &= listed
+    if sample_ids is not None:
+        unknown = sorted(set(sample_ids) - set(manifest.samples))
+        if unknown:
+            raise UnknownFieldError(f"{storage.url} holds no sample {unknown[0]!r}")
+        chosen &= set(sample_ids)
+    return chosen
+
+
+def _lines(storage: Storage, split_file: str) -> list[str]:
+    """Non-empty lines of a text file: a bare name lies in the store's root, anything else is a path or URL."""
+    folder, _, name = split_file.rpartition("/")
+    try:
+        text = (Storage(folder or "/") if "/" in split_file else storage).read(name).decode()
+    except FileNotFoundError:
+        where = storage.url if "/" not in split_file else folder
+        raise ZarrCoreError(f"there is no split file {name!r} in {where}") from None
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def _recorded_moments(storage: Storage, group: tuple[str, str]) -> SampleMoments:
+    """What the writer noted in a sample's attributes: one small read."""
+    sample_id, relpath = group
+    try:
+        recorded = _group(storage, sample_id, relpath)["attributes"].get("zarr_core", {}).get("moments")
+        if recorded is not None:
+            return {field: FieldMoments.from_json(moments) for field, moments in recorded.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise StoreError(
+            f"{sample_id}: the moments in {relpath}/zarr.json cannot be read ({error!r}); use --recompute, or convert "
+            "the sample again"
+        ) from error
+    raise ZarrCoreError(
+        f"{sample_id}: no moments were recorded when this sample was written (a store of another tool?); "
+        "use --recompute to read the arrays instead"
+    )
+
+
+def _recomputed_moments(storage: Storage, read_concurrency: int, group: tuple[str, str]) -> SampleMoments:
+    """Moments of a sample's arrays, chunk after chunk in order."""
+    sample_id, relpath = group
+    moments: SampleMoments = {}
+    for array, layout in group_arrays(_group(storage, sample_id, relpath)).items():
+        field = array.replace("/", "_")
+        for chunk in read_chunks(storage, f"{relpath}/{array}", layout, read_concurrency):
+            if chunk.rows is None:
+                where = f"shard {chunk.shard}" if chunk.number is None else f"chunk {chunk.number}"
+                raise CorruptChunkError(f"{sample_id}, {field}: {where}: {chunk.problem}")
+            part = FieldMoments.of(chunk.rows)
+            moments[field] = moments[field].merge(part) if field in moments else part
+    return moments
+
+
+def _group(storage: Storage, sample_id: str, relpath: str) -> dict[str, Any]:
+    try:
+        group: dict[str, Any] = parse_json(storage.read(f"{relpath}/zarr.json"))
+    except FileNotFoundError:
+        raise StoreError(f"{sample_id}: {relpath}/zarr.json is missing from {storage.url}") from None
+    except ValueError as error:
+        raise StoreError(f"{sample_id}: {relpath}/zarr.json in {storage.url} cannot be read: {error}") from error
+    return group
+
+
+def _flat(samples: Iterable[SampleMoments]) -> dict[str, Any]:
+    """Merge samples in the order given (the last bits must not depend on who finished first) and name the results."""
+    total: SampleMoments = {}
+    for sample in samples:
+        for field, moments in sample.items():
+            components = {len(moments.mean), len(total.get(field, moments).mean)}
+            if len(components) > 1:
+                raise StoreError(f"{field}: samples of one store differ in its components: {sorted(components)}")
+            total[field] = total[field].merge(moments) if field in total else moments
+    flat: dict[str, Any] = {}
+    for field, moments in sorted(total.items()):
+        flat |= {
+            f"{field}_mean": _plain(moments.mean),
+            f"{field}_std": _plain(moments.std),
+            f"{field}_min": _plain(moments.min),
+            f"{field}_max": _plain(moments.max),
+            f"{field}_count": moments.count,
+            f"{field}_logscale_mean": _plain(moments.log_mean),
+            f"{field}_logscale_std": _plain(moments.log_std),
+        }
+    positions = [moments for field, moments in total.items() if field.endswith(f"_{POSITION}")]
+    if positions:
+        flat["raw_pos_min"] = min(float(moments.min.min()) for moments in positions)
+        flat["raw_pos_max"] = max(float(moments.max.max()) for moments in positions)
+    return flat
+
+
+def _plain(values: np.ndarray) -> float | list[float]:
+    return float(values[0]) if len(values) == 1 else [float(value) for value in values]
+
+
+def to_yaml(statistics: dict[str, Any], heading: str) -> bytes:
+    """The statistics as YAML: one line a key, vectors inline, what they are of in a comment on top."""
+    body = yaml.safe_dump(statistics, sort_keys=False, default_flow_style=None, width=math.inf)
+    return f"# {heading}\n{body}".encode()
+
+
+def to_json(statistics: dict[str, Any]) -> bytes:
+    """The statistics as JSON, one line a key."""
+    lines = (f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in statistics.items())
+    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+
+
+def write_statistics(
+    store_root: str,
+    statistics: dict[str, Any],
+    *,
+    of: str,
+    output_yaml: str | None = None,
+    output_json: str | None = None,
+) -> list[str]:
+    """Write the statistics; into the store (``stats.yaml`` and ``stats.json``) unless another file is named.
+
+    Args:
+        store_root: path or URL of the store.
+        statistics: what :func:`calculate_store_statistics` returned.
+        of: which samples they are of ("split train"), for the comment on top of the YAML.
+        output_yaml: path or URL of a YAML file to write instead.
+        output_json: path or URL of a JSON file to write instead.
+
+    Returns:
+        What was written, as it may be printed.
+    """
+    root = store_root.rstrip("/")
+    if output_yaml is None and output_json is None:
+        output_yaml, output_json = f"{root}/stats.yaml", f"{root}/stats.json"
+    written = []
+    for target, data in (
+        (output_yaml, to_yaml(statistics, f"Normalisation statistics of {of}, by zarr_core.points.statistics")),
+        (output_json, to_json(statistics)),
+    ):
+        if target is not None:
+            folder, slash, name = target.rpartition("/")
+            Storage(folder or slash or ".").write(name, [data])
+            written.append(redact_url(target))
+    return written
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m zarr_core.statistics", description=__doc__.splitlines()[0])
+    parser.add_argument("--store", required=True, metavar="URL", help="path or URL of the store")
+    parser.add_argument("--split", help="only the samples of this split")
+    parser.add_argument(
+        "--split-file",
+        metavar="FILE",
+        help="only the samples listed in this file; a bare name lies in the store's root",
+    )
+    parser.add_argument("--workers", type=int, default=1, help="processes that recompute (default 1)")
+    parser.add_argument("--read-concurrency", type=int, default=1, help="reads in flight in each (default 1)")
+    parser.add_argument("--recompute", action="store_true", help="read every array instead of merging recorded moments")
+    parser.add_argument("--output-yaml", metavar="FILE", help="write YAML here instead of stats.yaml in the store")
+    parser.add_argument("--output-json", metavar="FILE", help="write JSON here instead of stats.json in the store")
+    options = parser.parse_args(arguments)
+
+    def work() -> int:
+        statistics = calculate_store_statistics(
+            options.store,
+            split=options.split,
+            split_file=options.split_file,
+            recompute=options.recompute,
+            workers=options.workers,
+            read_concurrency=options.read_concurrency,
+            progress=True,
+        )
+        chosen = [text for text in (options.split and f"split {options.split}", options.split_file) if text]
+        written = write_statistics(
+            options.store,
+            statistics,
+            of=" and ".join(chosen) or "all samples",
+            output_yaml=options.output_yaml,
+            output_json=options.output_json,
+        )
+        for target in written:
+            print(f"wrote {target}")
+        return 0
+
+    return exit_status(work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Comparison of a point store with its manifest, its checksums and its source."""

@@ -1,0 +1,99 @@
+"""Any other fsspec location: read and written as its filesystem does it; only memory can commit."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import datetime
+from typing import Any, cast
+
+from zarr_core.errors import StoreError
+from zarr_core.storage.backends import ConditionFailed, ObjectInfo
+from zarr_core.storage.backends.local import digest
+from zarr_core.storage.backends.threads import in_thread
+from zarr_core.storage.filesystems import open_filesystem
+
+_LOCK = threading.Lock()
+
+
+class FsspecBackend:
+    """See :class:`zarr_core.storage.backends.RemoteBackend`.
+
+    Where the filesystem is not async, a try that takes too long is given up, but its thread goes on waiting.
+    """
+
+    impossible_version = ""
+
+    def __init__(self, url: str) -> None:
+        self.fs, self.location = open_filesystem(url)
+
+    @property
+    def identity(self) -> str:
+        """URL."""
+        return str(self.fs.unstrip_protocol(self.location))
+
+    async def get(self, path: str, start: int | None = None, stop: int | None = None) -> tuple[bytes, str]:
+        """See :class:`zarr_core.storage.backends.RemoteBackend`."""
+        return bytes(await self._do("cat_file", path, start=start, end=stop)), ""
+
+    async def head(self, path: str) -> ObjectInfo:
+        """See :class:`zarr_core.storage.backends.RemoteBackend`."""
+        self.fs.invalidate_cache(self.fs._parent(path))
+        described = await self._do("info", path)
+        if described["type"] == "directory":
+            raise FileNotFoundError(path)
+        return _info(described)
+
+    async def put(self, path: str, data: bytes | bytearray) -> None:
+        """See :class:`zarr_core.storage.backends.RemoteBackend`."""
+        await self._do("pipe_file", path, bytes(data))
+
+    async def put_if(self, path: str, data: bytes, version: str | None) -> None:
+        """See :class:`zarr_core.storage.backends.RemoteBackend`."""
+        protocol = self.fs.protocol if isinstance(self.fs.protocol, str) else self.fs.protocol[0]
+        raise StoreError(
+            f"no compare-and-swap is known for {protocol!r} locations, so commits to it would not be safe; write the "
+            "store to a local path, s3:// or oci:// and copy it"
+        )
+
+    async def delete(self, path: str) -> None:
+        """See :class:`zarr_core.storage.backends.RemoteBackend`."""
+        await self._do("rm_file", path)
+
+    async def list_page(self, prefix: str, token: str | None) -> tuple[dict[str, ObjectInfo], str | None]:
+        """See :class:`zarr_core.storage.backends.RemoteBackend`; all at once."""
+        self.fs.invalidate_cache()
+        found = await self._do("find", prefix.rstrip("/"), detail=True)
+        return {path: _info(described) for path, described in found.items() if path.startswith(prefix)}, None
+
+    async def _do(self, method: str, *args: Any, **options: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        if self.fs.async_impl and self.fs.loop is loop:
+            return await getattr(self.fs, f"_{method}")(*args, **options)
+        return await in_thread(lambda: getattr(self.fs, method)(*args, **options))
+
+
+class MemoryBackend(FsspecBackend):
+    """This process's memory: threads take turns, so a digest of the content will do for a version."""
+
+    async def get(self, path: str, start: int | None = None, stop: int | None = None) -> tuple[bytes, str]:
+        """See :class:`zarr_core.storage.backends.RemoteBackend`."""
+        data = cast("bytes", self.fs.cat_file(path, start=start, end=stop))
+        return data, digest(data) if start is None and stop is None else ""
+
+    async def put_if(self, path: str, data: bytes, version: str | None) -> None:
+        """See :class:`zarr_core.storage.backends.RemoteBackend`."""
+        with _LOCK:
+            current = digest(self.fs.cat_file(path)) if self.fs.isfile(path) else None
+            if current != version:
+                raise ConditionFailed
+            self.fs.pipe_file(path, data)
+
+
+def _info(described: dict[str, Any]) -> ObjectInfo:
+    times = (described.get(key) for key in ("LastModified", "timeModified", "mtime", "created"))
+    changed = next((each for each in times if each), 0)
+    modified = changed.timestamp() if isinstance(changed, datetime) else changed
+    versions = (described.get(key) for key in ("ETag", "etag", "mtime", "LastModified", "timeModified", "created"))
+    version = next((str(each) for each in versions if each), "").strip('"')
+    return ObjectInfo(int(described["size"] or 0), version, float(modified) if isinstance(modified, int | float) else 0)

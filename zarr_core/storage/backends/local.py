@@ -1,0 +1,198 @@
+"""Files: written whole, locked where writers meet, and on the disk when a commit says so."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from filelock import FileLock, SoftFileLock, Timeout
+
+from zarr_core.errors import StoreError
+from zarr_core.storage.backends import ConditionFailed, ObjectInfo
+
+#: Seconds to wait for a lock: a commit holds it for a moment, and a process that was suspended for as long as it likes.
+LOCK_PATIENCE = 300.0
+#: Of the folder in which writers take turns where there are no hard links.
+CREATE_LOCK = ".create.lock"
+
+# What filesystems without hard links say.
+_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV, errno.EINVAL}
+
+
+def read(path: str, start: int | None = None, stop: int | None = None) -> bytes:
+    """Bytes ``[start, stop)`` of a file."""
+    with open(path, "rb") as file:
+        file.seek(start or 0)
+        return file.read() if stop is None else file.read(stop - (start or 0))
+
+
+def info(path: str, follow_links: bool = True) -> ObjectInfo:
+    """Size and times of a file, or of a link to one."""
+    stat = os.stat(path, follow_symlinks=follow_links)
+    # Not the device: other machines that mount the same disk number it otherwise.
+    changed = f"{stat.st_ino} {stat.st_ctime_ns}"
+    return ObjectInfo(stat.st_size, str(stat.st_mtime), stat.st_mtime, changed)
+
+
+def walk(top: str, *, follow_links: bool) -> Iterator[tuple[str, ObjectInfo]]:
+    """Every file below a folder, or of that name; those that vanish meanwhile are left out."""
+    if os.path.isfile(top):
+        yield top, info(top)
+    for parent, _, names in os.walk(top, followlinks=follow_links):
+        for name in names:
+            path = f"{parent}/{name}"
+            try:
+                found = info(path, follow_links)
+            except FileNotFoundError:
+                continue
+            yield path, found
+
+
+def delete(paths: Sequence[str], root: str) -> None:
+    """Remove files, and the folders that are empty then, but never the root; what is gone already is no error."""
+    for path in paths:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+    for folder in sorted({os.path.dirname(path) for path in paths}, key=len, reverse=True):
+        while folder.startswith(f"{root}/"):
+            try:
+                os.rmdir(folder)
+            except OSError:
+                break
+            folder = os.path.dirname(folder)
+
+
+def replace_file(target: str, pieces: Iterable[bytes], *, durable: bool) -> int:
+    """Write a file whole beside the target, then let it become the target; its size."""
+    temporary, size = _write_beside(target, pieces, durable)
+    try:
+        os.replace(temporary, target)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    if durable:
+        _sync_folder(os.path.dirname(target))
+    return size
+
+
+def create_file(target: str, data: bytes) -> None:
+    """Write a file whole if none is there; raises FileExistsError.
+
+    A link, unlike a rename, never replaces. Where the filesystem has none, writers take turns and look.
+    """
+    temporary, _ = _write_beside(target, [data], durable=True)
+    try:
+        try:
+            os.link(temporary, target)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            with _lock(f"{os.path.dirname(target)}/{CREATE_LOCK}"):
+                if os.path.lexists(target):
+                    raise FileExistsError(errno.EEXIST, "is there already", target) from None
+                os.replace(temporary, target)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+    _sync_folder(os.path.dirname(target))
+
+
+def swap_file(target: str, data: bytes, version: str | None) -> None:
+    """Replace a file if its digest is still ``version`` (None: if there is none); raises ConditionFailed."""
+    _make_folder(os.path.dirname(target))
+    with _lock(f"{target}.lock"):
+        if _digest_of(target) != version:
+            raise ConditionFailed
+        replace_file(target, [data], durable=True)
+
+
+def digest(data: bytes) -> str:
+    """The version of an object that has no etag."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def _digest_of(path: str) -> str | None:
+    try:
+        return digest(read(path))
+    except FileNotFoundError:
+        return None
+
+
+@contextmanager
+def _lock(path: str) -> Iterator[None]:
+    """Hold a lock of the kernel's, which dies with its holder; refused where the filesystem has none."""
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=LOCK_PATIENCE)
+    except Timeout as error:
+        raise StoreError(
+            f"{path}: a process of this machine, or of one that shares the disk, has held this lock for "
+            f"{LOCK_PATIENCE:g} s; end the one that hangs, and run again"
+        ) from error
+    except (NotImplementedError, OSError) as error:
+        if isinstance(error, NotImplementedError) or error.errno in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP):
+            raise StoreError(f"{path}: this filesystem has no locks, so commits to it would not be safe") from error
+        raise
+    try:
+        if isinstance(lock, SoftFileLock):  # what filelock falls back to: a file that outlives its holder
+            raise StoreError(f"{path}: this filesystem has no locks, so commits to it would not be safe")
+        yield
+    finally:
+        lock.release()
+
+
+def _write_beside(target: str, pieces: Iterable[bytes], durable: bool) -> tuple[str, int]:
+    """A new file in the folder of the target, which is made where it is missing; its path and size."""
+    folder, name = os.path.split(target)
+    temporary = f"{folder}/.{name}.{uuid.uuid4().hex}.tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    try:
+        handle = os.open(temporary, flags, 0o666)
+    except FileNotFoundError:
+        handle = _open_in_new_folder(temporary, flags, durable)
+    try:
+        with open(handle, "wb") as file:
+            file.writelines(pieces)
+            file.flush()
+            if durable:
+                os.fsync(handle)
+            return temporary, file.tell()
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _open_in_new_folder(path: str, flags: int, durable: bool) -> int:
+    # Garbage collection may remove a folder that is still empty; it hardly does so time and again.
+    for _ in range(10):
+        with suppress(FileNotFoundError):
+            if durable:
+                _make_folder(os.path.dirname(path))
+            else:
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+            return os.open(path, flags, 0o666)
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+
+def _make_folder(path: str) -> None:
+    """Make a folder, and those that it lies in, to last."""
+    missing = []
+    while not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for folder in reversed(missing):
+        os.makedirs(folder, exist_ok=True)
+        _sync_folder(os.path.dirname(folder))
+
+
+def _sync_folder(path: str) -> None:
+    # A rename is on disk only when the folder is.
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

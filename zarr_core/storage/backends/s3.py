@@ -1,0 +1,131 @@
+"""S3 through s3fs: what ``s3://`` means where s3fs is installed. Works on AWS, MinIO, moto and Ceph RGW."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from typing import Any
+
+from zarr_core.errors import TruncatedError
+from zarr_core.storage.backends import ConditionFailed, ObjectInfo
+from zarr_core.storage.filesystems import open_filesystem
+from zarr_core.storage.retries import status_of
+
+
+class ConditionalPut(ABC):
+    """Conditional writes as S3 services understand them.
+
+    AWS takes an etag in ``If-Match`` with its quotes, as it is given. Ceph RGW compares them too, and finds no etag
+    like it; it wants the bare digits.
+    """
+
+    impossible_version = f'"{"0" * 32}"'
+    _quoted = True
+
+    @abstractmethod
+    async def get(self, path: str, start: int | None = None, stop: int | None = None) -> tuple[Any, str]:
+        """See :class:`zarr_core.storage.backends.RemoteBackend`."""
+
+    async def put_if(self, path: str, data: bytes, version: str | None) -> None:
+        """See :class:`zarr_core.storage.backends.RemoteBackend`."""
+        if version is None:
+            await self._put_on_condition(path, data, None)
+            return
+        try:
+            await self._put_on_condition(path, data, version if self._quoted else version.strip('"'))
+        except ConditionFailed:
+            if not self._quoted or (await self.get(path, 0, 1))[1] != version:
+                raise
+            # Nobody has written, and yet it does not match.
+            await self._put_on_condition(path, data, version.strip('"'))
+            self._quoted = False
+
+    @abstractmethod
+    async def _put_on_condition(self, path: str, data: bytes, etag: str | None) -> None:
+        """Write if the object has this etag, None: if there is none; raises ConditionFailed."""
+
+
+class S3Backend(ConditionalPut):
+    """See :class:`zarr_core.storage.backends.RemoteBackend`."""
+
+    def __init__(self, url: str) -> None:
+        self.fs, self.location = open_filesystem(url)
+
+    @property
+    def identity(self) -> str:
+        """URL and endpoint."""
+        return with_endpoint(f"s3://{self.location}", self.fs.endpoint_url)
+
+    async def get(self, path: str, start: int | None = None, stop: int | None = None) -> tuple[bytes, str]:
+        """See :class:`zarr_core.storage.backends.RemoteBackend`."""
+        options = {} if byte_range(start, stop) is None else {"Range": byte_range(start, stop)}
+        response = await self._call("get_object", path, **options)
+        try:
+            data = await response["Body"].read()
+        finally:
+            response["Body"].close()
+        check_length(len(data), response.get("ContentLength"))
+        return data, str(response.get("ETag", ""))
+
+    async def head(self, path: str) -> ObjectInfo:
+        """See :class:`zarr_core.storage.backends.RemoteBackend`."""
+        response = await self._call("head_object", path)
+        return _info(response["ContentLength"], response)
+
+    async def put(self, path: str, data: bytes | bytearray) -> None:
+        """See :class:`zarr_core.storage.backends.RemoteBackend`."""
+        await self._call("put_object", path, Body=data)
+
+    async def _put_on_condition(self, path: str, data: bytes, etag: str | None) -> None:
+        condition = {"IfNoneMatch": "*"} if etag is None else {"IfMatch": etag}
+        try:
+            await self._call("put_object", path, Body=data, **condition)
+        except (OSError, FileExistsError) as error:
+            # s3fs says FileExistsError, EINVAL or FileNotFoundError, by the service; the status is always the same.
+            if status_of(error) == 412 or isinstance(error, FileExistsError):
+                raise ConditionFailed from error
+            if isinstance(error, FileNotFoundError) and etag is not None:  # nothing is there that could match
+                raise ConditionFailed from error
+            raise
+
+    async def delete(self, path: str) -> None:
+        """See :class:`zarr_core.storage.backends.RemoteBackend`."""
+        await self._call("delete_object", path)
+
+    async def list_page(self, prefix: str, token: str | None) -> tuple[dict[str, ObjectInfo], str | None]:
+        """See :class:`zarr_core.storage.backends.RemoteBackend`."""
+        bucket, _, key = prefix.partition("/")
+        options = {} if token is None else {"ContinuationToken": token}
+        response = await self.fs._call_s3("list_objects_v2", Bucket=bucket, Prefix=key, **options)
+        found = {f"{bucket}/{each['Key']}": _info(each["Size"], each) for each in response.get("Contents", ())}
+        return found, response.get("NextContinuationToken")
+
+    async def _call(self, method: str, path: str, **options: Any) -> Any:
+        bucket, _, key = path.partition("/")
+        return await self.fs._call_s3(method, Bucket=bucket, Key=key, **options)
+
+
+def with_endpoint(url: str, endpoint: str | None = None) -> str:
+    """What tells a place on S3 from the same name at another service."""
+    endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    return f"{url} at {endpoint}" if endpoint else url
+
+
+def byte_range(start: int | None, stop: int | None) -> str | None:
+    """The ``Range`` header for bytes ``[start, stop)``; None where all are meant."""
+    if start is not None and start < 0:
+        return f"bytes={start}"
+    if not start and stop is None:
+        return None
+    return f"bytes={start or 0}-{'' if stop is None else stop - 1}"
+
+
+def check_length(came: int, announced: int | None) -> None:
+    """Raise TruncatedError where fewer bytes came than the service announced."""
+    if announced is not None and came < announced:
+        raise TruncatedError(f"{came} bytes came where the service announced {announced}")
+
+
+def _info(size: int, described: dict[str, Any]) -> ObjectInfo:
+    modified = described.get("LastModified")
+    return ObjectInfo(int(size), described.get("ETag", "").strip('"'), modified.timestamp() if modified else 0.0)

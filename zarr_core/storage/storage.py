@@ -1,0 +1,398 @@
+"""The ground floor: bytes below one root, on a local disk or on any fsspec location.
+
+Readers and writers of the library meet a store only through :class:`Storage` (whole objects, byte ranges, and the one
+compare-and-swap that a commit needs) or through a Zarr store (``storage.zarr_stores``). Credentials and endpoints come
+from the environment or from fsspec's own configuration (``AWS_*``, ``OCIFS_*``, ``FSSPEC_*``, ``~/.config/fsspec``),
+never from arguments, so that they end up in no manifest, log or pickle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import threading
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import fsspec.asyn
+from fsspec.core import url_to_fs
+
+from zarr_core._util.redaction import redact_url
+from zarr_core.errors import CommitConflict, StoreError, TransferError
+from zarr_core.format.names import check_relative_path
+from zarr_core.storage import retries
+from zarr_core.storage.backends import ConditionFailed, ObjectInfo, RemoteBackend, local, obstore
+from zarr_core.storage.backends.generic import FsspecBackend, MemoryBackend
+from zarr_core.storage.backends.obstore import ObstoreBackend
+from zarr_core.storage.backends.oci import OciBackend
+from zarr_core.storage.backends.s3 import S3Backend
+
+__all__ = ["ObjectInfo", "Storage", "StoredObject", "is_local", "open_backend", "redact_url"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# What a try may take that fetches an object whose size nobody has told.
+_UNKNOWN_BYTES = 64 << 20
+# Roots that were seen to refuse a conditional write whose condition does not hold, by process.
+_keep_conditions: set[tuple[int, str]] = set()
+_keep_conditions_lock = threading.Lock()
+
+
+def is_local(url: str) -> bool:
+    """Whether the location is a path on this machine."""
+    return "://" not in url or url.startswith(("file://", "local://"))
+
+
+def open_backend(url: str) -> RemoteBackend:
+    """How the objects at a URL are reached.
+
+    ``s3://`` goes through s3fs, which works on after a fork and commits on every S3 service that we know; through
+    obstore where only that is installed.
+
+    Raises:
+        StoreError: nothing that is installed knows such URLs.
+    """
+    if url.startswith("memory://"):
+        return MemoryBackend(url)
+    if url.startswith("oci://"):
+        return OciBackend(url)
+    if url.startswith(("s3://", "s3a://")):
+        try:
+            import s3fs  # noqa: F401
+        except ImportError:
+            if obstore.may_be_used():
+                return ObstoreBackend(url)
+        return S3Backend(url)
+    return FsspecBackend(url)
+
+
+class StoredObject(NamedTuple):
+    """An object as a listing shows it: name relative to the root, bytes, seconds since 1970 by the store's clock."""
+
+    name: str
+    size: int
+    modified: float
+
+
+class Storage:
+    """Objects below one root, each written whole.
+
+    Args:
+        root: a local path or any fsspec URL ("s3://bucket/prefix", "oci://bucket@namespace/prefix", "memory://x").
+        backend: how a remote root is reached, where it is not to be :func:`open_backend`'s choice.
+
+    Raises:
+        StoreError: the root is a file, or no filesystem is installed for the URL.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], backend: Callable[[str], RemoteBackend] | None = None) -> None:
+        self.root = os.fspath(root)
+        self._make_backend = backend
+        self._local = is_local(self.root)
+        if self._local:
+            self.location = str(url_to_fs(self.root)[1]).rstrip("/")
+            if "\0" in self.location:
+                raise StoreError(f"{self.url!r:.200} cannot be used: no path holds a null byte")
+            try:
+                is_file = Path(self.location).is_file()
+            except OSError as error:  # a name that is too long, a folder that may not be looked into
+                raise StoreError(f"{self.url:.200} cannot be used: {error.strerror}") from error
+            if is_file:
+                raise StoreError(f"{self.url} is a file; a store root must be a folder or a URL prefix")
+            return
+        self._process = os.getpid()
+        self._opened = (backend or open_backend)(self.root)
+        self._service = retries.service(self.root)
+        self.location = self._opened.location
+
+    def __reduce__(self) -> tuple[type[Storage], tuple[str, Callable[[str], RemoteBackend] | None]]:
+        # Filesystems hold sockets and event loops; another process opens its own.
+        return type(self), (self.root, self._make_backend)
+
+    @property
+    def url(self) -> str:
+        """The root as it may be printed."""
+        return redact_url(self.root)
+
+    @property
+    def identity(self) -> str:
+        """What tells this place from every other, wherever it is asked: absolute, and with the service's endpoint."""
+        if self._local:
+            return f"file://{self.location}"
+        return redact_url(self._backend.identity)
+
+    def path(self, name: str) -> str:
+        """Full path of an object in its filesystem; refuses names that leave the root."""
+        return f"{self.location}/{check_relative_path(name)}"
+
+    def read(self, name: str, start: int | None = None, stop: int | None = None) -> bytes:
+        """Bytes ``[start, stop)`` of an object; raises FileNotFoundError."""
+        path = self.path(name)
+        if self._local:
+            return local.read(path, start, stop)
+        size = _UNKNOWN_BYTES if stop is None else stop - (start or 0)
+        return bytes(self._ask(name, lambda backend: backend.get(path, start, stop), size)[0])
+
+    def exists(self, name: str) -> bool:
+        """Whether the object is there now (no cached listing is asked)."""
+        try:
+            self.info(name)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def size(self, name: str) -> int:
+        """Bytes of the object; raises FileNotFoundError."""
+        return self.info(name).size
+
+    def info(self, name: str) -> ObjectInfo:
+        """Size, version and time of an object; raises FileNotFoundError."""
+        path = self.path(name)
+        return local.info(path) if self._local else self._ask(name, lambda backend: backend.head(path))
+
+    def list(self, prefix: str = "") -> dict[str, int]:
+        """Name (relative to the root) and size of every object below a folder."""
+        return {name: info.size for name, info in self.infos(prefix).items()}
+
+    def infos(self, prefix: str = "") -> dict[str, ObjectInfo]:
+        """Name (relative to the root), size, version and time of every object below a folder, sorted by name."""
+        top = self.path(prefix) if prefix else self.location
+        found = dict(local.walk(top, follow_links=True) if self._local else self._listing(prefix, f"{top}/"))
+        return {path[len(self.location) + 1 :]: info for path, info in sorted(found.items())}
+
+    def write(self, name: str, pieces: Iterable[bytes]) -> int:
+        """Write an object whole: it appears complete or not at all, and replaces what was there.
+
+        A power cut may still lose it until :meth:`sync`. Memory: on a local disk one piece, elsewhere all of them.
+
+        Returns:
+            Bytes written.
+        """
+        path = self.path(name)
+        if self._local:
+            return local.replace_file(path, pieces, durable=False)
+        data = bytearray()
+        for piece in pieces:
+            data += piece
+        try:
+            self._ask(name, lambda backend: backend.put(path, data), len(data))
+        except FileNotFoundError as error:
+            raise self._no_bucket() from error
+        return len(data)
+
+    def objects(self, prefix: str) -> Iterator[StoredObject]:
+        """Everything below a folder, or of that name; links are not followed.
+
+        Raises:
+            StoreError: the location does not say when its objects were written.
+        """
+        top = self.path(prefix)
+        found: Iterable[tuple[str, ObjectInfo]]
+        if self._local:
+            found = local.walk(top, follow_links=False)
+        else:
+            found = chain(self._alone(prefix), self._listing(prefix, f"{top}/"))
+        for path, info in found:
+            if not info.modified:
+                raise StoreError(f"{self.url}: this location does not say when its objects were written")
+            yield StoredObject(path[len(self.location) + 1 :], info.size, info.modified)
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Remove objects, and folders of a local disk that are empty then; what is gone already is no error."""
+        paths = [self.path(name) for name in names]
+        if self._local:
+            local.delete(paths, self.location)
+            return
+
+        async def delete_all(backend: RemoteBackend) -> None:
+            async def delete(path: str) -> None:
+                with contextlib.suppress(FileNotFoundError):
+                    await retries.request(self._service, f"{self.root}/{path}", lambda: backend.delete(path))
+
+            await asyncio.gather(*map(delete, paths))
+
+        self._run(delete_all(self._backend))
+
+    def now(self) -> float:
+        """The time by the clock that stamps the objects of this place (seconds since 1970): of one written to ask."""
+        name = f".clock.{uuid.uuid4().hex}.tmp"
+        self.write(name, [b"clock"])
+        try:
+            return self.info(name).modified
+        finally:
+            self.delete([name])
+
+    def sync(self) -> None:
+        """Return when all that was written is on stable storage (object stores promise that at once)."""
+        if self._local:
+            os.sync()
+
+    def read_versioned(self, name: str) -> tuple[bytes, str]:
+        """Content and version of an object; the version is that of these very bytes, and what :meth:`replace` compares.
+
+        Raises:
+            FileNotFoundError: nothing is there.
+            StoreError: the location reports no versions.
+        """
+        path = self.path(name)
+        if self._local:
+            data = local.read(path)
+            return data, local.digest(data)
+        content, version = self._ask(name, lambda backend: backend.get(path), _UNKNOWN_BYTES)
+        if not version:
+            raise StoreError(f"{self.url}: this location reports no etag, so commits to it would not be safe")
+        return bytes(content), version
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write an object only if none is there; False where one is.
+
+        Over a network, where answers get lost, one that holds these very bytes counts as written by this call.
+        """
+        if not self._local:
+            return self._write_if(name, data, None)
+        try:
+            local.create_file(self.path(name), data)
+        except FileExistsError:
+            return False
+        return True
+
+    def replace(self, name: str, data: bytes, version: str | None) -> None:
+        """Compare and swap: write only if the object still has ``version`` (None: only if there is none).
+
+        Raises:
+            CommitConflict: it has been written meanwhile.
+            StoreError: this kind of location cannot do it safely.
+        """
+        if self._local:
+            try:
+                local.swap_file(self.path(name), data, version)
+            except ConditionFailed:
+                written = False
+            else:
+                written = True
+        else:
+            written = self._write_if(name, data, version)
+        if not written:
+            raise CommitConflict(f"{self.url}/{name} was written by somebody else")
+
+    @property
+    def _backend(self) -> RemoteBackend:
+        if self._process != os.getpid():  # connections and event loops do not survive a fork
+            self._opened = (self._make_backend or open_backend)(self.root)
+            self._service = retries.service(self.root)
+            self._process = os.getpid()
+        return self._opened
+
+    def _ask(self, name: str, request: Callable[[RemoteBackend], Awaitable[T]], n_bytes: int = 0) -> T:
+        """The answer to a request, made as often as the policy allows."""
+        backend, what = self._backend, f"{self.root}/{name}"
+        return self._run(retries.request(self._service, what, lambda: request(backend), n_bytes))
+
+    @staticmethod
+    def _run(work: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, fsspec.asyn.get_loop())
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # where this thread was interrupted
+            raise
+
+    def _listing(self, name: str, prefix: str) -> Iterator[tuple[str, ObjectInfo]]:
+        """What is below a path of the service, a page at a time."""
+        token: str | None = None
+        while True:
+            page, token = self._ask(name, lambda backend, token=token: backend.list_page(prefix, token))  # type: ignore[misc]
+            yield from page.items()
+            if token is None:
+                return
+
+    def _alone(self, name: str) -> Iterator[tuple[str, ObjectInfo]]:
+        with contextlib.suppress(FileNotFoundError):
+            yield self.path(name), self.info(name)
+
+    def _write_if(self, name: str, data: bytes, version: str | None) -> bool:
+        """Whether the object is now as given, because it had this version (None: because there was none).
+
+        A try whose answer was lost may have written all the same; the next one then finds its own bytes in the way.
+        """
+        self._check_conditions()
+        return self._write_unchecked_if(name, data, version)
+
+    def _write_unchecked_if(self, name: str, data: bytes, version: str | None) -> bool:
+        path = self.path(name)
+
+        async def put(backend: RemoteBackend) -> bool:
+            try:
+                await backend.put_if(path, data, version)
+            except ConditionFailed:
+                return False
+            return True
+
+        try:
+            if self._ask(name, put, len(data)):
+                return True
+        except FileNotFoundError as error:
+            raise self._no_bucket() from error
+        except TransferError:
+            if not self._holds(name, data):
+                raise
+        except StoreError as error:
+            raise StoreError(f"{self.url}: {error}") from error
+        else:
+            # Even where this was the only try: HTTP clients send a request again, and say nothing, when a connection
+            # that they had kept breaks.
+            if not self._holds(name, data):
+                return False
+        logger.info("%s/%s: written by a try whose answer was lost", self.url, name)
+        return True
+
+    def _holds(self, name: str, data: bytes) -> bool:
+        try:
+            return self.read(name) == data
+        except FileNotFoundError:
+            return False
+
+    def _check_conditions(self) -> None:
+        """Find out, once in a process and a root, whether the service keeps the conditions of writes, or ignores them.
+
+        Some gateways and older services do, and then the last writer wins. What is tried is an object of our own.
+
+        Raises:
+            StoreError: it does not.
+        """
+        never = self._backend.impossible_version
+        place = (os.getpid(), self._backend.identity)
+        if not never or place in _keep_conditions:
+            return
+        name = f".conditional-write.{uuid.uuid4().hex}.tmp"
+        try:
+            if not self._write_unchecked_if(name, b"1", None):
+                raise self._unsafe("refuses to create an object that is not there")
+            if self._write_unchecked_if(name, b"2", None):
+                raise self._unsafe("ignores If-None-Match, so that writers would undo each other's work")
+            if self._write_unchecked_if(name, b"3", never):
+                raise self._unsafe("ignores If-Match, so that writers would undo each other's work")
+            if not self._write_unchecked_if(name, b"4", self.read_versioned(name)[1]):
+                raise self._unsafe("refuses to replace an object by its etag")
+        finally:
+            try:
+                self.delete([name])
+            except StoreError as error:
+                logger.info("%s/%s was to be deleted, and is of no use: %s", self.url, name, error)
+        with _keep_conditions_lock:
+            _keep_conditions.add(place)
+
+    def _no_bucket(self) -> StoreError:
+        return StoreError(f"{self.url} cannot be written: there is no such bucket; make it, or look at the name")
+
+    def _unsafe(self, what: str) -> StoreError:
+        return StoreError(
+            f"{self.url}: this service {what}; commits to it would not be safe: write the store elsewhere and copy it"
+        )

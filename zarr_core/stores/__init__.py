@@ -1,0 +1,1 @@
+"""What is at a root, whatever its kind."""

@@ -1,0 +1,22 @@
+"""Kinds of stores, told apart by the name of their head."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zarr_core.errors import StoreError
+from zarr_core.matrix.state import HEAD as MATRIX
+from zarr_core.points.manifest import HEAD as POINTS
+from zarr_core.storage import Storage
+from zarr_core.versioning.generations import Head
+
+_HEADS: tuple[Head[Any], ...] = (POINTS, MATRIX)
+
+
+def find_head(storage: Storage) -> Head[Any]:
+    """The head of whatever store is at a root; raises StoreError where there is none."""
+    for head in _HEADS:
+        if storage.exists(head.name):
+            return head
+    names = " or ".join(head.name for head in _HEADS)
+    raise StoreError(f"{storage.url} holds no {names}; is it the root of a store?")

@@ -1,0 +1,73 @@
+"""What each commit of a store did, as far back as its generations are kept."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from zarr_core.errors import ManifestError, StoreError
+from zarr_core.storage import Storage
+from zarr_core.versioning.generations import Change, Head, S, documents, load
+
+_NAMES_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One commit.
+
+    Attributes:
+        generation: that it made.
+        committed: when, in seconds since 1970: as the store stamped the object that keeps the generation.
+        since: the generation that it is compared with: the one before, or where that has been collected the next one
+            that is left; None where none is.
+        tags: names of the generation.
+        changes: what it did to ``since``; nothing is known of a generation whose predecessors have all been collected.
+    """
+
+    generation: int
+    committed: float
+    since: int | None
+    tags: tuple[str, ...]
+    changes: list[Change]
+
+
+def commits(storage: Storage, head: Head[S]) -> Iterator[Commit]:
+    """The commits of a store, newest first. Two states are in memory at a time."""
+    after = current = load(storage, head)
+    times = {number: found.modified for number, found in documents(storage).items()}
+    if current.generation not in times:  # its committer died just before it kept it
+        times[current.generation] = next(storage.objects(head.name)).modified
+    numbers = sorted((number for number in times if number <= current.generation), reverse=True)
+    for number, since in zip(numbers, [*numbers[1:], None], strict=True):
+        tags = tuple(sorted(tag for tag, named in current.retention.tags.items() if named == number))
+        before = None if since is None else load(storage, head, since)
+        known = before is not None or number <= 1
+        yield Commit(number, times[number], since, tags, head.changes(before, after) if known else [])
+        if before is not None:
+            after = before
+
+
+def brought_by(storage: Storage, head: Head[S], prefixes: Collection[str]) -> dict[str, int]:
+    """By prefix: the first commit that named it, of those whose generations are left and can be read."""
+    found: dict[str, int] = {}
+    looked_for = set(prefixes)
+    for number in sorted({*documents(storage), load(storage, head).generation}):
+        if not looked_for:
+            break
+        with contextlib.suppress(ManifestError, StoreError):
+            named = looked_for & set(head.named(load(storage, head, number)))
+            found |= dict.fromkeys(named, number)
+            looked_for -= named
+    return found
+
+
+def format_change(change: Change, *, everything: bool = False) -> str:
+    """A change on one line, with the first few names or all of them."""
+    if not change.names:
+        return f"{change.what}: {change.note}"
+    shown = change.names if everything else change.names[:_NAMES_SHOWN]
+    more = "" if len(shown) == len(change.names) else ", ..."
+    note = f" ({change.note})" if change.note else ""
+    return f"{change.what} {len(change.names):,}: {', '.join(shown)}{more}{note}"
