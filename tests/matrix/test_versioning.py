@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.matrix_writer import cells_of, samples_of
-from tests.test_matrix import FEATURES, SMALL, append, flip
+from tests.matrix.test_wide import FEATURES, SMALL, append, flip
 from tests.test_matrix_crashes import check, make
 from zarr_core import diff, log
 from zarr_core.errors import CollectedError, StoreError

@@ -3,8 +3,8 @@
 ``python -m zarr_core.gc STORE`` keeps the current generation, tagged ones, and those that were replaced less than the
 grace period ago; the documents of all others go, and with them every group that only they name, or nobody. Readers and
 writers may be at work. What is to go is *condemned* first, in the head, by compare-and-swap: so whoever commits later
-knows of it and cannot name it (``versioning.generations.commit``), and whoever committed earlier is seen here. Only then
-is anything deleted. A collection that died in the middle is finished by the next one.
+cannot name it (``versioning.generations.commit``), and whoever committed earlier is seen here. Only then is anything
+deleted. A collection that died in the middle is finished by the next one.
 """
 
 from __future__ import annotations
