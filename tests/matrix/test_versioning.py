@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tests.helpers.matrix_writer import cells_of, samples_of
+from tests.matrix.test_crashes import check, make
 from tests.matrix.test_wide import FEATURES, SMALL, append, flip
-from tests.test_matrix_crashes import check, make
 from zarr_core import diff, log
 from zarr_core.errors import CollectedError, StoreError
 from zarr_core.matrix import WideMatrix, wide
