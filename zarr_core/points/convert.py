@@ -23,7 +23,7 @@ from zarr_core._util.redaction import redact_url
 from zarr_core._util.units import format_size
 from zarr_core.errors import SourceError
 from zarr_core.format.encoding import CODECS, DEFAULT_CODEC, VALUE_DTYPES
-from zarr_core.points.conversion import SampleOutcome, Status, convert_samples, quarantined
+from zarr_core.points.convert_sample import SampleOutcome, Status, convert_samples, quarantined
 from zarr_core.points.manifest import StoreManifest
 from zarr_core.points.publish import PublishReport, Results, commit_results, is_current, load_if_any, publish
 from zarr_core.points.writer import ConversionSettings, ZarrStoreWriter
