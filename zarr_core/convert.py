@@ -11,7 +11,6 @@ from zarr_core._util.redaction import redact_url
 from zarr_core._util.units import format_size
 from zarr_core.errors import SourceError
 from zarr_core.format.encoding import CODECS, DEFAULT_CODEC, VALUE_DTYPES
-from zarr_core.points.conversion import SampleOutcome
 from zarr_core.points.convert import (
     ConversionReport,
     convert,
@@ -19,6 +18,7 @@ from zarr_core.points.convert import (
     convert_fsspec_source,
     iter_convert,
 )
+from zarr_core.points.convert_sample import SampleOutcome
 from zarr_core.points.publish import publish
 from zarr_core.points.writer import ConversionSettings
 from zarr_core.sources.description import shipped_kinds

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from zarr_core._util.units import format_size
 from zarr_core.errors import SourceError
-from zarr_core.points.conversion import SampleOutcome, Status, convert_samples, quarantined
+from zarr_core.points.convert_sample import SampleOutcome, Status, convert_samples, quarantined
 from zarr_core.points.manifest import StoreManifest
 from zarr_core.points.publish import PublishReport, Results, commit_results, is_current, load_if_any
 from zarr_core.points.writer import ConversionSettings, ZarrStoreWriter

@@ -21,10 +21,10 @@ from zarr_core.errors import ManifestError, StoreError, UnknownFieldError, ZarrC
 from zarr_core.format.encoding import ArrayLayout
 from zarr_core.format.moments import FieldMoments
 from zarr_core.format.shuffle import shuffle_permutation
-from zarr_core.points.groups import ATTRIBUTES_KEY
+from zarr_core.points.group import ATTRIBUTES_KEY
 from zarr_core.points.manifest import MANIFEST, ArrayColumn, DomainGrid, SampleEntry, StoreManifest, load_manifest
 from zarr_core.points.scan import read_chunks
-from zarr_core.points.verify.deep import DeepCheck
+from zarr_core.points.verify.generations import DeepCheck
 from zarr_core.sources.recorded import RecordedSource
 from zarr_core.storage import Storage
 from zarr_core.versioning.gc import undressed
