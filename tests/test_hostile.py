@@ -37,7 +37,7 @@ from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.ingest.leases import Leases
 from zarr_core.matrix.verify import verify_matrix
 from zarr_core.points.convert import convert
-from zarr_core.points.groups import is_whole
+from zarr_core.points.group import is_whole
 from zarr_core.points.manifest import load_manifest
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.points.statistics import calculate_store_statistics

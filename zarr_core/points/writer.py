@@ -31,7 +31,7 @@ from zarr_core.format.moments import FieldMoments, MomentsAccumulator
 from zarr_core.format.names import FieldName, check_sample_id
 from zarr_core.format.shards import encode_shard, pack_lengths
 from zarr_core.format.shuffle import shuffle_permutation
-from zarr_core.points.groups import ATTRIBUTES_KEY, SAMPLES, is_whole
+from zarr_core.points.group import ATTRIBUTES_KEY, SAMPLES, is_whole
 from zarr_core.points.manifest import ArrayColumn, DomainGrid, DomainLayout, Quarantine, SampleEntry
 from zarr_core.sources.description import FieldFile
 from zarr_core.storage import Storage

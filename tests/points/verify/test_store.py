@@ -23,8 +23,9 @@ from zarr_core.format.shards import encode_shard
 from zarr_core.points.convert import convert
 from zarr_core.points.manifest import HEAD, StoreManifest, load_manifest
 from zarr_core.points.reader import ZarrChunkReader
-from zarr_core.points.verify.store import VerificationReport, format_report, main, verify_store
+from zarr_core.points.verify.store import VerificationReport, verify_store
 from zarr_core.storage import Storage
+from zarr_core.verify import format_report, main
 from zarr_core.versioning.tags import make_tag
 
 
