@@ -22,7 +22,7 @@ from zarr_core.points.convert import (
 from zarr_core.points.convert_sample import SampleOutcome
 from zarr_core.points.publish import publish
 from zarr_core.points.writer import ConversionSettings
-from zarr_core.sources.description import shipped_kinds
+from zarr_core.sources.resolve import shipped_kinds
 
 __all__ = [
     "ConversionReport",

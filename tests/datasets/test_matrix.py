@@ -109,7 +109,7 @@ def test_what_is_not_there_is_named_at_once(written: tuple[str, np.ndarray]) -> 
     ):
         with pytest.raises(UnknownFieldError, match=name):
             MatrixDataset(url, **arguments)
-    with pytest.raises(ZarrCoreError, match="go with the URL"):
+    with pytest.raises(ZarrCoreError, match="apply when a matrix is opened"):
         MatrixDataset(WideMatrix.open(url), cache_dir="/tmp/nowhere")
 
 

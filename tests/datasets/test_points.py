@@ -182,7 +182,7 @@ def test_other_domains_have_their_number_in_the_general_config(tmp_path: Path) -
     assert (len(item["wake_position"]), len(item["surface_position"]), len(item["volume_position"])) == (3, 4, 131)
     with pytest.raises(UnknownFieldError, match=r"wakes.*surface, volume, wake"):
         ZarrPointDataset(ZarrPointDatasetConfig(root=str(store), split="train", num_points={"wakes": 3}))
-    with pytest.raises(ValidationError, match="surface is given twice"):
+    with pytest.raises(ValidationError, match="repeats surface"):
         ZarrPointDatasetConfig(root=str(store), split="train", num_points={"surface": 3}, num_surface_points=4)
 
 
@@ -319,7 +319,7 @@ def test_parts_of_a_split_are_what_python_takes_of_a_list(n: int, part: Any) -> 
         try:
             expected = [ids[part]]
         except IndexError:
-            with pytest.raises(ZarrCoreError, match=f"no sample number {part}"):
+            with pytest.raises(ZarrCoreError, match=f"index {part} is out of range"):
                 take_part(ids, parsed)
             return
     else:
@@ -361,13 +361,13 @@ def test_parts_are_taken_after_everything_else(root: Path, split: str, expected:
 
 
 def test_nothing_left_says_where_the_samples_went(root: Path) -> None:
-    with pytest.raises(ZarrCoreError, match=r"'test' lists 1 samples, 0 of them are there"):
+    with pytest.raises(ZarrCoreError, match=r"'test' lists 1 samples, of which 0 exist"):
         drivaernet(root, split="test")
     with pytest.raises(ZarrCoreError, match=r"0 are of the categories A_X \(there are: A_B, A_C\)"):
         drivaernet(root, filter_categories=["A_X"])
-    with pytest.raises(ZarrCoreError, match=r"'train\[5\]': no sample number 5: there are 5"):
+    with pytest.raises(ZarrCoreError, match=r"'train\[5\]': index 5 is out of range for 5 samples"):
         drivaernet(root, split="train[5]")
-    with pytest.raises(ZarrCoreError, match=r"no sample left for 'train\[9:\]'"):
+    with pytest.raises(ZarrCoreError, match=r"'train\[9:\]' selects no sample"):
         drivaernet(root, split="train[9:]")
     with pytest.raises(UnknownFieldError, match=r"no split 'trian'.*train, val, test"):
         drivaernet(root, split="trian")
