@@ -206,13 +206,13 @@ class EpochBatchSampler(Sampler[list[int]]):
             if smallest < world:
                 way_out = f"batch_size >= {2 * world}" if self.dataset_size >= world else "fewer ranks"
                 raise ZarrCoreError(
-                    f"batch_size={self.batch_size} is too small to evaluate {self.dataset_size} samples on {world} "
-                    f"ranks: every batch must have a sample for each rank, and one has {smallest}. Use {way_out}"
+                    f"evaluating {self.dataset_size} samples with batch_size={self.batch_size} makes a batch of "
+                    f"{smallest}, but each of {world} ranks needs a sample of every batch. Use {way_out}"
                 )
         elif self.batch_size % world:
             raise ZarrCoreError(
-                f"batch_size={self.batch_size} (of all ranks together) is not a multiple of {world} ranks. Use a multiple, "
-                "or evaluation=True if the ranks may get unequal parts"
+                f"batch_size={self.batch_size} (of all ranks together) is not a multiple of {world} ranks. Use a "
+                "multiple, or evaluation=True if the ranks may get unequal parts"
             )
         return rank, world
 
