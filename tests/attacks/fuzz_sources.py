@@ -22,7 +22,7 @@ from tests.attacks.tally import Tally
 from tests.attacks.truth import same, stored_sample
 from tests.helpers.small_source import KIND, write_source
 from zarr_core.format.shuffle import shuffle_permutation
-from zarr_core.points.conversion import convert_sample
+from zarr_core.points.convert_sample import convert_sample
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.points.writer import ConversionSettings, ZarrStoreWriter
 from zarr_core.sources import SampleTree, resolve_kind

@@ -20,10 +20,10 @@ import torch
 import zarr
 
 from tests.helpers.small_source import SHARED, load_field, write_source
+from zarr_core.convert import convert, convert_aero_dataset, convert_fsspec_source, iter_convert, main
 from zarr_core.errors import SourceError, StoreError
 from zarr_core.format.shuffle import shuffle_permutation
-from zarr_core.points.conversion import convert_sample
-from zarr_core.points.convert import convert, convert_aero_dataset, convert_fsspec_source, iter_convert, main
+from zarr_core.points.convert_sample import convert_sample
 from zarr_core.points.manifest import load_manifest
 from zarr_core.points.publish import publish
 from zarr_core.points.writer import ConversionSettings, ZarrStoreWriter
@@ -452,7 +452,7 @@ def _die(*args: object) -> None:
 def test_a_worker_that_is_killed_is_reported_and_what_was_done_is_kept(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("zarr_core.points.conversion.convert_sample", _die)
+    monkeypatch.setattr("zarr_core.points.convert_sample.convert_sample", _die)
     with pytest.raises(StoreError, match="worker process died"):
         convert("ahmedml", tmp_path / "store", root=source, workers=2, **SETTINGS)
     monkeypatch.undo()

@@ -22,7 +22,7 @@ def worker_pool(workers: int) -> ProcessPoolExecutor:
     forkserver = "forkserver" in multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("forkserver" if forkserver else "spawn")
     if forkserver:
-        context.set_forkserver_preload(["torch", "zarr_core.points.conversion", "zarr_core.sources.tensors"])
+        context.set_forkserver_preload(["torch", "zarr_core.points.convert_sample", "zarr_core.sources.tensors"])
     return ProcessPoolExecutor(workers, mp_context=context, initializer=_use_one_thread)
 
 

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-import zarr_core.points.verify.deep
+import zarr_core.points.verify.generations
 import zarr_core.points.verify.store
 from tests.helpers.small_source import KIND, write_source
 from zarr_core.points.convert import convert
 from zarr_core.points.manifest import HEAD, StoreManifest, load_manifest
-from zarr_core.points.verify.store import main, verify_store
+from zarr_core.points.verify.store import verify_store
 from zarr_core.storage import Storage
+from zarr_core.verify import main
 from zarr_core.versioning.gc import collect_garbage
 from zarr_core.versioning.tags import make_tag
 
@@ -172,7 +173,7 @@ def test_a_collection_while_it_is_verified_is_no_damage(store: Path, monkeypatch
     """Before the generations are looked up, between the documents of two, and between a document and its groups."""
     for path in store.rglob("*"):
         os.utime(path, (1e9, 1e9))
-    load = zarr_core.points.verify.deep.load_manifest
+    load = zarr_core.points.verify.generations.load_manifest
     for moment in (None, 2, 1):
         copy = shutil.copytree(store, store.parent / f"copy_{moment}")
 
@@ -186,7 +187,9 @@ def test_a_collection_while_it_is_verified_is_no_damage(store: Path, monkeypatch
 
         with monkeypatch.context() as patched:
             patched.setattr(
-                zarr_core.points.verify.deep if moment else zarr_core.points.verify.store, "load_manifest", collected
+                zarr_core.points.verify.generations if moment else zarr_core.points.verify.store,
+                "load_manifest",
+                collected,
             )
             assert problems(copy) == []
         assert not (copy / "generations" / "00000001.json").exists()
