@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import re
-import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,6 +13,7 @@ from filelock import FileLock, SoftFileLock, Timeout
 
 from zarr_core.errors import StoreError
 from zarr_core.storage.backends import ConditionFailed, ObjectInfo
+from zarr_core.storage.temporary import add_temp_suffix, strip_temp_suffix
 
 #: Seconds to wait for a lock: a commit holds it for a moment, and a process that was suspended for as long as it likes.
 LOCK_PATIENCE = 300.0
@@ -117,9 +116,8 @@ def swap_file(target: str, data: bytes, version: str | None) -> None:
 def _remove_leftovers(target: str) -> None:
     """Delete the temporary files of the target. The caller holds its lock, so their writers are dead."""
     folder, name = os.path.split(target)
-    of_target = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{32}}\.tmp")
     for found in os.listdir(folder):
-        if of_target.fullmatch(found):
+        if strip_temp_suffix(found) == (name, True):
             Path(folder, found).unlink(missing_ok=True)
 
 
@@ -160,8 +158,7 @@ def _lock(path: str) -> Iterator[None]:
 
 def _write_beside(target: str, pieces: Iterable[bytes], durable: bool) -> tuple[str, int]:
     """A new file in the folder of the target, which is made where it is missing; its path and size."""
-    folder, name = os.path.split(target)
-    temporary = f"{folder}/.{name}.{uuid.uuid4().hex}.tmp"
+    temporary = add_temp_suffix(target)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     try:
         handle = os.open(temporary, flags, 0o666)
