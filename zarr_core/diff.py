@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 
 from zarr_core._util.command_line import exit_status, number_or_tag
+from zarr_core.log import format_change
 from zarr_core.storage import Storage
 from zarr_core.stores.kinds import find_head
 from zarr_core.versioning.generations import load
-from zarr_core.versioning.history import format_change
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

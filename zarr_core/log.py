@@ -11,7 +11,10 @@ from itertools import islice
 from zarr_core._util.command_line import exit_status
 from zarr_core.storage import Storage
 from zarr_core.stores.kinds import find_head
-from zarr_core.versioning.history import Commit, commits, format_change
+from zarr_core.versioning.generations import Change
+from zarr_core.versioning.history import Commit, commits
+
+_NAMES_SHOWN = 5
 
 
 def format_commit(commit: Commit, *, everything: bool = False) -> Iterator[str]:
@@ -25,6 +28,16 @@ def format_commit(commit: Commit, *, everything: bool = False) -> Iterator[str]:
         yield f"  since generation {commit.since}; those between have been collected"
     for change in commit.changes:
         yield f"  {format_change(change, everything=everything)}"
+
+
+def format_change(change: Change, *, everything: bool = False) -> str:
+    """A change on one line, with the first few names or all of them."""
+    if not change.names:
+        return f"{change.what}: {change.note}"
+    shown = change.names if everything else change.names[:_NAMES_SHOWN]
+    more = "" if len(shown) == len(change.names) else ", ..."
+    note = f" ({change.note})" if change.note else ""
+    return f"{change.what} {len(change.names):,}: {', '.join(shown)}{more}{note}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

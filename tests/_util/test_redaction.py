@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from tests.helpers.small_source import KIND, write_source
 from zarr_core._util.redaction import printable_cause, redact, redact_url
+from zarr_core.convert import convert, main
 from zarr_core.errors import StoreError, TransferError, WarehouseError
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.verify import verify_matrix
-from zarr_core.points.convert import convert, main
 from zarr_core.points.manifest import HEAD, StoreManifest
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.storage import Storage, retries

@@ -10,14 +10,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import zarr_core.points.convert
+import zarr_core.convert
 from tests.attacks.tally import Tally, environment
 from tests.attacks.truth import CHUNK_POINTS, check_samples, compare, named_objects, stored_sample
 from tests.helpers.small_source import write_source
 from zarr_core.points.convert import convert
 from zarr_core.points.publish import load_if_any
-from zarr_core.points.statistics import main as main_of_statistics
 from zarr_core.points.verify.store import verify_store
+from zarr_core.statistics import main as main_of_statistics
 from zarr_core.storage import Storage
 
 # Mounts below belong to a namespace of the process: whatever becomes of it, nothing stays mounted.
@@ -103,7 +103,7 @@ def read_only_rounds(rounds: int, folder: Path, tally: Tally, chance: random.Ran
     before = {path: path.read_bytes() for path in made.rglob("*") if path.is_file()}
     arguments = ["--dataset-kind", "ahmedml", "--root", str(source), "--output", str(seen)]
     writers = {
-        "convert": (zarr_core.points.convert.main, arguments),
+        "convert": (zarr_core.convert.main, arguments),
         "statistics": (main_of_statistics, ["--store", str(seen)]),
     }
     for number in range(rounds):

@@ -12,17 +12,15 @@ import pytest
 from tests.helpers.matrix_writer import cells_of, samples_of
 from tests.matrix.test_crashes import check, make
 from tests.matrix.test_wide import FEATURES, SMALL, append, flip
-from zarr_core import diff, log
+from zarr_core import diff, gc, log, tag, verify
 from zarr_core.errors import CollectedError, StoreError
 from zarr_core.matrix import WideMatrix, wide
 from zarr_core.matrix.__main__ import main as matrix_main
 from zarr_core.matrix.state import HEAD
 from zarr_core.matrix.verify import verify_matrix
-from zarr_core.points.verify import store as verify
 from zarr_core.storage import Storage
-from zarr_core.versioning import gc
-from zarr_core.versioning import tags as tag
 from zarr_core.versioning.gc import collect_garbage
+from zarr_core.versioning.tags import make_tag
 
 
 class Died(BaseException):
@@ -146,7 +144,7 @@ def _exchange(root: Path) -> None:
 def test_pinned_reads_go_on_while_others_append_and_collect(tmp_path: Path) -> None:
     matrix = WideMatrix.create(tmp_path, FEATURES, {"beta": "float32"}, **SMALL)
     rows = append(matrix, "a", 4)["beta"]
-    tag.make_tag(Storage(tmp_path), HEAD, "pinned")
+    make_tag(Storage(tmp_path), HEAD, "pinned")
     pinned = WideMatrix.open(tmp_path, generation="pinned")
     for number in range(5):
         append(matrix, f"later{number}", 3, seed=number)

@@ -20,9 +20,9 @@ import torch
 import zarr
 
 from tests.helpers.small_source import SHARED, load_field, write_source
+from zarr_core.convert import convert, convert_aero_dataset, convert_fsspec_source, iter_convert, main
 from zarr_core.errors import SourceError, StoreError
 from zarr_core.format.shuffle import shuffle_permutation
-from zarr_core.points.convert import convert, convert_aero_dataset, convert_fsspec_source, iter_convert, main
 from zarr_core.points.convert_sample import convert_sample
 from zarr_core.points.manifest import load_manifest
 from zarr_core.points.publish import publish

@@ -23,9 +23,10 @@ from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.points.convert import convert
 from zarr_core.points.manifest import load_manifest
 from zarr_core.points.reader import ZarrChunkReader
-from zarr_core.points.stage import main, stage_store
+from zarr_core.points.stage import stage_store
 from zarr_core.points.statistics import calculate_store_statistics, write_statistics
 from zarr_core.points.verify.store import verify_store
+from zarr_core.stage import main
 from zarr_core.storage import Storage
 
 FIELDS = ["surface_position", "surface_pressure"]

@@ -21,8 +21,9 @@ from zarr_core.errors import CorruptChunkError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.moments import FieldMoments
 from zarr_core.points.convert import convert
 from zarr_core.points.manifest import load_manifest
-from zarr_core.points.statistics import calculate_store_statistics, main, write_statistics
+from zarr_core.points.statistics import calculate_store_statistics, write_statistics
 from zarr_core.sources import resolve_kind
+from zarr_core.statistics import main
 
 IDS = ("run_1", "run_2", "run_3", "run_4")  # run_4 is in the test split
 MOMENTS = ("mean", "m2", "min", "max", "log_mean", "log_m2")

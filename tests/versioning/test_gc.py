@@ -15,6 +15,7 @@ from tests.helpers.small_source import KIND, write_source
 from tests.helpers.tiny_store import HEAD, ClockedStorage, Killed, set_item, write_group
 from zarr_core._util.units import parse_duration
 from zarr_core.errors import CollectedError, StoreError, ZarrCoreError
+from zarr_core.gc import main
 from zarr_core.points.convert import convert
 from zarr_core.points.manifest import HEAD as POINTS
 from zarr_core.points.manifest import load_manifest
@@ -23,7 +24,7 @@ from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.points.stage import stage_store
 from zarr_core.points.verify.store import verify_store
 from zarr_core.storage import Storage
-from zarr_core.versioning.gc import CONDEMNED_SECONDS, Collection, collect_garbage, main
+from zarr_core.versioning.gc import CONDEMNED_SECONDS, Collection, collect_garbage
 from zarr_core.versioning.generations import load
 from zarr_core.versioning.tags import delete_tag, make_tag
 

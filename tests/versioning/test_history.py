@@ -15,8 +15,8 @@ from zarr_core.points.convert import convert
 from zarr_core.points.manifest import HEAD
 from zarr_core.points.settings import ConversionSettings
 from zarr_core.storage import Storage
+from zarr_core.tag import main as tag
 from zarr_core.versioning.gc import collect_garbage
-from zarr_core.versioning.tags import main as tag
 
 
 @pytest.fixture

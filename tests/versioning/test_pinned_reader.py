@@ -17,12 +17,12 @@ from tests.helpers import pinned_reader
 from tests.helpers.small_source import KIND, write_source
 from zarr_core.datasets import build_dataset
 from zarr_core.errors import StoreError
+from zarr_core.gc import main as gc
 from zarr_core.points.convert import convert
 from zarr_core.points.manifest import HEAD, load_manifest
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.points.stage import stage_store
 from zarr_core.storage import Storage
-from zarr_core.versioning.gc import main as gc
 from zarr_core.versioning.generations import documents
 from zarr_core.versioning.tags import make_tag
 

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from zarr_core._util.documents import parse_json
-from zarr_core._util.units import format_size
 from zarr_core.errors import CorruptChunkError, ManifestError, StoreError, ZarrCoreError
-from zarr_core.format.encoding import check_chunk, decode_shard_index
+from zarr_core.format.shards import check_chunk, decode_shard_index
 from zarr_core.matrix.axis import FeatureAxis
 from zarr_core.matrix.columns import read_columns
 from zarr_core.matrix.fetch import ChunkFetcher
@@ -186,17 +185,3 @@ def _differences(storage: Storage, state: MatrixState, damaged: set[str]) -> Ite
                             f"{columns_path(value)}: sample {sample_ids[row]!r}, column {columns[column]}: "
                             "differs from the row copy"
                         )
-
-
-def print_verification(url: str | os.PathLike[str]) -> int:
-    """Verify, print what was found, and return the exit status."""
-    report = verify_matrix(url)
-    for problem in report.problems:
-        print(problem)
-    if report.unnamed:
-        print(f"{report.unnamed:,} shards that no generation names wait for a commit, or for gc")
-    checked = f"{report.samples:,} samples, {report.shards:,} shards, {report.chunks:,} chunks of "
-    checked += f"{report.generations:,} generations, {format_size(report.bytes)}"
-    count = len(report.problems)
-    print(f"all sound: {checked}" if report.ok else f"{count} problem{'s' * (count > 1)} in {checked}")
-    return 0 if report.ok else 1

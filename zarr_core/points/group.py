@@ -7,10 +7,9 @@ from typing import Any
 
 from zarr_core._util.documents import DocumentError, expect, parse_json
 from zarr_core.format.moments import FieldMoments
+from zarr_core.format.object_names import ATTRIBUTES_KEY, ZARR_JSON
 from zarr_core.storage import Storage
 
-SAMPLES = "samples"
-ATTRIBUTES_KEY = "zarr_core"
 GROUP_FORMAT = 1
 
 # Objects that a conversion writes. A sample id may contain slashes, so the longest possible prefix is the group.
@@ -73,7 +72,7 @@ def is_complete(storage: Storage, relpath: str, group: Any = None) -> bool:
         group: content of the group's ``zarr.json``; read from the store if None.
     """
     try:
-        recorded = recorded_attributes(parse_json(storage.read(f"{relpath}/zarr.json")) if group is None else group)
+        recorded = recorded_attributes(parse_json(storage.read(f"{relpath}/{ZARR_JSON}")) if group is None else group)
         if recorded is None:  # another program wrote this group and recorded no sizes
             return True
         expected = sum(stored_bytes(recorded).values())

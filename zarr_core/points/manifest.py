@@ -17,14 +17,14 @@ from typing import Any
 
 from zarr_core._util.documents import DocumentError, expect, parse_json
 from zarr_core.errors import ManifestError, SourceError, UnknownFieldError
-from zarr_core.format.encoding import COORDS_DTYPE, MAX_CHUNKS, MAX_POINTS
+from zarr_core.format.array_metadata import COORDS_DTYPE, MAX_CHUNKS, MAX_POINTS
 from zarr_core.format.names import check_relative_path, check_sample_id
-from zarr_core.points.group import SAMPLES, group_of, is_complete
+from zarr_core.format.object_names import BLACKLISTS, MANIFEST, SAMPLES, split_list
+from zarr_core.points.group import group_of, is_complete
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import MAX_GENERATION, Change, Head, Retention, load
 
 FORMAT_VERSION = 1
-MANIFEST = "manifest.json"
 
 # Dtypes of Zarr arrays that NumPy and torch both support.
 _DTYPE = re.compile(r"float(16|32|64)|u?int(8|16|32|64)|bool")
@@ -380,8 +380,8 @@ def _with_split_files(manifest: StoreManifest, storage: Storage) -> StoreManifes
             return None
         return [line.strip() for line in text.splitlines() if line.strip()]
 
-    splits = {split: lines(f"{split}_design_ids.txt") for split in ("train", "val", "test")}
-    blacklisted = [line for name in ("blacklist.txt", "blacklist2.txt") for line in lines(name) or ()]
+    splits = {split: lines(split_list(split)) for split in ("train", "val", "test")}
+    blacklisted = [line for name in BLACKLISTS for line in lines(name) or ()]
     return replace(
         manifest,
         splits=dict(manifest.splits) | {split: ids for split, ids in splits.items() if ids is not None},

@@ -10,7 +10,8 @@ from functools import cached_property
 from typing import Any
 
 from zarr_core.errors import SourceError
-from zarr_core.format.encoding import COORDS_DTYPE, DEFAULT_CODEC, VALUE_DTYPES, ArrayLayout, Codec
+from zarr_core.format.array_metadata import COORDS_DTYPE, VALUE_DTYPES, ArrayLayout
+from zarr_core.format.codecs import DEFAULT_CODEC, Codec
 from zarr_core.format.names import FieldName
 from zarr_core.points.group import GROUP_FORMAT
 

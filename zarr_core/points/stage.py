@@ -8,13 +8,11 @@ there, of the right size and sound, is not copied again.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import errno
 import hashlib
 import json
 import os
-import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,14 +24,14 @@ from typing import Any
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
-from zarr_core._util.command_line import exit_status, number_or_tag
 from zarr_core._util.documents import parse_json
 from zarr_core._util.processes import map_in_processes
 from zarr_core._util.units import format_size
 from zarr_core.errors import CorruptChunkError, StoreError, UnknownFieldError, ZarrCoreError
-from zarr_core.format.encoding import ArrayLayout, check_chunk, decode_shard_index, group_arrays
-from zarr_core.points.group import ATTRIBUTES_KEY, SAMPLES
-from zarr_core.points.manifest import HEAD, MANIFEST, DomainLayout, SampleEntry, StoreManifest, load_manifest
+from zarr_core.format.array_metadata import ArrayLayout, group_arrays
+from zarr_core.format.object_names import ATTRIBUTES_KEY, MANIFEST, SAMPLES
+from zarr_core.format.shards import check_chunk, decode_shard_index
+from zarr_core.points.manifest import HEAD, DomainLayout, SampleEntry, StoreManifest, load_manifest
 from zarr_core.storage import Storage, is_local
 from zarr_core.versioning.generations import Retention, commit
 
@@ -511,55 +509,3 @@ def _exactly(storage: Storage, name: str, start: int, stop: int) -> bytes:
     if len(data) != stop - start:
         raise CorruptChunkError(f"bytes {start} to {stop}: only {len(data)} came")
     return data
-
-
-def summary(report: StageReport, target: str) -> str:
-    """What a person wants to know at the end of a run."""
-    done = len(report.samples) - len(report.failed)
-    origin = report.manifest.origin
-    return "\n".join(
-        [
-            f"{done} samples staged ({format_size(report.copied)} copied, {format_size(report.kept)} there already, "
-            f"{report.seconds:.1f} s), {len(report.failed)} failed",
-            *(f"  failed: {sample.sample_id}: {sample.problem}" for sample in report.failed),
-            f"store: {target}, generation {report.manifest.generation}, {len(report.manifest.samples)} samples of "
-            f"generation {origin['generation']} of {origin['store']}",
-        ]
-    )
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line; the exit status is 0 only if everything that was asked for is there."""
-    parser = argparse.ArgumentParser(prog="python -m zarr_core.stage", description=__doc__.splitlines()[0])
-    parser.add_argument("source", metavar="SRC", help="path or URL of the store to copy")
-    parser.add_argument("target", metavar="DST", help="path or URL: an empty place, or an earlier copy of SRC")
-    parser.add_argument("--split", help="only the samples of this split")
-    parser.add_argument("--fields", nargs="+", metavar="FIELD", help="only these fields")
-    parser.add_argument("--samples", nargs="+", metavar="ID", help="only these samples")
-    parser.add_argument(
-        "--generation", type=number_or_tag, metavar="N", help="the store as that commit left it; a number or a tag"
-    )
-    parser.add_argument("--check", action="store_true", help="read again what is there, instead of going by its size")
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default 1)")
-    options = parser.parse_args(arguments)
-
-    def work() -> int:
-        report = stage_store(
-            options.source,
-            options.target,
-            split=options.split,
-            fields=options.fields,
-            sample_ids=options.samples,
-            generation=options.generation,
-            check=options.check,
-            workers=options.workers,
-            progress=True,
-        )
-        print(summary(report, Storage(options.target).url))
-        return 0 if report.ok else 1
-
-    return exit_status(work)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from zarr_core.errors import SampleError
-from zarr_core.format.encoding import ArrayLayout
+from zarr_core.format.array_metadata import ArrayLayout
 from zarr_core.format.names import FieldName
 
 if TYPE_CHECKING:

@@ -16,20 +16,14 @@ import numpy as np
 
 from zarr_core._util.documents import expect, parse_json
 from zarr_core.errors import SampleError, StoreError
-from zarr_core.format.encoding import EMPTY_GROUP, ArrayLayout, encode_shard, group_arrays, group_zarr_json
+from zarr_core.format.array_metadata import EMPTY_GROUP, ArrayLayout, group_arrays, group_zarr_json
 from zarr_core.format.moments import FieldMoments, MomentsAccumulator
 from zarr_core.format.names import FieldName, check_sample_id
+from zarr_core.format.object_names import ATTRIBUTES_KEY, QUARANTINE, SAMPLES, ZARR_JSON
+from zarr_core.format.shards import encode_shard, pack_lengths
 from zarr_core.format.shuffle import shuffle_permutation
-from zarr_core.points.group import (
-    ATTRIBUTES_KEY,
-    GROUP_FORMAT,
-    SAMPLES,
-    is_complete,
-    recorded_attributes,
-    stored_bytes,
-)
+from zarr_core.points.group import GROUP_FORMAT, is_complete, recorded_attributes, stored_bytes
 from zarr_core.points.manifest import ArrayColumn, DomainGrid, DomainLayout, Quarantine, SampleEntry
-from zarr_core.points.read_plan import pack_lengths
 from zarr_core.points.settings import ConversionSettings, digest
 from zarr_core.points.stored_values import as_points, not_finite, stored_blocks
 from zarr_core.sources.description import FieldFile
@@ -163,17 +157,17 @@ class ZarrStoreWriter:
         }
         group = group_zarr_json({ATTRIBUTES_KEY: attributes}, arrays)
         for domain in sorted({name.partition("/")[0] for name in arrays}):
-            self._write_json(f"{relpath}/{domain}/zarr.json", EMPTY_GROUP)
+            self._write_json(f"{relpath}/{domain}/{ZARR_JSON}", EMPTY_GROUP)
         for array_name, layout in arrays.items():
-            self._write_json(f"{relpath}/{array_name}/zarr.json", layout.to_zarr_json())
-        self._write_json(f"{relpath}/zarr.json", group)
+            self._write_json(f"{relpath}/{array_name}/{ZARR_JSON}", layout.to_zarr_json())
+        self._write_json(f"{relpath}/{ZARR_JSON}", group)
         return written_sample(relpath, group)
 
     def write_quarantine(self, sample_id: str, fingerprint: str, error: SampleError) -> Quarantine:
         """Write ``quarantine.json`` in place of the group. The next commit adds it to the manifest."""
         quarantine = Quarantine(fingerprint, self.settings.digest, error.field, error.explanation)
         record = {name: getattr(quarantine, name) for name in quarantine.__slots__}
-        self._write_json(f"{self.relpath(sample_id, fingerprint)}/quarantine.json", record)
+        self._write_json(f"{self.relpath(sample_id, fingerprint)}/{QUARANTINE}", record)
         return quarantine
 
     def find(self, sample_id: str, fingerprint: str) -> WrittenSample | Quarantine | None:
@@ -186,7 +180,7 @@ class ZarrStoreWriter:
     def _find(self, relpath: str, fingerprint: str) -> WrittenSample | Quarantine | None:
         wanted = (fingerprint, self.settings.digest)
         try:
-            group = parse_json(self.storage.read(f"{relpath}/zarr.json"))
+            group = parse_json(self.storage.read(f"{relpath}/{ZARR_JSON}"))
             if not is_complete(self.storage, relpath, group):
                 return None
             written = written_sample(relpath, group)
@@ -194,7 +188,7 @@ class ZarrStoreWriter:
         except (FileNotFoundError, ValueError, StoreError):
             pass  # missing, or damaged by a crash or a disk: convert again
         try:
-            record = expect(dict, parse_json(self.storage.read(f"{relpath}/quarantine.json")), "quarantine.json")
+            record = expect(dict, parse_json(self.storage.read(f"{relpath}/{QUARANTINE}")), QUARANTINE)
             refusal = Quarantine(*(expect(str, record.get(name), name) for name in Quarantine.__slots__))
         except (FileNotFoundError, ValueError):
             return None

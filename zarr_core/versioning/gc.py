@@ -9,19 +9,14 @@ deleted. A collection that died in the middle is finished by the next one.
 
 from __future__ import annotations
 
-import argparse
-import re
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic
 
-from zarr_core._util.command_line import exit_status
-from zarr_core._util.units import format_size, parse_duration
 from zarr_core.errors import StoreError, ZarrCoreError
 from zarr_core.storage import Storage, StoredObject
-from zarr_core.stores.kinds import find_head
+from zarr_core.storage.temporary import strip_temp_suffix
 from zarr_core.versioning.generations import GENERATIONS, Head, Retention, S, amend, documents, generation_name, load
 
 DEFAULT_GRACE = "24h"
@@ -29,8 +24,6 @@ DEFAULT_GRACE = "24h"
 # collector that was suspended in the middle (a laptop that slept) deletes nothing that is in use; it stops after half.
 CONDEMNED_SECONDS = 24 * 3600
 _DELETED_AT_A_TIME = 1000
-
-_TEMPORARY = re.compile(r"\.([^/]+)\.[0-9a-f]{32}\.tmp")
 
 
 @dataclass
@@ -210,7 +203,7 @@ class _Collector(Generic[S]):
         kept, found = self.kept(state), _Found()
         young: dict[str, Garbage] = {}
         for stored in self._ours(state):
-            name, temporary = undressed(stored.name)
+            name, temporary = strip_temp_suffix(stored.name)
             owner = self.head.owner(name)
             if name.startswith(f"{GENERATIONS}/") or (owner is not None and kept.needs(owner)):
                 if temporary and stored.modified < self.horizon:
@@ -245,7 +238,7 @@ class _Collector(Generic[S]):
         batch = list(names)
         for prefix in prefixes:
             below = (found.name for found in self.storage.objects(prefix))
-            batch += [name for name in below if self.head.owner(undressed(name)[0]) == prefix]
+            batch += [name for name in below if self.head.owner(strip_temp_suffix(name)[0]) == prefix]
             if len(batch) >= _DELETED_AT_A_TIME:
                 self._delete_batch(batch, began)
                 batch = []
@@ -260,76 +253,7 @@ class _Collector(Generic[S]):
             self.storage.delete(names[start : start + _DELETED_AT_A_TIME])
 
 
-def undressed(name: str) -> tuple[str, bool]:
-    """The object that a temporary file was to become, and whether it is one."""
-    folder, slash, last = name.rpartition("/")
-    found = _TEMPORARY.fullmatch(last)
-    return (f"{folder}{slash}{found[1]}", True) if found else (name, False)
-
-
 def _folders_of(prefix: str) -> Iterator[str]:
     while "/" in prefix:
         prefix = prefix.rpartition("/")[0]
         yield prefix
-
-
-def summary(result: Collection, store: str, *, everything: bool = False) -> str:
-    """What a person wants to know at the end of a run."""
-    removed = "would remove" if result.dry_run else "removed"
-    size = format_size(result.bytes)
-    lines = [
-        f"  {prefix} ({garbage.objects} objects, {format_size(garbage.bytes)})"
-        for prefix, garbage in sorted(result.prefixes.items())
-    ]
-    if len(lines) > 20 and not everything:
-        lines[20:] = [f"  and {len(lines) - 20} more (--all shows them)"]
-    expired = f"generations {_ranges(result.expired)}" if result.expired else "no generation"
-    return "\n".join(
-        [
-            f"{removed} {len(result.prefixes)} groups that no kept generation names ({size}), {expired}, and "
-            f"{result.temporary.objects} half-written files",
-            *lines,
-            f"kept generations {_ranges(result.kept)}; {result.young} unnamed groups are too young to go",
-            *([f"left alone: {result.foreign} objects that are none of ours"] if result.foreign else []),
-            f"store: {store}",
-        ]
-    )
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """Numbers as people write them: "1 to 4, 7"."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in runs)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m zarr_core.gc", description=__doc__.splitlines()[0])
-    parser.add_argument("store", metavar="STORE", help="path or URL of the store")
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be removed")
-    parser.add_argument(
-        "--grace",
-        default=DEFAULT_GRACE,
-        metavar="TIME",
-        help="keep what was replaced or written less than this ago, as in 90m, 24h or 7d (default %(default)s)",
-    )
-    parser.add_argument("--all", action="store_true", help="name everything that goes")
-    options = parser.parse_args(arguments)
-
-    def work() -> int:
-        storage = Storage(options.store)
-        grace = parse_duration(options.grace)
-        result = collect_garbage(storage, find_head(storage), grace, dry_run=options.dry_run)
-        print(summary(result, storage.url, everything=options.all))
-        return 0
-
-    return exit_status(work)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -10,8 +10,6 @@ from zarr_core.errors import ManifestError, StoreError
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import Change, Head, S, documents, load
 
-_NAMES_SHOWN = 5
-
 
 @dataclass(frozen=True)
 class Commit:
@@ -61,13 +59,3 @@ def brought_by(storage: Storage, head: Head[S], prefixes: Collection[str]) -> di
             found |= dict.fromkeys(named, number)
             looked_for -= named
     return found
-
-
-def format_change(change: Change, *, everything: bool = False) -> str:
-    """A change on one line, with the first few names or all of them."""
-    if not change.names:
-        return f"{change.what}: {change.note}"
-    shown = change.names if everything else change.names[:_NAMES_SHOWN]
-    more = "" if len(shown) == len(change.names) else ", ..."
-    note = f" ({change.note})" if change.note else ""
-    return f"{change.what} {len(change.names):,}: {', '.join(shown)}{more}{note}"

@@ -11,8 +11,9 @@ import pytest
 
 from zarr_core.errors import UnknownFieldError
 from zarr_core.matrix import WideMatrix
+from zarr_core.matrix.quality.__main__ import main
 from zarr_core.matrix.quality.page import render_page
-from zarr_core.matrix.quality.report import COVERAGE_EDGES, main, measure_quality, quality_report
+from zarr_core.matrix.quality.report import COVERAGE_EDGES, measure_quality, quality_report
 
 FEATURES = [f"cg{number:03d}" for number in range(200)]
 HOSTILE = "<b>&$x$_1"

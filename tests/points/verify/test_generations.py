@@ -15,8 +15,9 @@ import zarr_core.points.verify.store
 from tests.helpers.small_source import KIND, write_source
 from zarr_core.points.convert import convert
 from zarr_core.points.manifest import HEAD, StoreManifest, load_manifest
-from zarr_core.points.verify.store import main, verify_store
+from zarr_core.points.verify.store import verify_store
 from zarr_core.storage import Storage
+from zarr_core.verify import main
 from zarr_core.versioning.gc import collect_garbage
 from zarr_core.versioning.tags import make_tag
 

@@ -7,8 +7,6 @@ stored row ``i`` is held against source row ``permutation[i]``; nothing is sorte
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,22 +15,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tqdm import tqdm
 
-from zarr_core._util.command_line import exit_status
 from zarr_core._util.documents import parse_json
 from zarr_core._util.processes import map_in_processes
 from zarr_core.errors import ManifestError, StoreError, UnknownFieldError, ZarrCoreError
-from zarr_core.format.encoding import ArrayLayout
+from zarr_core.format.array_metadata import ArrayLayout
 from zarr_core.format.moments import FieldMoments
+from zarr_core.format.object_names import ATTRIBUTES_KEY, MANIFEST
 from zarr_core.format.shuffle import shuffle_permutation
-from zarr_core.matrix.state import HEAD_NAME as MATRIX_HEAD
-from zarr_core.matrix.verify import print_verification
-from zarr_core.points.group import ATTRIBUTES_KEY
-from zarr_core.points.manifest import MANIFEST, ArrayColumn, DomainGrid, SampleEntry, StoreManifest, load_manifest
+from zarr_core.points.manifest import ArrayColumn, DomainGrid, SampleEntry, StoreManifest, load_manifest
 from zarr_core.points.scan import read_chunks
 from zarr_core.points.verify.generations import DeepCheck
 from zarr_core.sources.recorded import RecordedSource
 from zarr_core.storage import Storage
-from zarr_core.versioning.gc import undressed
+from zarr_core.storage.temporary import strip_temp_suffix
 from zarr_core.versioning.generations import Retention, generation_name
 
 if TYPE_CHECKING:
@@ -299,7 +294,7 @@ def _examine(
         found.add("", f"its arrays have {total:,} bytes, the manifest says {entry.bytes:,}")
     expected.add(f"{entry.relpath}/quarantine.json")  # of a time before the sample was accepted
     for path in sorted(set(objects) - expected):
-        if undressed(path)[1]:
+        if strip_temp_suffix(path)[1]:
             continue  # a converter is at work on the same sample, or was killed; gc takes it
         found.add("", f"{path.removeprefix(entry.relpath + '/')} belongs to no array of the manifest")
 
@@ -514,65 +509,3 @@ class _Comparison:
     def message(self) -> str:
         """What differs, in one line."""
         return f"{self.n_different:,} of {self.n_rows:,} rows differ from the source: {self.first}{self.changed}"
-
-
-def format_report(report: VerificationReport) -> str:
-    """A table by field, every problem on a line of its own, and the verdict."""
-    header = ("field", "samples", "points", "chunks", "bytes")
-    rows = [
-        (name, *(f"{n:,}" for n in (tally.samples, tally.points, tally.chunks, tally.bytes)))
-        for name, tally in report.fields.items()
-    ]
-    widths = [max(len(line[column]) for line in (header, *rows)) for column in range(len(header))]
-    lines = [
-        "  ".join([line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True))])
-        for line in (header, *rows)
-    ]
-    lines += ["", *map(str, report.problems)]
-    checked = f"{report.samples:,} samples, {report.arrays:,} arrays, {report.chunks:,} chunks"
-    if report.generations > 1:
-        checked += f" of {report.generations:,} generations"
-    if report.unnamed:
-        lines.append(f"{report.unnamed:,} groups that no generation names wait for a commit, or for gc")
-    if not report.ok:
-        lines.append(f"{len(report.problems)} problem{'s' * (len(report.problems) > 1)} in {checked}")
-    elif report.against_source:
-        lines.append(f"all equal: {checked}, row by row")
-    else:
-        lines.append(f"all sound: {checked} (give --source to compare the rows with their source)")
-    return "\n".join(lines)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m zarr_core.verify", description=__doc__.splitlines()[0])
-    parser.add_argument("store", metavar="STORE", help="path or URL of the store")
-    parser.add_argument("--source", metavar="ROOT_OR_URL", help="also compare every row with this tree of .pt files")
-    parser.add_argument(
-        "--deep", action="store_true", help="check all kept generations and every object; name the commits at fault"
-    )
-    parser.add_argument("--samples", nargs="+", metavar="ID", help="only these samples")
-    parser.add_argument("--workers", type=int, default=1, help="processes (default 1)")
-    options = parser.parse_args(arguments)
-
-    def work() -> int:
-        if Storage(options.store).exists(MATRIX_HEAD):
-            if options.source or options.samples:
-                raise ZarrCoreError(f"{Storage(options.store).url} is a matrix: --source and --samples are for points")
-            return print_verification(options.store)
-        report = verify_store(
-            options.store,
-            source=options.source,
-            sample_ids=options.samples,
-            deep=options.deep,
-            workers=options.workers,
-            progress=True,
-        )
-        print(format_report(report))
-        return 0 if report.ok else 1
-
-    return exit_status(work)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
