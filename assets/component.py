@@ -18,7 +18,7 @@ from resources.dataset import DeclaredDataset
 from sensors.arrivals import arrivals_sensor
 from sensors.refresh import refresh_schedule
 from zarr_core.errors import ZarrCoreError
-from zarr_core.format.encoding import DEFAULT_CODEC
+from zarr_core.format.codecs import DEFAULT_CODEC
 from zarr_core.points.writer import ConversionSettings
 
 

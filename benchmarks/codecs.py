@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.result import Result, Value, add_arguments
 from benchmarks.timing import best_of
-from zarr_core.format.encoding import Codec
+from zarr_core.format.codecs import Codec
 from zarr_core.format.shuffle import shuffle_permutation
 from zarr_core.sources import resolve_kind
 

@@ -23,7 +23,8 @@ import numpy as np
 
 from benchmarks.result import Result, add_arguments
 from benchmarks.synthetic import DRAWN, FIELDS, POINTS, make_source, make_store
-from zarr_core.format.encoding import decode_shard_index, group_arrays
+from zarr_core.format.array_metadata import group_arrays
+from zarr_core.format.shards import decode_shard_index
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.points.sampling import draw
 from zarr_core.storage.byte_ranges import MappedObjects

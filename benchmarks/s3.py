@@ -24,8 +24,8 @@ import numpy as np
 from benchmarks.result import Result, Value, add_arguments
 from benchmarks.servers import ProxyProcess, s3_endpoint
 from benchmarks.synthetic import DRAWN, FIELDS, POINTS, make_source, make_store
-from zarr_core.format.encoding import ArrayLayout, decode_shard_index, group_arrays
-from zarr_core.points.read_plan import ChunkIndex
+from zarr_core.format.array_metadata import ArrayLayout, group_arrays
+from zarr_core.format.shards import ChunkIndex, decode_shard_index
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.storage.byte_ranges import Objects, RemoteObjects, Request
 

@@ -29,7 +29,9 @@ from zarr_core.errors import (
     StoreError,
     ZarrCoreError,
 )
-from zarr_core.format.encoding import ArrayLayout, Codec, decode_chunk, encode_chunk
+from zarr_core.format.array_metadata import ArrayLayout
+from zarr_core.format.codecs import Codec
+from zarr_core.format.shards import ChunkIndex, decode_chunk, encode_chunk
 from zarr_core.loader import EpochBatchSampler
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.ingest.leases import Leases
@@ -37,7 +39,6 @@ from zarr_core.matrix.verify import verify_matrix
 from zarr_core.points.convert import convert
 from zarr_core.points.group import is_whole
 from zarr_core.points.manifest import load_manifest
-from zarr_core.points.read_plan import ChunkIndex
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.points.statistics import calculate_store_statistics
 from zarr_core.points.verify.store import verify_store

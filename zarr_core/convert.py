@@ -10,7 +10,8 @@ from zarr_core._util.command_line import exit_status
 from zarr_core._util.redaction import redact_url
 from zarr_core._util.units import format_size
 from zarr_core.errors import SourceError
-from zarr_core.format.encoding import CODECS, DEFAULT_CODEC, VALUE_DTYPES
+from zarr_core.format.array_metadata import VALUE_DTYPES
+from zarr_core.format.codecs import CODECS, DEFAULT_CODEC
 from zarr_core.points.convert import (
     ConversionReport,
     convert,

@@ -244,7 +244,7 @@ def test_without_matplotlib_it_says_what_to_install(place: Path, tmp_path: Path)
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr == "error: the report's figures need matplotlib: pip install 'zarr-core[report]'\n"
+    assert done.stderr == "error: reports need matplotlib: pip install 'zarr-core[report]'\n"
     assert not (tmp_path / "out").exists()
 
 

@@ -13,17 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zarr_core.errors import CorruptChunkError, SourceError, StoreError
-from zarr_core.format.encoding import (
-    CODECS,
-    EMPTY_GROUP,
-    ArrayLayout,
-    Codec,
-    decode_chunk,
-    decode_shard_index,
-    encode_shard,
-    group_arrays,
-    group_zarr_json,
-)
+from zarr_core.format.array_metadata import EMPTY_GROUP, ArrayLayout, group_arrays, group_zarr_json
+from zarr_core.format.codecs import CODECS, Codec
+from zarr_core.format.shards import decode_chunk, decode_shard_index, encode_shard
 
 layouts = st.builds(
     lambda n, dim, chunk, chunks, dtype, codec, checksum: ArrayLayout(

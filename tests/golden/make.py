@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from zarr_core.format.encoding import CODECS
+from zarr_core.format.codecs import CODECS
 from zarr_core.points.convert import convert
 
 KIND = "name: golden\nsamples: '*'\nfiles: {surface_position: position.pt, surface_pressure: pressure.pt}\n"

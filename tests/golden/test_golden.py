@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from zarr_core.format.encoding import CODECS, ArrayLayout, Codec, encode_shard
+from zarr_core.format.array_metadata import ArrayLayout
+from zarr_core.format.codecs import CODECS, Codec
 from zarr_core.format.moments import FieldMoments
+from zarr_core.format.shards import encode_shard
 from zarr_core.format.shuffle import shuffle_permutation
 from zarr_core.points.manifest import load_manifest
 from zarr_core.points.reader import ZarrChunkReader

@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zarr_core.errors import CorruptChunkError
-from zarr_core.format.encoding import CODECS, ArrayLayout, Codec, decode_shard_index, encode_shard
-from zarr_core.points.read_plan import ChunkIndex, pack_lengths, plan_read, unpack, unpack_lengths
+from zarr_core.format.array_metadata import ArrayLayout
+from zarr_core.format.codecs import CODECS, Codec
+from zarr_core.format.shards import ChunkIndex, decode_shard_index, encode_shard, pack_lengths, unpack_lengths
+from zarr_core.points.read_plan import plan_read, unpack
 from zarr_core.points.sampling import Draw, draw
 
 layouts = st.builds(

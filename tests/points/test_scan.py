@@ -9,7 +9,9 @@ import google_crc32c
 import numpy as np
 import pytest
 
-from zarr_core.format.encoding import ArrayLayout, Codec, encode_shard
+from zarr_core.format.array_metadata import ArrayLayout
+from zarr_core.format.codecs import Codec
+from zarr_core.format.shards import encode_shard
 from zarr_core.points import scan as chunks
 from zarr_core.points.scan import read_chunks
 from zarr_core.storage import Storage

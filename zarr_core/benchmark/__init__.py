@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from zarr_core.benchmark.wording import console_text, headline_markdown
-from zarr_core.reports import importing_figures
+from zarr_core.reports import report_imports
 
 __all__ = ["console_text", "headline_markdown", "run_benchmark"]
 
@@ -69,6 +69,6 @@ def run_benchmark(
 
 
 def _page_renderer() -> Callable[[Report, dict[str, Any] | None], str]:
-    with importing_figures():
+    with report_imports():
         from zarr_core.benchmark.page import render_page
     return render_page

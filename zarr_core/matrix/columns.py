@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from zarr_core.format.encoding import decode_into
+from zarr_core.format.shards import decode_into
 from zarr_core.matrix.claims import create_shard
 from zarr_core.matrix.fetch import ChunkFetcher, ChunkRead, Cost
 from zarr_core.matrix.rows import ChunkCells, read_rows

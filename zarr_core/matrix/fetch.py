@@ -15,7 +15,8 @@ import numpy as np
 
 from zarr_core._util.units import format_size
 from zarr_core.errors import CorruptChunkError, StoreError
-from zarr_core.format.encoding import CHECKSUM_BYTES, decode_shard_index, is_intact
+from zarr_core.format.array_metadata import CHECKSUM_BYTES
+from zarr_core.format.shards import decode_shard_index, is_intact
 from zarr_core.matrix.layout import GridLayout
 from zarr_core.storage.byte_ranges import CountingObjects, JoinedObjects, LocalObjects, Objects, Request
 

@@ -1,7 +1,7 @@
 """How the cells of a two-dimensional array become chunks and shards: plain Zarr v3, NaN for what is missing.
 
 A shard holds its chunks in row-major order and without gaps, so the chunks of a run of rows are one byte range. The
-bytes are written and read by ``zarr_core.format.encoding``, where a shard is a
+bytes are written and read by ``zarr_core.format.shards``, where a shard is a
 sequence of chunks of any shape.
 """
 
@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from zarr_core.format.encoding import ArrayLayout, Codec, encode_shard
+from zarr_core.format.array_metadata import ArrayLayout
+from zarr_core.format.codecs import Codec
+from zarr_core.format.shards import encode_shard
 
 
 @dataclass(frozen=True)

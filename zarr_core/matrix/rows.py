@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from zarr_core.format.encoding import decode_into
+from zarr_core.format.shards import decode_into
 from zarr_core.matrix.fetch import ChunkFetcher, ChunkRead, Cost
 from zarr_core.matrix.layout import GridLayout
 from zarr_core.matrix.state import MatrixState, array_path

@@ -13,7 +13,8 @@ import numpy as np
 
 from zarr_core._util.documents import parse_json
 from zarr_core.errors import ManifestError, ZarrCoreError
-from zarr_core.format.encoding import MAX_CHUNKS, VALUE_DTYPES, Codec
+from zarr_core.format.array_metadata import MAX_CHUNKS, VALUE_DTYPES
+from zarr_core.format.codecs import Codec
 from zarr_core.format.names import check_relative_path
 from zarr_core.matrix.layout import GridLayout
 from zarr_core.storage import Storage

@@ -11,7 +11,7 @@ import numpy as np
 
 from zarr_core._util.documents import parse_json
 from zarr_core.errors import CorruptChunkError, ManifestError, StoreError, ZarrCoreError
-from zarr_core.format.encoding import check_chunk, decode_shard_index
+from zarr_core.format.shards import check_chunk, decode_shard_index
 from zarr_core.matrix.axis import FeatureAxis
 from zarr_core.matrix.columns import read_columns
 from zarr_core.matrix.fetch import ChunkFetcher

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from zarr_core.errors import ManifestError, MatrixError, StoreError, UnknownFieldError
-from zarr_core.format.encoding import DEFAULT_CODEC, Codec
+from zarr_core.format.codecs import DEFAULT_CODEC, Codec
 from zarr_core.matrix import columns as transposed
 from zarr_core.matrix import rows as row_copy
 from zarr_core.matrix.axis import FeatureAxis

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from zarr_core._util.documents import parse_json
 from zarr_core.errors import ManifestError, SourceError, UnknownFieldError
-from zarr_core.format.encoding import COORDS_DTYPE, MAX_CHUNKS, MAX_POINTS
+from zarr_core.format.array_metadata import COORDS_DTYPE, MAX_CHUNKS, MAX_POINTS
 from zarr_core.format.names import check_relative_path, check_sample_id
 from zarr_core.points.group import SAMPLES, group_of, is_whole
 from zarr_core.storage import Storage

@@ -7,64 +7,18 @@ neighbouring chunks of a draw are one range; other writers' shards may need seve
 
 from __future__ import annotations
 
-import base64
-from array import array
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from zarr_core.errors import CorruptChunkError
-from zarr_core.format.encoding import ArrayLayout, decode_into
+from zarr_core.format.array_metadata import ArrayLayout
+from zarr_core.format.shards import ChunkIndex, decode_into
 from zarr_core.points.sampling import Draw
 
 # Bytes that nobody asked for are fetched along where they are fewer than this and save a request.
 MAX_GAP_BYTES = 1 << 20
-
-
-class ChunkIndex(NamedTuple):
-    """Where the chunks of an array lie, in bytes from the start of the shard that holds each.
-
-    Attributes:
-        starts: by chunk number; -1 for a chunk that was not written.
-        lengths: stored bytes by chunk number, checksum included; 0 for a chunk that was not written.
-    """
-
-    starts: array[int]
-    lengths: array[int]
-
-    @classmethod
-    def from_lengths(cls, layout: ArrayLayout, lengths: Sequence[int]) -> ChunkIndex:
-        """Of chunks that lie in order and without gaps; raises ValueError where their number is not the layout's."""
-        if len(lengths) != layout.n_chunks:
-            raise ValueError(f"{len(lengths)} chunk lengths of an array with {layout.n_chunks} chunks")
-        sizes = np.asarray(lengths, np.int64)
-        starts = np.cumsum(sizes) - sizes
-        starts -= starts[np.arange(len(sizes)) // layout.chunks_per_shard * layout.chunks_per_shard]
-        return cls(array("q", starts.tobytes()), array("q", sizes.tobytes()))
-
-    @classmethod
-    def from_shards(cls, layout: ArrayLayout, shards: Sequence[np.ndarray | None]) -> ChunkIndex:
-        """From the index of each shard, as ``decode_shard_index`` returns it; None for a shard that is not there."""
-        absent = np.full((layout.chunks_per_shard, 2), -1, np.int64)  # 2**64 - 1
-        entries = [absent if shard is None else shard.astype("<u8").view("<i8") for shard in shards]
-        ranges = np.concatenate(entries)[: layout.n_chunks].astype(np.int64)
-        ranges[(ranges == -1).all(axis=1)] = (-1, 0)
-        if (ranges < (-1, 0)).any() or ((ranges[:, 0] == -1) & (ranges[:, 1] != 0)).any():
-            raise CorruptChunkError("shard index: names impossible places or lengths")
-        return cls(array("q", ranges[:, 0].tobytes()), array("q", ranges[:, 1].tobytes()))
-
-
-def pack_lengths(lengths: Sequence[int]) -> str:
-    """Chunk lengths as text for a group's attributes: base64 of little-endian uint32."""
-    return base64.b64encode(np.asarray(lengths, "<u4").tobytes()).decode("ascii")
-
-
-def unpack_lengths(text: str) -> list[int]:
-    """The lengths again; raises ValueError."""
-    lengths: list[int] = np.frombuffer(base64.b64decode(text, validate=True), "<u4").tolist()
-    return lengths
 
 
 class Copy(NamedTuple):

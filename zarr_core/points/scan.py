@@ -14,7 +14,8 @@ from typing import TypeVar
 import numpy as np
 
 from zarr_core.errors import CorruptChunkError
-from zarr_core.format.encoding import ArrayLayout, decode_chunk, decode_shard_index
+from zarr_core.format.array_metadata import ArrayLayout
+from zarr_core.format.shards import decode_chunk, decode_shard_index
 from zarr_core.storage import Storage
 
 # Neighbouring chunks are fetched in one request up to this size: few round trips, and still little memory.

@@ -28,7 +28,8 @@ from zarr_core._util.documents import parse_json
 from zarr_core._util.processes import map_in_processes
 from zarr_core._util.units import format_size
 from zarr_core.errors import CorruptChunkError, StoreError, UnknownFieldError, ZarrCoreError
-from zarr_core.format.encoding import ArrayLayout, check_chunk, decode_shard_index, group_arrays
+from zarr_core.format.array_metadata import ArrayLayout, group_arrays
+from zarr_core.format.shards import check_chunk, decode_shard_index
 from zarr_core.points.group import ATTRIBUTES_KEY, SAMPLES
 from zarr_core.points.manifest import HEAD, MANIFEST, DomainLayout, SampleEntry, StoreManifest, load_manifest
 from zarr_core.storage import Storage, is_local

@@ -22,7 +22,7 @@ from zarr_core._util.documents import parse_json
 from zarr_core._util.processes import map_in_processes
 from zarr_core._util.redaction import redact_url
 from zarr_core.errors import CorruptChunkError, StoreError, UnknownFieldError, ZarrCoreError
-from zarr_core.format.encoding import group_arrays
+from zarr_core.format.array_metadata import group_arrays
 from zarr_core.format.moments import FieldMoments
 from zarr_core.format.names import POSITION
 from zarr_core.points.manifest import StoreManifest, load_manifest

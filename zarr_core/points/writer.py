@@ -18,23 +18,21 @@ import numpy as np
 
 from zarr_core._util.documents import parse_json
 from zarr_core.errors import SampleError, SourceError, StoreError
-from zarr_core.format.encoding import (
+from zarr_core.format.array_metadata import (
     COORDS_DTYPE,
-    DEFAULT_CODEC,
     EMPTY_GROUP,
     VALUE_DTYPES,
     ArrayLayout,
-    Codec,
-    encode_shard,
     group_arrays,
     group_zarr_json,
 )
+from zarr_core.format.codecs import DEFAULT_CODEC, Codec
 from zarr_core.format.moments import FieldMoments, MomentsAccumulator
 from zarr_core.format.names import FieldName, check_sample_id
+from zarr_core.format.shards import encode_shard, pack_lengths
 from zarr_core.format.shuffle import shuffle_permutation
 from zarr_core.points.group import ATTRIBUTES_KEY, SAMPLES, is_whole
 from zarr_core.points.manifest import ArrayColumn, DomainGrid, DomainLayout, Quarantine, SampleEntry
-from zarr_core.points.read_plan import pack_lengths
 from zarr_core.sources.description import FieldFile
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import Retention

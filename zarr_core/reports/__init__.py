@@ -1,4 +1,4 @@
-"""What the HTML pages of reports are made of: parts of a page, and how figures get onto it."""
+"""HTML pages of reports: their templates and how figures get onto them. Needs the ``report`` extra."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from zarr_core.errors import ZarrCoreError
 
 
 @contextmanager
-def importing_figures() -> Iterator[None]:
-    """Around an import that needs matplotlib; raises ZarrCoreError that says what to install."""
+def report_imports() -> Iterator[None]:
+    """Wraps the import of a page; raises ZarrCoreError with the command to run where its packages are missing."""
     try:
         yield
     except ImportError as error:
-        if (error.name or "").partition(".")[0] != "matplotlib":
+        package = (error.name or "").partition(".")[0]
+        if package not in ("jinja2", "markupsafe", "matplotlib"):
             raise
-        raise ZarrCoreError("the report's figures need matplotlib: pip install 'zarr-core[report]'") from error
+        raise ZarrCoreError(f"reports need {package}: pip install 'zarr-core[report]'") from error

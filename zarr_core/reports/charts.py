@@ -11,6 +11,7 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
+from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -43,13 +44,16 @@ STYLE: Any = {
 }
 
 
-def as_svg(figure: Figure) -> str:
-    """The figure as an ``<svg>`` element whose colours are CSS variables (``--ink``, ``--drawn`` ...)."""
+def as_svg(figure: Figure) -> Markup:
+    """The figure as an ``<svg>`` element whose colours are CSS variables (``--ink``, ``--drawn`` ...).
+
+    It is marked as safe HTML: matplotlib escapes every text that it draws.
+    """
     text = _save(figure, "svg").decode()
     svg = text[text.index("<svg") :]
     for name, colour in _THEMED.items():
         svg = svg.replace(colour, f"var(--{name}, {colour})")
-    return svg
+    return Markup(svg)
 
 
 def as_png(figure: Figure, dpi: int = 150) -> bytes:

@@ -20,6 +20,7 @@ import fsspec.asyn
 import numpy as np
 
 from zarr_core.errors import CorruptChunkError, TruncatedError
+from zarr_core.format.ranges import coalesce
 from zarr_core.storage import retries
 from zarr_core.storage.backends import RemoteBackend, obstore
 from zarr_core.storage.disk_cache import DiskCache
@@ -330,21 +331,15 @@ class JoinedObjects:
 
     def fetch(self, requests: Sequence[Request]) -> Iterator[np.ndarray | Exception]:
         """See :class:`Objects`."""
-        joined: list[Request] = []
-        parts: list[list[slice]] = []
-        for key, start, stop in requests:
-            if joined and stop is not None:
-                last = joined[-1]
-                near = last.stop is not None and 0 <= start - last.stop <= self._max_gap
-                if near and last.key == key and stop - last.start <= self._max_bytes:
-                    joined[-1] = Request(key, last.start, stop)
-                    parts[-1].append(slice(start - last.start, stop - last.start))
-                    continue
-            joined.append(Request(key, start, stop))
-            parts.append([slice(0, None if stop is None else stop - start)])
-        for data, wanted in zip(self._objects.fetch(joined), parts, strict=True):
-            for part in wanted:
-                yield data if isinstance(data, Exception) else data[part]
+        groups = coalesce(requests, self._max_gap, self._max_bytes)
+        joined = [Request(group[0].key, group[0].start, group[-1].stop) for group in groups]
+        for data, group in zip(self._objects.fetch(joined), groups, strict=True):
+            first = group[0].start
+            for request in group:
+                if isinstance(data, Exception) or len(group) == 1:
+                    yield data
+                else:
+                    yield data[request.start - first : request.stop - first]  # type: ignore[operator]  # none is None
 
     def discard(self, requests: Sequence[Request]) -> None:
         """See :class:`Objects`."""

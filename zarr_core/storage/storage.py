@@ -13,7 +13,6 @@ import contextlib
 import logging
 import os
 import threading
-import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -31,6 +30,7 @@ from zarr_core.storage.backends.generic import FsspecBackend, MemoryBackend
 from zarr_core.storage.backends.obstore import ObstoreBackend
 from zarr_core.storage.backends.oci import OciBackend
 from zarr_core.storage.backends.s3 import S3Backend
+from zarr_core.storage.temporary import add_temp_suffix
 
 __all__ = ["ObjectInfo", "Storage", "StoredObject", "is_local", "open_backend", "redact_url"]
 
@@ -222,7 +222,7 @@ class Storage:
 
     def now(self) -> float:
         """The time by the clock that stamps the objects of this place (seconds since 1970): of one written to ask."""
-        name = f".clock.{uuid.uuid4().hex}.tmp"
+        name = add_temp_suffix("clock")
         self.write(name, [b"clock"])
         try:
             return self.info(name).modified
@@ -371,7 +371,7 @@ class Storage:
         place = (os.getpid(), self._backend.identity)
         if not never or place in _keep_conditions:
             return
-        name = f".conditional-write.{uuid.uuid4().hex}.tmp"
+        name = add_temp_suffix("conditional-write")
         try:
             if not self._write_unchecked_if(name, b"1", None):
                 raise self._unsafe("refuses to create an object that is not there")

@@ -9,7 +9,6 @@ deleted. A collection that died in the middle is finished by the next one.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ from typing import Generic
 
 from zarr_core.errors import StoreError, ZarrCoreError
 from zarr_core.storage import Storage, StoredObject
+from zarr_core.storage.temporary import strip_temp_suffix
 from zarr_core.versioning.generations import GENERATIONS, Head, Retention, S, amend, documents, generation_name, load
 
 DEFAULT_GRACE = "24h"
@@ -24,8 +24,6 @@ DEFAULT_GRACE = "24h"
 # collector that was suspended in the middle (a laptop that slept) deletes nothing that is in use; it stops after half.
 CONDEMNED_SECONDS = 24 * 3600
 _DELETED_AT_A_TIME = 1000
-
-_TEMPORARY = re.compile(r"\.([^/]+)\.[0-9a-f]{32}\.tmp")
 
 
 @dataclass
@@ -205,7 +203,7 @@ class _Collector(Generic[S]):
         kept, found = self.kept(state), _Found()
         young: dict[str, Garbage] = {}
         for stored in self._ours(state):
-            name, temporary = undressed(stored.name)
+            name, temporary = strip_temp_suffix(stored.name)
             owner = self.head.owner(name)
             if name.startswith(f"{GENERATIONS}/") or (owner is not None and kept.needs(owner)):
                 if temporary and stored.modified < self.horizon:
@@ -240,7 +238,7 @@ class _Collector(Generic[S]):
         batch = list(names)
         for prefix in prefixes:
             below = (found.name for found in self.storage.objects(prefix))
-            batch += [name for name in below if self.head.owner(undressed(name)[0]) == prefix]
+            batch += [name for name in below if self.head.owner(strip_temp_suffix(name)[0]) == prefix]
             if len(batch) >= _DELETED_AT_A_TIME:
                 self._delete_batch(batch, began)
                 batch = []
@@ -253,13 +251,6 @@ class _Collector(Generic[S]):
                     f"{self.storage.url}: this collection has taken too long to go on safely; run it again"
                 )
             self.storage.delete(names[start : start + _DELETED_AT_A_TIME])
-
-
-def undressed(name: str) -> tuple[str, bool]:
-    """The object that a temporary file was to become, and whether it is one."""
-    folder, slash, last = name.rpartition("/")
-    found = _TEMPORARY.fullmatch(last)
-    return (f"{folder}{slash}{found[1]}", True) if found else (name, False)
 
 
 def _folders_of(prefix: str) -> Iterator[str]:

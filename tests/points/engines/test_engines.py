@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from tests.helpers.published_store import make_samples, write_published_store
 from tests.helpers.small_source import KIND, write_source
 from zarr_core.errors import CorruptChunkError, StoreError, ZarrCoreError
-from zarr_core.format.encoding import CODECS
+from zarr_core.format.codecs import CODECS
 from zarr_core.points.convert import convert
 from zarr_core.points.engines import ENGINES
 from zarr_core.points.reader import ZarrChunkReader

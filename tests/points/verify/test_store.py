@@ -18,7 +18,8 @@ import zarr_core.points.verify.store
 from tests.helpers.published_store import make_samples, write_published_store
 from tests.helpers.small_source import KIND, SHARED, load_field, write_source
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
-from zarr_core.format.encoding import ArrayLayout, encode_shard
+from zarr_core.format.array_metadata import ArrayLayout
+from zarr_core.format.shards import encode_shard
 from zarr_core.points.convert import convert
 from zarr_core.points.manifest import HEAD, StoreManifest, load_manifest
 from zarr_core.points.reader import ZarrChunkReader

@@ -16,7 +16,7 @@ import numpy as np
 
 from zarr_core.errors import UnknownFieldError
 from zarr_core.matrix.wide import WideMatrix
-from zarr_core.reports import importing_figures
+from zarr_core.reports import report_imports
 
 Report = dict[str, Any]
 
@@ -226,6 +226,6 @@ def _read_report(file: Path) -> dict[str, Any] | None:
 
 
 def _page_renderer() -> Callable[[Report], str]:
-    with importing_figures():
+    with report_imports():
         from zarr_core.matrix.quality.page import render_page
     return render_page

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from zarr_core.errors import CorruptChunkError, ManifestError, StoreError
-from zarr_core.format.encoding import MAX_CHUNKS
+from zarr_core.format.array_metadata import MAX_CHUNKS
 from zarr_core.points.manifest import SampleEntry
 from zarr_core.points.sampling import Draw
 

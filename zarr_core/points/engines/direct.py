@@ -25,11 +25,12 @@ from zarr_core.errors import (
     TransferError,
     TruncatedError,
 )
-from zarr_core.format.encoding import ArrayLayout, decode_shard_index
+from zarr_core.format.array_metadata import ArrayLayout
 from zarr_core.format.names import check_relative_path
+from zarr_core.format.shards import ChunkIndex, decode_shard_index, unpack_lengths
 from zarr_core.points.engines import Engine, FieldRead, check_origin, damaged_group, missing_group
 from zarr_core.points.manifest import SampleEntry
-from zarr_core.points.read_plan import ByteRange, ChunkIndex, plan_read, unpack, unpack_lengths
+from zarr_core.points.read_plan import ByteRange, plan_read, unpack
 from zarr_core.storage import Storage
 from zarr_core.storage import byte_ranges as objects
 from zarr_core.storage.byte_ranges import CachedObjects, Objects, Request, open_objects

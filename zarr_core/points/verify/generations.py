@@ -10,7 +10,7 @@ from zarr_core.points.group import SAMPLES, group_of
 from zarr_core.points.manifest import HEAD, SampleEntry, StoreManifest, load_manifest
 from zarr_core.storage import Storage
 from zarr_core.storage.backends.local import CREATE_LOCK
-from zarr_core.versioning.gc import undressed
+from zarr_core.storage.temporary import strip_temp_suffix
 from zarr_core.versioning.generations import GENERATIONS, documents, generation_name
 from zarr_core.versioning.history import brought_by
 
@@ -67,7 +67,7 @@ class DeepCheck:
         """Look at every object outside the groups that :meth:`states` has gone through."""
         unnamed = set()
         for stored in self.storage.objects(SAMPLES):
-            name, _ = undressed(stored.name)
+            name, _ = strip_temp_suffix(stored.name)
             group = group_of(name)
             if group is not None and group not in self._named:
                 unnamed.add(group)
@@ -76,7 +76,7 @@ class DeepCheck:
         self.unnamed = len(unnamed)
         kept = {f"{GENERATIONS}/{CREATE_LOCK}", *map(generation_name, documents(self.storage))}
         for stored in self.storage.objects(GENERATIONS):
-            if stored.name not in kept and not undressed(stored.name)[1]:
+            if stored.name not in kept and not strip_temp_suffix(stored.name)[1]:
                 self.problems.append(f"{stored.name} keeps no generation")
 
     def _is_in_a_named_group(self, name: str) -> bool:

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from zarr_core._util.documents import parse_json
 from zarr_core._util.processes import map_in_processes
 from zarr_core.errors import ManifestError, StoreError, UnknownFieldError, ZarrCoreError
-from zarr_core.format.encoding import ArrayLayout
+from zarr_core.format.array_metadata import ArrayLayout
 from zarr_core.format.moments import FieldMoments
 from zarr_core.format.shuffle import shuffle_permutation
 from zarr_core.points.group import ATTRIBUTES_KEY
@@ -27,7 +27,7 @@ from zarr_core.points.scan import read_chunks
 from zarr_core.points.verify.generations import DeepCheck
 from zarr_core.sources.recorded import RecordedSource
 from zarr_core.storage import Storage
-from zarr_core.versioning.gc import undressed
+from zarr_core.storage.temporary import strip_temp_suffix
 from zarr_core.versioning.generations import Retention, generation_name
 
 if TYPE_CHECKING:
@@ -294,7 +294,7 @@ def _examine(
         found.add("", f"its arrays have {total:,} bytes, the manifest says {entry.bytes:,}")
     expected.add(f"{entry.relpath}/quarantine.json")  # of a time before the sample was accepted
     for path in sorted(set(objects) - expected):
-        if undressed(path)[1]:
+        if strip_temp_suffix(path)[1]:
             continue  # a converter is at work on the same sample, or was killed; gc takes it
         found.add("", f"{path.removeprefix(entry.relpath + '/')} belongs to no array of the manifest")
 

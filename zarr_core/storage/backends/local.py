@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ from filelock import FileLock, SoftFileLock, Timeout
 
 from zarr_core.errors import StoreError
 from zarr_core.storage.backends import ConditionFailed, ObjectInfo
+from zarr_core.storage.temporary import add_temp_suffix
 
 #: Seconds to wait for a lock: a commit holds it for a moment, and a process that was suspended for as long as it likes.
 LOCK_PATIENCE = 300.0
@@ -147,8 +147,7 @@ def _lock(path: str) -> Iterator[None]:
 
 def _write_beside(target: str, pieces: Iterable[bytes], durable: bool) -> tuple[str, int]:
     """A new file in the folder of the target, which is made where it is missing; its path and size."""
-    folder, name = os.path.split(target)
-    temporary = f"{folder}/.{name}.{uuid.uuid4().hex}.tmp"
+    temporary = add_temp_suffix(target)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     try:
         handle = os.open(temporary, flags, 0o666)

@@ -1,0 +1,172 @@
+"""Chunks and shards as bytes, and the index of a shard.
+
+A shard is one object: consecutive chunks, each compressed and followed by its crc32c, then the index of their byte
+ranges (``sharding_indexed`` of the Zarr v3 specification).
+"""
+
+from __future__ import annotations
+
+import base64
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import google_crc32c
+import numpy as np
+
+from zarr_core.errors import CorruptChunkError
+from zarr_core.format.array_metadata import CHECKSUM_BYTES, ArrayLayout
+
+#: Offset and length that a shard index holds for a chunk that was not written.
+MISSING_CHUNK = 2**64 - 1
+
+
+def encode_chunk(layout: ArrayLayout, points: np.ndarray) -> bytes:
+    """Compressed bytes, without checksum, of up to ``chunk_points`` rows of the stored dtype, padded with zeros."""
+    if len(points) < layout.chunk_points:
+        padded = np.zeros((layout.chunk_points, layout.dim), layout.dtype)
+        padded[: len(points)] = points
+        points = padded
+    return layout.codec.encode(np.ascontiguousarray(points))
+
+
+def encode_shard(
+    layout: ArrayLayout, chunks: Iterable[np.ndarray | None], lengths: list[int] | None = None
+) -> Iterator[bytes]:
+    """One shard object, piece by piece, from the rows of its chunks in order.
+
+    Args:
+        layout: of the array.
+        chunks: rows of each chunk; None for one that is not stored, which readers see as the fill value.
+        lengths: takes up the stored bytes of each chunk, as they become known.
+    """
+    index = np.full((layout.chunks_per_shard, 2), MISSING_CHUNK, "<u8")
+    offset = 0
+    for number, points in enumerate(chunks):
+        if points is None:
+            if lengths is not None:
+                lengths.append(0)
+            continue
+        data = encode_chunk(layout, points)
+        length = len(data) + (CHECKSUM_BYTES if layout.checksum else 0)
+        index[number] = offset, length
+        offset += length
+        if lengths is not None:
+            lengths.append(length)
+        yield data
+        if layout.checksum:
+            yield _crc32c(data)
+    packed = index.tobytes()
+    yield packed + _crc32c(packed)
+
+
+def decode_shard_index(layout: ArrayLayout, tail: bytes) -> np.ndarray:
+    """Byte ranges of a shard's chunks from the last ``index_bytes`` of the object.
+
+    Returns:
+        (chunks_per_shard, 2) uint64: offset and length; both MISSING_CHUNK for a chunk that is not there.
+
+    Raises:
+        CorruptChunkError: the index is cut off or its checksum does not match.
+    """
+    packed, checksum = tail[:-CHECKSUM_BYTES], tail[-CHECKSUM_BYTES:]
+    if len(tail) != layout.index_bytes or _crc32c(packed) != checksum:
+        raise CorruptChunkError("shard index: checksum mismatch")
+    return np.frombuffer(packed, "<u8").reshape(-1, 2)
+
+
+class ChunkIndex(NamedTuple):
+    """Where the chunks of an array lie, in bytes from the start of the shard that holds each.
+
+    Attributes:
+        starts: by chunk number; -1 for a chunk that was not written.
+        lengths: stored bytes by chunk number, checksum included; 0 for a chunk that was not written.
+    """
+
+    starts: array[int]
+    lengths: array[int]
+
+    @classmethod
+    def from_lengths(cls, layout: ArrayLayout, lengths: Sequence[int]) -> ChunkIndex:
+        """Of chunks that lie in order and without gaps; raises ValueError where their number is not the layout's."""
+        if len(lengths) != layout.n_chunks:
+            raise ValueError(f"{len(lengths)} chunk lengths of an array with {layout.n_chunks} chunks")
+        sizes = np.asarray(lengths, np.int64)
+        starts = np.cumsum(sizes) - sizes
+        starts -= starts[np.arange(len(sizes)) // layout.chunks_per_shard * layout.chunks_per_shard]
+        return cls(array("q", starts.tobytes()), array("q", sizes.tobytes()))
+
+    @classmethod
+    def from_shards(cls, layout: ArrayLayout, shards: Sequence[np.ndarray | None]) -> ChunkIndex:
+        """From the index of each shard, as ``decode_shard_index`` returns it; None for a shard that is not there."""
+        absent = np.full((layout.chunks_per_shard, 2), MISSING_CHUNK, "<u8")
+        entries = [absent if shard is None else shard for shard in shards]
+        ranges = np.concatenate(entries)[: layout.n_chunks].astype("<u8").view("<i8")
+        ranges[(ranges == -1).all(axis=1)] = (-1, 0)
+        if (ranges < (-1, 0)).any() or ((ranges[:, 0] == -1) & (ranges[:, 1] != 0)).any():
+            raise CorruptChunkError("shard index: names impossible places or lengths")
+        return cls(array("q", ranges[:, 0].tobytes()), array("q", ranges[:, 1].tobytes()))
+
+
+def pack_lengths(lengths: Sequence[int]) -> str:
+    """Chunk lengths as text for a group's attributes: base64 of little-endian uint32."""
+    return base64.b64encode(np.asarray(lengths, "<u4").tobytes()).decode("ascii")
+
+
+def unpack_lengths(text: str) -> list[int]:
+    """The lengths again; raises ValueError."""
+    lengths: list[int] = np.frombuffer(base64.b64decode(text, validate=True), "<u4").tolist()
+    return lengths
+
+
+def decode_chunk(layout: ArrayLayout, data: bytes | np.ndarray) -> np.ndarray:
+    """Rows of one chunk, (chunk_points, dim) in the stored dtype, padding included.
+
+    Raises:
+        CorruptChunkError: the checksum does not match or the bytes do not decode.
+    """
+    try:
+        points = np.empty((layout.chunk_points, layout.dim), np.dtype(layout.dtype).newbyteorder("<"))
+    except (MemoryError, ValueError) as error:  # ValueError: more than can be addressed
+        raise CorruptChunkError(f"{layout.chunk_points} points of a chunk do not fit in memory") from error
+    decode_into(layout, data, points)
+    return points
+
+
+def decode_into(layout: ArrayLayout, data: bytes | np.ndarray, out: np.ndarray) -> None:
+    """Decode one chunk into (chunk_points, dim) rows of the stored dtype, C-contiguous.
+
+    Args:
+        layout: of the array.
+        data: stored bytes of the chunk, uint8 where they are an array.
+        out: where the rows go; undefined after an error.
+
+    Raises:
+        CorruptChunkError: the checksum does not match or the bytes do not decode.
+    """
+    if layout.checksum:
+        checksum = int.from_bytes(bytes(data[-CHECKSUM_BYTES:]), "little")
+        data = data[:-CHECKSUM_BYTES]
+        if google_crc32c.value(data) != checksum:
+            raise CorruptChunkError("checksum mismatch")
+    try:
+        layout.codec.decode(data, out)
+    except (RuntimeError, ValueError) as error:
+        raise CorruptChunkError(f"cannot be decoded: {error}") from error
+
+
+def check_chunk(layout: ArrayLayout, data: bytes) -> None:
+    """Raise CorruptChunkError unless the bytes are those that were written: by checksum, or by decoding without one."""
+    if not layout.checksum:
+        decode_chunk(layout, data)
+    elif _crc32c(data[:-CHECKSUM_BYTES]) != data[-CHECKSUM_BYTES:]:
+        raise CorruptChunkError("checksum mismatch")
+
+
+def is_intact(payload: np.ndarray, checksum: np.ndarray) -> bool:
+    """Whether a chunk that is stored without a codec is what was written: its bytes, and the four behind them."""
+    return bool(google_crc32c.value(payload) == int.from_bytes(checksum.tobytes(), "little"))
+
+
+def _crc32c(data: bytes) -> bytes:
+    return int(google_crc32c.value(data)).to_bytes(CHECKSUM_BYTES, "little")

@@ -1,0 +1,75 @@
+"""Reads that are checked as they arrive. Damage that came over a network, or from a cache, is fetched once more.
+
+A checksum that does not match may be the fault of the transfer or of a cached copy. So the bytes are discarded from
+every cache and fetched again; what is damaged a second time is damaged where it is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from zarr_core.errors import CorruptChunkError
+from zarr_core.storage.byte_ranges import Objects, Request
+from zarr_core.storage.storage import Storage, is_local
+
+T = TypeVar("T")
+
+
+def fetch_checked(
+    objects: Objects,
+    requests: Sequence[Request],
+    use: Callable[[int, np.ndarray | Exception], None],
+    also_discard: Callable[[int], Iterable[Request]] = lambda _: (),
+) -> None:
+    """Fetch byte ranges together and use each as it arrives; fetch those that are damaged once more.
+
+    Args:
+        objects: where to fetch.
+        requests: what to fetch.
+        use: takes the number of a request and its bytes (uint8, valid during the call), or the error that ``objects``
+            reported. It raises CorruptChunkError where the bytes are damaged or missing and the request is worth a
+            second attempt; any other error ends the fetch. The error should name everything that a person needs.
+        also_discard: further requests whose cached bytes to forget when this one is damaged.
+
+    Raises:
+        CorruptChunkError: from ``use``, for a local file at once, otherwise for the second attempt.
+    """
+    damaged: list[int] = []
+    for number, data in enumerate(objects.fetch(requests)):
+        try:
+            use(number, data)
+        except CorruptChunkError:
+            if not objects.remote:
+                raise
+            damaged.append(number)
+    if not damaged:
+        return
+    again = [requests[number] for number in damaged]
+    objects.discard([*again, *{other for number in damaged for other in also_discard(number)}])
+    for number, data in zip(damaged, objects.fetch(again), strict=True):
+        use(number, data)
+
+
+def read_checked(storage: Storage, name: str, start: int, stop: int, decode: Callable[[bytes], T]) -> T:
+    """Decode bytes ``[start, stop)`` of an object; read them once more if they are damaged and came over a network.
+
+    Args:
+        storage: where to read; it keeps no copies, so there is nothing to discard.
+        name: of the object.
+        start, stop: the range.
+        decode: makes the result from the bytes, which may be fewer than asked for; raises CorruptChunkError where they
+            are damaged.
+
+    Raises:
+        CorruptChunkError: from ``decode``, as for :func:`fetch_checked`.
+        OSError: the bytes cannot be read.
+    """
+    try:
+        return decode(storage.read(name, start, stop))
+    except CorruptChunkError:
+        if is_local(storage.root):
+            raise
+    return decode(storage.read(name, start, stop))
