@@ -29,9 +29,9 @@ from zarr_core._util.processes import map_in_processes
 from zarr_core._util.units import format_size
 from zarr_core.errors import CorruptChunkError, StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.array_metadata import ArrayLayout, group_arrays
+from zarr_core.format.object_names import ATTRIBUTES_KEY, MANIFEST, SAMPLES
 from zarr_core.format.shards import check_chunk, decode_shard_index
-from zarr_core.points.group import ATTRIBUTES_KEY, SAMPLES
-from zarr_core.points.manifest import HEAD, MANIFEST, DomainLayout, SampleEntry, StoreManifest, load_manifest
+from zarr_core.points.manifest import HEAD, DomainLayout, SampleEntry, StoreManifest, load_manifest
 from zarr_core.storage import Storage, is_local
 from zarr_core.storage.temporary import strip_temp_suffix
 from zarr_core.versioning.generations import GENERATIONS, Retention, commit
