@@ -190,9 +190,7 @@ def _remove_leftovers(target: Storage) -> None:
     """
     for stored in (*target.objects("", recursive=False), *target.objects(GENERATIONS)):
         name, temporary = strip_temp_suffix(stored.name)
-        if temporary and (
-            name.startswith(f"{GENERATIONS}/") or name.endswith(split_list("")) or name in BLACKLISTS
-        ):
+        if temporary and (name.startswith(f"{GENERATIONS}/") or name.endswith(split_list("")) or name in BLACKLISTS):
             target.delete([stored.name])
 
 
@@ -230,9 +228,7 @@ class _StoreCopy:
             return
         url = self.task.target.url
         if current.origin.get("store") != self._origin["store"]:
-            raise StoreError(
-                f"{url} holds a store that is not a copy of {self.task.source.url}; use an empty target"
-            )
+            raise StoreError(f"{url} holds a store that is not a copy of {self.task.source.url}; use an empty target")
         others = set(self._unchanged(current)) - set(chosen)
         if others and not self._has_these_fields(current):
             raise StoreError(
