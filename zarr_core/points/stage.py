@@ -1,8 +1,8 @@
 """Copies a store, or the part of it that a run reads, to faster storage: from a bucket to local scratch.
 
 The copy is a store of its own. Every chunk is compared with its checksum while it is copied. Every object appears
-complete or not at all, and the manifest of the copy names a sample only when all of it is there. A later run finishes an
-interrupted copy: objects of the right size whose chunks are intact are not copied again.
+complete or not at all, and the manifest of the copy names a sample only when all of it is there. A later run finishes
+an interrupted copy: objects of the right size whose chunks are intact are not copied again.
 """
 
 from __future__ import annotations
