@@ -8,13 +8,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import boto3
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.transforms import IdentityTransform
 
 from tests.helpers.athena_in_duckdb import AthenaInDuckDB
-from zarr_core.warehouses import AthenaWarehouse, DuckDBWarehouse, IcebergWarehouse, LongColumns, Warehouse
+from tests.helpers.long_tables import pivoted
+from zarr_core.matrix.axis import FeatureAxis
+from zarr_core.matrix.ingest.scatter import Scattered, WideBlock, scatter
+from zarr_core.warehouses import AthenaWarehouse, DuckDBWarehouse, IcebergWarehouse, LongColumns, Unloaded, Warehouse
 
 KINDS = ["duckdb", "iceberg", "athena"]
 
@@ -75,3 +79,20 @@ def append_to_iceberg(catalog: Catalog, file: Path, batch: str = "batch_id") -> 
         with table.update_spec() as update:
             update.add_field(batch, IdentityTransform(), batch)
     catalog.load_table("lab.long").append(rows)
+
+
+def wide(unloaded: Unloaded, batch_id: str, sample_ids: list[str], value: str, axis: list[str]) -> Scattered:
+    """The rows of one batch and value as a wide block."""
+    return scatter(lambda: unloaded.rows(batch_id, value), WideBlock(batch_id, value, sample_ids, axis))
+
+
+def assert_equals_pandas(warehouse: Warehouse, root: Path, axis: list[str]) -> None:
+    """Compare the wide block of each batch and value with the pivot that pandas makes of the files."""
+    warehouse = warehouse.pinned()
+    batches = warehouse.samples(warehouse.batch_ids())
+    assert batches
+    with warehouse.unload(batches, ["beta", "coverage"], FeatureAxis(axis)) as unloaded:
+        for batch_id, sample_ids in batches.items():
+            for value in ("beta", "coverage"):
+                done = wide(unloaded, batch_id, sample_ids, value, axis)
+                assert np.array_equal(done.values, pivoted(root, sample_ids, axis, value), equal_nan=True)

@@ -291,7 +291,7 @@ def test_a_state_of_other_data_or_batches_is_refused(store: Path, tmp_path: Path
             other.load_state_dict(saved)
         assert other.state_dict()["position"] == 0
     for nonsense in ({}, {"version": 2, "position": 3}, EpochBatchSampler(26, 4).state_at(0, 8)):
-        with pytest.raises(ZarrCoreError, match="not a state|at batch 8 of 7"):
+        with pytest.raises(ZarrCoreError, match="not a state|batch 8 of 7"):
             EpochBatchSampler(26, 4).load_state_dict(nonsense)
 
 

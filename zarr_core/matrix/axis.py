@@ -60,6 +60,13 @@ class FeatureAxis(Sequence[Any]):
         for start in range(0, len(self), 65_536):
             yield from self[start : start + 65_536].tolist()
 
+    def __arrow_array__(self, type: Any = None) -> Any:
+        """The names as an Arrow array of strings."""
+        import pyarrow as pa
+
+        names = pa.array(self.ids).cast(pa.string())
+        return names if type is None else names.cast(type)
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self[:], dtype)
 

@@ -1,4 +1,4 @@
-"""Warehouses that a wide matrix is filled from: long tables of Parquet files, Iceberg and Athena."""
+"""Warehouses: long tables of measurements in Parquet files, Iceberg and Athena."""
 
 from zarr_core.warehouses.athena import AthenaWarehouse
 from zarr_core.warehouses.duckdb import DuckDBWarehouse

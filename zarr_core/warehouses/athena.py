@@ -1,7 +1,7 @@
-"""A warehouse that Amazon Athena queries: ``UNLOAD`` writes the joined rows to S3, from where they are read.
+"""A warehouse that is queried by Amazon Athena. ``UNLOAD`` writes the joined rows to S3, where they are read.
 
-What is unloaded goes below a prefix of its own and is deleted when it has been read, or when anything failed; what a
-killed process left is deleted a day later. An axis is uploaded once, as a table whose name tells its content; it stays.
+Each unload gets a new prefix, which is deleted after reading and after any failure. Leftovers of killed processes are
+deleted one day later. An axis is uploaded once, as a table named by a digest of its content, and kept.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from zarr_core.errors import WarehouseError
 from zarr_core.warehouses.join import axis_table
 from zarr_core.warehouses.long import LongTable
 from zarr_core.warehouses.protocol import Cost, LongColumns
-from zarr_core.warehouses.sql import distinct_query, identifier, literal, literals, positions_query
+from zarr_core.warehouses.sql import distinct_query, identifier, in_list, literal, positions_query
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# What Athena allows of one query; some of its text is not ours to fill.
+# Athena's limits per query. The margin of 8,192 characters is for the text around the lists of ids.
 _MOST_PARTITIONS = 100
 _MOST_CHARACTERS = 262_144 - 8_192
 _LEAST_BYTES_CHARGED = 10_000_000
 _TERABYTE = 10**12
 _ORPHAN_AGE = timedelta(hours=24)
-# Athena writes these beside the Parquet files, whose own names have no fixed ending.
+# Suffixes of Athena's other files beside the Parquet files, whose names have no fixed suffix.
 _NOT_ROWS = [".csv", ".metadata", ".txt"]
 _ROWS_EACH = 1 << 17
 
@@ -42,17 +42,17 @@ logger = logging.getLogger(__name__)
 
 
 class AthenaWarehouse(LongTable):
-    """Long rows in a table of Athena; credentials and region come from the environment, as boto3 finds them.
+    """A long table in Athena. boto3 takes credentials and region from the environment.
 
     Args:
         table: the long table.
-        database: that holds it; a small table for each axis is made in it.
-        staging: an S3 prefix for what is unloaded and for axes, used by nothing else.
-        workgroup: that the queries run in.
-        sample_batches: a small table with the columns of batch and sample, "sample_batch_map", to look samples up in;
-            None scans the long table's own.
-        usd_per_terabyte: scanned, for the report of what loading cost.
-        columns: their names.
+        database: database of the table; one small table per axis is created in it.
+        staging: S3 prefix for unloaded rows and axes, used by nothing else.
+        workgroup: workgroup of the queries.
+        sample_batches: small table with the batch and sample columns, as in "sample_batch_map", for looking up samples;
+            None scans the long table.
+        usd_per_terabyte: price per terabyte scanned, for the reported cost.
+        columns: names of the table's columns.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class AthenaWarehouse(LongTable):
     ) -> None:
         super().__init__(columns)
         if not staging.startswith("s3://") or "'" in staging:
-            raise WarehouseError(f"staging {staging!r} is no S3 prefix, as in s3://bucket/staging")
+            raise WarehouseError(f"staging {staging!r} is not an S3 prefix such as s3://bucket/staging")
         self.table = table
         self.database = database
         self.staging = staging.rstrip("/")
@@ -81,7 +81,7 @@ class AthenaWarehouse(LongTable):
         return f"AthenaWarehouse({self.table!r}, database={self.database!r})"
 
     def pinned(self) -> AthenaWarehouse:
-        """The warehouse with its costs counted anew. Athena pins one query at a time, not several."""
+        """A copy of the warehouse with zero cost. Athena has no snapshot that several queries could share."""
         return AthenaWarehouse(
             self.table,
             database=self.database,
@@ -96,7 +96,7 @@ class AthenaWarehouse(LongTable):
     def unload(
         self, batches: Mapping[str, Sequence[str]], values: Sequence[str], feature_ids: Sequence[str]
     ) -> Iterator[_UnloadedFiles]:
-        """Unload rows, one query a value; more where a query would name more batches or samples than Athena allows."""
+        """Unload rows with one query per value, or several if one would exceed Athena's limits."""
         self._remove_orphans()
         axis = self._axis_table(feature_ids)
         numbers = {batch_id: number for number, batch_id in enumerate(batches)}
@@ -130,10 +130,10 @@ class AthenaWarehouse(LongTable):
         query = positions_query(
             self._quoted(self.table), self.columns, value, wanted=table, axis=self._quoted(axis), last="batch"
         )
-        return f"{query} WHERE long.batch_id IN {literals(dict.fromkeys(row[0] for row in wanted))}"
+        return f"{query} WHERE long.batch_id IN {in_list(dict.fromkeys(row[0] for row in wanted))}"
 
     def _unload(self, query: str, path: str, partitioned_by: list[str] | None = None) -> None:
-        """Run a query and have its rows written below a path where nothing is."""
+        """Run a query that writes its rows below an empty path."""
         import awswrangler
 
         with _service_errors(repr(self)):
@@ -147,7 +147,7 @@ class AthenaWarehouse(LongTable):
 
     @contextmanager
     def _prefix(self) -> Iterator[str]:
-        """A place for unloaded rows that nobody used before, empty again afterwards."""
+        """A new prefix for unloaded rows, deleted at the end."""
         import awswrangler
 
         prefix = f"{self.staging}/unloads/{uuid.uuid4().hex}"
@@ -158,14 +158,14 @@ class AthenaWarehouse(LongTable):
                 awswrangler.s3.delete_objects(f"{prefix}/")
 
     def _remove_orphans(self) -> None:
-        """Delete what was unloaded by processes that were killed before they could."""
+        """Delete unloaded rows that killed processes left behind."""
         import awswrangler
 
         with _service_errors(repr(self)):
             awswrangler.s3.delete_objects(f"{self.staging}/unloads/", last_modified_end=datetime.now(UTC) - _ORPHAN_AGE)
 
     def _axis_table(self, feature_ids: Sequence[str]) -> str:
-        """Name of the table (feature_id, position) of an axis, which is made where it is missing."""
+        """Name of the table (feature_id, position) of an axis; creates the table if it is missing."""
         import awswrangler
         import pyarrow.parquet
 
@@ -205,13 +205,13 @@ class _UnloadedFiles:
 
 
 def _parts(batches: Mapping[str, Sequence[str]]) -> Iterator[list[tuple[str, str, int, int]]]:
-    """(batch, sample, number of the sample, number of the batch), no more at a time than one query may name."""
+    """Lists of (batch id, sample id, sample number, batch number), each within the limits of one query."""
     part: list[tuple[str, str, int, int]] = []
     named: set[str] = set()
     characters = 0
     for number, (batch_id, sample_ids) in enumerate(batches.items()):
         for sample, sample_id in enumerate(sample_ids):
-            # Twice the ids, should they be full of quotes; the batch once more behind IN.
+            # Quoting may double an id. The batch id appears a second time after IN.
             more = 2 * len(sample_id) + (2 if batch_id in named else 4) * len(batch_id) + 40
             if part and (characters + more > _MOST_CHARACTERS or len(named | {batch_id}) > _MOST_PARTITIONS):
                 yield part
@@ -224,7 +224,7 @@ def _parts(batches: Mapping[str, Sequence[str]]) -> Iterator[list[tuple[str, str
 
 
 def _short_lists(ids: Sequence[str]) -> Iterator[list[str]]:
-    """Ids, no more at a time than one query may name."""
+    """Lists of ids, each within the limits of one query."""
     part: list[str] = []
     characters = 0
     for name in ids:
@@ -239,7 +239,7 @@ def _short_lists(ids: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _read(warehouse: str, path: str) -> Iterator[pa.RecordBatch]:
-    """Rows of the Parquet files below a path, one file on the disk at a time."""
+    """Rows of the Parquet files below a path. One file at a time is on the local disk."""
     import awswrangler
     import pyarrow.parquet
 

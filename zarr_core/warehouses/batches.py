@@ -1,4 +1,4 @@
-"""Which batches a warehouse holds, and in which version: what a watcher compares from one look to the next."""
+"""List a warehouse's batches with fingerprints, which a sensor compares from one listing to the next."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from zarr_core.warehouses.protocol import Warehouse
 
 @dataclass(frozen=True)
 class WarehouseBatch:
-    """A batch, known without reading its rows where the warehouse can tell.
+    """A batch and a fingerprint of its content.
 
     Attributes:
-        batch_id: its id.
-        fingerprint: changes with what the batch holds, as far as ``of`` shows it.
-        of: what the fingerprint is of: names, sizes and versions of the files, or the ids of the samples.
-        n_bytes: of its files, 0 where they are not known.
+        batch_id: id of the batch.
+        fingerprint: digest that changes with the content described by ``of``.
+        of: source of the fingerprint: "files" (names, sizes and versions of the files) or "samples" (ids).
+        n_bytes: size of the batch's files in bytes; 0 if unknown.
     """
 
     batch_id: str
@@ -33,11 +33,11 @@ class WarehouseBatch:
 def list_batches(warehouse: Warehouse) -> dict[str, WarehouseBatch]:
     """Every batch by id, sorted.
 
-    Parquet files in folders by batch are only listed. Of other warehouses the ids of the samples are asked: a batch
-    whose values change under the same samples does not show there.
+    Parquet files in one folder per batch are listed, not read. For other warehouses the fingerprint is of the sample
+    ids, so it does not change if only the values of a batch change.
 
     Raises:
-        WarehouseError: the warehouse cannot be asked.
+        WarehouseError: the query fails.
     """
     if isinstance(warehouse, DuckDBWarehouse):
         found = _by_files(warehouse)
@@ -48,7 +48,7 @@ def list_batches(warehouse: Warehouse) -> dict[str, WarehouseBatch]:
 
 
 def _by_files(warehouse: DuckDBWarehouse) -> dict[str, WarehouseBatch] | None:
-    """From a listing; None where the names of the files do not tell the batch. No files are no batches."""
+    """Batches from a file listing; None if a file name does not contain its batch. Without files: no batches."""
     fs, pattern = url_to_fs(warehouse.files)
     fs.invalidate_cache()
     folder = batch_folder(warehouse.columns.batch)

@@ -1,9 +1,10 @@
-"""A warehouse from a mapping, by its ``kind``: what a declaration says in YAML."""
+"""Build a warehouse from a mapping with the key ``kind``, as declared in YAML."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any
 
 from zarr_core.errors import WarehouseError
@@ -20,27 +21,35 @@ _KINDS: dict[str, Callable[..., Warehouse]] = {
 
 
 def build_warehouse(settings: Mapping[str, Any]) -> Warehouse:
-    """Make the warehouse that settings describe. Nothing is asked of it yet.
+    """Build the warehouse that settings describe, without querying it.
 
     Args:
-        settings: ``kind`` is "duckdb", "iceberg" or "athena"; everything else are arguments of its class. ``columns``
+        settings: ``kind`` is "duckdb", "iceberg" or "athena"; the other keys are arguments of its class. ``columns``
             is a mapping with the fields of :class:`LongColumns`.
 
     Raises:
-        WarehouseError: there is no such kind, or a setting is unknown or missing.
+        WarehouseError: the kind is unknown, or a setting is unknown or missing.
     """
     arguments = dict(settings)
     kind = arguments.pop("kind", None)
-    if kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in _KINDS:
         raise WarehouseError(f"no kind of warehouse {kind!r}; use one of {', '.join(_KINDS)}")
+    signature = inspect.signature(_KINDS[kind])
+    # Unknown settings are reported before missing ones, because a misspelt setting is both.
+    _check_names(f"warehouse of kind {kind}", arguments, list(signature.parameters))
+    if (columns := arguments.get("columns")) is not None:
+        _check_names(f"columns of warehouse of kind {kind}", columns, [field.name for field in fields(LongColumns)])
+        arguments["columns"] = LongColumns(**columns)
     try:
-        if arguments.get("columns") is not None:
-            arguments["columns"] = LongColumns(**arguments["columns"])
-        takes = inspect.signature(_KINDS[kind])
-        unknown = [name for name in arguments if name not in takes.parameters]
-        if unknown:  # before what is missing: a misspelt setting is both
-            raise TypeError(f"no setting {', '.join(unknown)}; it takes {', '.join(takes.parameters)}")
-        takes.bind(**arguments)
+        signature.bind(**arguments)
     except TypeError as error:
         raise WarehouseError(f"warehouse of kind {kind}: {error}") from error
     return _KINDS[kind](**arguments)
+
+
+def _check_names(where: str, settings: object, known: list[str]) -> None:
+    if not isinstance(settings, Mapping):
+        raise WarehouseError(f"{where}: expected a mapping with the keys {', '.join(known)}, got {settings!r}")
+    unknown = [str(name) for name in settings if name not in known]
+    if unknown:
+        raise WarehouseError(f"{where}: no setting {', '.join(unknown)}; the settings are {', '.join(known)}")

@@ -1,4 +1,4 @@
-"""A warehouse of Parquet files in folders by batch, on a disk or in a bucket, queried by an embedded DuckDB."""
+"""A warehouse of Parquet files on a disk or in a bucket, queried by an embedded DuckDB."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 class DuckDBWarehouse(LongTable):
-    """Long rows in Parquet files.
+    """A long table in Parquet files.
 
     Args:
-        files: pattern of paths or URLs, "s3://bucket/long/*/*.parquet". A folder "batch_id=b1" above the files gives
-            the column ``batch_id``; it may also be a column of the files.
-        columns: their names.
+        files: glob pattern of paths or URLs, as in "s3://bucket/long/*/*.parquet". The column ``batch_id`` comes from
+            folder names such as "batch_id=b1", or from the files.
+        columns: names of the table's columns.
     """
 
     cost = Cost()
@@ -44,7 +44,7 @@ class DuckDBWarehouse(LongTable):
         return f"DuckDBWarehouse({redact_url(self.files)!r})"
 
     def pinned(self) -> DuckDBWarehouse:
-        """The files that are there now; those that come later are not seen."""
+        """The current list of files. Files that are added later are not visible through it."""
         pinned = DuckDBWarehouse(self.files, self.columns)
         pinned._pinned = self._file_names()
         return pinned
@@ -53,7 +53,7 @@ class DuckDBWarehouse(LongTable):
     def unload(
         self, batches: Mapping[str, Sequence[str]], values: Sequence[str], feature_ids: Sequence[str]
     ) -> Iterator[_JoinedFiles]:
-        """Make rows readable; each reading is a query of its own, whose rows are streamed."""
+        """Make rows readable. Each call of ``rows`` runs one query and streams its result."""
         for value in values:
             value_column(self.columns, value)
         files = self._file_names()
@@ -69,15 +69,15 @@ class DuckDBWarehouse(LongTable):
     def make_view(
         self, connection: duckdb.DuckDBPyConnection, files: Sequence[str], batch_ids: Collection[str] | None
     ) -> None:
-        """Give DuckDB the view ``long``: rows of some batches (None: of all), and maybe of others.
+        """Create the view ``long`` with at least the rows of ``batch_ids`` (None: of all batches).
 
-        Only files are read whose folders tell that they hold one of the batches, or do not tell. Columns have the type
-        that can hold what all of these files store: DuckDB would take that of the first file, and round the others.
+        A file is left out only if its folder names another batch. Each column gets a type that holds the values of all
+        files: by default DuckDB would take the first file's type and round the values of the others.
         """
         folder = batch_folder(self.columns.batch)
         homes = [(file, folder.search(file)) for file in files]
         chosen = [file for file, home in homes if batch_ids is None or home is None or unquote(home[1]) in batch_ids]
-        named_files = ", ".join(map(literal, chosen or files[:1]))  # one will do for what nobody holds
+        named_files = ", ".join(map(literal, chosen or files[:1]))  # without a match any file gives the columns
         connection.execute(
             f"CREATE OR REPLACE VIEW long AS SELECT * FROM read_parquet([{named_files}], "
             "union_by_name = true, hive_partitioning = true, hive_types_autocast = false)"
@@ -87,8 +87,8 @@ class DuckDBWarehouse(LongTable):
         absent = [name for name in named if name not in present]
         if absent:
             raise WarehouseError(
-                f"{self!r} has no column {', '.join(map(identifier, absent))}, it has "
-                f"{', '.join(sorted(present))}; say which columns to read with LongColumns"
+                f"{self!r} has no column {', '.join(map(identifier, absent))}; its columns are "
+                f"{', '.join(sorted(present))}. Set the column names with LongColumns"
             )
 
     def _file_names(self) -> list[str]:
@@ -98,7 +98,7 @@ class DuckDBWarehouse(LongTable):
         fs.invalidate_cache()
         found = sorted(fs.glob(pattern))
         if not found:
-            raise WarehouseError(f"{self!r}: no file is there")
+            raise WarehouseError(f"{self!r}: no file matches the pattern")
         return found if is_local(self.files) else [fs.unstrip_protocol(name) for name in found]
 
     @contextmanager
@@ -122,5 +122,5 @@ class _JoinedFiles:
 
 
 def batch_folder(column: str) -> re.Pattern[str]:
-    """The folder in a file's name that tells its batch, and the quoted batch in it."""
+    """Pattern of the folder that names a file's batch; group 1 is the percent-encoded batch id."""
     return re.compile(rf"(?:^|/){re.escape(column)}=([^/]+)/")

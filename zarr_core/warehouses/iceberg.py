@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 
 class IcebergWarehouse(LongTable):
-    """Long rows in an Iceberg table.
+    """A long table in Iceberg.
 
     Args:
-        table: its identifier, "lab.methylation_long".
+        table: table identifier, as in "lab.methylation_long".
         catalog: name of the catalogue in pyiceberg's own configuration (``~/.pyiceberg.yaml``,
             ``PYICEBERG_CATALOG__<NAME>__URI``), where credentials belong.
-        properties: of the catalogue, over those configured; a SQLite file is
-            ``{"type": "sql", "uri": "sqlite:////data/catalogue.db"}``, others are "rest" and "glue".
-        snapshot_id: read this snapshot of the table instead of its current one.
-        columns: their names.
+        properties: catalogue properties, which override the configured ones. A SQLite catalogue is
+            ``{"type": "sql", "uri": "sqlite:////data/catalogue.db"}``; other types are "rest" and "glue".
+        snapshot_id: snapshot to read instead of the current one.
+        columns: names of the table's columns.
     """
 
     cost = Cost()
@@ -55,10 +55,10 @@ class IcebergWarehouse(LongTable):
         return f"IcebergWarehouse({self.table!r}, catalog={self.catalog!r})"
 
     def pinned(self) -> IcebergWarehouse:
-        """The table's snapshot of now; what is appended later is not seen."""
+        """The table's current snapshot. Rows that are appended later are not visible through it."""
         snapshot = self._load().current_snapshot()
         if snapshot is None:
-            raise WarehouseError(f"{self!r} has no snapshot yet: nothing was ever appended")
+            raise WarehouseError(f"{self!r} has no snapshot yet: no rows were ever appended")
         return IcebergWarehouse(
             self.table,
             catalog=self.catalog,
@@ -68,7 +68,7 @@ class IcebergWarehouse(LongTable):
         )
 
     def batch_ids(self) -> list[str]:
-        """Every batch, sorted; from the table's metadata alone where it is partitioned by batch."""
+        """Every batch id, sorted; from metadata alone if the table is partitioned by batch."""
         with self._errors():
             partitions = self._batch_partitions()
         return super().batch_ids() if partitions is None else sorted(partitions)
@@ -77,14 +77,14 @@ class IcebergWarehouse(LongTable):
     def unload(
         self, batches: Mapping[str, Sequence[str]], values: Sequence[str], feature_ids: Sequence[str]
     ) -> Iterator[_JoinedScans]:
-        """Make rows readable; each reading is a scan of one batch's files, streamed."""
+        """Make rows readable. Each call of ``rows`` scans the files of one batch and streams the rows."""
         for value in values:
             value_column(self.columns, value)
         with duckdb_connection(repr(self)) as connection:
             yield _JoinedScans(self, PositionJoin(connection, self.columns, batches, feature_ids))
 
     def scan(self, names: Sequence[str], among: Sequence[str] | None) -> pa.RecordBatchReader:
-        """Some columns of the rows whose first column is among some ids."""
+        """Some columns of the rows whose first column is in ``among`` (None: of all rows)."""
         with self._errors():
             return self._scan(names, among).to_arrow_batch_reader()
 
@@ -101,8 +101,8 @@ class IcebergWarehouse(LongTable):
         absent = [name for name in names if name not in schema.column_names]
         if absent:
             raise WarehouseError(
-                f"{self!r} has no column {', '.join(absent)}, it has {', '.join(schema.column_names)}; "
-                "say which columns to read with LongColumns"
+                f"{self!r} has no column {', '.join(absent)}; its columns are {', '.join(schema.column_names)}. "
+                "Set the column names with LongColumns"
             )
         chosen: BooleanExpression = AlwaysTrue() if among is None else In(names[0], among)  # type: ignore[call-arg, arg-type]
         return table.scan(chosen, tuple(names), snapshot_id=self.snapshot_id)
@@ -123,7 +123,7 @@ class IcebergWarehouse(LongTable):
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """What pyiceberg and its clients raise, as an error of ours that holds no property that is a secret."""
+        """Convert errors of pyiceberg and its clients to WarehouseError, without secret catalogue properties."""
         from pyiceberg import exceptions
 
         kinds = (kind for kind in vars(exceptions).values() if isinstance(kind, type) and issubclass(kind, Exception))
@@ -136,7 +136,7 @@ class IcebergWarehouse(LongTable):
             raise WarehouseError(message) from printable_cause(error, secrets)
 
     def _batch_partitions(self) -> set[str] | None:
-        """Batches as the partitions of the data files name them; None where these are not whole batches."""
+        """Batch ids from the partitions of the data files; None if a file's partition is not a whole batch."""
         from pyiceberg.transforms import IdentityTransform
 
         table = self._current

@@ -1,4 +1,4 @@
-"""The positions of samples and features, joined to long rows by an embedded DuckDB."""
+"""Join of long rows with the positions of their samples and features, in an embedded DuckDB."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 
 from zarr_core._util.redaction import printable_cause, redact
 from zarr_core.errors import WarehouseError
-from zarr_core.matrix.axis import FeatureAxis
 from zarr_core.warehouses.protocol import LongColumns
 from zarr_core.warehouses.sql import literal, positions_query
 
@@ -23,7 +22,7 @@ _ROWS_EACH = 1 << 17
 
 @contextmanager
 def duckdb_connection(warehouse: str) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A DuckDB in memory; what goes wrong in it is the named warehouse's."""
+    """An in-memory DuckDB connection. Raises its errors as WarehouseError with the warehouse's name."""
     import duckdb
     import pyarrow as pa
 
@@ -37,13 +36,13 @@ def duckdb_connection(warehouse: str) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 class PositionJoin:
-    """Tables of the positions that some batches are joined with, in a connection of DuckDB.
+    """Position tables of some batches and of the feature axis in a DuckDB connection, and the join with them.
 
     Args:
-        connection: where the tables are made; ours alone.
-        columns: of the rows, which the connection has as a relation ``long``.
+        connection: receives the tables; used by this object alone.
+        columns: column names of the long rows, which the connection knows as the relation ``long``.
         batches: sample ids by batch id.
-        feature_ids: the axis.
+        feature_ids: feature ids in the order of their positions.
     """
 
     def __init__(
@@ -58,22 +57,21 @@ class PositionJoin:
         _create_table(connection, "wanted", wanted_table(batches))
 
     def rows(self, batch_id: str, value: str) -> Iterator[pa.RecordBatch]:
-        """A batch's rows of one value, streamed."""
+        """Record batches of one batch and value, streamed, as :meth:`Unloaded.rows` defines them."""
         query = positions_query("long", self._columns, value, wanted="wanted", axis="axis")
         yield from self.connection.sql(f"{query} WHERE long.batch_id = {literal(batch_id)}").to_arrow_reader(_ROWS_EACH)
 
 
 def axis_table(feature_ids: Sequence[str]) -> pa.Table:
-    """(feature_id, position) of an axis."""
+    """Table (feature_id, position) of an axis. An axis with ``__arrow_array__`` is converted without Python strings."""
     import pyarrow as pa
 
-    names = feature_ids.ids if isinstance(feature_ids, FeatureAxis) else np.asarray(feature_ids)
-    ids = pa.array(names).cast(pa.string())
+    ids = pa.array(feature_ids).cast(pa.string())
     return pa.table({"feature_id": ids, "position": np.arange(len(ids), dtype=np.int32)})
 
 
 def wanted_table(batches: Mapping[str, Sequence[str]]) -> pa.Table:
-    """(batch_id, sample_id, sample): which samples are asked for, and the place of each in its batch."""
+    """Table (batch_id, sample_id, sample) of the requested samples; ``sample`` is the position in the batch's list."""
     import pyarrow as pa
 
     rows = [

@@ -1,4 +1,4 @@
-"""What can be asked of any long table that answers "which distinct values?"."""
+"""Queries that every long table answers from the distinct values of its columns."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from zarr_core.warehouses.protocol import LongColumns
 
 
 class LongTable(ABC):
-    """A table of long rows.
+    """Base class of warehouses: a table with one row per sample and feature.
 
     Args:
-        columns: their names.
+        columns: names of the table's columns.
     """
 
     def __init__(self, columns: LongColumns | None) -> None:
@@ -21,28 +21,28 @@ class LongTable(ABC):
 
     @property
     def value_names(self) -> tuple[str, ...]:
-        """Values that can be unloaded."""
+        """Names of the values that can be unloaded."""
         return tuple(self.columns.values)
 
     def batch_ids(self) -> list[str]:
-        """Every batch, sorted."""
+        """Every batch id, sorted."""
         return sorted(self._column(self.columns.batch))
 
     def samples(self, batch_ids: Sequence[str]) -> dict[str, list[str]]:
-        """Sorted sample ids of each of these batches that exists."""
+        """Sorted sample ids by batch id. Batches that do not exist are left out."""
         return self._grouped(self.columns.batch, self.columns.sample, batch_ids)
 
     def batches_of(self, sample_ids: Sequence[str]) -> dict[str, list[str]]:
-        """Sorted ids of the batches that hold each of these samples; a sample that no batch holds is left out."""
+        """Sorted batch ids by sample id. Samples that no batch holds are left out."""
         return self._grouped(self.columns.sample, self.columns.batch, sample_ids)
 
     def feature_ids(self) -> list[str]:
-        """Every feature, sorted: an axis for a new matrix."""
+        """Every feature id, sorted: an axis for a new matrix."""
         return sorted(self._column(self.columns.feature))
 
     @abstractmethod
     def _distinct(self, names: Sequence[str], among: Sequence[str] | None) -> Iterable[tuple[str | None, ...]]:
-        """Distinct values of some columns as text; only those whose first column is among some ids."""
+        """Distinct rows of some columns as text, restricted to rows whose first column is in ``among``."""
 
     def _column(self, name: str) -> list[str]:
         return [value for (value,) in self._complete([name], None)]

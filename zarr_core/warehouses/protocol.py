@@ -1,4 +1,4 @@
-"""What the wide matrix asks of a warehouse that holds measurements long: a row a sample and feature."""
+"""Interface of a warehouse: a long table of measurements with one row per sample and feature."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class LongColumns:
     """Names of a long table's columns.
 
     Attributes:
-        batch: what the table is partitioned by.
+        batch: id of the batch, by which the table is partitioned.
         sample: id of the sample.
         feature: id of the feature.
-        values: column of each value, by the value's name.
+        values: column name by value name.
     """
 
     batch: str = "batch_id"
@@ -30,12 +30,12 @@ class LongColumns:
 
 @dataclass(frozen=True)
 class Cost:
-    """What the queries of a warehouse came to; zero where they cost nothing but time.
+    """Cost of a warehouse's queries; zero for warehouses that do not bill queries.
 
     Attributes:
-        queries: that were paid for.
-        bytes_scanned: as the service counted them.
-        usd: at the price per terabyte that the warehouse was told.
+        queries: billed queries.
+        bytes_scanned: bytes scanned, as counted by the service.
+        usd: price in US dollars, at the warehouse's configured price per terabyte.
     """
 
     queries: int = 0
@@ -47,59 +47,60 @@ class Cost:
 
 
 class Unloaded(Protocol):
-    """Rows of some batches, which can be read until the context that gave them is left."""
+    """Rows of some batches, readable until the context of :meth:`Warehouse.unload` ends."""
 
     def rows(self, batch_id: str, value: str) -> Iterator[pa.RecordBatch]:
-        """The rows of one batch and value, from the start at each call.
+        """The rows of one batch and value; each call starts again from the first row.
 
-        Record batches with the columns ``sample`` (place among the batch's sample ids asked for) and ``feature`` (place
-        on the axis), int32; ``value``, any number type, null where there is none; and ``outside``, null but where
-        ``feature`` is: the id of a feature that is not on the axis.
+        Returns:
+            Record batches with the columns ``sample`` (int32, position among the batch's requested sample ids),
+            ``feature`` (int32, position on the axis; null if the feature is not on it), ``value`` (any number type;
+            null if missing) and ``outside`` (id of a feature that is not on the axis; null for all others).
         """
         ...
 
 
 class Warehouse(Protocol):
-    """A long table, asked."""
+    """Interface for querying a long table of measurements."""
 
     @property
     def value_names(self) -> Sequence[str]:
-        """Values that can be unloaded."""
+        """Names of the values that can be unloaded."""
         ...
 
     @property
     def cost(self) -> Cost:
-        """What has been asked through this object so far."""
+        """Cost of all queries of this object so far."""
         ...
 
     def pinned(self) -> Warehouse:
-        """The warehouse as it is now, whatever is loaded into it later, where its kind can promise that."""
+        """The current state of the warehouse, without later changes if the kind supports snapshots."""
         ...
 
     def batch_ids(self) -> list[str]:
-        """Every batch, sorted."""
+        """Every batch id, sorted."""
         ...
 
     def samples(self, batch_ids: Sequence[str]) -> dict[str, list[str]]:
-        """Sorted sample ids of each of these batches that exists."""
+        """Sorted sample ids by batch id. Batches that do not exist are left out."""
         ...
 
     def batches_of(self, sample_ids: Sequence[str]) -> dict[str, list[str]]:
-        """Sorted ids of the batches that hold each of these samples; a sample that no batch holds is left out."""
+        """Sorted batch ids by sample id. Samples that no batch holds are left out."""
         ...
 
     def feature_ids(self) -> list[str]:
-        """Every feature, sorted: an axis for a new matrix."""
+        """Every feature id, sorted: an axis for a new matrix."""
         ...
 
     def unload(
         self, batches: Mapping[str, Sequence[str]], values: Sequence[str], feature_ids: Sequence[str]
     ) -> AbstractContextManager[Unloaded]:
-        """Make rows of batches readable, with the positions of their samples and features joined in the query.
+        """Make rows of batches readable. The query joins the positions of samples and features.
 
         Args:
-            batches: sample ids by batch id; other samples' rows are left out.
+            batches: sample ids by batch id; rows of other samples are left out.
             values: names of values.
-            feature_ids: the axis.
+            feature_ids: the axis: feature ids in the order of their positions.
         """
         ...

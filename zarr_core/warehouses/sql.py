@@ -1,4 +1,4 @@
-"""SQL that DuckDB and Athena both read."""
+"""SQL in the dialect that DuckDB and Athena share."""
 
 from __future__ import annotations
 
@@ -9,48 +9,46 @@ from zarr_core.warehouses.protocol import LongColumns
 
 
 def identifier(name: str) -> str:
-    """A column's or table's name, quoted."""
+    """A quoted column or table name; raises WarehouseError if it cannot be quoted."""
     if not name or "\0" in name:
         raise WarehouseError(f"{name!r} cannot be the name of a column or table")
     return '"' + name.replace('"', '""') + '"'
 
 
 def literal(text: str) -> str:
-    """A string, quoted."""
+    """A quoted string; raises WarehouseError for a zero character."""
     if "\0" in text:
-        raise WarehouseError(f"{text!r} cannot be asked for: it holds a zero character")
+        raise WarehouseError(f"{text!r} cannot be used in a query: it contains a zero character")
     return "'" + text.replace("'", "''") + "'"
 
 
-def literals(texts: Iterable[str]) -> str:
-    """Strings for behind IN."""
+def in_list(texts: Iterable[str]) -> str:
+    """SQL list of string literals, for use after IN."""
     return "(" + ", ".join(map(literal, texts)) + ")"
 
 
 def text_of(column: str) -> str:
-    """A column as text: ids are compared as text, whatever the table makes of them."""
+    """A column cast to text. Ids are compared as text, whatever type the table stores."""
     return f"CAST({identifier(column)} AS VARCHAR)"
 
 
 def value_column(columns: LongColumns, value: str) -> str:
-    """Column that holds a value; raises WarehouseError."""
+    """Name of the column that holds a value; raises WarehouseError if there is none."""
     if value not in columns.values:
-        raise WarehouseError(
-            f"the warehouse was told no column for the value {value!r}; it knows {', '.join(columns.values)}"
-        )
+        raise WarehouseError(f"no column for the value {value!r}; configured values: {', '.join(columns.values)}")
     return columns.values[value]
 
 
 def positions_query(source: str, columns: LongColumns, value: str, *, wanted: str, axis: str, last: str = "") -> str:
-    """Rows with the positions of their sample and feature, as ``protocol.Unloaded`` has them.
+    """Query for rows with the positions of their sample and feature, in the columns of ``protocol.Unloaded``.
 
     Args:
         source: the long table.
-        columns: of the source.
+        columns: column names of the source.
         value: name of a value.
-        wanted: relation (batch_id, sample_id, sample, ...): whose rows, and the position of each sample.
+        wanted: relation (batch_id, sample_id, sample, ...): the requested samples and the position of each.
         axis: relation (feature_id, position).
-        last: a column of ``wanted`` to have behind the others.
+        last: a column of ``wanted`` to append to the result's columns.
     """
     return f"""
         SELECT wanted.sample AS sample, axis.position AS feature, long.value AS value,
@@ -66,7 +64,7 @@ def positions_query(source: str, columns: LongColumns, value: str, *, wanted: st
 
 
 def distinct_query(source: str, names: Sequence[str], among: Sequence[str] | None = None) -> str:
-    """Distinct values of columns, as text; only of rows whose first column is among some ids."""
-    where = "" if among is None else f" WHERE {text_of(names[0])} IN {literals(among)}"
+    """Query for distinct rows of columns as text, restricted to rows whose first column is in ``among``."""
+    where = "" if among is None else f" WHERE {text_of(names[0])} IN {in_list(among)}"
     columns = ", ".join(f"{text_of(name)} AS {identifier(f'c{number}')}" for number, name in enumerate(names))
     return f"SELECT DISTINCT {columns} FROM {source}{where}"

@@ -1,0 +1,87 @@
+"""Warehouses of Parquet files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.helpers.long_tables import FEATURES
+from tests.helpers.warehouse_kinds import assert_equals_pandas, wide
+from zarr_core.errors import WarehouseError
+from zarr_core.warehouses import DuckDBWarehouse
+
+
+def test_files_in_a_bucket(long: Path, s3_root: str) -> None:
+    import s3fs
+
+    s3fs.S3FileSystem().put(f"{long}/", f"{s3_root}/long/", recursive=True)
+    assert_equals_pandas(DuckDBWarehouse(f"{s3_root}/long/*/*.parquet"), long, FEATURES)
+
+
+def test_files_may_store_a_column_as_different_types(tmp_path: Path) -> None:
+    """Whole numbers or nothing in one file are no reason to round, or to take for a number, what others hold."""
+    stored: list[tuple[str, list[Any], list[Any]]] = [
+        ("a", [1, 2], [1, 0]),
+        ("b", ["007", "8"], [0.25, 0.75]),
+        ("b", [9, 10], [None, None]),
+    ]
+    for number, (batch_id, samples, betas) in enumerate(stored):
+        folder = tmp_path / f"batch_id={batch_id}"
+        folder.mkdir(exist_ok=True)
+        rows = pd.DataFrame({"sample_id": samples, "cpg_id": ["cg1", "cg1"], "beta": betas, "coverage": [3, 4]})
+        rows.to_parquet(folder / f"{number}.parquet")
+    warehouse = DuckDBWarehouse(f"{tmp_path}/*/*.parquet")
+    samples = {"a": ["1", "2"], "b": ["007", "10", "8", "9"]}
+    assert warehouse.samples(["a", "b"]) == samples
+    assert warehouse.batches_of(["007", "7", "9"]) == {"007": ["b"], "9": ["b"]}
+    with warehouse.unload(samples, ["beta"], ["cg1"]) as unloaded:
+        for batch_id, betas in (("a", [1, 0]), ("b", [0.25, np.nan, 0.75, np.nan])):
+            got = wide(unloaded, batch_id, samples[batch_id], "beta", ["cg1"]).values[:, 0]
+            np.testing.assert_array_equal(got, betas)
+
+
+def test_batches_of_any_name_and_files_of_none(tmp_path: Path) -> None:
+    names = ["a b", "x/y", "a+b", "p\u00fc", "50%"]
+    for number, name in enumerate(names):
+        folder = tmp_path / "long" / f"batch_id={quote(name, safe='+')}"
+        folder.mkdir(parents=True)
+        rows = {"sample_id": [f"s{number}"], "cpg_id": ["cg1"], "beta": [0.5], "coverage": [number]}
+        pd.DataFrame(rows).to_parquet(folder / "rows.parquet")
+    pd.DataFrame(
+        {"batch_id": ["told"], "sample_id": ["t"], "cpg_id": ["cg1"], "beta": [1.0], "coverage": [9]}
+    ).to_parquet(tmp_path / "told.parquet")
+    folders = DuckDBWarehouse(f"{tmp_path}/long/*/*.parquet")
+    assert folders.samples(names) == {name: [f"s{number}"] for number, name in enumerate(names)}
+    assert folders.samples(["nobody"]) == {}
+    with folders.unload(folders.samples(names), ["coverage"], ["cg1"]) as unloaded:
+        assert [wide(unloaded, n, [f"s{i}"], "coverage", ["cg1"]).values[0, 0] for i, n in enumerate(names)] == [
+            *range(5)
+        ]
+    column = DuckDBWarehouse(f"{tmp_path}/told.parquet")
+    assert column.samples(["told", "nobody"]) == {"told": ["t"]}
+    with column.unload({"told": ["t"]}, ["coverage"], ["cg1"]) as unloaded:
+        assert wide(unloaded, "told", ["t"], "coverage", ["cg1"]).values.tolist() == [[9]]
+
+
+def test_no_files(tmp_path: Path) -> None:
+    with pytest.raises(WarehouseError, match="no file matches"):
+        DuckDBWarehouse(f"{tmp_path}/*.parquet").batch_ids()
+
+
+def test_a_damaged_file_is_named(long: Path) -> None:
+    file = next((long / "batch_id=b-1").glob("*.parquet"))
+    file.write_bytes(file.read_bytes()[:200])
+    with pytest.raises(WarehouseError, match=r"b-1/part-0.parquet"):
+        DuckDBWarehouse(f"{long}/*/*.parquet").samples(["b-1"])
+
+
+def test_only_the_files_of_the_batch_are_read(long: Path) -> None:
+    damaged = long / "batch_id=b-1" / "part-0.parquet"  # not the first, which the columns are taken from
+    damaged.write_bytes(b"no Parquet" * 10)
+    with DuckDBWarehouse(f"{long}/*/*.parquet").unload({"001": ["s2"]}, ["beta"], FEATURES) as unloaded:
+        assert wide(unloaded, "001", ["s2"], "beta", FEATURES).rows
