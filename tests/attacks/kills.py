@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-import zarr_core.points.convert
 from tests.attacks.tally import PATIENCE, Attack, Tally, finish, kill_and_look, start
 from tests.attacks.truth import CHUNK_POINTS, Sample, check_samples, compare, named_objects, stored_sample
 from tests.helpers.faults import Kill, is_killed
@@ -53,7 +52,7 @@ def converters_killed_at(*kills: Kill) -> Attack:
 
 def _kill_at(kill: Kill, source: Path, store: Path, begun: Path) -> None:
     shutil.copytree(begun, store)
-    assert is_killed(kill, zarr_core.points.convert.main, _arguments(source, store)), kill
+    assert is_killed(kill, convert, "ahmedml", store, root=source, chunk_points=CHUNK_POINTS), kill
 
 
 def _kill_after(tally: Tally, delay: float, from_start: bool, source: Path, store: Path, begun: Path) -> None:
@@ -101,16 +100,11 @@ def _with_killers(killers: Callable[[float], list[Killer]], folder: Path, tally:
             pass
 
 
-def _arguments(source: Path, store: Path) -> list[str]:
-    """Of the command line that converts."""
-    place = ["--dataset-kind", "ahmedml", "--root", str(source), "--output", str(store)]
-    return [*place, "--chunk-points", str(CHUNK_POINTS)]
-
-
 def _was_killed(source: Path, store: Path, delay: float, from_start: bool, tally: Tally) -> bool:
     """Start a converter and kill it some seconds after it has written something; False where it was done before."""
     before = sum(1 for _ in store.rglob("*"))
-    process = start(["-m", "zarr_core.convert", *_arguments(source, store), "--workers", "2"])
+    arguments = ["-m", "zarr_core.convert", "--dataset-kind", "ahmedml", "--root", source, "--output", store]
+    process = start([*arguments, "--chunk-points", str(CHUNK_POINTS), "--workers", "2"])
     while not from_start and process.poll() is None and sum(1 for _ in store.rglob("*")) == before:
         time.sleep(0.001)
     time.sleep(delay)

@@ -77,7 +77,6 @@ S3_KILLS = [
     Kill("put_if", "/claims/"),
     Kill("put_if", "/c/", 3),
     Kill("put_if", "/HEAD.json$"),
-    Kill("put_if", "/generations/", 2),
     Kill("put_if", "_columns.zarr/c/"),
 ]
 
