@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +13,7 @@ import pytest
 from filelock import FileLock
 
 import zarr_core.points.stage
+from tests.helpers.faults import Kill, is_killed
 from tests.helpers.published_store import make_samples, write_published_store
 from tests.helpers.small_source import KIND, write_source
 from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
@@ -250,19 +247,30 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ids = tuple(f"run_{number}" for number in range(1, 9))
     write_source(root / "source", ids, surface=3000, volume=20_000)
     convert(KIND, root / "store", source_url=str(root / "source"), chunk_points=500)
+    (root / "store" / "blacklist.txt").write_text("run_9\n")
     return root / "store"
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.02, 0.05, 0.1])
-def test_a_stage_that_is_killed_is_finished_by_the_next(large: Path, tmp_path: Path, delay: float) -> None:
-    command = [sys.executable, "-m", "zarr_core.stage", str(large), str(tmp_path / "copy")]
-    process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while process.poll() is None and not (tmp_path / "copy" / "samples").exists():
-        time.sleep(0.002)
-    time.sleep(delay)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+@pytest.mark.parametrize(
+    "kill",
+    [
+        Kill("create", "/.blacklist.txt"),
+        Kill("create", "/c/0/"),
+        Kill("create", "/c/0/", 30),
+        Kill("rename", "/c/0/", 30),
+        Kill("rename", "/run_4/[^/]*/zarr.json"),
+        Kill("rename", "/manifest.json$"),
+        Kill("create", "/generations/"),
+        Kill("link", "/generations/"),
+        Kill("unlink", "/generations/"),
+    ],
+    ids=str,
+)
+def test_a_stage_that_is_killed_is_finished_by_the_next(large: Path, tmp_path: Path, kill: Kill) -> None:
+    assert is_killed(kill, stage_store, large, tmp_path / "copy")
     there = sum(path.stat().st_size for path in shards(tmp_path / "copy") if not path.name.endswith(".tmp"))
+    left = list((tmp_path / "copy").rglob("*.tmp"))
+    assert left or kill.operation == "unlink"
     report = stage_store(large, tmp_path / "copy")
     assert report.kept == there
     assert_reads_equal(tmp_path / "copy", large, [f"run_{number}" for number in range(1, 9)])

@@ -29,11 +29,12 @@ from zarr_core._util.processes import map_in_processes
 from zarr_core._util.units import format_size
 from zarr_core.errors import CorruptChunkError, StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.array_metadata import ArrayLayout, group_arrays
+from zarr_core.format.object_names import ATTRIBUTES_KEY, MANIFEST, SAMPLES
 from zarr_core.format.shards import check_chunk, decode_shard_index
-from zarr_core.points.group import ATTRIBUTES_KEY, SAMPLES
-from zarr_core.points.manifest import HEAD, MANIFEST, DomainLayout, SampleEntry, StoreManifest, load_manifest
+from zarr_core.points.manifest import HEAD, DomainLayout, SampleEntry, StoreManifest, load_manifest
 from zarr_core.storage import Storage, is_local
-from zarr_core.versioning.generations import Retention, commit
+from zarr_core.storage.temporary import strip_temp_suffix
+from zarr_core.versioning.generations import GENERATIONS, Retention, commit
 
 # Chunks that lie side by side are fetched in one request up to this size.
 _SPAN_BYTES = 8 << 20
@@ -203,9 +204,25 @@ def _only_one(target: Storage) -> Iterator[None]:
     except Timeout:
         raise StoreError(f"another process is staging to {target.url}; wait for it, or choose another place") from None
     try:
+        _remove_leftovers(target)
         yield
     finally:
         lock.release()
+
+
+def _remove_leftovers(target: Storage) -> None:
+    """Delete temporary files that a killed stage left at the root and in ``generations/``.
+
+    The caller holds the lock. Only a stage writes these files to a copy, so their writers are dead. Leftovers of the
+    manifest are deleted by the next commit, and those of a sample's group when the sample is copied again; other
+    programs write statistics too, so their leftovers stay until garbage collection finds them old.
+    """
+    for stored in (*target.objects("", recursive=False), *target.objects(GENERATIONS)):
+        name, temporary = strip_temp_suffix(stored.name)
+        if temporary and (
+            name.startswith(f"{GENERATIONS}/") or name.endswith("_design_ids.txt") or name in _BLACKLISTS
+        ):
+            target.delete([stored.name])
 
 
 @dataclass(frozen=True)

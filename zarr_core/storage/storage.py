@@ -187,18 +187,22 @@ class Storage:
             raise self._no_bucket() from error
         return len(data)
 
-    def objects(self, prefix: str) -> Iterator[StoredObject]:
+    def objects(self, prefix: str, *, recursive: bool = True) -> Iterator[StoredObject]:
         """Everything below a folder, or of that name; links are not followed.
+
+        Args:
+            prefix: of the folder; "" is the root.
+            recursive: whether objects in folders below it are included.
 
         Raises:
             StoreError: the location does not say when its objects were written.
         """
-        top = self.path(prefix)
+        top = self.path(prefix) if prefix else self.location
         found: Iterable[tuple[str, ObjectInfo]]
         if self._local:
-            found = local.walk(top, follow_links=False)
+            found = local.walk(top, follow_links=False, recursive=recursive)
         else:
-            found = chain(self._alone(prefix), self._listing(prefix, f"{top}/"))
+            found = chain(self._alone(prefix), self._listing(prefix, f"{top}/", recursive))
         for path, info in found:
             if not info.modified:
                 raise StoreError(f"{self.url}: this location does not say when its objects were written")
@@ -304,18 +308,19 @@ class Storage:
             future.cancel()  # where this thread was interrupted
             raise
 
-    def _listing(self, name: str, prefix: str) -> Iterator[tuple[str, ObjectInfo]]:
+    def _listing(self, name: str, prefix: str, recursive: bool = True) -> Iterator[tuple[str, ObjectInfo]]:
         """What is below a path of the service, a page at a time."""
         token: str | None = None
         while True:
-            page, token = self._ask(name, lambda backend, token=token: backend.list_page(prefix, token))  # type: ignore[misc]
+            page, token = self._ask(name, lambda backend, token=token: backend.list_page(prefix, token, recursive))  # type: ignore[misc]
             yield from page.items()
             if token is None:
                 return
 
     def _alone(self, name: str) -> Iterator[tuple[str, ObjectInfo]]:
-        with contextlib.suppress(FileNotFoundError):
-            yield self.path(name), self.info(name)
+        if name:
+            with contextlib.suppress(FileNotFoundError):
+                yield self.path(name), self.info(name)
 
     def _write_if(self, name: str, data: bytes, version: str | None) -> bool:
         """Whether the object is now as given, because it had this version (None: because there was none).

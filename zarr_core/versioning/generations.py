@@ -60,6 +60,8 @@ class Retention:
         """Read what :meth:`to_document` made; raises ManifestError."""
         tags, condemned = document.get("tags", {}), document.get("condemned", {})
         collections = document.get("collections", 0)
+        if not (isinstance(tags, dict) and isinstance(condemned, dict)):
+            raise ManifestError("retention: tags and condemned must be objects")
         if not all(isinstance(value, int) for value in (*tags.values(), *condemned.values(), collections)):
             raise ManifestError("retention: generations, times and counts must be integers")
         return cls(dict(tags), dict(condemned), collections)

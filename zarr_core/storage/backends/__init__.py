@@ -73,6 +73,11 @@ class RemoteBackend(Protocol):
         """Remove an object."""
         ...
 
-    async def list_page(self, prefix: str, token: str | None) -> tuple[dict[str, ObjectInfo], str | None]:
-        """Some of the objects below a path (ending in "/"), and what brings the next ones; None where these are all."""
+    async def list_page(
+        self, prefix: str, token: str | None, recursive: bool = True
+    ) -> tuple[dict[str, ObjectInfo], str | None]:
+        """Some of the objects below a path (ending in "/"), and what brings the next ones; None where these are all.
+
+        ``recursive=False`` leaves out the objects in folders below the path.
+        """
         ...
