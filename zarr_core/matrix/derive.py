@@ -41,7 +41,7 @@ def derive_columns(storage: Storage, fetcher: ChunkFetcher, state: MatrixState) 
         count = math.ceil(sum(len(state.batches[i].sample_ids) for i in batches) / state.column_chunk[1])
         first = claim(storage, "columns", state.next_column_shard, count, f"batches {', '.join(batches)}")
         if first + count > state.max_shards:
-            raise MatrixError(f"{storage.url}: the column-major copy is full: it has room for {state.max_shards} shards")
+            raise MatrixError(f"{storage.url}: the column-major copy is full ({state.max_shards} shards)")
         block = write_block(storage, fetcher, state, batches, first)
         state, committed = _commit_block(storage, state.matrix_id, block)
         if committed:

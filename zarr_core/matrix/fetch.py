@@ -194,7 +194,9 @@ class ChunkFetcher:
             while self._index_bytes > _INDEX_BYTES and len(self._indices) > 1:
                 self._index_bytes -= _INDEX_ENTRY_BYTES * len(self._indices.popitem(last=False)[1].starts)
 
-    def _error(self, where: str, chunk: WantedChunk, request: Request, describe: Describe, error: Exception) -> Exception:
+    def _error(
+        self, where: str, chunk: WantedChunk, request: Request, describe: Describe, error: Exception
+    ) -> Exception:
         """The error to raise for a request that failed."""
         what = f"{self._url}: {describe(chunk.tag)}"
         if isinstance(error, CorruptChunkError):

@@ -84,7 +84,9 @@ def read_rows(
         shard, row = divmod(int(rows[sample]), layout.shard[0])
         key = f"{array_path(value)}/{layout.shard_key(shard, 0)}"
         first = row * layout.chunks[1]
-        chunks += [WantedChunk(key, first + number, sample * len(picked) + n) for n, (number, _, _) in enumerate(picked)]
+        chunks += [
+            WantedChunk(key, first + number, sample * len(picked) + n) for n, (number, _, _) in enumerate(picked)
+        ]
     scratch = np.empty(width, layout.dtype)
     in_place = out.strides[1] == out.itemsize and out.dtype == layout.dtype
 
