@@ -1,8 +1,8 @@
 """Leases of loaders on batches, so that other loaders wait for the result instead of loading the same batch.
 
-A lease only saves work; it is not a lock. What a matrix holds is decided by the compare-and-swap of an append, so a lost
-lease costs a second load and nothing else. Leases are kept in one small object beside the matrix. The holder renews
-them. A lease that was not renewed for some time, measured by the clock of a waiting loader, is taken over.
+A lease only saves work; it is not a lock. What a matrix holds is decided by the compare-and-swap of an append, so a
+lost lease costs a second load and nothing else. Leases are kept in one small object beside the matrix. The holder
+renews them. A lease that was not renewed for some time, by the clock of a waiting loader, is taken over.
 """
 
 from __future__ import annotations

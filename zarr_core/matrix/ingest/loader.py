@@ -223,7 +223,7 @@ class MatrixLoader:
         if len(set(rows.values())) > 1:
             raise WarehouseError(
                 f"batch {batch_id} returned different numbers of rows: "
-                f"{', '.join(f'{n:,} for {value}' for value, n in rows.items())}. It changed during the load; load again"
+                f"{', '.join(f'{n:,} for {value}' for value, n in rows.items())}. It changed meanwhile; load again"
             )
         if not self._append_once(batch_id, sample_ids, tables):
             logger.info(

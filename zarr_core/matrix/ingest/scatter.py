@@ -123,14 +123,11 @@ def _value_bits(rows: pa.RecordBatch, block: WideBlock, no_value: np.unsignedint
     if pa.types.is_decimal(column.type):
         column = column.cast(pa.float64())
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
-        raise WarehouseError(
-            f"batch {block.batch_id}: {block.value} is of type {column.type}, not a number"
-        )
+        raise WarehouseError(f"batch {block.batch_id}: {block.value} is of type {column.type}, not a number")
     values = column.to_numpy(zero_copy_only=False)  # nulls become NaN
     if pa.types.is_integer(column.type):
-        unfit = np.abs(values.astype(np.float64)) > 2 ** (
-            np.finfo(block.dtype).nmant + 1
-        )  # all integers up to this one are exact
+        exact = 2 ** (np.finfo(block.dtype).nmant + 1)  # the dtype represents all integers up to this one
+        unfit = np.abs(values.astype(np.float64)) > exact
         if unfit.any():
             _raise_misfit(rows, int(np.argmax(unfit)), block)
     if values.dtype != block.dtype:
@@ -151,7 +148,7 @@ def _bits(values: np.ndarray) -> np.ndarray:
 
 def _raise_misfit(rows: pa.RecordBatch, number: int, block: WideBlock) -> NoReturn:
     value = rows.column("value")[number].as_py()
-    raise WarehouseError(f"{_name_of(rows, number, block)}: {block.dtype} cannot represent its value {value}")
+    raise WarehouseError(f"{_name_of(rows, number, block)}: {block.dtype} cannot hold its value {value}")
 
 
 def _raise_unknown(rows: pa.RecordBatch, block: WideBlock) -> NoReturn:

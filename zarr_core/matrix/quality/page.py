@@ -23,13 +23,11 @@ def render_page(report: dict[str, Any]) -> str:
     has_coverage = report["coverage"] is not None and len(without_coverage) < len(batches)
     svg = {}
     if batches:
-        drawn = {
-            "distributions": figures.distributions,
-            "missing": figures.missingness,
-            "samples": figures.samples_chart,
-        }
-        drawn |= {"coverage": figures.coverage_chart} if has_coverage else {}
-        svg = {name: as_svg(draw(report)) for name, draw in drawn.items()}
+        svg["distributions"] = as_svg(figures.distributions(report))
+        svg["missing"] = as_svg(figures.missingness(report))
+        svg["samples"] = as_svg(figures.samples_chart(report))
+        if has_coverage:
+            svg["coverage"] = as_svg(figures.coverage_chart(report))
     return render(
         "matrix/quality/page.html.j2",
         report=report,
