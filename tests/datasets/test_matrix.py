@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
+from tests.helpers.examples import examples
 from zarr_core import EpochBatchSampler, MatrixDataset, ResumableLoader, m_values
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.matrix import WideMatrix
@@ -162,7 +163,6 @@ def test_a_feature_without_a_value_cannot_be_filled_in(written: tuple[str, np.nd
     assert not MatrixDataset(url, impute=0.5)[0]["beta"].isnan().any()
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(-0.01, 1.01), min_size=1), st.sampled_from([0.001, 0.01, 0.1]))
 def test_m_values_are_finite_monotonous_and_odd_about_a_half(betas: list[float], offset: float) -> None:
     beta = torch.tensor(sorted(betas), dtype=torch.float64)
@@ -318,7 +318,7 @@ def test_large_selections_are_written_block_by_block(
     np.testing.assert_allclose(np.delete(dataset.feature_means(), 7), np.nanmean(np.delete(beta, 7, 1), 0), rtol=1e-5)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(data=st.data())
 def test_any_selection_is_the_same_every_way(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.getbasetemp() / "selections"

@@ -27,6 +27,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.stateful import Stateful
 
 import zarr_core.loader.device
+from tests.helpers.examples import examples
 from tests.helpers.published_store import make_samples, write_published_store
 from zarr_core.datasets import ZarrPointDataset, ZarrPointDatasetConfig
 from zarr_core.errors import ZarrCoreError
@@ -89,7 +90,7 @@ def test_the_order_is_a_bijection_and_any_part_of_it_can_be_had_alone(size: int,
 
 
 @given(size=st.integers(1, 2**62), places=st.sets(st.floats(0, 1, exclude_max=True), max_size=20))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_no_two_places_of_a_large_order_hold_the_same_index(size: int, places: set[float]) -> None:
     positions = {min(int(place * size), size - 1) for place in places}
     indices = Permutation(size)(sorted(positions)).tolist()
@@ -152,7 +153,7 @@ def test_impossible_sizes_are_refused(size: int) -> None:
     shuffle=st.booleans(),
     start=st.integers(0, 30),
 )
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_every_world_makes_the_same_batches(
     size: int, part: int, world: int, mode: str, shuffle: bool, start: int
 ) -> None:
@@ -599,7 +600,7 @@ def test_killed_ranks_go_on_as_another_world(store: Path, tmp_path: Path) -> Non
             )
             for r in range(world)
         ]
-        codes = [process.wait(timeout=120) for process in processes]
+        codes = [process.wait(timeout=300) for process in processes]
         assert codes == [-signal.SIGKILL if die_after > 0 else 0] * world
 
     def batches(world: int) -> dict[tuple[int, int], list[Any]]:

@@ -199,8 +199,9 @@ def test_a_shard_that_is_not_whole_is_not_copied(source: Path, tmp_path: Path, a
 
 
 def test_a_byte_that_flips_in_flight_is_fetched_again(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: Path, memory_root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    stage_store(source, memory_root)
     whole, flips = Storage.read, 1
 
     def read(self: Storage, name: str, start: int | None = None, stop: int | None = None) -> bytes:
@@ -212,7 +213,7 @@ def test_a_byte_that_flips_in_flight_is_fetched_again(
         return data
 
     monkeypatch.setattr(Storage, "read", read)
-    assert stage_store(source, tmp_path / "copy").ok
+    assert stage_store(memory_root, tmp_path / "copy").ok
     monkeypatch.undo()
     assert flips == 0
     assert_reads_equal(tmp_path / "copy", source, ["run_1", "run_2", "run_3"])
@@ -235,7 +236,7 @@ def test_what_a_dead_stage_left_unfinished_is_checked_before_it_is_named(source:
     shutil.rmtree(tmp_path / "copy" / "generations")
     rotten = shards(tmp_path / "copy")[3]
     flip(rotten)  # the right size, as a power cut leaves it
-    (rotten.parent / ".0.1234.tmp").write_bytes(b"half")
+    (rotten.parent / f".0.{'1' * 32}.tmp").write_bytes(b"half")
     report = stage_store(source, tmp_path / "copy")
     assert report.copied == rotten.stat().st_size
     assert_reads_equal(tmp_path / "copy", source, ["run_1", "run_2", "run_3"])
@@ -278,15 +279,15 @@ def test_a_stage_that_is_killed_is_finished_by_the_next(large: Path, tmp_path: P
 
 
 def test_what_was_copied_is_committed_on_the_way(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zarr_core.points.stage, "_COMMIT_EVERY", 0.0)
-    staged = zarr_core.points.stage._stage_sample
+    monkeypatch.setattr(zarr_core.points.stage, "_COMMIT_SECONDS", 0.0)
+    staged = zarr_core.points.stage.stage_sample
 
     def dies_at_the_third(task: Any, item: Any) -> Any:
         if item[0] == "run_3":
             raise KeyboardInterrupt
         return staged(task, item)
 
-    monkeypatch.setattr(zarr_core.points.stage, "_stage_sample", dies_at_the_third)
+    monkeypatch.setattr(zarr_core.points.stage, "stage_sample", dies_at_the_third)
     with pytest.raises(KeyboardInterrupt):
         stage_store(source, tmp_path / "copy")
     assert_reads_equal(tmp_path / "copy", source, ["run_1", "run_2"])
@@ -306,14 +307,14 @@ def test_two_stages_at_once_do_not_undo_each_other(
     source: Path, memory_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No lock keeps the second out of a bucket: it commits other fields while the first one copies."""
-    staged = zarr_core.points.stage._stage_sample
+    staged = zarr_core.points.stage.stage_sample
 
     def overtaken(task: Any, item: Any) -> Any:
-        monkeypatch.setattr(zarr_core.points.stage, "_stage_sample", staged)
+        monkeypatch.setattr(zarr_core.points.stage, "stage_sample", staged)
         stage_store(source, memory_root, fields=FIELDS, sample_ids=["run_2"])
         return staged(task, item)
 
-    monkeypatch.setattr(zarr_core.points.stage, "_stage_sample", overtaken)
+    monkeypatch.setattr(zarr_core.points.stage, "stage_sample", overtaken)
     with pytest.raises(StoreError, match="1 more samples, with the fields surface_position, surface_pressure"):
         stage_store(source, memory_root, sample_ids=["run_1"])
     assert_reads_equal(memory_root, source, ["run_2"], FIELDS)
@@ -345,7 +346,7 @@ def test_what_another_program_writes_again_is_staged_beside_what_a_copy_had(tmp_
         ({"fields": ["surface_presure"]}, UnknownFieldError, "no field 'surface_presure'; fields are surface_"),
         ({"sample_ids": ["run_9"]}, UnknownFieldError, "no sample 'run_9'"),
         ({"split": "tran"}, UnknownFieldError, "no split 'tran'"),
-        ({"sample_ids": []}, ZarrCoreError, "none of the samples"),
+        ({"sample_ids": []}, ZarrCoreError, "none of the requested samples"),
         ({"generation": 7}, StoreError, "no generation 7"),
         ({"workers": 0}, ZarrCoreError, "workers"),
     ],
@@ -362,7 +363,7 @@ def test_places_that_cannot_be_staged_to(source: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="onto itself"):
         stage_store(source, f"{source}/")
     shutil.copytree(source, tmp_path / "other")
-    with pytest.raises(StoreError, match="no copy of"):
+    with pytest.raises(StoreError, match="not a copy of"):
         stage_store(source, tmp_path / "other")
     with pytest.raises(StoreError, match="holds no manifest"):
         stage_store(tmp_path / "nothing", tmp_path / "copy")
