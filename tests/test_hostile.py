@@ -416,7 +416,7 @@ def test_a_cache_entry_that_has_grown_without_end_heals(tmp_path: Path) -> None:
     (entry,) = (path for path in Path(cache.folder).rglob("*_end") if path.is_file())
     os.truncate(entry, 10**12)  # sparse: it takes no disk
     assert cache.get("key", 0, None, lambda: b"x" * 100) == b"x" * 100
-    assert cache.healed == 1
+    assert cache.corrupt_evicted == 1
 
 
 # --- wide matrices ------------------------------------------------------------------------------------------------

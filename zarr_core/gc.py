@@ -10,10 +10,10 @@ from zarr_core._util.command_line import exit_status
 from zarr_core._util.units import format_size, parse_duration
 from zarr_core.storage import Storage
 from zarr_core.stores.kinds import find_head
-from zarr_core.versioning.gc import DEFAULT_GRACE, Collection, collect_garbage
+from zarr_core.versioning.gc import DEFAULT_GRACE, GcReport, collect_garbage
 
 
-def summary(result: Collection, store: str, *, everything: bool = False) -> str:
+def summary(result: GcReport, store: str, *, everything: bool = False) -> str:
     """What a person wants to know at the end of a run."""
     removed = "would remove" if result.dry_run else "removed"
     size = format_size(result.bytes)

@@ -149,7 +149,7 @@ def stage_store(
         known = {} if current is None else {i: entry.relpath for i, entry in current.samples.items()}
         items = [(sample_id, manifest.samples[sample_id], known.get(sample_id)) for sample_id in chosen]
         if current is not None:
-            copy = replace(copy, task=replace(copy.task, condemned=frozenset(current.retention.condemned)))
+            copy = replace(copy, task=replace(copy.task, tombstones=frozenset(current.retention.tombstones)))
         copy.copy_small_files()
         report = StageReport(manifest)
         results = map_in_processes(partial(_stage_sample, copy.task), items, workers)
@@ -212,7 +212,7 @@ def _only_one(target: Storage) -> Iterator[None]:
 class _Task:
     """What a worker has to know of a copy.
 
-    ``arrays`` are the canonical names of the chosen fields by array name, ``condemned`` the groups that are being
+    ``arrays`` are the canonical names of the chosen fields by array name, ``tombstones`` the groups that are being
     collected from the target.
     """
 
@@ -220,7 +220,7 @@ class _Task:
     target: Storage
     arrays: Mapping[str, str]
     check: bool
-    condemned: frozenset[str] = frozenset()
+    tombstones: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -362,9 +362,9 @@ class _SampleCopy:
             relpath = _other_name(sample_id, made_from)
         if len(wanted) < len(layouts):
             group = _reduced(document, {name: task.arrays[name] for name in wanted}, entry.relpath)
-        # A collector that hangs may still delete what is under a condemned name, so that another one takes its place.
+        # A collector that hangs may still delete what is under a tombstoned name, so that another one takes its place.
         names = [relpath, *(_other_name(sample_id, [relpath, again]) for again in range(1, 4))]
-        free = (name for name in names if name not in task.condemned)
+        free = (name for name in names if name not in task.tombstones)
         relpath = known if known in names else next(free, relpath)
         return cls(
             task,

@@ -145,9 +145,9 @@ class ZarrStoreWriter:
         """The same writer for a store in that state; with no more of it than is about a sample, if one is given."""
         if sample_id:
             mine = {
-                path: retention.condemned[path]
+                path: retention.tombstones[path]
                 for path in self._relpaths(sample_id, fingerprint)
-                if path in retention.condemned
+                if path in retention.tombstones
             }
             retention = Retention({}, mine, retention.collections)
         return ZarrStoreWriter(self.storage.root, self.settings, retention)
@@ -162,7 +162,7 @@ class ZarrStoreWriter:
             StoreError: all names for it are being collected.
         """
         for path in self._relpaths(sample_id, fingerprint):
-            if path not in self.retention.condemned:
+            if path not in self.retention.tombstones:
                 return path
         reason = f"its groups have been collected {_NAMES} times within a day; give gc a longer grace period"
         raise StoreError(f"{self.storage.url}, {sample_id}: {reason}")
@@ -252,7 +252,7 @@ class ZarrStoreWriter:
         """What an earlier try left behind: a whole group, a refusal, or nothing that can be used."""
         # In a store that was never collected, every group has the first of its names.
         names = self._relpaths(sample_id, fingerprint)[: _NAMES if self.retention.collections else 1]
-        tries = (self._find(path, fingerprint) for path in names if path not in self.retention.condemned)
+        tries = (self._find(path, fingerprint) for path in names if path not in self.retention.tombstones)
         return next((found for found in tries if found is not None), None)
 
     def _find(self, relpath: str, fingerprint: str) -> WrittenSample | Quarantine | None:
