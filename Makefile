@@ -1,10 +1,16 @@
-# `make demo` and `make test` need Python >= 3.11, git and make; everything else they install into .venv.
+# `make demo` and `make test` need Python 3.11, 3.12 or 3.13, git and make; everything else they install into .venv.
+# Another Python than python3: `make test PYTHON=python3.13`. It applies until `make clean`.
 PYTHON ?= python3
+# Every version that is installed, resolved together on the Python of .venv.
+VERSION := $(shell $(or $(wildcard .venv/bin/python),$(PYTHON)) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+CONSTRAINTS := constraints/$(VERSION).txt
 # Where pip finds CPU builds of torch. PyPI's wheels for Linux bring gigabytes of CUDA along.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
-TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
+TORCH := $(shell sed -n 's/^torch==//p' $(CONSTRAINTS) 2>/dev/null)
 
 BIN := .venv/bin
+# Warnings of pip are about the configuration of the machine; errors are shown.
+PIP := $(BIN)/pip --quiet --quiet
 # `make bench DATE=2026-11-30` writes the date into the results.
 DATED = $(if $(DATE),--date $(DATE))
 export DAGSTER_HOME := $(CURDIR)/.dagster_home
@@ -49,30 +55,34 @@ $(DAGSTER_HOME)/dagster.yaml: deploy/local/dagster.yaml
 	cp $< $@
 
 # A CPU wheel that pip is configured to find, else one from TORCH_INDEX, else PyPI's (macOS has only that one).
-.venv/installed: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed") if sys.version_info < (3, 11) else None'
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --no-deps --no-index 'torch==$(TORCH)+cpu' 2>/dev/null \
-	  || $(BIN)/pip install --quiet --no-deps --retries 1 --index-url $(TORCH_INDEX) 'torch==$(TORCH)+cpu' 2>/dev/null \
+.venv/installed: pyproject.toml $(CONSTRAINTS)
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) install --no-deps --no-index 'torch==$(TORCH)+cpu' 2>/dev/null \
+	  || $(PIP) install --no-deps --retries 1 --timeout 15 --index-url $(TORCH_INDEX) 'torch==$(TORCH)+cpu' 2>/dev/null \
 	  || true
-	$(BIN)/pip install --quiet --constraint constraints.txt --config-settings editable_mode=compat \
+	$(PIP) install --constraint $(CONSTRAINTS) --config-settings editable_mode=compat \
 	  --editable '.[platform,obstore,tensorstore,warehouse,test,lint]'
 	touch $@
 
 .venv/rivals: .venv/installed
-	$(BIN)/pip install --quiet --constraint constraints.txt --config-settings editable_mode=compat --editable '.[rivals]'
+	$(PIP) install --constraint $(CONSTRAINTS) --config-settings editable_mode=compat --editable '.[rivals]'
 	touch $@
 
 # For `make bench` to measure MDS as well; apart, because it wants an older NumPy.
-.venv-mds: constraints.txt
+.venv-mds: $(CONSTRAINTS)
 	$(PYTHON) -m venv $@
 	$@/bin/pip install --quiet --no-deps --no-index 'torch==$(TORCH)+cpu' 2>/dev/null \
 	  || $@/bin/pip install --quiet --no-deps --index-url $(TORCH_INDEX) 'torch==$(TORCH)+cpu' || true
 	$@/bin/pip install --quiet 'torch==$(TORCH)' mosaicml-streaming==0.13.0
 
-constraints: .venv/installed  ## pin what is installed now
-	{ echo '# Every version that `make` installs, resolved together on Python 3.11; `make constraints` writes it anew.'; \
-	  $(BIN)/pip freeze --exclude-editable | sed 's/+cpu$$//'; } > constraints.txt
+# Pins that are in the file already stay; delete lines to have them resolved anew.
+constraints: .venv/installed  ## pin what pyproject.toml needs, for the Python of .venv
+	$(PIP) install uv
+	$(BIN)/uv pip compile --quiet --python $(BIN)/python --all-extras --no-annotate --output-file $(CONSTRAINTS) \
+	  --custom-compile-command 'make constraints PYTHON=python$(VERSION)' pyproject.toml
+
+$(CONSTRAINTS):
+	@echo "zarr_core needs Python 3.11, 3.12 or 3.13, not '$(VERSION)': make PYTHON=python3.13" >&2; exit 1
 
 clean:  ## remove what make made
 	rm -rf .venv .venv-mds .dagster_home demo build *.egg-info

@@ -19,7 +19,7 @@ from sensors.arrivals import arrivals_sensor
 from sensors.refresh import refresh_schedule
 from zarr_core.errors import ZarrCoreError
 from zarr_core.format.codecs import DEFAULT_CODEC
-from zarr_core.points.writer import ConversionSettings
+from zarr_core.points.settings import ConversionSettings
 
 
 class PointDataset(dg.Component, dg.Model, dg.Resolvable):

@@ -16,7 +16,7 @@ from resources.dataset import DeclaredDataset
 from resources.pools import ConversionPool
 from resources.source_watch import latest_observations, version_tags
 from resources.stores import StoreAccess
-from zarr_core.points.convert import SampleOutcome, iter_convert
+from zarr_core.points.convert import ConversionResult, iter_convert
 from zarr_core.points.manifest import SampleEntry, StoreManifest
 from zarr_core.storage.zarr_stores import make_store
 
@@ -57,7 +57,7 @@ def zarr_samples_asset(dataset: DeclaredDataset) -> dg.AssetsDefinition:
         waiting = set(context.partition_keys)
         sources = latest_observations(context.instance, dataset, context.partition_keys)
         reader = EntryReader(stores, dataset)
-        refused: list[SampleOutcome] = []
+        refused: list[ConversionResult] = []
         with conversion_pool.executor(dataset.workers) as executor:
             for outcome in iter_convert(
                 dataset.kind,
@@ -89,8 +89,8 @@ def zarr_samples_asset(dataset: DeclaredDataset) -> dg.AssetsDefinition:
                             sources.get(outcome.sample_id),
                         ),
                     )
-        # Asked for, but at the source no longer: the sensor will take the partition away, too.
-        refused += [SampleOutcome(i, "failed", reason="the source does not hold it any more") for i in sorted(waiting)]
+        # The source does not hold these samples any more: the sensor will remove their partitions.
+        refused += [ConversionResult(i, "failed", reason="no longer at the source") for i in sorted(waiting)]
         if refused:
             raise failure(refused, len(context.partition_keys))
 
@@ -109,13 +109,13 @@ class EntryReader:
     def _manifest(self) -> StoreManifest:
         return self._open_manifest()
 
-    def entry(self, outcome: SampleOutcome) -> SampleEntry | None:
+    def entry(self, outcome: ConversionResult) -> SampleEntry | None:
         """Where the sample's group is; None where there is none for its present source."""
         if outcome.status == "up to date":
             return self._manifest.samples[outcome.sample_id]
         return outcome.written.entry if outcome.written else None
 
-    def metadata(self, outcome: SampleOutcome, entry: SampleEntry) -> dict[str, Any]:
+    def metadata(self, outcome: ConversionResult, entry: SampleEntry) -> dict[str, Any]:
         """What the UI shows of a converted sample, from what the writer noted in its group."""
         group = json.loads(self._storage.read(f"{entry.relpath}/zarr.json"))
         recorded = group["attributes"]["zarr_core"]
@@ -137,7 +137,7 @@ class EntryReader:
         return silhouette(some("surface_position"), some(scalars[0])[:, 0], scalars[0])
 
 
-def failure(refused: Sequence[SampleOutcome], of: int) -> dg.Failure:
+def failure(refused: Sequence[ConversionResult], of: int) -> dg.Failure:
     """Ends the run, naming the samples without a group.
 
     The run has to fail: one that ended well with gaps would leave these samples merely missing, and the automation
@@ -153,7 +153,7 @@ def failure(refused: Sequence[SampleOutcome], of: int) -> dg.Failure:
     )
 
 
-def _numbers(outcome: SampleOutcome, entry: SampleEntry, recorded: dict[str, Any]) -> dict[str, Any]:
+def _numbers(outcome: ConversionResult, entry: SampleEntry, recorded: dict[str, Any]) -> dict[str, Any]:
     """Numbers that the UI draws over the samples: size, speed, and the extremes of the values, where outliers show."""
     sizes = {field: info["size"] for field, info in recorded["source"]["files"].items()}
     numbers: dict[str, Any] = {

@@ -10,7 +10,7 @@ from typing import Any
 import dagster as dg
 
 from zarr_core._util.redaction import redact_url
-from zarr_core.points.writer import ConversionSettings
+from zarr_core.points.settings import ConversionSettings
 from zarr_core.sources import SourceDescription, resolve_kind
 
 

@@ -37,12 +37,13 @@ from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.ingest.leases import Leases
 from zarr_core.matrix.verify import verify_matrix
 from zarr_core.points.convert import convert
-from zarr_core.points.group import is_whole
+from zarr_core.points.group import is_complete
 from zarr_core.points.manifest import load_manifest
 from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.points.settings import ConversionSettings
 from zarr_core.points.statistics import calculate_store_statistics
 from zarr_core.points.verify.store import verify_store
-from zarr_core.points.writer import ConversionSettings, ZarrStoreWriter
+from zarr_core.points.writer import ZarrStoreWriter
 from zarr_core.sources import SampleTree, resolve_kind
 from zarr_core.storage import Storage
 from zarr_core.storage.byte_ranges import LocalObjects, Request, TruncatedError
@@ -525,4 +526,4 @@ def test_a_group_that_is_none_is_not_whole(store: Path) -> None:
         b"[" * 10**5,
     ):
         group(store).write_bytes(text)
-        assert not is_whole(Storage(store), load_manifest(store).samples["run_1"].relpath)
+        assert not is_complete(Storage(store), load_manifest(store).samples["run_1"].relpath)

@@ -13,7 +13,7 @@ _HOMES = {
     "StoreManifest": "zarr_core.points.manifest",
     "load_manifest": "zarr_core.points.manifest",
     "ZarrStoreWriter": "zarr_core.points.writer",
-    "ConversionSettings": "zarr_core.points.writer",
+    "ConversionSettings": "zarr_core.points.settings",
     "make_store": "zarr_core.storage.zarr_stores",
     "build_dataset": "zarr_core.datasets",
     "ZarrPointDataset": "zarr_core.datasets",

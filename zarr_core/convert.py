@@ -19,14 +19,14 @@ from zarr_core.points.convert import (
     convert_fsspec_source,
     iter_convert,
 )
-from zarr_core.points.convert_sample import SampleOutcome
+from zarr_core.points.convert_sample import ConversionResult
 from zarr_core.points.publish import publish
-from zarr_core.points.writer import ConversionSettings
+from zarr_core.points.settings import ConversionSettings
 from zarr_core.sources.description import shipped_kinds
 
 __all__ = [
     "ConversionReport",
-    "SampleOutcome",
+    "ConversionResult",
     "convert",
     "convert_aero_dataset",
     "convert_fsspec_source",

@@ -24,7 +24,8 @@ from tests.helpers.small_source import KIND, write_source
 from zarr_core.format.shuffle import shuffle_permutation
 from zarr_core.points.convert_sample import convert_sample
 from zarr_core.points.reader import ZarrChunkReader
-from zarr_core.points.writer import ConversionSettings, ZarrStoreWriter
+from zarr_core.points.settings import ConversionSettings
+from zarr_core.points.writer import ZarrStoreWriter
 from zarr_core.sources import SampleTree, resolve_kind
 
 _POINTS = 70

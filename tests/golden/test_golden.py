@@ -18,8 +18,9 @@ from zarr_core.format.shards import encode_shard
 from zarr_core.format.shuffle import shuffle_permutation
 from zarr_core.points.manifest import load_manifest
 from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.points.settings import ConversionSettings
 from zarr_core.points.verify.store import verify_store
-from zarr_core.points.writer import ConversionSettings, ZarrStoreWriter
+from zarr_core.points.writer import ZarrStoreWriter
 
 GOLDEN = Path(__file__).parent
 

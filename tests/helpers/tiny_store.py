@@ -90,8 +90,8 @@ class ClockedStorage(Storage):
         self.written: dict[str, float] = {}
         self.interrupt: Callable[[str], None] = lambda _: None
 
-    def objects(self, prefix: str) -> Iterator[StoredObject]:
-        for found in super().objects(prefix):
+    def objects(self, prefix: str, *, recursive: bool = True) -> Iterator[StoredObject]:
+        for found in super().objects(prefix, recursive=recursive):
             yield found._replace(modified=self.written[found.name])
 
     def now(self) -> float:

@@ -16,7 +16,7 @@ from dagster._core.loader import LoadingContextForTest
 from sensors.failures import failure_message
 from tests.platform.trial import Trial, corrupt, definitions_of, write_run
 from zarr_core.points.manifest import load_manifest
-from zarr_core.points.writer import ConversionSettings
+from zarr_core.points.settings import ConversionSettings
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import pytest
 from definitions import defs
 from resources.dataset import DeclaredDataset
 from tests.platform.trial import PROJECT
-from zarr_core.points.writer import ConversionSettings
+from zarr_core.points.settings import ConversionSettings
 
 
 def test_the_code_location_loads() -> None:

@@ -26,7 +26,8 @@ from zarr_core.format.shuffle import shuffle_permutation
 from zarr_core.points.convert_sample import convert_sample
 from zarr_core.points.manifest import load_manifest
 from zarr_core.points.publish import publish
-from zarr_core.points.writer import ConversionSettings, ZarrStoreWriter
+from zarr_core.points.settings import ConversionSettings
+from zarr_core.points.writer import ZarrStoreWriter
 from zarr_core.sources import SampleTree
 from zarr_core.sources.sample import SourceSample
 from zarr_core.sources.selection import open_source, select_samples
@@ -137,12 +138,12 @@ def nan(n: int) -> torch.Tensor:
         ("surface_position_vtp.pt", torch.full((77, 3), torch.inf), "surface_position", "231 of 231 values"),
         ("surface_pressure.pt", torch.full((77,), 1e5), "surface_pressure", "--field-dtype surface_pressure=float32"),
         ("surface_pressure.pt", torch.full((77,), -65520.0), "surface_pressure", "65520 does not fit float16"),
-        ("surface_pressure.pt", torch.zeros(76), "surface_pressure", "76 points where surface_position has 77"),
+        ("surface_pressure.pt", torch.zeros(76), "surface_pressure", "has 76 points, surface_position has 77"),
         (
             "volume_cell_velocity.pt",
             torch.zeros(237, 2),
             "volume_velocity",
-            "2 components a point where velocity has 3",
+            "2 components per point, velocity has 3",
         ),
         ("volume_cell_velocity.pt", torch.zeros(237, 3, 1), "volume_velocity", "has shape (237, 3, 1)"),
         ("surface_pressure.pt", torch.zeros(0), "surface_pressure", "holds no points"),
@@ -190,7 +191,7 @@ def test_a_quarantined_sample_is_tried_again_on_request(
 ) -> None:
     broken(source, "run_2", "surface_pressure.pt", nan(77))
     convert("ahmedml", tmp_path / "store", root=source, **SETTINGS)
-    monkeypatch.setattr("zarr_core.points.writer._as_points", lambda *a: torch.zeros(5, 3 if a[1].dim == 3 else 1))
+    monkeypatch.setattr("zarr_core.points.writer.as_points", lambda *a: torch.zeros(5, 3 if a[1].dim == 3 else 1))
     assert not convert("ahmedml", tmp_path / "store", root=source, **SETTINGS).having("converted")
     retried = convert("ahmedml", tmp_path / "store", root=source, retry_quarantined=True, **SETTINGS)
     assert [o.sample_id for o in retried.having("converted")] == ["run_2"]
@@ -213,7 +214,7 @@ def test_a_field_must_be_as_wide_as_in_the_samples_before(tmp_path: Path) -> Non
     convert(str(tmp_path / "own.yaml"), tmp_path / "store", root=tmp_path / "data")
     manifest = load_manifest(tmp_path / "store")
     assert list(manifest.samples) == ["a"]
-    assert "4 components a point where the store's samples have 2" in manifest.quarantine["b"].reason
+    assert "4 components per point, the store's samples have 2" in manifest.quarantine["b"].reason
 
 
 def test_trouble_with_the_world_does_not_blame_the_sample(

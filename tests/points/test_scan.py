@@ -47,7 +47,7 @@ def read(storage: Storage, **options: Any) -> np.ndarray:
 def test_rows_come_in_order(
     storage: Storage, monkeypatch: pytest.MonkeyPatch, read_concurrency: int, span_bytes: int
 ) -> None:
-    monkeypatch.setattr(chunks, "_SPAN_BYTES", span_bytes)
+    monkeypatch.setattr(chunks, "MAX_READ_BYTES", span_bytes)
     assert np.array_equal(read(storage, read_concurrency=read_concurrency), ROWS)
 
 
@@ -61,7 +61,7 @@ def test_neighbours_share_a_request_up_to_the_limit(storage: Storage, monkeypatc
         return data
 
     monkeypatch.setattr(Storage, "read", noted)
-    monkeypatch.setattr(chunks, "_SPAN_BYTES", 3 * CHUNK_BYTES)
+    monkeypatch.setattr(chunks, "MAX_READ_BYTES", 3 * CHUNK_BYTES)
     read(storage)
     index = LAYOUT.index_bytes
     assert sizes == [index, 3 * CHUNK_BYTES, CHUNK_BYTES] * 2 + [index, 2 * CHUNK_BYTES]

@@ -30,7 +30,8 @@ from zarr_core.points.convert import convert
 from zarr_core.points.convert_sample import convert_samples
 from zarr_core.points.manifest import HEAD, SampleEntry, StoreManifest, load_manifest
 from zarr_core.points.publish import Results, commit_results
-from zarr_core.points.writer import ConversionSettings, ZarrStoreWriter
+from zarr_core.points.settings import ConversionSettings
+from zarr_core.points.writer import ZarrStoreWriter
 from zarr_core.sources.selection import Selection, open_source, select_samples
 from zarr_core.storage import Storage
 from zarr_core.storage.backends import ConditionFailed, RemoteBackend

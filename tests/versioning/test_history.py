@@ -13,7 +13,7 @@ from tests.helpers.small_source import KIND, write_source
 from zarr_core import diff, log
 from zarr_core.points.convert import convert
 from zarr_core.points.manifest import HEAD
-from zarr_core.points.writer import ConversionSettings
+from zarr_core.points.settings import ConversionSettings
 from zarr_core.storage import Storage
 from zarr_core.tag import main as tag
 from zarr_core.versioning.gc import collect_garbage

@@ -7,11 +7,26 @@ ValueError for a date that does not exist.
 from __future__ import annotations
 
 import json
-from typing import Any
+import reprlib
+from typing import Any, TypeVar
 
 import yaml
 
 _OF_PARSERS = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
+
+_Plain = TypeVar("_Plain", int, str, list[Any], dict[str, Any])
+
+
+class DocumentError(ValueError):
+    """A document lacks a value, or holds one of the wrong type."""
+
+
+def expect(kind: type[_Plain], value: Any, name: str) -> _Plain:
+    """The value, if its type is exactly ``kind``: JSON's ``true`` is not an int. Raises DocumentError."""
+    if type(value) is not kind:
+        found = "missing" if value is None else reprlib.repr(value)
+        raise DocumentError(f"{name} is {found}, expected {kind.__name__}")
+    return value
 
 
 def parse_json(data: bytes | str) -> Any:

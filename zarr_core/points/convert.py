@@ -18,10 +18,11 @@ from tqdm import tqdm
 
 from zarr_core._util.units import format_size
 from zarr_core.errors import SourceError
-from zarr_core.points.convert_sample import SampleOutcome, Status, convert_samples, quarantined
+from zarr_core.points.convert_sample import ConversionResult, Status, convert_samples, quarantined
 from zarr_core.points.manifest import StoreManifest
 from zarr_core.points.publish import PublishReport, Results, commit_results, is_current, load_if_any
-from zarr_core.points.writer import ConversionSettings, ZarrStoreWriter
+from zarr_core.points.settings import ConversionSettings
+from zarr_core.points.writer import ZarrStoreWriter
 from zarr_core.sources.aero import AeroDataset
 from zarr_core.sources.description import SourceDescription
 from zarr_core.sources.sample import SampleSource, SourceSample
@@ -42,12 +43,12 @@ class ConversionReport:
         retired: samples that the source holds no longer and that were taken out of the manifest, if that was asked for.
     """
 
-    outcomes: list[SampleOutcome]
+    outcomes: list[ConversionResult]
     manifest: StoreManifest
     seconds: float
     retired: list[str]
 
-    def having(self, status: Status) -> list[SampleOutcome]:
+    def having(self, status: Status) -> list[ConversionResult]:
         """The outcomes with a status."""
         return [outcome for outcome in self.outcomes if outcome.status == status]
 
@@ -160,7 +161,7 @@ def iter_convert(
     workers: int = 1,
     executor: Executor | None = None,
     **settings: Any,
-) -> Iterator[SampleOutcome]:
+) -> Iterator[ConversionResult]:
     """Convert what is missing or changed and yield each sample as it is done; commit nothing.
 
     :func:`zarr_core.points.publish.publish` commits. Arguments are those of :func:`convert`.
@@ -198,7 +199,7 @@ def _convert(
         for at, outcome in enumerate(outcomes):
             if outcome.sample_id in report.collected:
                 reason = "garbage collection took its group before it was committed; run again"
-                outcomes[at] = SampleOutcome(outcome.sample_id, "failed", reason=reason)
+                outcomes[at] = ConversionResult(outcome.sample_id, "failed", reason=reason)
         return report
 
     with closing(convert_samples(source, writer, todo, retry_quarantined, workers, executor)) as running:
@@ -223,7 +224,7 @@ def _convert(
 
 def _plan(
     selection: Selection, writer: ZarrStoreWriter, retry_quarantined: bool
-) -> tuple[list[SampleOutcome], list[SourceSample], ZarrStoreWriter]:
+) -> tuple[list[ConversionResult], list[SourceSample], ZarrStoreWriter]:
     """What the manifest already settles, what is to be done, and the writer that does it to the store as it is."""
     writer.settings.check_fields(selection.source.description.fields)
     manifest = load_if_any(writer.storage)
@@ -232,16 +233,16 @@ def _plan(
         refusal = manifest.quarantine.get(sample_id) if manifest else None
         entry = manifest.samples.get(sample_id) if manifest else None
         if is_current(entry, sample.fingerprint, writer.settings.digest):
-            done.append(SampleOutcome(sample_id, "up to date"))
+            done.append(ConversionResult(sample_id, "up to date"))
         elif is_current(refusal, sample.fingerprint, writer.settings.digest) and not retry_quarantined:
             assert refusal is not None
             done.append(quarantined(sample_id, refusal))
         else:
             todo.append(sample)
-    return done, todo, writer.heeding(manifest.retention) if manifest else writer
+    return done, todo, writer.with_retention(manifest.retention) if manifest else writer
 
 
-def _shown(outcomes: Iterable[SampleOutcome], todo: Sequence[SourceSample]) -> Iterator[SampleOutcome]:
+def _shown(outcomes: Iterable[ConversionResult], todo: Sequence[SourceSample]) -> Iterator[ConversionResult]:
     """Pass outcomes on, with a progress bar: samples, samples/s, time left, bytes read and written."""
     read = written = 0
     with tqdm(total=len(todo), unit="sample", dynamic_ncols=True) as bar:

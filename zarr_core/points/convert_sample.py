@@ -24,7 +24,7 @@ Status = Literal["converted", "up to date", "quarantined", "failed"]
 
 
 @dataclass(frozen=True)
-class SampleOutcome:
+class ConversionResult:
     """What became of one sample.
 
     Attributes:
@@ -55,7 +55,7 @@ def convert_samples(
     retry_quarantined: bool,
     workers: int,
     executor: Executor | None,
-) -> Generator[SampleOutcome, None, None]:
+) -> Generator[ConversionResult, None, None]:
     """Convert samples here, in worker processes or on an executor, yielding each as it is done."""
     if workers < 1:
         raise SourceError(f"workers must be at least 1, not {workers}")
@@ -69,7 +69,7 @@ def convert_samples(
             executor.submit(
                 convert_sample,
                 # Each task carries its writer, which need not know what is collected elsewhere.
-                writer.heeding(writer.retention, sample.sample_id, sample.fingerprint),
+                writer.with_retention(writer.retention, sample.sample_id, sample.fingerprint),
                 source,
                 sample,
                 retry_quarantined,
@@ -88,7 +88,7 @@ def convert_samples(
 
 def convert_sample(
     writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample, retry_quarantined: bool = False
-) -> SampleOutcome:
+) -> ConversionResult:
     """Convert one sample, or take over what an earlier try finished. What is wrong with the sample never raises."""
     started = time.perf_counter()
     sample_id, fingerprint = sample.sample_id, sample.fingerprint
@@ -101,20 +101,20 @@ def convert_sample(
     except SampleError as error:
         if not _is_unchanged(source, sample):
             # It may have been half written when it was read; what it is now is nobody's fault.
-            return SampleOutcome(sample_id, "failed", reason=_CHANGED, seconds=time.perf_counter() - started)
+            return ConversionResult(sample_id, "failed", reason=_CHANGED, seconds=time.perf_counter() - started)
         quarantine = writer.write_quarantine(sample_id, fingerprint, error)
         return quarantined(sample_id, quarantine, time.perf_counter() - started)
     except (OSError, MemoryError, ZarrCoreError) as error:
         reason = f"{type(error).__name__}: {error}"
-        return SampleOutcome(sample_id, "failed", reason=reason, seconds=time.perf_counter() - started)
+        return ConversionResult(sample_id, "failed", reason=reason, seconds=time.perf_counter() - started)
     seconds = time.perf_counter() - started
-    return SampleOutcome(sample_id, "converted", written, None, "", seconds, sample.n_bytes, written.entry.bytes)
+    return ConversionResult(sample_id, "converted", written, None, "", seconds, sample.n_bytes, written.entry.bytes)
 
 
-def quarantined(sample_id: str, quarantine: Quarantine, seconds: float = 0.0) -> SampleOutcome:
+def quarantined(sample_id: str, quarantine: Quarantine, seconds: float = 0.0) -> ConversionResult:
     """The outcome of a sample that was refused, now or earlier."""
     reason = f"{quarantine.field}: {quarantine.reason}" if quarantine.field else quarantine.reason
-    return SampleOutcome(sample_id, "quarantined", quarantine=quarantine, reason=reason, seconds=seconds)
+    return ConversionResult(sample_id, "quarantined", quarantine=quarantine, reason=reason, seconds=seconds)
 
 
 def _write(writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample) -> WrittenSample:

@@ -1,18 +1,18 @@
-"""A sample's group as objects: which objects belong to it, and whether all of them are there."""
+"""A sample's group: the names of its objects, and what its ``zarr.json`` records about the conversion."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
-from zarr_core._util.documents import parse_json
+from zarr_core._util.documents import DocumentError, expect, parse_json
+from zarr_core.format.moments import FieldMoments
+from zarr_core.format.object_names import ATTRIBUTES_KEY, ZARR_JSON
 from zarr_core.storage import Storage
 
-SAMPLES = "samples"
-ATTRIBUTES_KEY = "zarr_core"
+GROUP_FORMAT = 1
 
-# What a conversion writes in a group. A sample id may hold slashes, so the group is what is left of the longest match.
+# Objects that a conversion writes. A sample id may contain slashes, so the longest possible prefix is the group.
 _GROUP = re.compile(
     r"(samples/.+/[0-9a-f]{16})/"
     r"(?:zarr\.json|quarantine\.json|\w+/zarr\.json|\w+/\w+/zarr\.json|\w+/\w+/c/\d+/\d+)"
@@ -20,28 +20,63 @@ _GROUP = re.compile(
 
 
 def group_of(name: str) -> str | None:
-    """The group that an object is part of; None for one that no conversion writes."""
+    """The group that an object belongs to; None for an object that no conversion writes."""
     found = _GROUP.fullmatch(name)
     return found[1] if found else None
 
 
-def is_whole(storage: Storage, relpath: str, group: Mapping[str, Any] | None = None) -> bool:
-    """Whether a finished group has all its bytes.
+def recorded_attributes(group: Any) -> dict[str, Any] | None:
+    """What this library recorded in a group's ``zarr.json``; None if another program wrote the group.
 
-    ``zarr.json`` is written last, but a power cut may keep it and lose a shard that was written before.
+    Raises:
+        DocumentError: the document is not the metadata of a Zarr group.
+    """
+    if not isinstance(group, dict) or group.get("node_type") != "group":
+        raise DocumentError("not the metadata of a Zarr group")
+    recorded = expect(dict, group.get("attributes", {}), "attributes").get(ATTRIBUTES_KEY)
+    return None if recorded is None else expect(dict, recorded, f"attribute {ATTRIBUTES_KEY!r}")
+
+
+def stored_bytes(recorded: dict[str, Any]) -> dict[str, int]:
+    """Recorded bytes of each array by canonical field name; raises DocumentError."""
+    sizes = expect(dict, recorded.get("stored_bytes"), "stored_bytes")
+    return {field: expect(int, size, f"stored_bytes of {field!r}") for field, size in sizes.items()}
+
+
+def recorded_moments(recorded: dict[str, Any]) -> dict[str, FieldMoments]:
+    """Recorded moments by canonical field name; raises DocumentError."""
+    moments = expect(dict, recorded.get("moments"), "moments")
+    return {field: _moments(expect(dict, values, f"moments of {field!r}"), field) for field, values in moments.items()}
+
+
+def _moments(values: dict[str, Any], field: str) -> FieldMoments:
+    for name in ("mean", "m2", "min", "max", "log_mean", "log_m2"):
+        numbers = expect(list, values.get(name), f"moments of {field!r}, {name}")
+        if not all(type(number) in (int, float) for number in numbers):
+            raise DocumentError(f"moments of {field!r}, {name}: not a list of numbers")
+    expect(int, values.get("count"), f"moments of {field!r}, count")
+    try:
+        return FieldMoments.from_json(values)
+    except (ValueError, OverflowError) as error:  # OverflowError: an integer that no float64 holds
+        raise DocumentError(f"moments of {field!r}: {error}") from error
+
+
+def is_complete(storage: Storage, relpath: str, group: Any = None) -> bool:
+    """Whether a finished group still has all bytes of its arrays.
+
+    A writer writes ``zarr.json`` last. After a power cut it may be there although an earlier shard is lost.
 
     Args:
         storage: the store.
-        relpath: of the group.
-        group: its ``zarr.json``, which is read where None.
+        relpath: path of the group below the store's root.
+        group: content of the group's ``zarr.json``; read from the store if None.
     """
     try:
-        document = group or parse_json(storage.read(f"{relpath}/zarr.json"))
-        attributes = document.get("attributes", {}).get(ATTRIBUTES_KEY)
-        if attributes is None:  # a copy of a sample that another program wrote, which records no sizes
+        recorded = recorded_attributes(parse_json(storage.read(f"{relpath}/{ZARR_JSON}")) if group is None else group)
+        if recorded is None:  # another program wrote this group and recorded no sizes
             return True
-        recorded = sum(attributes["stored_bytes"].values())
-    except (FileNotFoundError, ValueError, AttributeError, KeyError, TypeError):
+        expected = sum(stored_bytes(recorded).values())
+    except (FileNotFoundError, ValueError):
         return False
     sizes = storage.list(relpath)
-    return bool(recorded == sum(size for name, size in sizes.items() if "/c/" in name[len(relpath) :]))
+    return expected == sum(size for name, size in sizes.items() if "/c/" in name[len(relpath) :])

@@ -1,8 +1,8 @@
-"""What a store of points holds: ``manifest.json``.
+"""The content of a point store: ``manifest.json``.
 
-The manifest is small and data only: per sample the grid of its chunks and what it was made from. What is known per
-field (moments, byte counts, source files) lies in the sample group's own attributes. The keys of the published format
-(version 1) are kept, so that its readers open our stores, and its stores open here.
+The manifest is small. Per sample it holds the chunk grids and the fingerprint of the source files. Records per field
+(moments, byte counts, source files) are attributes of the sample's group. The keys of the published format (version 1)
+are kept, so its readers can open these stores, and this library can open its stores.
 """
 
 from __future__ import annotations
@@ -13,30 +13,28 @@ import re
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
-from zarr_core._util.documents import parse_json
+from zarr_core._util.documents import DocumentError, expect, parse_json
 from zarr_core.errors import ManifestError, SourceError, UnknownFieldError
 from zarr_core.format.array_metadata import COORDS_DTYPE, MAX_CHUNKS, MAX_POINTS
 from zarr_core.format.names import check_relative_path, check_sample_id
-from zarr_core.points.group import SAMPLES, group_of, is_whole
+from zarr_core.format.object_names import BLACKLISTS, MANIFEST, SAMPLES, split_list
+from zarr_core.points.group import group_of, is_complete
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import MAX_GENERATION, Change, Head, Retention, load
 
 FORMAT_VERSION = 1
-MANIFEST = "manifest.json"
 
-# Of the number formats that arrays of any writer hold, those that NumPy and torch both know.
+# Dtypes of Zarr arrays that NumPy and torch both support.
 _DTYPE = re.compile(r"float(16|32|64)|u?int(8|16|32|64)|bool")
 _MAX_DIM = 10_000
 _MAX_INT = 2**63 - 1
 
-_Plain = TypeVar("_Plain", int, str, list[Any], dict[str, Any])
-
 
 @dataclass(frozen=True, slots=True)
 class DomainGrid:
-    """How the points of one domain of one sample are cut: the same for every array of the domain."""
+    """Chunk grid of one domain of one sample. All arrays of the domain share it."""
 
     n_points: int
     chunk_points: int
@@ -46,14 +44,14 @@ class DomainGrid:
 
 @dataclass(frozen=True, slots=True)
 class SampleEntry:
-    """A sample as the manifest knows it.
+    """The manifest's entry for one sample.
 
     Attributes:
-        relpath: its Zarr group below the root.
+        relpath: path of its Zarr group below the root.
         domains: chunk grid by domain.
-        fingerprint: of the source files that it was made from ("" in published stores, as the two below).
-        settings: digest of the conversion settings.
-        bytes: stored bytes of its arrays.
+        fingerprint: digest of the source files' names, sizes and versions; "" in published stores.
+        settings: digest of the conversion settings; "" in published stores.
+        bytes: stored bytes of its arrays; 0 in published stores.
     """
 
     relpath: str
@@ -65,7 +63,7 @@ class SampleEntry:
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """A sample that was refused, and why. It is tried again when its source or the settings change, or on request."""
+    """A refused sample and the reason. It is converted again when its source or the settings change, or on request."""
 
     fingerprint: str
     settings: str
@@ -75,7 +73,7 @@ class Quarantine:
 
 @dataclass(frozen=True, slots=True)
 class ArrayColumn:
-    """A field as every sample stores it."""
+    """The array that stores a field in every sample."""
 
     array_name: str
     field: str
@@ -85,7 +83,7 @@ class ArrayColumn:
 
 @dataclass(frozen=True, slots=True)
 class DomainLayout:
-    """The fields of a domain, and which of them holds the coordinates."""
+    """The fields of a domain. ``position`` is the canonical name of the field that holds the coordinates."""
 
     position: str
     arrays: Mapping[str, ArrayColumn]
@@ -96,16 +94,17 @@ class StoreManifest:
     """One committed state of a store. Immutable; ``versioning.generations.commit`` derives the next one.
 
     Attributes:
-        dataset_name, shuffle_seed, coords_dtype, values_dtype, compressor: how the samples were written.
-        domains: columns by domain.
+        dataset_name: name of the dataset.
+        shuffle_seed, coords_dtype, values_dtype, compressor: settings of the last conversion.
+        domains: layout by domain.
         samples: entries by sample id.
-        generation: 1 for a store's first commit, one more with each; 0 for published stores.
-        dataset_kind: kind that the source was described by, "" where unknown.
-        splits: sample ids by split as the source lists them, those that are not in the store included.
-        excluded: ids that the source's blacklists take out of every split.
-        quarantine: refused samples.
-        origin: of a staged copy, ``store`` and ``generation`` that it was copied from; else empty.
-        retention: tags, and what is being removed; of the current state only.
+        generation: number of the commit, 1 for a store's first; 0 for published stores.
+        dataset_kind: kind of the source's description, "" if unknown.
+        splits: sample ids by split as the source lists them, including ids that the store does not hold.
+        excluded: ids that the source's blacklists exclude from every split.
+        quarantine: refused samples by id.
+        origin: for a staged copy, the ``store`` and ``generation`` it was copied from; else empty.
+        retention: tags and pending deletions; part of the current state only.
     """
 
     dataset_name: str
@@ -129,11 +128,11 @@ class StoreManifest:
         return {name: column for domain in self.domains.values() for name, column in domain.arrays.items()}
 
     def split_ids(self, split: str, *, present_only: bool = True) -> list[str]:
-        """Sample ids of a split in the order of its list, blacklisted ones left out.
+        """Sample ids of a split in the order of its list, without excluded ids.
 
         Args:
-            split: its name.
-            present_only: leave out those that the store does not hold.
+            split: name of the split.
+            present_only: leave out ids that the store does not hold.
 
         Raises:
             UnknownFieldError: the store has no such split.
@@ -148,7 +147,7 @@ class StoreManifest:
         ]
 
     def to_json(self) -> bytes:
-        """The content of ``manifest.json``: the same state gives the same bytes."""
+        """The content of ``manifest.json``. Equal states give equal bytes."""
         domains = {
             name: {
                 "position": domain.position,
@@ -189,59 +188,49 @@ class StoreManifest:
 
     @classmethod
     def from_json(cls, data: bytes, where: str = MANIFEST) -> StoreManifest:
-        """Read what :meth:`to_json`, or a writer of the published format, wrote.
+        """Parse a manifest that :meth:`to_json` or a writer of the published format wrote.
 
-        A manifest is data that somebody else may have written: every type is checked, and every count is bounded, for
-        readers allocate by them.
+        The document is untrusted: every type is checked and every count is bounded, because readers allocate memory by
+        these counts.
 
         Raises:
-            ManifestError: it is not readable, of a newer format, or contradicts itself; names the sample.
+            ManifestError: the manifest is unreadable, of a newer format, or inconsistent; names the sample.
         """
         try:
-            document = parse_json(data)
-            version = document["format_version"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ManifestError(f"{where} is not a store manifest: {error!r}") from error
-        if type(version) is not int or version != FORMAT_VERSION:
-            raise ManifestError(f"{where} has format version {version!r}; this library reads {FORMAT_VERSION}")
+            document = expect(dict, parse_json(data), "the document")
+            version = expect(int, document.get("format_version"), "format_version")
+        except ValueError as error:
+            raise ManifestError(f"{where} is not a store manifest: {error}") from error
+        if version != FORMAT_VERSION:
+            raise ManifestError(f"{where} has format version {version}; this library reads {FORMAT_VERSION}")
         try:
             return cls._from_document(document)
-        except ManifestError as error:
+        except (DocumentError, ManifestError, SourceError) as error:
             raise ManifestError(f"{where}: {error}") from error
-        except SourceError as error:
-            raise ManifestError(f"{where}: {error}") from error
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ManifestError(f"{where} is damaged: {error!r}") from error
 
     @classmethod
-    def _from_document(cls, document: Mapping[str, Any]) -> StoreManifest:
-        domains = {
-            name: DomainLayout(
-                _typed(str, domain["position"], f"{name}, position"),
-                {canonical: _column(name, canonical, column) for canonical, column in domain["arrays"].items()},
-            )
-            for name, domain in _typed(dict, document["domains"], "domains").items()
-        }
-        splits = _typed(dict, document.get("splits", {}), "splits")
-        quarantine = _typed(dict, document.get("quarantine", {}), "quarantine")
+    def _from_document(cls, document: dict[str, Any]) -> StoreManifest:
+        def text(key: str, default: str | None = None) -> str:
+            return expect(str, document.get(key, default), key)
+
+        def section(key: str, default: dict[str, Any] | None = None) -> dict[str, Any]:
+            return expect(dict, document.get(key, default), key)
+
         return cls(
-            dataset_name=_typed(str, document["dataset_name"], "dataset_name"),
-            shuffle_seed=_count(document["shuffle_seed"], "shuffle_seed", -_MAX_INT),
-            coords_dtype=_typed(str, document["coords_dtype"], "coords_dtype"),
-            values_dtype=_typed(str, document["values_dtype"], "values_dtype"),
-            compressor=str(document["compressor"]),
-            domains=domains,
-            samples={
-                sample_id: _entry(sample_id, entry)
-                for sample_id, entry in _typed(dict, document["samples"], "samples").items()
-            },
-            generation=_count(document.get("generation", 0), "generation", most=MAX_GENERATION),
-            dataset_kind=_typed(str, document.get("dataset_kind", ""), "dataset_kind"),
-            splits={split: _texts(ids, f"split {split!r}") for split, ids in splits.items()},
-            excluded=frozenset(_texts(document.get("excluded", []), "excluded")),
-            quarantine={sample_id: _quarantine(sample_id, entry) for sample_id, entry in quarantine.items()},
-            origin=_typed(dict, document.get("origin", {}), "origin"),
-            retention=Retention.from_document(_typed(dict, document.get("retention", {}), "retention")),
+            dataset_name=text("dataset_name"),
+            shuffle_seed=_integer(document.get("shuffle_seed"), "shuffle_seed", -_MAX_INT),
+            coords_dtype=text("coords_dtype"),
+            values_dtype=text("values_dtype"),
+            compressor=str(document.get("compressor", "")),
+            domains={name: _domain(name, domain) for name, domain in section("domains").items()},
+            samples={sample_id: _entry(sample_id, entry) for sample_id, entry in section("samples").items()},
+            generation=_integer(document.get("generation", 0), "generation", most=MAX_GENERATION),
+            dataset_kind=text("dataset_kind", ""),
+            splits={split: _strings(ids, f"split {split!r}") for split, ids in section("splits", {}).items()},
+            excluded=frozenset(_strings(document.get("excluded", []), "excluded")),
+            quarantine={i: _quarantine(i, entry) for i, entry in section("quarantine", {}).items()},
+            origin=section("origin", {}),
+            retention=Retention.from_document(section("retention", {})),
         )
 
 
@@ -249,63 +238,76 @@ def _plain(entry: DomainGrid | ArrayColumn | Quarantine) -> dict[str, Any]:
     return {name: getattr(entry, name) for name in entry.__slots__}
 
 
-def _typed(kind: type[_Plain], value: Any, what: str) -> _Plain:
-    """The value, if it is exactly of that type: JSON's ``true`` is no number."""
-    if type(value) is not kind:
-        raise ManifestError(f"{what} is {reprlib.repr(value)} where {kind.__name__} belongs")
-    return value
-
-
-def _count(value: Any, what: str, least: int = 0, most: int = _MAX_INT) -> int:
-    if not least <= _typed(int, value, what) <= most:
-        raise ManifestError(f"{what} is {reprlib.repr(value)}, which is not between {least} and {most}")
+def _integer(value: Any, name: str, least: int = 0, most: int = _MAX_INT) -> int:
+    if not least <= expect(int, value, name) <= most:
+        raise DocumentError(f"{name} is {reprlib.repr(value)}, expected {least} to {most}")
     return int(value)
 
 
-def _texts(value: Any, what: str) -> list[str]:
-    return [_typed(str, text, what) for text in _typed(list, value, what)]
+def _strings(value: Any, name: str) -> list[str]:
+    return [expect(str, text, name) for text in expect(list, value, name)]
 
 
 def _quarantine(sample_id: str, entry: Any) -> Quarantine:
-    what = f"quarantine of {sample_id!r}"
-    return Quarantine(**{name: _typed(str, text, what) for name, text in _typed(dict, entry, what).items()})
+    name = f"quarantine of {sample_id!r}"
+    texts = expect(dict, entry, name)
+    return Quarantine(*(expect(str, texts.get(key), f"{name}, {key}") for key in Quarantine.__slots__))
 
 
-def _column(domain: str, canonical: str, column: Mapping[str, Any]) -> ArrayColumn:
-    what = f"field {canonical!r} of domain {domain!r}"
-    array_name = check_relative_path(_typed(str, column["array_name"], what))
+def _domain(domain: str, document: Any) -> DomainLayout:
+    name = f"domain {domain!r}"
+    layout = expect(dict, document, name)
+    arrays = expect(dict, layout.get("arrays"), f"{name}, arrays")
+    return DomainLayout(
+        expect(str, layout.get("position"), f"{name}, position"),
+        {canonical: _column(domain, canonical, column) for canonical, column in arrays.items()},
+    )
+
+
+def _column(domain: str, canonical: str, document: Any) -> ArrayColumn:
+    where = f"field {canonical!r} of domain {domain!r}"
+    column = expect(dict, document, where)
+    array_name = check_relative_path(expect(str, column.get("array_name"), f"{where}, array_name"))
     name = array_name.removeprefix(f"{domain}/")
     if (canonical, column.get("field", canonical)) != (f"{domain}_{name}", canonical) or "/" in name:
-        raise ManifestError(f"{what} cannot lie in {array_name!r}")
-    dtype = _typed(str, column["dtype"], what)
+        raise DocumentError(f"{where} cannot be stored as {array_name!r}")
+    dtype = expect(str, column.get("dtype"), f"{where}, dtype")
     if not _DTYPE.fullmatch(dtype):
-        raise ManifestError(f"{what} has dtype {dtype!r}")
-    return ArrayColumn(array_name, canonical, dtype, _count(column["dim"], what, 1, _MAX_DIM))
+        raise DocumentError(f"{where} has dtype {dtype!r}")
+    return ArrayColumn(array_name, canonical, dtype, _integer(column.get("dim"), f"{where}, dim", 1, _MAX_DIM))
 
 
-def _entry(sample_id: str, entry: Mapping[str, Any]) -> SampleEntry:
+def _entry(sample_id: str, document: Any) -> SampleEntry:
+    name = f"sample {sample_id!r}"
+    entry = expect(dict, document, name)
     try:
         check_sample_id(sample_id)
-        relpath = check_relative_path(_typed(str, entry["relpath"], f"sample {sample_id!r}"))
-    except SourceError as error:
-        raise ManifestError(f"sample {sample_id!r}: {error}") from error
-    grids = {}
-    for domain, grid in entry["domains"].items():
-        what = f"sample {sample_id!r}, {domain}"
-        n_points = _count(grid["n_points"], what, 1, MAX_POINTS)
-        chunk_points = _count(grid["chunk_points"], what, 1)
-        shard_points = _count(grid["shard_points"], what, 1)
-        n_chunks = _count(grid["n_chunks"], what, 1, MAX_CHUNKS)
-        if n_chunks != -(-n_points // chunk_points):
-            raise ManifestError(f"{what}: {n_chunks} chunks of {chunk_points} points do not make {n_points}")
-        grids[domain] = DomainGrid(n_points, chunk_points, shard_points, n_chunks)
-    what = f"sample {sample_id!r}"
-    fingerprint, settings = (_typed(str, entry.get(key, ""), what) for key in ("fingerprint", "settings"))
-    return SampleEntry(relpath, grids, fingerprint, settings, _count(entry.get("bytes", 0), what))
+        relpath = check_relative_path(expect(str, entry.get("relpath"), "relpath"))
+    except (DocumentError, SourceError) as error:
+        raise DocumentError(f"{name}: {error}") from error
+    grids = expect(dict, entry.get("domains"), f"{name}, domains")
+    return SampleEntry(
+        relpath,
+        {domain: _grid(f"{name}, {domain}", grid) for domain, grid in grids.items()},
+        expect(str, entry.get("fingerprint", ""), f"{name}, fingerprint"),
+        expect(str, entry.get("settings", ""), f"{name}, settings"),
+        _integer(entry.get("bytes", 0), f"{name}, bytes"),
+    )
+
+
+def _grid(name: str, document: Any) -> DomainGrid:
+    grid = expect(dict, document, name)
+    n_points = _integer(grid.get("n_points"), f"{name}, n_points", 1, MAX_POINTS)
+    chunk_points = _integer(grid.get("chunk_points"), f"{name}, chunk_points", 1)
+    shard_points = _integer(grid.get("shard_points"), f"{name}, shard_points", 1)
+    n_chunks = _integer(grid.get("n_chunks"), f"{name}, n_chunks", 1, MAX_CHUNKS)
+    if n_chunks != -(-n_points // chunk_points):
+        raise DocumentError(f"{name}: {n_chunks} chunks of {chunk_points} points cannot hold {n_points} points")
+    return DomainGrid(n_points, chunk_points, shard_points, n_chunks)
 
 
 def changes(before: StoreManifest | None, after: StoreManifest) -> list[Change]:
-    """What a commit did: to which samples, and by which settings."""
+    """What a commit changed: which samples, and which settings."""
     then = before or StoreManifest(after.dataset_name)
     replaced = [i for i, entry in after.samples.items() if i in then.samples and then.samples[i] != entry]
     done = {
@@ -352,14 +354,14 @@ def _roots(_: StoreManifest) -> Iterable[str]:
     return (SAMPLES,)
 
 
-#: Where a store of points keeps its state, and what it says.
-HEAD = Head(MANIFEST, StoreManifest.from_json, _roots, _relpaths, group_of, is_whole, changes)
+#: Tells ``versioning`` where a point store keeps its state and how to read it.
+HEAD = Head(MANIFEST, StoreManifest.from_json, _roots, _relpaths, group_of, is_complete, changes)
 
 
 def load_manifest(store: Storage | str | os.PathLike[str], generation: int | str | None = None) -> StoreManifest:
-    """The manifest of a store: the current one, one committed earlier, or the one that a tag names.
+    """The manifest of a store: the current one, or that of a generation given by number or tag.
 
-    Stores of the published format keep their splits in files beside the manifest; those are read too.
+    Stores of the published format keep their splits in files beside the manifest. These files are read too.
 
     Raises:
         StoreError: there is no store, or no such generation or tag.
@@ -378,8 +380,8 @@ def _with_split_files(manifest: StoreManifest, storage: Storage) -> StoreManifes
             return None
         return [line.strip() for line in text.splitlines() if line.strip()]
 
-    splits = {split: lines(f"{split}_design_ids.txt") for split in ("train", "val", "test")}
-    blacklisted = [line for name in ("blacklist.txt", "blacklist2.txt") for line in lines(name) or ()]
+    splits = {split: lines(split_list(split)) for split in ("train", "val", "test")}
+    blacklisted = [line for name in BLACKLISTS for line in lines(name) or ()]
     return replace(
         manifest,
         splits=dict(manifest.splits) | {split: ids for split, ids in splits.items() if ids is not None},

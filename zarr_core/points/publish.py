@@ -19,7 +19,8 @@ from zarr_core.points.manifest import (
     StoreManifest,
     load_manifest,
 )
-from zarr_core.points.writer import ConversionSettings, WrittenSample, ZarrStoreWriter
+from zarr_core.points.settings import ConversionSettings
+from zarr_core.points.writer import WrittenSample, ZarrStoreWriter
 from zarr_core.sources.sample import SampleSource, SourceSample
 from zarr_core.sources.selection import DatasetKind, Selection, open_source, select_samples
 from zarr_core.storage import Storage
@@ -89,7 +90,7 @@ def publish(
     selection = select_samples(source, splits)
     current = load_if_any(writer.storage)
     if current is not None:
-        writer = writer.heeding(current.retention)
+        writer = writer.with_retention(current.retention)
     results = _find_finished(writer, selection, current)
     return commit_results(
         writer.storage, selection, conversion, results, dataset_name=dataset_name, retire_vanished=retire_vanished
@@ -262,6 +263,6 @@ def _misfit(domains: Mapping[str, DomainLayout], written: WrittenSample) -> tupl
         columns: Mapping[str, ArrayColumn] = domains[domain].arrays if domain in domains else {}
         for canonical, column in layout.arrays.items():
             if canonical in columns and columns[canonical].dim != column.dim:
-                reason = f"has {column.dim} components a point where the store's samples have {columns[canonical].dim}"
+                reason = f"has {column.dim} components per point, the store's samples have {columns[canonical].dim}"
                 return canonical, reason
     return None

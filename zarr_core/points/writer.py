@@ -1,38 +1,31 @@
-"""One sample to one Zarr group: shuffled, chunked, sharded, checksummed, with what is worth knowing about it.
+"""Writes one sample as one Zarr group: shuffled, chunked, sharded, checksummed, with its moments and source recorded.
 
-Nothing is committed here: a group that no manifest names does not exist for readers, and ``zarr.json`` of the group is
-written last, so that a group that has one is whole.
+The writer commits nothing. Readers ignore a group until a manifest names it. The group's ``zarr.json`` is written last,
+so a group that has one is complete.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zarr_core._util.documents import parse_json
-from zarr_core.errors import SampleError, SourceError, StoreError
-from zarr_core.format.array_metadata import (
-    COORDS_DTYPE,
-    EMPTY_GROUP,
-    VALUE_DTYPES,
-    ArrayLayout,
-    group_arrays,
-    group_zarr_json,
-)
-from zarr_core.format.codecs import DEFAULT_CODEC, Codec
+from zarr_core._util.documents import expect, parse_json
+from zarr_core.errors import SampleError, StoreError
+from zarr_core.format.array_metadata import EMPTY_GROUP, ArrayLayout, group_arrays, group_zarr_json
 from zarr_core.format.moments import FieldMoments, MomentsAccumulator
 from zarr_core.format.names import FieldName, check_sample_id
+from zarr_core.format.object_names import ATTRIBUTES_KEY, QUARANTINE, SAMPLES, ZARR_JSON
 from zarr_core.format.shards import encode_shard, pack_lengths
 from zarr_core.format.shuffle import shuffle_permutation
-from zarr_core.points.group import ATTRIBUTES_KEY, SAMPLES, is_whole
+from zarr_core.points.group import GROUP_FORMAT, is_complete, recorded_attributes, stored_bytes
 from zarr_core.points.manifest import ArrayColumn, DomainGrid, DomainLayout, Quarantine, SampleEntry
+from zarr_core.points.settings import ConversionSettings, digest
+from zarr_core.points.stored_values import as_points, not_finite, stored_blocks
 from zarr_core.sources.description import FieldFile
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import Retention
@@ -40,95 +33,25 @@ from zarr_core.versioning.generations import Retention
 if TYPE_CHECKING:
     import torch
 
-GROUP_FORMAT = 1
-
-# Points that are rounded, summed and encoded at a time: a few MB.
-_BLOCK_POINTS = 131_072
-# Names that a group may have, of which all but the first are for those that were collected a short time ago.
+# Possible names of a group. Names after the first replace names that are tombstoned.
 _NAMES = 4
-# Bytes that are gathered at a time: part of the fixed memory that a worker needs beside tensor and permutation.
-_SLAB_BYTES = 32 * 2**20
-_SOURCE_DTYPES = ("float16", "bfloat16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64")
-# What metadata that a crash or a disk has damaged may lead to; the sample is then converted anew.
-_OF_DAMAGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, StoreError)
-
-
-@dataclass(frozen=True)
-class ConversionSettings:
-    """How samples are written. Two samples written with equal settings from equal files are equal byte for byte.
-
-    Attributes:
-        chunk_points: points in a chunk; choose it close to the number of points that a training step draws.
-        shard_points: cap on the points in a shard, rounded down to whole chunks; None: one shard an array.
-        values_dtype: stored dtype of everything but positions, which are float32.
-        field_dtypes: stored dtype of single fields, by canonical name.
-        codec: compressor of the chunks, ``name`` or ``name:level``.
-        shuffle_seed: seed of the order of points.
-
-    Raises:
-        SourceError: a value makes no sense.
-    """
-
-    chunk_points: int = 16_384
-    shard_points: int | None = None
-    values_dtype: str = "float16"
-    field_dtypes: Mapping[str, str] = field(default_factory=dict)
-    codec: str = DEFAULT_CODEC
-    shuffle_seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.chunk_points < 1:
-            raise SourceError(f"chunk_points must be at least 1, not {self.chunk_points}")
-        if self.shard_points is not None and self.shard_points < self.chunk_points:
-            raise SourceError(f"shard_points {self.shard_points} is less than one chunk of {self.chunk_points} points")
-        for name, dtype in {"values_dtype": self.values_dtype, **self.field_dtypes}.items():
-            if dtype not in VALUE_DTYPES:
-                raise SourceError(f"{name}: dtype {dtype!r} cannot be stored; use one of {', '.join(VALUE_DTYPES)}")
-        # One spelling for one meaning, so that "zstd" and "zstd:3" do not look like different settings.
-        object.__setattr__(self, "codec", str(Codec.parse(self.codec)))
-        object.__setattr__(self, "field_dtypes", dict(sorted(self.field_dtypes.items())))
-
-    def check_fields(self, canonical_names: Collection[str]) -> None:
-        """Raise SourceError if a field that is given a dtype is none of these."""
-        unknown = [name for name in self.field_dtypes if name not in canonical_names]
-        if unknown:
-            raise SourceError(f"no field {unknown[0]!r} to give a dtype; there are: {', '.join(canonical_names)}")
-
-    @cached_property
-    def digest(self) -> str:
-        """16 hex digits that differ where the settings would write other bytes."""
-        values = [getattr(self, name) for name in self.__dataclass_fields__]
-        return _digest([GROUP_FORMAT, *values])
-
-    def dtype_of(self, name: FieldName) -> str:
-        """Stored dtype of a field."""
-        return self.field_dtypes.get(name.canonical, COORDS_DTYPE if name.is_position else self.values_dtype)
-
-    def layout(self, name: FieldName, n_points: int, dim: int) -> ArrayLayout:
-        """Layout of an array of ``n_points`` rows."""
-        chunk_points = min(self.chunk_points, n_points)
-        chunks = -(-n_points // chunk_points)
-        if self.shard_points is not None:
-            chunks = min(chunks, self.shard_points // chunk_points)
-        codec = Codec.parse(self.codec)
-        return ArrayLayout(n_points, dim, chunk_points, chunks * chunk_points, self.dtype_of(name), codec)
 
 
 @dataclass(frozen=True)
 class WrittenSample:
-    """A finished group: its manifest entry, and the columns that it brings."""
+    """A finished group: its manifest entry and its columns by domain."""
 
     entry: SampleEntry
     domains: Mapping[str, DomainLayout]
 
 
 class ZarrStoreWriter:
-    """Writes sample groups below a store root. Light, picklable, safe to use from many processes at once.
+    """Writes sample groups below a store root. Picklable; many processes may write to the same store.
 
     Args:
         root: the store, a local path or fsspec URL.
         settings: how to write.
-        retention: of the store as it is now: groups that are being collected are neither found nor written.
+        retention: of the store's current manifest. The writer neither finds nor writes tombstoned groups.
     """
 
     def __init__(
@@ -141,8 +64,8 @@ class ZarrStoreWriter:
         self.settings = settings or ConversionSettings()
         self.retention = retention or Retention()
 
-    def heeding(self, retention: Retention, sample_id: str = "", fingerprint: str = "") -> ZarrStoreWriter:
-        """The same writer for a store in that state; with no more of it than is about a sample, if one is given."""
+    def with_retention(self, retention: Retention, sample_id: str = "", fingerprint: str = "") -> ZarrStoreWriter:
+        """The same writer with another retention; limited to one sample's groups if a sample is given."""
         if sample_id:
             mine = {
                 path: retention.tombstones[path]
@@ -153,24 +76,23 @@ class ZarrStoreWriter:
         return ZarrStoreWriter(self.storage.root, self.settings, retention)
 
     def relpath(self, sample_id: str, fingerprint: str) -> str:
-        """Where the group of a sample made from these source files belongs: the same on every try.
+        """Path of the group of a sample made from these source files: the first of its names that is not tombstoned.
 
-        Unless the group was there before and has lately been collected: a collector that hangs may still delete what is
-        under that name, so that another one takes its place.
+        A suspended garbage collector may still delete objects below a tombstoned name, so nothing is written there.
 
         Raises:
-            StoreError: all names for it are being collected.
+            StoreError: all names are tombstoned.
         """
         for path in self._relpaths(sample_id, fingerprint):
             if path not in self.retention.tombstones:
                 return path
-        reason = f"its groups have been collected {_NAMES} times within a day; give gc a longer grace period"
+        reason = f"its groups were collected {_NAMES} times within a day; run gc with a longer grace period"
         raise StoreError(f"{self.storage.url}, {sample_id}: {reason}")
 
     def _relpaths(self, sample_id: str, fingerprint: str) -> list[str]:
-        made_from = [GROUP_FORMAT, sample_id, fingerprint, self.settings.digest]
-        outcomes = [_digest(made_from + [again] * bool(again)) for again in range(_NAMES)]
-        return [f"{SAMPLES}/{check_sample_id(sample_id)}/{outcome}" for outcome in outcomes]
+        content = [GROUP_FORMAT, sample_id, fingerprint, self.settings.digest]
+        digests = [digest(content + [again] * bool(again)) for again in range(_NAMES)]
+        return [f"{SAMPLES}/{check_sample_id(sample_id)}/{name}" for name in digests]
 
     def write_sample(
         self,
@@ -187,15 +109,15 @@ class ZarrStoreWriter:
         Memory: one source tensor, the permutation of its domain, one encoded shard and a few blocks of points.
 
         Args:
-            sample_id: its id.
+            sample_id: id of the sample.
             fields: the fields to write, each domain's position first.
-            load: the tensor of a field by canonical name, (n_points,) or (n_points, dim).
+            load: returns the tensor of a field, (n_points,) or (n_points, dim), given its canonical name.
             fingerprint: of the source files.
-            source: what ``verify`` needs to find them again.
-            parameters: scalars of the sample as a whole.
+            source: location of the source files; ``verify`` uses it.
+            parameters: scalars of the whole sample.
 
         Raises:
-            SampleError: a field is empty, misaligned, too wide, not finite, or does not fit its stored dtype.
+            SampleError: a field is empty, misaligned, of the wrong width, not finite, or does not fit its stored dtype.
         """
         relpath = self.relpath(sample_id, fingerprint)
         arrays: dict[str, ArrayLayout] = {}
@@ -205,12 +127,12 @@ class ZarrStoreWriter:
         permutation, domain = np.empty(0, np.int64), ""
         for file in fields:
             name = file.field
-            values = _as_points(sample_id, name, load(name.canonical))
+            values = as_points(sample_id, name, load(name.canonical))
             if name.domain != domain:
                 domain = name.domain
                 permutation = shuffle_permutation(self.settings.shuffle_seed, sample_id, domain, len(values))
             if len(values) != len(permutation):
-                reason = f"{len(values)} points where {domain}_position has {len(permutation)}"
+                reason = f"has {len(values)} points, {domain}_position has {len(permutation)}"
                 way_out = "every field of a domain must describe the same points in the same order"
                 raise SampleError(sample_id, name.canonical, reason, way_out)
             layout = self.settings.layout(name, len(values), values.shape[1])
@@ -218,7 +140,7 @@ class ZarrStoreWriter:
             lengths: list[int] = []
             field_moments, size = self._write_array(sample_id, name, layout, values, permutation, relpath, lengths)
             moments[name.canonical], stored[name.canonical] = field_moments.to_json(), size
-            if max(lengths) < 2**32:  # else readers ask the shards
+            if max(lengths) < 2**32:  # otherwise readers use the shard index
                 chunk_bytes[name.array_name] = pack_lengths(lengths)
             del values
         attributes = {
@@ -235,40 +157,42 @@ class ZarrStoreWriter:
         }
         group = group_zarr_json({ATTRIBUTES_KEY: attributes}, arrays)
         for domain in sorted({name.partition("/")[0] for name in arrays}):
-            self._write_json(f"{relpath}/{domain}/zarr.json", EMPTY_GROUP)
+            self._write_json(f"{relpath}/{domain}/{ZARR_JSON}", EMPTY_GROUP)
         for array_name, layout in arrays.items():
-            self._write_json(f"{relpath}/{array_name}/zarr.json", layout.to_zarr_json())
-        self._write_json(f"{relpath}/zarr.json", group)
+            self._write_json(f"{relpath}/{array_name}/{ZARR_JSON}", layout.to_zarr_json())
+        self._write_json(f"{relpath}/{ZARR_JSON}", group)
         return written_sample(relpath, group)
 
     def write_quarantine(self, sample_id: str, fingerprint: str, error: SampleError) -> Quarantine:
-        """Record where the group would be why there is none, for whoever commits."""
+        """Write ``quarantine.json`` in place of the group. The next commit adds it to the manifest."""
         quarantine = Quarantine(fingerprint, self.settings.digest, error.field, error.explanation)
         record = {name: getattr(quarantine, name) for name in quarantine.__slots__}
-        self._write_json(f"{self.relpath(sample_id, fingerprint)}/quarantine.json", record)
+        self._write_json(f"{self.relpath(sample_id, fingerprint)}/{QUARANTINE}", record)
         return quarantine
 
     def find(self, sample_id: str, fingerprint: str) -> WrittenSample | Quarantine | None:
-        """What an earlier try left behind: a whole group, a refusal, or nothing that can be used."""
-        # In a store that was never collected, every group has the first of its names.
+        """The result of an earlier attempt: a complete group, a refusal, or None."""
+        # Without any garbage collection, a group always has the first of its names.
         names = self._relpaths(sample_id, fingerprint)[: _NAMES if self.retention.collections else 1]
-        tries = (self._find(path, fingerprint) for path in names if path not in self.retention.tombstones)
-        return next((found for found in tries if found is not None), None)
+        results = (self._find(path, fingerprint) for path in names if path not in self.retention.tombstones)
+        return next((result for result in results if result is not None), None)
 
     def _find(self, relpath: str, fingerprint: str) -> WrittenSample | Quarantine | None:
-        made_from = (fingerprint, self.settings.digest)
+        wanted = (fingerprint, self.settings.digest)
         try:
-            group = parse_json(self.storage.read(f"{relpath}/zarr.json"))
-            found = written_sample(relpath, group) if is_whole(self.storage, relpath, group) else None
-            return found if found and (found.entry.fingerprint, found.entry.settings) == made_from else None
-        except (FileNotFoundError, *_OF_DAMAGE):
-            pass
+            group = parse_json(self.storage.read(f"{relpath}/{ZARR_JSON}"))
+            if not is_complete(self.storage, relpath, group):
+                return None
+            written = written_sample(relpath, group)
+            return written if (written.entry.fingerprint, written.entry.settings) == wanted else None
+        except (FileNotFoundError, ValueError, StoreError):
+            pass  # missing, or damaged by a crash or a disk: convert again
         try:
-            refusal = Quarantine(**parse_json(self.storage.read(f"{relpath}/quarantine.json")))
-        except (FileNotFoundError, *_OF_DAMAGE):
+            record = expect(dict, parse_json(self.storage.read(f"{relpath}/{QUARANTINE}")), QUARANTINE)
+            refusal = Quarantine(*(expect(str, record.get(name), name) for name in Quarantine.__slots__))
+        except (FileNotFoundError, ValueError):
             return None
-        texts = all(isinstance(getattr(refusal, name), str) for name in refusal.__slots__)
-        return refusal if texts and (refusal.fingerprint, refusal.settings) == made_from else None
+        return refusal if (refusal.fingerprint, refusal.settings) == wanted else None
 
     def _write_array(
         self,
@@ -280,12 +204,12 @@ class ZarrStoreWriter:
         relpath: str,
         lengths: list[int],
     ) -> tuple[FieldMoments, int]:
-        """Gather, round, encode and write one array; its moments and stored bytes, and of each chunk its length."""
+        """Gather, cast, encode and write one array; returns its moments and stored bytes, appends to ``lengths``."""
         moments = MomentsAccumulator()
         size = 0
 
         def chunks(rows: np.ndarray) -> Iterator[np.ndarray]:
-            for points in _gather_blocks(values, rows, layout):
+            for points in stored_blocks(values, rows, layout):
                 moments.add(points)
                 for start in range(0, len(points), layout.chunk_points):
                     yield points[start : start + layout.chunk_points]
@@ -296,16 +220,22 @@ class ZarrStoreWriter:
             size += self.storage.write(f"{relpath}/{name.array_name}/{layout.shard_key(shard)}", pieces)
         result = moments.result()
         if not np.isfinite([result.min, result.max]).all():
-            raise _not_finite(sample_id, name, layout, values)
+            raise not_finite(sample_id, name, layout, values)
         return result, size
 
     def _write_json(self, name: str, document: Mapping[str, Any]) -> None:
         self.storage.write(name, [(json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n").encode()])
 
 
-def written_sample(relpath: str, group: Mapping[str, Any]) -> WrittenSample:
-    """The manifest's view of a finished group, from its ``zarr.json``."""
-    attributes = group["attributes"][ATTRIBUTES_KEY]
+def written_sample(relpath: str, group: Any) -> WrittenSample:
+    """The manifest entry and columns of a finished group, from the content of its ``zarr.json``.
+
+    Raises:
+        DocumentError: it does not hold the records of a conversion.
+        StoreError: the metadata of an array is damaged.
+    """
+    recorded = recorded_attributes(group) or {}
+    fingerprint, settings = (expect(str, recorded.get(key), key) for key in ("fingerprint", "settings"))
     grids: dict[str, DomainGrid] = {}
     columns: dict[str, dict[str, ArrayColumn]] = {}
     for array_name, layout in group_arrays(group).items():
@@ -314,68 +244,5 @@ def written_sample(relpath: str, group: Mapping[str, Any]) -> WrittenSample:
         grids[domain] = DomainGrid(layout.n_points, layout.chunk_points, layout.shard_points, layout.n_chunks)
         columns.setdefault(domain, {})[canonical] = ArrayColumn(array_name, canonical, layout.dtype, layout.dim)
     domains = {domain: DomainLayout(f"{domain}_position", arrays) for domain, arrays in columns.items()}
-    size = sum(attributes["stored_bytes"].values())
-    return WrittenSample(SampleEntry(relpath, grids, attributes["fingerprint"], attributes["settings"], size), domains)
-
-
-def _gather_blocks(values: torch.Tensor, rows: np.ndarray, layout: ArrayLayout) -> Iterator[np.ndarray]:
-    """The given source rows in order, in the stored dtype, in blocks of whole chunks; the next overwrites each.
-
-    Rows are gathered a slab at a time, for a gather jumps about in its source and wants the cache to itself; then
-    rounded block by block, for what follows wants to find them there.
-    """
-    import torch
-
-    slab = max(_SLAB_BYTES // (layout.dim * values.element_size()), 1)
-    block = min(max(_BLOCK_POINTS // layout.chunk_points, 1) * layout.chunk_points, len(rows))
-    slab = max(slab // block, 1) * block
-    dtype = getattr(torch, layout.dtype)
-    stored = torch.empty((block, layout.dim), dtype=dtype)
-    for start in range(0, len(rows), slab):
-        gathered = values.index_select(0, torch.from_numpy(rows[start : start + slab]))
-        for first in range(0, len(gathered), block):
-            source = gathered[first : first + block]
-            if source.dtype is dtype:
-                yield source.numpy()
-                continue
-            points = stored[: len(source)].numpy()
-            if source.dtype is torch.float64:
-                # Torch would round float64 to float16 by way of float32, twice, and so not always to the nearest.
-                with np.errstate(over="ignore"):
-                    np.copyto(points, source.numpy(), casting="same_kind")
-            else:
-                stored[: len(source)].copy_(source)
-            yield points
-
-
-def _as_points(sample_id: str, name: FieldName, values: torch.Tensor) -> torch.Tensor:
-    """The tensor as (n_points, dim) real numbers, or a SampleError that says why it is none."""
-
-    def refuse(reason: str) -> SampleError:
-        return SampleError(sample_id, name.canonical, reason)
-
-    if str(values.dtype).removeprefix("torch.") not in _SOURCE_DTYPES:
-        raise refuse(f"holds {values.dtype} where real numbers belong")
-    if values.ndim not in (1, 2):
-        raise refuse(f"has shape {tuple(values.shape)} where (points,) or (points, components) belongs")
-    if values.numel() == 0:
-        raise refuse("holds no points")
-    points = values[:, None] if values.ndim == 1 else values
-    if name.dim is not None and points.shape[1] != name.dim:
-        raise refuse(f"has {points.shape[1]} components a point where {name.name} has {name.dim}")
-    return points
-
-
-def _not_finite(sample_id: str, name: FieldName, layout: ArrayLayout, values: torch.Tensor) -> SampleError:
-    """Why some stored values are not finite: the source's are not, or they do not fit the stored dtype."""
-    bad = int((~values.isfinite()).sum())
-    if bad:
-        reason = f"{bad} of {values.numel()} values are NaN or infinite"
-        return SampleError(sample_id, name.canonical, reason, "repair the source, or leave the sample out")
-    largest = float(values.abs().max())
-    reason = f"largest value {largest:.6g} does not fit {layout.dtype}, which ends at {np.finfo(layout.dtype).max:.6g}"
-    return SampleError(sample_id, name.canonical, reason, f"use --field-dtype {name.canonical}=float32")
-
-
-def _digest(values: list[Any]) -> str:
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+    size = sum(stored_bytes(recorded).values())
+    return WrittenSample(SampleEntry(relpath, grids, fingerprint, settings, size), domains)

@@ -183,18 +183,22 @@ class Storage:
             raise self._no_bucket() from error
         return len(data)
 
-    def objects(self, prefix: str) -> Iterator[StoredObject]:
+    def objects(self, prefix: str, *, recursive: bool = True) -> Iterator[StoredObject]:
         """Every object below a folder, or with that name; links are not followed.
+
+        Args:
+            prefix: of the folder; "" is the root.
+            recursive: whether objects in folders below it are included.
 
         Raises:
             StoreError: the location does not report modification times.
         """
-        top = self.path(prefix)
+        top = self.path(prefix) if prefix else self.location
         found: Iterable[tuple[str, ObjectInfo]]
         if self._local:
-            found = local.walk(top, follow_links=False)
+            found = local.walk(top, follow_links=False, recursive=recursive)
         else:
-            found = chain(self._alone(prefix), self._listing(prefix, f"{top}/"))
+            found = chain(self._alone(prefix), self._listing(prefix, f"{top}/", recursive))
         for path, info in found:
             if not info.modified:
                 raise StoreError(f"{self.url}: this location does not report modification times")
@@ -300,18 +304,19 @@ class Storage:
             future.cancel()  # where this thread was interrupted
             raise
 
-    def _listing(self, name: str, prefix: str) -> Iterator[tuple[str, ObjectInfo]]:
+    def _listing(self, name: str, prefix: str, recursive: bool = True) -> Iterator[tuple[str, ObjectInfo]]:
         """Objects below a path of the service, one page at a time."""
         token: str | None = None
         while True:
-            page, token = self._request(name, lambda backend, token=token: backend.list_page(prefix, token))  # type: ignore[misc]
+            page, token = self._request(name, lambda backend, token=token: backend.list_page(prefix, token, recursive))  # type: ignore[misc]
             yield from page.items()
             if token is None:
                 return
 
     def _alone(self, name: str) -> Iterator[tuple[str, ObjectInfo]]:
-        with contextlib.suppress(FileNotFoundError):
-            yield self.path(name), self.info(name)
+        if name:
+            with contextlib.suppress(FileNotFoundError):
+                yield self.path(name), self.info(name)
 
     def _write_if(self, name: str, data: bytes, version: str | None) -> bool:
         """Write if the object has this version (None: if it does not exist); whether it now holds these bytes.

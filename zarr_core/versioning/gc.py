@@ -213,6 +213,9 @@ class _Collector(Generic[S]):
                 young.setdefault(owner, Garbage()).add(stored)
                 if owner == stored.name:
                     found.objects.add(owner)
+        for stored in self.storage.objects("", recursive=False):
+            if strip_temp_suffix(stored.name)[1] and stored.modified < self.horizon:
+                found.temporary.append(stored)
         for prefix, garbage in young.items():
             if garbage.newest < self.horizon:
                 found.garbage[prefix] = garbage

@@ -61,6 +61,8 @@ class Retention:
         """Read what :meth:`to_document` made; raises ManifestError."""
         tags, tombstones = document.get("tags", {}), document.get("condemned", {})
         collections = document.get("collections", 0)
+        if not (isinstance(tags, dict) and isinstance(tombstones, dict)):
+            raise ManifestError("retention: tags and condemned must be objects")
         if not all(isinstance(value, int) for value in (*tags.values(), *tombstones.values(), collections)):
             raise ManifestError("retention: generations, times and counts must be integers")
         return cls(dict(tags), dict(tombstones), collections)

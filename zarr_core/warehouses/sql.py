@@ -35,9 +35,7 @@ def text_of(column: str) -> str:
 def value_column(columns: LongColumns, value: str) -> str:
     """Name of the column that holds a value; raises WarehouseError if there is none."""
     if value not in columns.values:
-        raise WarehouseError(
-            f"no column for the value {value!r}; configured values: {', '.join(columns.values)}"
-        )
+        raise WarehouseError(f"no column for the value {value!r}; configured values: {', '.join(columns.values)}")
     return columns.values[value]
 
 

@@ -20,9 +20,9 @@ from zarr_core._util.processes import map_in_processes
 from zarr_core.errors import ManifestError, StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.array_metadata import ArrayLayout
 from zarr_core.format.moments import FieldMoments
+from zarr_core.format.object_names import ATTRIBUTES_KEY, MANIFEST
 from zarr_core.format.shuffle import shuffle_permutation
-from zarr_core.points.group import ATTRIBUTES_KEY
-from zarr_core.points.manifest import MANIFEST, ArrayColumn, DomainGrid, SampleEntry, StoreManifest, load_manifest
+from zarr_core.points.manifest import ArrayColumn, DomainGrid, SampleEntry, StoreManifest, load_manifest
 from zarr_core.points.scan import read_chunks
 from zarr_core.points.verify.generations import DeepCheck
 from zarr_core.sources.recorded import RecordedSource

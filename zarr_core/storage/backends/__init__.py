@@ -73,6 +73,11 @@ class RemoteBackend(Protocol):
         """Remove an object."""
         ...
 
-    async def list_page(self, prefix: str, token: str | None) -> tuple[dict[str, ObjectInfo], str | None]:
-        """A page of the objects below a path (ending in "/"), and the token of the next page; None after the last."""
+    async def list_page(
+        self, prefix: str, token: str | None, recursive: bool = True
+    ) -> tuple[dict[str, ObjectInfo], str | None]:
+        """A page of the objects below a path (ending in "/"), and the token of the next page; None after the last.
+
+        ``recursive=False`` leaves out the objects in folders below the path.
+        """
         ...

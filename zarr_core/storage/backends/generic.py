@@ -60,10 +60,12 @@ class FsspecBackend:
         """See :class:`zarr_core.storage.backends.RemoteBackend`."""
         await self._do("rm_file", path)
 
-    async def list_page(self, prefix: str, token: str | None) -> tuple[dict[str, ObjectInfo], str | None]:
+    async def list_page(
+        self, prefix: str, token: str | None, recursive: bool = True
+    ) -> tuple[dict[str, ObjectInfo], str | None]:
         """See :class:`zarr_core.storage.backends.RemoteBackend`, in a single page."""
         self.fs.invalidate_cache()
-        found = await self._do("find", prefix.rstrip("/"), detail=True)
+        found = await self._do("find", prefix.rstrip("/"), maxdepth=None if recursive else 1, detail=True)
         return {path: _info(described) for path, described in found.items() if path.startswith(prefix)}, None
 
     async def _do(self, method: str, *args: Any, **options: Any) -> Any:

@@ -13,7 +13,7 @@ from filelock import FileLock, SoftFileLock, Timeout
 
 from zarr_core.errors import StoreError
 from zarr_core.storage.backends import ConditionFailed, ObjectInfo
-from zarr_core.storage.temporary import add_temp_suffix
+from zarr_core.storage.temporary import add_temp_suffix, strip_temp_suffix
 
 #: Seconds to wait for a lock. A commit holds it for a moment, but a suspended process may hold it for long.
 LOCK_PATIENCE = 300.0
@@ -39,8 +39,8 @@ def info(path: str, follow_links: bool = True) -> ObjectInfo:
     return ObjectInfo(stat.st_size, str(stat.st_mtime), stat.st_mtime, changed)
 
 
-def walk(top: str, *, follow_links: bool) -> Iterator[tuple[str, ObjectInfo]]:
-    """Every file below a folder, or with that name, except those that vanish meanwhile."""
+def walk(top: str, *, follow_links: bool, recursive: bool = True) -> Iterator[tuple[str, ObjectInfo]]:
+    """Every file below a folder (``recursive=False``: directly in it), or with that name. Vanished ones are skipped."""
     if os.path.isfile(top):
         yield top, info(top)
     for parent, _, names in os.walk(top, followlinks=follow_links):
@@ -51,6 +51,8 @@ def walk(top: str, *, follow_links: bool) -> Iterator[tuple[str, ObjectInfo]]:
             except FileNotFoundError:
                 continue
             yield path, found
+        if not recursive:
+            return
 
 
 def delete(paths: Sequence[str], root: str) -> None:
@@ -107,7 +109,16 @@ def swap_file(target: str, data: bytes, version: str | None) -> None:
     with _lock(f"{target}.lock"):
         if _digest_of(target) != version:
             raise ConditionFailed
+        _remove_leftovers(target)
         replace_file(target, [data], durable=True)
+
+
+def _remove_leftovers(target: str) -> None:
+    """Delete the temporary files of the target. The caller holds its lock, so their writers are dead."""
+    folder, name = os.path.split(target)
+    for found in os.listdir(folder):
+        if strip_temp_suffix(found) == (name, True):
+            Path(folder, found).unlink(missing_ok=True)
 
 
 def digest(data: bytes) -> str:

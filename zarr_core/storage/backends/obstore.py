@@ -101,10 +101,15 @@ class ObstoreBackend(ConditionalPut):
 
         await obstore.delete_async(self._store, self._key(path))
 
-    async def list_page(self, prefix: str, token: str | None) -> tuple[dict[str, ObjectInfo], str | None]:
+    async def list_page(
+        self, prefix: str, token: str | None, recursive: bool = True
+    ) -> tuple[dict[str, ObjectInfo], str | None]:
         """See :class:`zarr_core.storage.backends.RemoteBackend`, in pages of a thousand."""
         import obstore
 
+        if not recursive:
+            listing = await obstore.list_with_delimiter_async(self._store, prefix=self._key(prefix).rstrip("/"))
+            return {f"{self._bucket}/{meta['path']}": _info(meta) for meta in listing["objects"]}, None
         after = self._key(token) if token else None
         stream = obstore.list(self._store, prefix=self._key(prefix).rstrip("/"), offset=after, chunk_size=1000)
         async for page in stream:

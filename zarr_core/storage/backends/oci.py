@@ -66,11 +66,15 @@ class OciBackend:
         """See :class:`zarr_core.storage.backends.RemoteBackend`."""
         await in_thread(lambda: self._call("delete_object", path))
 
-    async def list_page(self, prefix: str, token: str | None) -> tuple[dict[str, ObjectInfo], str | None]:
+    async def list_page(
+        self, prefix: str, token: str | None, recursive: bool = True
+    ) -> tuple[dict[str, ObjectInfo], str | None]:
         """See :class:`zarr_core.storage.backends.RemoteBackend`."""
         bucket, namespace, _ = self.fs.split_path(prefix)
         place = prefix.partition("/")[0]
         options = {"prefix": prefix.partition("/")[2], "fields": "name,size,etag,timeModified"}
+        if not recursive:
+            options["delimiter"] = "/"
         if token is not None:
             options["start"] = token
 

@@ -92,10 +92,14 @@ class S3Backend(ConditionalPut):
         """See :class:`zarr_core.storage.backends.RemoteBackend`."""
         await self._call("delete_object", path)
 
-    async def list_page(self, prefix: str, token: str | None) -> tuple[dict[str, ObjectInfo], str | None]:
+    async def list_page(
+        self, prefix: str, token: str | None, recursive: bool = True
+    ) -> tuple[dict[str, ObjectInfo], str | None]:
         """See :class:`zarr_core.storage.backends.RemoteBackend`."""
         bucket, _, key = prefix.partition("/")
-        options = {} if token is None else {"ContinuationToken": token}
+        options = {} if recursive else {"Delimiter": "/"}
+        if token is not None:
+            options["ContinuationToken"] = token
         response = await self.fs._call_s3("list_objects_v2", Bucket=bucket, Prefix=key, **options)
         found = {f"{bucket}/{each['Key']}": _info(each["Size"], each) for each in response.get("Contents", ())}
         return found, response.get("NextContinuationToken")

@@ -1,0 +1,113 @@
+"""Processes that are killed at a defined operation, as by ``kill -9`` or a power cut at this very moment.
+
+A kill by delay proves nothing on a busy machine: the process has not begun yet, or has ended. Here the process kills
+itself just before the n-th call of an operation of the storage layer, so the same state is left behind every time.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from zarr_core.storage.backends.s3 import S3Backend
+
+# The argument that holds the path, by operation.
+_LOCAL = {"create": ("open", 0), "rename": ("replace", 1), "link": ("link", 1), "unlink": ("unlink", 0)}
+_S3 = ("put", "put_if")
+_PRELOADED = ["torch", "zarr_core.points.convert", "zarr_core.points.stage", "zarr_core.matrix", __name__]
+
+
+@dataclass(frozen=True)
+class Kill:
+    """Where a process dies.
+
+    Attributes:
+        operation: of the local disk "create" (a new file, whose first bytes are written), "rename", "link" or
+            "unlink"; of S3 "put" or "put_if".
+        path: regular expression found in the paths that count; of a rename or a link, the new path.
+        number: it dies just before the n-th such call.
+    """
+
+    operation: str
+    path: str = ""
+    number: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.operation} {self.number} of {self.path}"
+
+
+def is_killed(kill: Kill, function: Callable[..., Any], *arguments: Any) -> bool:
+    """Call a function in a child process; whether the child was killed there. If not, the function has returned.
+
+    The child comes from multiprocessing's fork server, which has imported the library once.
+
+    Raises:
+        AssertionError: the child ended in another way.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOADED)
+    child = context.Process(target=_run, args=(kill, dict(os.environ), function, arguments))
+    child.start()
+    child.join()
+    assert child.exitcode in (0, -signal.SIGKILL), f"exit code {child.exitcode}: its traceback is on standard error"
+    return child.exitcode != 0
+
+
+def _run(kill: Kill, environment: dict[str, str], function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    import torch
+
+    os.environ.update(environment)  # the fork server may be older than some of it
+    torch.set_num_threads(1)
+    _install(kill)
+    function(*arguments)
+
+
+def _install(kill: Kill) -> None:
+    lock, counted = threading.Lock(), 0
+
+    def is_due(path: Any) -> bool:
+        nonlocal counted
+        if not re.search(kill.path, os.fspath(path)):
+            return False
+        with lock:
+            counted += 1
+            return counted == kill.number
+
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+        threading.Event().wait()  # the signal may reach another thread first
+
+    if kill.operation in _S3:
+        request = getattr(S3Backend, kill.operation)
+
+        async def dying_request(backend: S3Backend, path: str, *arguments: Any) -> Any:
+            if is_due(path):
+                die()
+            return await request(backend, path, *arguments)
+
+        setattr(S3Backend, kill.operation, dying_request)
+        return
+
+    name, position = _LOCAL[kill.operation]
+    call = getattr(os, name)
+
+    def dying_call(*arguments: Any, **options: Any) -> Any:
+        if kill.operation == "create":
+            created = call(
+                *arguments, **options
+            )  # first: where the folder is missing, the caller creates it and repeats
+            if arguments[1] & os.O_CREAT and is_due(arguments[position]):
+                os.write(created, b"half")
+                die()
+            return created
+        if is_due(arguments[position]):
+            die()
+        return call(*arguments, **options)
+
+    setattr(os, name, dying_call)
