@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 import yaml
 
-from zarr_core._util.documents import parse_yaml
+from zarr_core._util.documents import PlainLoader, parse_yaml
 from zarr_core.errors import SourceError
 from zarr_core.format.names import (
     PARAMETER_ATTRIBUTES,
@@ -261,13 +261,15 @@ def describe_filemap(name: str, filemap: object) -> SourceDescription:
     return _validated({"name": name, "samples": "*", "files": files}, f"file map of {name}")
 
 
-class _StrictLoader(yaml.SafeLoader):
+class _StrictLoader(PlainLoader):
     """YAML that refuses a key given twice; PyYAML would silently keep the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):  # refused below
+                continue
             if key in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"{key!r} is given twice", key_node.start_mark)
             seen.add(key)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 
+import zarr_core._util.numcodecs  # noqa: F401  # before zarr
+
+# isort: split
 from zarr.abc.store import Store
 from zarr.storage import FsspecStore, LocalStore, ObjectStore
 
