@@ -393,11 +393,11 @@ def test_a_store_of_points_from_the_command_line(tmp_path: Path, capsys: pytest.
     assert main([str(store), "--dry-run", "--grace", "24h"]) == 0
     assert "would remove 3 groups" in capsys.readouterr().out
     assert main([str(store), "--grace", "24h"]) == 0
-    said = capsys.readouterr().out
-    assert "removed 3 groups that no kept generation names" in said
-    assert "generations 2, and 0 half-written files" in said
-    assert "kept generations 1, 3; 0 unnamed" in said
-    assert "left alone: 1 objects" in said
+    printed = capsys.readouterr().out
+    assert "removed 3 groups that no kept generation names" in printed
+    assert "generations 2, and 0 incomplete files" in printed
+    assert "kept generations 1, 3; 0 unnamed" in printed
+    assert "left alone: 1 objects" in printed
     assert read_all(store, "first") == read_all(store, 1) == tagged
     assert verify_store(str(store)).ok
     assert len(list((store / "samples" / "run_1").iterdir())) == 2  # no empty folder is left
