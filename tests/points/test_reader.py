@@ -19,12 +19,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import zarr_core.points.engines.reference
+from tests.helpers.counting_store import CountingStore
 from tests.helpers.examples import examples
 from tests.helpers.published_store import make_samples, write_published_store
 from zarr_core.errors import CorruptChunkError, ManifestError, StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.points.sampling import draw
-from zarr_core.storage.zarr_stores import CountingStore, make_store
+from zarr_core.storage.zarr_stores import make_store
 
 CHUNK = 16
 FIELDS = [f"{d}_{f}" for d in ("surface", "volume") for f in ("position", "pressure", "velocity")]
