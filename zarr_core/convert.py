@@ -39,7 +39,7 @@ from zarr_core.points.convert import (
 from zarr_core.points.convert_sample import ConversionResult
 from zarr_core.points.publish import publish
 from zarr_core.points.settings import ConversionSettings
-from zarr_core.sources.description import shipped_kinds
+from zarr_core.sources.resolve import shipped_kinds
 from zarr_core.storage import is_local
 
 __all__ = [

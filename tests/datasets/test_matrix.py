@@ -110,7 +110,7 @@ def test_what_is_not_there_is_named_at_once(written: tuple[str, np.ndarray]) -> 
     ):
         with pytest.raises(UnknownFieldError, match=name):
             MatrixDataset(url, **arguments)
-    with pytest.raises(ZarrCoreError, match="go with the URL"):
+    with pytest.raises(ZarrCoreError, match="apply when a matrix is opened"):
         MatrixDataset(WideMatrix.open(url), cache_dir="/tmp/nowhere")
 
 
@@ -156,7 +156,7 @@ def test_a_feature_without_a_value_cannot_be_filled_in(written: tuple[str, np.nd
     url, _ = written
     means = MatrixDataset(url).feature_means()
     assert np.isnan(means[7])
-    with pytest.raises(ZarrCoreError, match="1 features, such as cg007"):
+    with pytest.raises(ZarrCoreError, match="1 features.*cg007"):
         MatrixDataset(url, impute=means)
     with pytest.raises(ZarrCoreError, match="shape"):
         MatrixDataset(url, impute=means[:9])
@@ -302,7 +302,7 @@ def test_a_damaged_memory_map_is_never_handed_out(written: tuple[str, np.ndarray
         path.with_name("all.npy.json").write_text("{")
     else:
         path.with_name("all.npy.json").unlink()
-        with pytest.raises(ZarrCoreError, match="name another file"):
+        with pytest.raises(ZarrCoreError, match="choose another path"):
             MatrixDataset(url).to_memmap(path)
         return
     np.testing.assert_array_equal(MatrixDataset(url).to_memmap(path), beta)
