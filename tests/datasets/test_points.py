@@ -16,6 +16,7 @@ import torch
 from pydantic import ValidationError
 from torch.utils.data import DataLoader, Subset, default_collate
 
+from tests.helpers.counting_store import CountingStore
 from tests.helpers.drivaernet_store import CHUNK, FIELDS, NORMALIZERS, drivaernet
 from tests.helpers.published_store import make_samples, write_published_store
 from zarr_core.datasets import (
@@ -27,7 +28,7 @@ from zarr_core.datasets import (
 )
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.storage.byte_ranges import CountingObjects, open_objects
-from zarr_core.storage.zarr_stores import CountingStore, make_store
+from zarr_core.storage.zarr_stores import make_store
 
 
 def test_items_are_flat_dicts_of_float32_tensors(root: Path, samples: dict[str, Any]) -> None:
@@ -205,7 +206,7 @@ def test_a_batch_is_one_wave_of_one_request_a_field(root: Path) -> None:
     (counted,) = made
     counted.reset()
     dataset.__getitems__([0, 1, 2])
-    assert counted.waves == 1
+    assert counted.batches == 1
     assert counted.requests <= 3 * 4 + 3  # a draw of the surface and one of the geometry may meet in no range
     assert all("/surface/" in key for key in counted.by_key)
 
