@@ -52,8 +52,8 @@ def carry_out(
         data = np.frombuffer(shards[fetched.shard][fetched.start : fetched.stop], np.uint8)
         assert len(data) == fetched.stop - fetched.start
         unpack(layout, fetched, data, out, scratch)
-    for piece in plan.absent:
-        for first, last, to in piece.copies:
+    for chunk in plan.missing:
+        for first, last, to in chunk.rows:
             out[to : to + last - first] = 0
     return out
 
@@ -117,10 +117,10 @@ def test_chunks_that_were_not_written_are_said_to_be_absent() -> None:
     layout = ArrayLayout(30, 1, 10, 30, "float32", Codec.parse("none"), False)
     stored = np.array([[0, 40], [2**64 - 1, 2**64 - 1], [40, 40]], np.uint64)
     plan = plan_read(layout, ChunkIndex.from_shards(layout, [stored]), Draw(((0, 30),), 10))
-    assert [piece.chunk for piece in plan.absent] == [1]
-    assert [[piece.chunk for piece in fetched.pieces] for fetched in plan.ranges] == [[0, 2]]
+    assert [chunk.chunk for chunk in plan.missing] == [1]
+    assert [[chunk.chunk for chunk in fetched.chunks] for fetched in plan.ranges] == [[0, 2]]
     nothing = plan_read(layout, ChunkIndex.from_shards(layout, [None]), Draw(((0, 30),), 10))
-    assert (nothing.ranges, len(nothing.absent)) == ([], 3)
+    assert (nothing.ranges, len(nothing.missing)) == ([], 3)
 
 
 @settings(max_examples=60, deadline=None)

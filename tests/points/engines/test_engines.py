@@ -268,7 +268,7 @@ def test_a_batch_is_one_wave(remote: str) -> None:
 
 
 def test_what_is_known_of_samples_is_bounded(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zarr_core.points.engines.direct._KNOWN_BYTES", 1)
+    monkeypatch.setattr("zarr_core.points.engines.direct._METADATA_BYTES", 1)
     counted = Counted()
     reader = ZarrChunkReader(root, objects_factory=counted)
     for sample_id in ("run_1", "run_1", "run_2", "run_1"):
@@ -298,7 +298,7 @@ def test_a_reader_of_many_samples_holds_few_descriptors(
     many_samples: Path, factory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the sizes as they are, in threads, and where samples are forgotten and looked up again."""
-    monkeypatch.setattr("zarr_core.points.engines.direct._KNOWN_BYTES", 50_000)
+    monkeypatch.setattr("zarr_core.points.engines.direct._METADATA_BYTES", 50_000)
     before = descriptors()
     reader = ZarrChunkReader(many_samples, objects_factory=factory)
     ids, threads = reader.sample_ids, 4
