@@ -298,8 +298,8 @@ def test_a_sample_that_vanishes_while_it_is_converted_fails_alone(
 
     monkeypatch.setattr(SampleTree, "load", vanishing)
     report = convert("ahmedml", tmp_path / "store", root=source, **SETTINGS)
-    assert [outcome.status for outcome in report.outcomes] == ["converted", "failed", "converted"]
-    assert "changed while they were read" in report.outcomes[1].reason
+    assert [outcome.status for outcome in report.results] == ["converted", "failed", "converted"]
+    assert "changed while they were read" in report.results[1].reason
 
 
 def test_a_slow_converter_writes_no_other_version_into_a_committed_group(
@@ -320,7 +320,7 @@ def test_a_slow_converter_writes_no_other_version_into_a_committed_group(
 
     monkeypatch.setattr(SampleTree, "load", slow)
     report = convert("ahmedml", store, root=source, sample_ids=["run_2"], **SETTINGS)
-    assert [outcome.status for outcome in report.outcomes] == ["failed"]
+    assert [outcome.status for outcome in report.results] == ["failed"]
     assert objects(store) == committed
 
 
@@ -443,7 +443,7 @@ def test_any_executor_will_do(tmp_path: Path, source: Path) -> None:
             return future
 
     with Immediate() as executor:
-        assert len(convert("ahmedml", tmp_path / "s", root=source, executor=executor, **SETTINGS).outcomes) == 3
+        assert len(convert("ahmedml", tmp_path / "s", root=source, executor=executor, **SETTINGS).results) == 3
 
 
 def _die(*args: object) -> None:

@@ -161,7 +161,7 @@ def test_published_store_points_to_recompute(tmp_path: Path) -> None:
 def test_unknown_sample_and_empty_choice_are_errors(store: Path) -> None:
     with pytest.raises(UnknownFieldError, match="holds no sample 'run_77'"):
         calculate_store_statistics(str(store), sample_ids=["run_77"])
-    with pytest.raises(ZarrCoreError, match="none of the samples"):
+    with pytest.raises(ZarrCoreError, match="none of the requested samples"):
         calculate_store_statistics(str(store), sample_ids=[])
 
 

@@ -1,4 +1,4 @@
-"""Converting samples, here or in worker processes: what a conversion does to each, and what came of it."""
+"""Converts one sample, in this process or in a worker, and reports the result."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ Status = Literal["converted", "up to date", "quarantined", "failed"]
 
 @dataclass(frozen=True)
 class ConversionResult:
-    """What became of one sample.
+    """Result of converting one sample.
 
     Attributes:
-        sample_id: its id.
-        status: "quarantined" blames the sample, "failed" the world around it (a network error, say).
+        sample_id: id of the sample.
+        status: "quarantined" is a problem of the sample, "failed" a problem of its environment (network, disk).
         written: the finished group of a converted sample.
-        quarantine: the refusal of a quarantined one.
-        reason: why it was not converted.
-        seconds: time it took.
-        bytes_read: size of its source files.
-        bytes_written: size of its arrays.
+        quarantine: the refusal of a quarantined sample.
+        reason: why the sample was not converted, or "".
+        seconds: duration.
+        bytes_read: size of the source files.
+        bytes_written: size of the arrays.
     """
 
     sample_id: str
@@ -56,7 +56,7 @@ def convert_samples(
     workers: int,
     executor: Executor | None,
 ) -> Generator[ConversionResult, None, None]:
-    """Convert samples here, in worker processes or on an executor, yielding each as it is done."""
+    """Convert samples in this process, in worker processes or on an executor; yields each result when it is done."""
     if workers < 1:
         raise SourceError(f"workers must be at least 1, not {workers}")
     if executor is None and (workers == 1 or len(samples) < 2):
@@ -68,7 +68,7 @@ def convert_samples(
         futures = [
             executor.submit(
                 convert_sample,
-                # Each task carries its writer, which need not know what is collected elsewhere.
+                # Every task carries its writer, so the writer carries only this sample's tombstones.
                 writer.with_retention(writer.retention, sample.sample_id, sample.fingerprint),
                 source,
                 sample,
@@ -82,14 +82,14 @@ def convert_samples(
                 yield future.result()
         except BrokenExecutor as error:
             raise StoreError(
-                "a worker process died (out of memory?); what was converted is kept: run again with fewer workers"
+                "a worker process died (out of memory?); converted samples are kept; run again with fewer workers"
             ) from error
 
 
 def convert_sample(
     writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample, retry_quarantined: bool = False
 ) -> ConversionResult:
-    """Convert one sample, or take over what an earlier try finished. What is wrong with the sample never raises."""
+    """Convert one sample, or use the group of an earlier attempt. Errors of the sample are reported in the result."""
     started = time.perf_counter()
     sample_id, fingerprint = sample.sample_id, sample.fingerprint
     try:
@@ -100,7 +100,7 @@ def convert_sample(
             written = _write(writer, source, sample)
     except SampleError as error:
         if not _is_unchanged(source, sample):
-            # It may have been half written when it was read; what it is now is nobody's fault.
+            # The file may have been read while it was written: not a problem of the sample.
             return ConversionResult(sample_id, "failed", reason=_CHANGED, seconds=time.perf_counter() - started)
         quarantine = writer.write_quarantine(sample_id, fingerprint, error)
         return quarantined(sample_id, quarantine, time.perf_counter() - started)
@@ -112,7 +112,7 @@ def convert_sample(
 
 
 def quarantined(sample_id: str, quarantine: Quarantine, seconds: float = 0.0) -> ConversionResult:
-    """The outcome of a sample that was refused, now or earlier."""
+    """The result of a sample that was refused, now or earlier."""
     reason = f"{quarantine.field}: {quarantine.reason}" if quarantine.field else quarantine.reason
     return ConversionResult(sample_id, "quarantined", quarantine=quarantine, reason=reason, seconds=seconds)
 
@@ -123,8 +123,8 @@ def _write(writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample) 
     files = {c: {"name": f.name, "size": f.size, "version": f.version} for c, f in sample.files.items()}
 
     def load(canonical: str) -> torch.Tensor:
-        # The name of the group stands for the files as they were listed. Another converter may take the group over, or
-        # have committed it already, so that nothing of any other version may ever be written there.
+        # The group's name is a digest of the listed files. Another converter may use or commit the same group, so data
+        # of any other file version must never be written to it.
         values = source.load(sample, canonical)
         if not _is_unchanged(source, sample):
             raise SourceError(f"{sample.sample_id}: {_CHANGED}")
@@ -136,12 +136,14 @@ def _write(writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample) 
         load,
         fingerprint=sample.fingerprint,
         source={"folder": sample.folder, "files": files},
-        parameters=source.load_parameters(sample),  # before the fields, and so before the sample is looked at again
+        parameters=source.load_parameters(
+            sample
+        ),  # before the fields, so the check for changes after each field covers it
     )
 
 
 def _is_unchanged(source: SampleSource, sample: SourceSample) -> bool:
     try:
         return source.is_unchanged(sample)
-    except (OSError, SourceError):  # the folder is gone, or cannot be listed now
+    except (OSError, SourceError):  # the folder is missing or cannot be listed
         return False
