@@ -206,10 +206,8 @@ def test_command_line(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture
         str(tmp_path / "out"),
         "--samples",
         "1",
-        "--repeats",
-        "1",
     ]
-    assert main(["--pt-root", str(place / "source"), *options]) == 0
+    assert main(["--pt-root", str(place / "source"), *options, "--repeats", "1"]) == 0
     assert "volume_vorticity" in capsys.readouterr().out
     assert json.loads((tmp_path / "out" / "report.json").read_text())["reads"]["samples"] == 1
     assert main(["--pt-root", str(tmp_path), *options]) == 1
