@@ -26,8 +26,7 @@ from filelock import FileLock
 from tests.helpers.servers.oci import NAMESPACE, OciServer
 from tests.helpers.small_source import KIND, write_source
 from zarr_core.errors import CommitConflict, StoreError
-from zarr_core.points.convert import convert
-from zarr_core.points.convert_sample import convert_samples
+from zarr_core.points.convert import convert, convert_samples
 from zarr_core.points.manifest import HEAD, SampleEntry, StoreManifest, load_manifest
 from zarr_core.points.publish import Pending, commit_results
 from zarr_core.points.settings import ConversionSettings

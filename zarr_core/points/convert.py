@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from concurrent.futures import Executor
-from contextlib import closing
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Executor, as_completed
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any
 
 from tqdm import tqdm
 
+from zarr_core._util.processes import worker_pool
 from zarr_core._util.units import format_size
-from zarr_core.errors import SourceError
-from zarr_core.points.convert_sample import ConversionResult, Status, convert_samples, quarantined
+from zarr_core.errors import SourceError, StoreError
+from zarr_core.points.convert_sample import ConversionResult, Status, convert_sample, quarantined
 from zarr_core.points.manifest import StoreManifest
 from zarr_core.points.publish import Pending, PublishReport, commit_results, is_current, load_if_any
 from zarr_core.points.settings import ConversionSettings
@@ -241,6 +242,44 @@ def _plan(
         else:
             todo.append(sample)
     return done, todo, writer.with_retention(manifest.retention) if manifest else writer
+
+
+def convert_samples(
+    source: SampleSource,
+    writer: ZarrStoreWriter,
+    samples: Sequence[SourceSample],
+    retry_quarantined: bool,
+    workers: int,
+    executor: Executor | None,
+) -> Generator[ConversionResult, None, None]:
+    """Convert samples in this process, in worker processes or on an executor; yields each result when it is done."""
+    if workers < 1:
+        raise SourceError(f"workers must be at least 1, not {workers}")
+    if executor is None and (workers == 1 or len(samples) < 2):
+        yield from (convert_sample(writer, source, sample, retry_quarantined) for sample in samples)
+        return
+    with ExitStack() as cleanup:
+        if executor is None:
+            executor = cleanup.enter_context(worker_pool(workers))
+        futures = [
+            executor.submit(
+                convert_sample,
+                # Every task carries its writer, so the writer carries only this sample's tombstones.
+                writer.with_retention(writer.retention, sample.sample_id, sample.fingerprint),
+                source,
+                sample,
+                retry_quarantined,
+            )
+            for sample in samples
+        ]
+        cleanup.callback(lambda: [future.cancel() for future in futures])
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        except BrokenExecutor as error:
+            raise StoreError(
+                "a worker process died (out of memory?); converted samples are kept; run again with fewer workers"
+            ) from error
 
 
 def _with_progress(results: Iterable[ConversionResult], total: int) -> Iterator[ConversionResult]:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
-from concurrent.futures import BrokenExecutor, Executor, as_completed
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from zarr_core._util.processes import worker_pool
-from zarr_core.errors import SampleError, SourceError, StoreError, ZarrCoreError
+from zarr_core.errors import SampleError, SourceError, ZarrCoreError
 from zarr_core.points.manifest import Quarantine
 from zarr_core.points.writer import WrittenSample, ZarrStoreWriter
 from zarr_core.sources.sample import SampleSource, SourceSample
@@ -46,44 +42,6 @@ class ConversionResult:
     seconds: float = 0.0
     bytes_read: int = 0
     bytes_written: int = 0
-
-
-def convert_samples(
-    source: SampleSource,
-    writer: ZarrStoreWriter,
-    samples: Sequence[SourceSample],
-    retry_quarantined: bool,
-    workers: int,
-    executor: Executor | None,
-) -> Generator[ConversionResult, None, None]:
-    """Convert samples in this process, in worker processes or on an executor; yields each result when it is done."""
-    if workers < 1:
-        raise SourceError(f"workers must be at least 1, not {workers}")
-    if executor is None and (workers == 1 or len(samples) < 2):
-        yield from (convert_sample(writer, source, sample, retry_quarantined) for sample in samples)
-        return
-    with ExitStack() as cleanup:
-        if executor is None:
-            executor = cleanup.enter_context(worker_pool(workers))
-        futures = [
-            executor.submit(
-                convert_sample,
-                # Every task carries its writer, so the writer carries only this sample's tombstones.
-                writer.with_retention(writer.retention, sample.sample_id, sample.fingerprint),
-                source,
-                sample,
-                retry_quarantined,
-            )
-            for sample in samples
-        ]
-        cleanup.callback(lambda: [future.cancel() for future in futures])
-        try:
-            for future in as_completed(futures):
-                yield future.result()
-        except BrokenExecutor as error:
-            raise StoreError(
-                "a worker process died (out of memory?); converted samples are kept; run again with fewer workers"
-            ) from error
 
 
 def convert_sample(
@@ -136,9 +94,8 @@ def _write(writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample) 
         load,
         fingerprint=sample.fingerprint,
         source={"folder": sample.folder, "files": files},
-        parameters=source.load_parameters(
-            sample
-        ),  # before the fields, so the check for changes after each field covers it
+        # Loaded before the fields, so that the checks after each field cover it.
+        parameters=source.load_parameters(sample),
     )
 
 

@@ -21,6 +21,7 @@ from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import WrapperStore
 
 from zarr_core.errors import CorruptChunkError, ManifestError, StoreError
+from zarr_core.format.object_names import ATTRIBUTES_KEY, ZARR_JSON
 from zarr_core.points.engines import FieldRead, check_origin, damaged_group, missing_group
 from zarr_core.points.manifest import SampleEntry
 from zarr_core.storage.zarr_stores import make_store
@@ -100,7 +101,7 @@ class ZarrEngine:
         handles = self._handles
         with _metadata_errors(where, entry):
             opened = handles.sample(entry)
-            recorded: Any = opened.group.attrs.get("zarr_core", {})
+            recorded: Any = opened.group.attrs.get(ATTRIBUTES_KEY, {})
             check_origin(where, entry, recorded)
         return opened
 
@@ -126,7 +127,7 @@ def _metadata_errors(where: str, entry: SampleEntry) -> Iterator[None]:
     except _DAMAGE as error:
         raise damaged_group(where, entry, error) from error
     except Exception as error:
-        raise StoreError(f"{where}: {entry.relpath}/zarr.json cannot be fetched: {_with_type(error)}") from error
+        raise StoreError(f"{where}: {entry.relpath}/{ZARR_JSON} cannot be fetched: {_with_type(error)}") from error
 
 
 def _with_type(error: Exception) -> str:
