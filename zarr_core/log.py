@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from itertools import islice
 from typing import Annotated
 
-from zarr_core._util.command_line import DONE, All, Json, Store, number, run, show, verb, write_line
+from zarr_core._util.command_line import DONE, All, Json, Store, format_time, number, run, show, verb, write_line
 from zarr_core.storage import Storage
 from zarr_core.stores.kinds import find_head
 from zarr_core.versioning.generations import Change
@@ -48,9 +47,8 @@ def _command(
 
 def format_commit(commit: Commit, *, everything: bool = False) -> Iterator[str]:
     """Lines that describe a commit."""
-    when = datetime.fromtimestamp(commit.committed, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     tags = f"  tags: {', '.join(commit.tags)}" if commit.tags else ""
-    yield f"generation {commit.generation}  {when}{tags}"
+    yield f"generation {commit.generation}  {format_time(commit.committed)}{tags}"
     if commit.since is None and commit.generation > 1:
         yield "  the generations before it have been collected"
     elif commit.since is not None and commit.since != commit.generation - 1:

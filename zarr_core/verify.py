@@ -20,6 +20,7 @@ from zarr_core._util.command_line import (
     option,
     run,
     show,
+    table,
     verb,
 )
 from zarr_core._util.units import format_size
@@ -93,12 +94,7 @@ def format_report(report: VerificationReport) -> str:
         (name, *(f"{n:,}" for n in (tally.samples, tally.points, tally.chunks, tally.bytes)))
         for name, tally in report.fields.items()
     ]
-    widths = [max(len(line[column]) for line in (header, *rows)) for column in range(len(header))]
-    lines = [
-        "  ".join([line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True))])
-        for line in (header, *rows)
-    ]
-    lines += ["", *map(str, report.problems)]
+    lines = [table([header, *rows]), "", *map(str, report.problems)]
     checked = f"{report.samples:,} samples, {report.arrays:,} arrays, {report.chunks:,} chunks"
     if report.generations > 1:
         checked += f" of {report.generations:,} generations"

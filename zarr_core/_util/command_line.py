@@ -8,6 +8,7 @@ import os
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from cyclopts import App, CycloptsError, Parameter
@@ -163,6 +164,23 @@ def show(text: str, document: Any, *, json: bool, quiet: bool = False) -> None:
         write_line(json_module.dumps(_jsonable(document), indent=2, allow_nan=False))
     elif text and not quiet:
         write_line(text)
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of text as aligned columns, the first aligned to the left; the first row is the header."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for first, *others in rows:
+        cells = [first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def format_time(seconds: float | None) -> str:
+    """A time in seconds since 1970, in UTC."""
+    if seconds is None:
+        return "at an unknown time"
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def write_line(text: str, end: str = "\n") -> bool:

@@ -82,6 +82,12 @@ class MatrixDataset(Dataset[dict[str, Tensor]]):
         self.matrix.read(self.sample_ids, self.matrix.feature_ids[:0], value)
         self._impute = None if impute is None else self._imputed_values(impute)
 
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} {self.matrix.url}, generation {self.matrix.generation}, value {self.value}: "
+            f"{len(self):,} samples x {self.n_features:,} features>"
+        )
+
     def __len__(self) -> int:
         return len(self.sample_ids)
 

@@ -107,6 +107,14 @@ class ZarrPointDataset(Dataset[dict[str, Tensor]]):
         # In shared memory, so that set_epoch reaches running workers.
         self._epoch = _in_shared_memory(torch.zeros(1, dtype=torch.int64))
 
+    def __repr__(self) -> str:
+        fields = ", ".join(self.reader.fields if self._fields is None else self._fields)
+        generation = self.reader.manifest.generation
+        return (
+            f"<{type(self).__name__} {redact_url(self.config.root)}, generation {generation}, "
+            f"split {self.config.split}: {len(self):,} samples of {fields}>"
+        )
+
     def __len__(self) -> int:
         return len(self.sample_ids)
 

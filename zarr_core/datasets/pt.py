@@ -48,6 +48,9 @@ class PtDataset(Dataset[dict[str, Tensor]]):
         """File name by file-map attribute."""
         return dict(self._tree.description.files)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._tree.url}: {len(self):,} samples>"
+
     def __len__(self) -> int:
         return len(self.sample_ids)
 

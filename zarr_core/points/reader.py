@@ -38,7 +38,7 @@ class ZarrChunkReader:
         root: local path or fsspec URL of the store.
         engine: "direct" (the default), "zarr" (zarr-python, the reference) or "tensorstore". All give equal results.
         store_factory: opens the Zarr store below a root; selects the engine "zarr". A module-level function if the
-            reader is to be pickled.
+            reader is to be pickled. A ``zarr.storage.WrapperStore`` of ``make_store(root)`` can count requests.
         objects_factory: opens the objects below a root, for the engine "direct"; as above.
             ``lambda root: CountingObjects(open_objects(root))`` counts requests and bytes.
         read_concurrency: fields that the engine "zarr" reads at the same time, in threads. The other engines have all
@@ -93,6 +93,12 @@ class ZarrChunkReader:
             read_concurrency,
             self.cache,
             None if cache_bytes is None else parse_size(cache_bytes),
+        )
+
+    def __repr__(self) -> str:
+        generation, samples = self.manifest.generation, len(self.manifest.samples)
+        return (
+            f"<{type(self).__name__} {self._url}, generation {generation}, engine {self.engine}: {samples:,} samples>"
         )
 
     @property

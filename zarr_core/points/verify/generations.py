@@ -57,7 +57,7 @@ class GenerationCheck:
 
     def collected(self) -> Collection[str]:
         """Tombstoned prefixes. Garbage collection deletes them, so missing objects below them are not damage."""
-        return load_manifest(self.storage).retention.condemned
+        return load_manifest(self.storage).retention.tombstones
 
     def _new_in(self, state: StoreManifest) -> dict[str, SampleEntry]:
         new = {i: entry for i, entry in state.samples.items() if self._named.get(entry.relpath) != entry}
