@@ -1,58 +1,74 @@
-"""One declared wide matrix: which warehouse it is filled from, where it lies and what is reported on it."""
-
-from __future__ import annotations
+"""The declaration of a wide matrix: the warehouse that fills it, where it lies and what is reported on it."""
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import dagster as dg
+import pydantic
+from pydantic import Field
 
+from assets.declaration import Declaration, absolute
 from zarr_core._util.redaction import redact_url
+from zarr_core.errors import ZarrCoreError
+from zarr_core.matrix.state import check_values
+from zarr_core.warehouses.build import build_warehouse
 
 
-@dataclass(frozen=True)
-class DeclaredMatrix:
-    """What a ``defs.yaml`` says, with every path absolute.
+class MatrixDeclaration(Declaration):
+    """The settings of ``assets.wide_matrix.WarehouseMatrix``."""
 
-    Attributes:
-        name: prefix of the asset keys, their group and their partitions.
-        warehouse: what ``zarr_core.warehouses.build.build_warehouse`` understands.
-        features: Parquet file or text file that holds the axis; None takes what the warehouse has when the matrix is
-            made.
-        matrix: folder or URL of the matrix.
-        report: local folder for the quality report.
-        values: stored dtype by value table.
-        batch_size: most batches that one run loads.
-        look_every_seconds: pause between two looks at the warehouse.
-        refresh_schedule: cron line on which transposed copy and report are made afresh.
-        retry_schedule: cron line on which failed batches are tried again although they did not change.
-        checked_batches: how many of the latest batches, and how many of the others, the checks hold against the
-            warehouse.
-    """
+    # URLs may hold passwords, and the properties of a catalogue tokens.
+    warehouse: dict[str, Any] = Field(
+        repr=False,
+        description="kind: duckdb (files), iceberg (table, catalog, properties) or athena (table, database, staging); "
+        "and columns, where they are named otherwise.",
+    )
+    matrix: str = Field(repr=False, description="Folder or URL of the matrix.")
+    features: str | None = Field(
+        default=None,
+        repr=False,
+        description="Parquet file whose first column is the axis, or a text file; if left out, the features that the "
+        "warehouse has when the matrix is created.",
+    )
+    values: dict[str, str] = Field(
+        default={"beta": "float32", "coverage": "float32"}, description="Stored dtype by value table."
+    )
+    batch_size: int = Field(default=50, description="Maximum number of warehouse batches per run.")
+    look_every_seconds: int = Field(default=60, description="Pause between two listings of the warehouse.")
+    refresh_schedule: str = Field(default="0 4 * * *", description="When checks, column-major copy and report run.")
+    checked_batches: int = Field(
+        default=2,
+        description="Number of batches that the checks compare with the warehouse: so many of the latest, and so many "
+        "of the others in turn.",
+    )
 
-    name: str
-    # Not printed: URLs may hold passwords, and properties of a catalogue tokens.
-    warehouse: Mapping[str, Any] = field(repr=False)
-    features: str | None = field(repr=False)
-    matrix: str = field(repr=False)
-    report: str
-    values: Mapping[str, str]
-    batch_size: int
-    look_every_seconds: int
-    refresh_schedule: str
-    retry_schedule: str
-    checked_batches: int
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> Self:
+        self._check_at_least(1, "batch_size", "checked_batches")
+        check_values(self.values)
+        try:
+            build_warehouse(self.warehouse)
+        except ZarrCoreError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+    def with_absolute_paths(self, project: Path) -> Self:
+        """Resolve relative paths against the folder of ``definitions.py``."""
+        paths: dict[str, Any] = {name: absolute(project, getattr(self, name)) for name in ("matrix", "report")}
+        if self.features is not None:
+            paths["features"] = absolute(project, self.features)
+        if "files" in self.warehouse:
+            paths["warehouse"] = {**self.warehouse, "files": absolute(project, self.warehouse["files"])}
+        return self.model_copy(update=paths)
 
     @property
     def partitions_name(self) -> str:
-        """Name under which the instance keeps the partitions."""
+        """Name of the partitions in the instance: one per batch that the warehouse holds."""
         return f"{self.name}__batches"
 
-    @cached_property
-    def batches(self) -> dg.DynamicPartitionsDefinition:
+    @property
+    def partitions(self) -> dg.DynamicPartitionsDefinition:
         """One partition per batch that the warehouse holds."""
         return dg.DynamicPartitionsDefinition(name=self.partitions_name)
 
@@ -61,28 +77,24 @@ class DeclaredMatrix:
         """Concurrency pool of the runs that load."""
         return f"load_{self.name}"
 
-    def key(self, asset: str) -> dg.AssetKey:
-        """Key of one of the assets ("matrix")."""
-        return dg.AssetKey([self.name, asset])
-
     @property
     def observed(self) -> dg.AssetKey:
-        """The batches as the sensor reports them."""
+        """The asset whose partitions the sensor observes."""
         return self.key("warehouse_batches")
 
     @property
     def shown_matrix(self) -> str:
-        """The matrix's URL as it may be printed."""
+        """The matrix's URL without secrets."""
         return redact_url(self.matrix)
 
-    @cached_property
+    @property
     def code_version(self) -> str:
-        """Changes with whatever changes the cells that a batch becomes: columns and values."""
-        said = f"{sorted(self.values.items())} {self.warehouse.get('columns')}"
-        return hashlib.sha256(said.encode()).hexdigest()[:12]
+        """Changes with everything that changes the cells of a batch: columns and values."""
+        columns = self.warehouse.get("columns")
+        return hashlib.sha256(f"{sorted(self.values.items())} {columns}".encode()).hexdigest()[:12]
 
     def summary(self) -> dict[str, str]:
-        """What the UI shows of the declaration, without passwords: of the warehouse its kind and table or files."""
+        """The declaration without secrets, as the UI shows it; of the warehouse its kind and its table or files."""
         place = self.warehouse.get("files") or self.warehouse.get("table") or ""
         shown = {
             "warehouse": f"{self.warehouse.get('kind')}: {redact_url(str(place))}",
