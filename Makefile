@@ -38,8 +38,9 @@ lint: .venv/installed  ## ruff, and mypy on zarr_core
 	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/dg check yaml
 	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/dg check defs
 
-attack: .venv/installed  ## every attack in full, about half an hour; ATTACK_S3_ENDPOINT names an S3 service to attack, too
+attack: .venv/installed  ## every attack in full, about 40 minutes; ATTACK_S3_ENDPOINT names an S3 service to attack, too
 	$(BIN)/python -m tests.attacks
+	ZARR_CORE_EXAMPLES=20 $(BIN)/python -m pytest -n 2 -m hypothesis
 
 bench: .venv/rivals  ## every benchmark of local disks in about five minutes, and docs/performance.md anew
 	for what in local rivals endurance resume 'conversion --samples 12 --rounds 3' codecs manifest matrix warehouse; do \

@@ -9,7 +9,20 @@ from pathlib import Path
 import fsspec.config
 import pytest
 
+from tests.helpers import examples  # noqa: F401  (sets the profile of Hypothesis)
 from tests.helpers.servers.oci import NAMESPACE, OciServer
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_waiting_for_the_disk() -> Iterator[None]:
+    """``fsync`` and ``sync`` do nothing, in this process: they protect from power cuts, which no test makes.
+
+    ``sync`` waits for everything that any process of the machine has written, which may take longer than all tests.
+    """
+    before = os.fsync, os.sync
+    os.fsync, os.sync = lambda _: None, lambda: None
+    yield
+    os.fsync, os.sync = before
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,21 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+_ERRORS = (
+    "CollectedError",
+    "CommitConflict",
+    "CorruptChunkError",
+    "ManifestError",
+    "MatrixError",
+    "SampleError",
+    "SourceError",
+    "StoreError",
+    "TransferError",
+    "TruncatedError",
+    "UnknownFieldError",
+    "WarehouseError",
+    "ZarrCoreError",
+)
 _HOMES = {
     "ZarrChunkReader": "zarr_core.points.reader",
     "StoreManifest": "zarr_core.points.manifest",
@@ -34,6 +49,9 @@ _HOMES = {
     "IcebergWarehouse": "zarr_core.warehouses",
     "AthenaWarehouse": "zarr_core.warehouses",
     "LongColumns": "zarr_core.warehouses",
+    "store_info": "zarr_core.stores.info",
+    "sample_info": "zarr_core.stores.info",
+    **dict.fromkeys(_ERRORS, "zarr_core.errors"),
 }
 
 __all__ = sorted(_HOMES)
@@ -43,3 +61,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,12 +1,29 @@
-"""Convert a dataset of ``.pt`` files to a store: ``python -m zarr_core.convert``, or :func:`convert` in code."""
+"""Convert a dataset of ``.pt`` files to a store: ``zarr-core convert``, or :func:`convert` in code."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
+from typing import Annotated, Any
 
-from zarr_core._util.command_line import exit_status
+from cyclopts import Parameter
+
+from zarr_core._util.command_line import (
+    DONE,
+    FAILED,
+    SOURCE_ALIASES,
+    STORE_HELP,
+    Json,
+    Quiet,
+    Workers,
+    WrongUseError,
+    flag,
+    number,
+    option,
+    run,
+    show,
+    verb,
+)
 from zarr_core._util.redaction import redact_url
 from zarr_core._util.units import format_size
 from zarr_core.errors import SourceError
@@ -22,7 +39,8 @@ from zarr_core.points.convert import (
 from zarr_core.points.convert_sample import ConversionResult
 from zarr_core.points.publish import publish
 from zarr_core.points.settings import ConversionSettings
-from zarr_core.sources.description import shipped_kinds
+from zarr_core.sources.resolve import shipped_kinds
+from zarr_core.storage import is_local
 
 __all__ = [
     "ConversionReport",
@@ -34,39 +52,75 @@ __all__ = [
     "publish",
 ]
 
+app = verb(
+    "convert",
+    """
+zarr-core convert /data/ahmedml_store --source /data/ahmedml --dataset-kind ahmedml --workers 16
+zarr-core convert /data/store --source s3://bucket/drivaernet --dataset-kind drivaernet --split train val
+zarr-core convert s3://bucket/store --source /data/cars --dataset-kind cars.yaml --field-dtype volume_vorticity=float32
+""",
+    usage="STORE --source SOURCE --dataset-kind KIND [OPTIONS]",
+)
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m zarr_core.convert", description="Convert a dataset of .pt files to a Zarr store."
+
+@app.default
+def _command(
+    store: Annotated[str, option(f"{STORE_HELP} It is created or extended.", "--output")],
+    *,
+    dataset_kind: Annotated[str, option(f"One of {', '.join(shipped_kinds())}, a dotted path, or a YAML file.")],
+    source: Annotated[
+        str | None, option("Folder or URL of the dataset; a class is opened in a folder by split.", *SOURCE_ALIASES[:2])
+    ] = None,
+    source_url: Annotated[str | None, Parameter(show=False)] = None,
+    split: Annotated[
+        list[str] | None, option("Only the samples of these splits. [default: all samples]", "--splits", several=True)
+    ] = None,
+    limit: Annotated[int | None, number("At most N samples.")] = None,
+    dataset_name: Annotated[str | None, option("Name in the manifest. [default: name of the kind]")] = None,
+    chunk_points: Annotated[int, number("Points per chunk.")] = ConversionSettings.chunk_points,
+    shard_points: Annotated[int | None, number("Points per shard. [default: one shard per array]")] = None,
+    values_dtype: Annotated[
+        str, Parameter(help="Stored dtype of all fields except positions.", choices=VALUE_DTYPES)
+    ] = ConversionSettings.values_dtype,
+    field_dtype: Annotated[
+        list[str] | None, option("Stored dtype of single fields.", metavar="FIELD=DTYPE", several=True)
+    ] = None,
+    codec: Annotated[str, option(f"One of {', '.join(CODECS)}, with or without :level.")] = DEFAULT_CODEC,
+    shuffle_seed: Annotated[int, number("Seed of the stored order of points.")] = 0,
+    retry_quarantined: Annotated[bool, flag("Convert refused samples again, even if they are unchanged.")] = False,
+    retire_vanished: Annotated[
+        bool, flag("Remove samples from the manifest that the source no longer has; their bytes stay until gc.")
+    ] = False,
+    workers: Workers = 1,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> int:
+    if (source is None) == (source_url is None):
+        raise WrongUseError("convert needs one --source")
+    place: dict[str, Any] = {"source_url": source_url}
+    if source is not None:
+        place = {"root": source} if is_local(source) else {"source_url": source}
+    report = convert(
+        dataset_kind,
+        store,
+        **place,
+        splits=split,
+        limit=limit,
+        dataset_name=dataset_name,
+        retry_quarantined=retry_quarantined,
+        retire_vanished=retire_vanished,
+        workers=workers,
+        progress=not quiet,
+        chunk_points=chunk_points,
+        shard_points=shard_points,
+        values_dtype=values_dtype,
+        field_dtypes=_field_dtypes(field_dtype or ()),
+        codec=codec,
+        shuffle_seed=shuffle_seed,
     )
-    parser.add_argument(
-        "--dataset-kind", required=True, help=f"{', '.join(shipped_kinds())}, a dotted path, or a YAML file"
-    )
-    place = parser.add_mutually_exclusive_group(required=True)
-    place.add_argument("--root", help="local folder of the dataset, converted by split")
-    place.add_argument("--source-url", help="any fsspec location of the dataset, found by listing")
-    parser.add_argument("--output", required=True, help="the store: a local path or any fsspec URL")
-    parser.add_argument("--splits", nargs="+", metavar="SPLIT", help="default: everything that is there")
-    parser.add_argument("--chunk-points", type=int, default=ConversionSettings.chunk_points, metavar="N")
-    parser.add_argument("--shard-points", type=int, metavar="N", help="default: one shard an array")
-    parser.add_argument("--values-dtype", choices=VALUE_DTYPES, default=ConversionSettings.values_dtype)
-    parser.add_argument(
-        "--field-dtype", action="append", default=[], metavar="FIELD=DTYPE", help="dtype of one field; repeatable"
-    )
-    parser.add_argument(
-        "--codec", default=DEFAULT_CODEC, help=f"{', '.join(CODECS)}; with or without :level (default %(default)s)"
-    )
-    parser.add_argument("--shuffle-seed", type=int, default=0, metavar="N")
-    parser.add_argument("--dataset-name", help="name in the manifest (default: the kind's)")
-    parser.add_argument("--limit", type=int, metavar="N", help="convert at most N samples")
-    parser.add_argument(
-        "--retire-vanished",
-        action="store_true",
-        help="take samples out of the manifest that the source no longer holds; their bytes stay until gc",
-    )
-    parser.add_argument("--retry-quarantined", action="store_true", help="try refused samples again, changed or not")
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default 1)")
-    return parser
+    url = redact_url(store)
+    show(summary(report, url), _document(report, url), json=json, quiet=quiet)
+    return DONE if report.ok else FAILED
 
 
 def _field_dtypes(assignments: Sequence[str]) -> dict[str, str]:
@@ -80,7 +134,7 @@ def _field_dtypes(assignments: Sequence[str]) -> dict[str, str]:
 
 
 def summary(report: ConversionReport, store: str) -> str:
-    """What a person wants to know at the end of a run."""
+    """Result of a conversion in a few lines."""
     converted, refused = report.having("converted"), [*report.having("quarantined"), *report.having("failed")]
     read, written = (sum(getattr(o, name) for o in converted) for name in ("bytes_read", "bytes_written"))
     lines = [
@@ -95,34 +149,26 @@ def summary(report: ConversionReport, store: str) -> str:
     return "\n".join(lines)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Command line; the exit status is 0 only if something was converted or everything was there already."""
-    arguments = _parser().parse_args(argv)
+def _document(report: ConversionReport, store: str) -> dict[str, Any]:
+    converted = report.having("converted")
+    return {
+        "store": store,
+        "generation": report.manifest.generation,
+        "samples": len(report.manifest.samples),
+        "seconds": report.seconds,
+        "bytes_read": sum(result.bytes_read for result in converted),
+        "bytes_written": sum(result.bytes_written for result in converted),
+        "up_to_date": len(report.having("up to date")),
+        "converted": [result.sample_id for result in converted],
+        "quarantined": {result.sample_id: result.reason for result in report.having("quarantined")},
+        "failed": {result.sample_id: result.reason for result in report.having("failed")},
+        "retired": report.retired,
+    }
 
-    def work() -> int:
-        report = convert(
-            arguments.dataset_kind,
-            arguments.output,
-            root=arguments.root,
-            source_url=arguments.source_url,
-            splits=arguments.splits,
-            limit=arguments.limit,
-            dataset_name=arguments.dataset_name,
-            retry_quarantined=arguments.retry_quarantined,
-            retire_vanished=arguments.retire_vanished,
-            workers=arguments.workers,
-            progress=True,
-            chunk_points=arguments.chunk_points,
-            shard_points=arguments.shard_points,
-            values_dtype=arguments.values_dtype,
-            field_dtypes=_field_dtypes(arguments.field_dtype),
-            codec=arguments.codec,
-            shuffle_seed=arguments.shuffle_seed,
-        )
-        print(summary(report, redact_url(arguments.output)))
-        return 0 if report.ok else 1
 
-    return exit_status(work)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    return run(app, arguments)
 
 
 if __name__ == "__main__":

@@ -1,36 +1,55 @@
-"""What lies between two generations of a store: ``python -m zarr_core.diff STORE A B``."""
+"""Show the differences between two generations of a store: ``zarr-core diff STORE BEFORE AFTER``."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated
 
-from zarr_core._util.command_line import exit_status, number_or_tag
+from zarr_core._util.command_line import DONE, All, Json, Store, generation_parameter, run, show, verb
 from zarr_core.log import format_change
 from zarr_core.storage import Storage
 from zarr_core.stores.kinds import find_head
 from zarr_core.versioning.generations import load
 
+app = verb(
+    "diff",
+    """
+zarr-core diff /data/store 3 7
+zarr-core diff s3://bucket/store paper-v2
+zarr-core diff /data/store 3 --all
+""",
+    usage="STORE BEFORE [AFTER] [OPTIONS]",
+)
+
+
+@app.default
+def _command(
+    store: Store,
+    before: Annotated[int | str, generation_parameter("A generation: a number or a tag.")],
+    after: Annotated[int | str | None, generation_parameter("Another one. [default: latest]")] = None,
+    *,
+    all: All = False,
+    json: Json = False,
+) -> int:
+    storage = Storage(store)
+    head = find_head(storage)
+    old, new = load(storage, head, before), load(storage, head, after)
+    changes = head.changes(old, new)
+    document = {
+        "store": storage.url,
+        "before": old.generation,
+        "after": new.generation,
+        "changes": [asdict(change) for change in changes],
+    }
+    show("\n".join(format_change(change, everything=all) for change in changes), document, json=json)
+    return DONE
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m zarr_core.diff", description=__doc__)
-    parser.add_argument("store", metavar="STORE", help="path or URL of the store")
-    parser.add_argument("before", type=number_or_tag, metavar="A", help="a generation, or its tag")
-    parser.add_argument("after", type=number_or_tag, nargs="?", metavar="B", help="another; default: the current one")
-    parser.add_argument("--all", action="store_true", help="name every sample, not the first few")
-    options = parser.parse_args(arguments)
-
-    def work() -> int:
-        storage = Storage(options.store)
-        head = find_head(storage)
-        before, after = load(storage, head, options.before), load(storage, head, options.after)
-        for change in head.changes(before, after):
-            print(format_change(change, everything=options.all))
-        return 0
-
-    return exit_status(work)
+    return run(app, arguments)
 
 
 if __name__ == "__main__":

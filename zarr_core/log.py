@@ -1,14 +1,14 @@
-"""What each commit of a store did, newest first: ``python -m zarr_core.log STORE``."""
+"""List the commits of a store, newest first: ``zarr-core log STORE``."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from dataclasses import asdict
 from itertools import islice
+from typing import Annotated
 
-from zarr_core._util.command_line import exit_status
+from zarr_core._util.command_line import DONE, All, Json, Store, format_time, number, run, show, verb, write_line
 from zarr_core.storage import Storage
 from zarr_core.stores.kinds import find_head
 from zarr_core.versioning.generations import Change
@@ -16,12 +16,39 @@ from zarr_core.versioning.history import Commit, commits
 
 _NAMES_SHOWN = 5
 
+app = verb(
+    "log",
+    """
+zarr-core log /data/store
+zarr-core log s3://bucket/store --limit 3 --all
+zarr-core log /data/store --json | jq '.commits[0].generation'
+""",
+)
+
+
+@app.default
+def _command(
+    store: Store,
+    *,
+    limit: Annotated[int | None, number("At most the last N commits.")] = None,
+    all: All = False,
+    json: Json = False,
+) -> int:
+    storage = Storage(store)
+    found = islice(commits(storage, find_head(storage)), limit)
+    if json:
+        show("", {"store": storage.url, "commits": [asdict(commit) for commit in found]}, json=True)
+        return DONE
+    for commit in found:
+        if not write_line("\n".join(format_commit(commit, everything=all))):
+            break
+    return DONE
+
 
 def format_commit(commit: Commit, *, everything: bool = False) -> Iterator[str]:
-    """Lines that tell a commit."""
-    when = datetime.fromtimestamp(commit.committed, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    """Lines that describe a commit."""
     tags = f"  tags: {', '.join(commit.tags)}" if commit.tags else ""
-    yield f"generation {commit.generation}  {when}{tags}"
+    yield f"generation {commit.generation}  {format_time(commit.committed)}{tags}"
     if commit.since is None and commit.generation > 1:
         yield "  the generations before it have been collected"
     elif commit.since is not None and commit.since != commit.generation - 1:
@@ -42,19 +69,7 @@ def format_change(change: Change, *, everything: bool = False) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m zarr_core.log", description=__doc__)
-    parser.add_argument("store", metavar="STORE", help="path or URL of the store")
-    parser.add_argument("--limit", type=int, metavar="N", help="only the last N commits")
-    parser.add_argument("--all", action="store_true", help="name every sample, not the first few")
-    options = parser.parse_args(arguments)
-
-    def work() -> int:
-        storage = Storage(options.store)
-        for commit in islice(commits(storage, find_head(storage)), options.limit):
-            print("\n".join(format_commit(commit, everything=options.all)))
-        return 0
-
-    return exit_status(work)
+    return run(app, arguments)
 
 
 if __name__ == "__main__":

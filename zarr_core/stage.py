@@ -1,21 +1,84 @@
-"""Copy a store, or the part of it that a run reads, to fast storage: ``python -m zarr_core.stage SRC DST``."""
+"""Copy a store, or the part of it that a training run reads: ``zarr-core stage STORE --source SOURCE``."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
+from typing import Annotated, Any
 
-from zarr_core._util.command_line import exit_status, number_or_tag
+from cyclopts import Parameter
+
+from zarr_core._util.command_line import (
+    DONE,
+    FAILED,
+    Generation,
+    Json,
+    Quiet,
+    Samples,
+    Split,
+    Workers,
+    WrongUseError,
+    flag,
+    option,
+    run,
+    show,
+    verb,
+)
 from zarr_core._util.units import format_size
 from zarr_core.points.stage import StageReport, stage_store
 from zarr_core.storage import Storage
 
 __all__ = ["StageReport", "stage_store"]
 
+app = verb(
+    "stage",
+    """
+zarr-core stage /scratch/store --source s3://bucket/store --split train --workers 4
+zarr-core stage /scratch/store --source s3://bucket/store --fields surface_position surface_pressure
+zarr-core stage s3://bucket/store /scratch/store     (source and STORE by position, as in cp)
+""",
+    usage="STORE --source SOURCE [OPTIONS]",
+)
+
+
+@app.default
+def _command(
+    store: Annotated[str, option("Path or URL of the copy: an empty place, or an earlier copy of the same store.")],
+    target: Annotated[str | None, Parameter(show=False)] = None,
+    *,
+    source: Annotated[str | None, option("Path or URL of the store to copy.")] = None,
+    split: Split = None,
+    fields: Annotated[list[str] | None, option("Only these fields.", metavar="FIELD", several=True)] = None,
+    samples: Samples = None,
+    generation: Generation = None,
+    check: Annotated[bool, flag("Read existing objects again instead of comparing their sizes only.")] = False,
+    workers: Workers = 1,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> int:
+    if (source is None) == (target is None):
+        raise WrongUseError("stage needs one STORE and one --source")
+    if target is not None:  # two positional arguments, as in `cp SOURCE STORE`
+        source, store = store, target
+    assert source is not None
+    report = stage_store(
+        source,
+        store,
+        split=split,
+        fields=fields,
+        sample_ids=samples,
+        generation=generation,
+        check=check,
+        workers=workers,
+        progress=not quiet,
+    )
+    url = Storage(store).url
+    show(summary(report, url), _document(report, url), json=json, quiet=quiet)
+    return DONE if report.ok else FAILED
+
 
 def summary(report: StageReport, target: str) -> str:
-    """What a person wants to know at the end of a run."""
+    """Result of a copy in a few lines."""
     done = len(report.samples) - len(report.failed)
     origin = report.manifest.origin
     return "\n".join(
@@ -29,37 +92,23 @@ def summary(report: StageReport, target: str) -> str:
     )
 
 
+def _document(report: StageReport, store: str) -> dict[str, Any]:
+    return {
+        "store": store,
+        "generation": report.manifest.generation,
+        "origin": report.manifest.origin,
+        "samples": len(report.manifest.samples),
+        "seconds": report.seconds,
+        "bytes_copied": report.copied,
+        "bytes_kept": report.kept,
+        "staged": [sample.sample_id for sample in report.samples if not sample.problem],
+        "failed": {sample.sample_id: sample.problem for sample in report.failed},
+    }
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line; the exit status is 0 only if everything that was asked for is there."""
-    parser = argparse.ArgumentParser(prog="python -m zarr_core.stage", description=__doc__)
-    parser.add_argument("source", metavar="SRC", help="path or URL of the store to copy")
-    parser.add_argument("target", metavar="DST", help="path or URL: an empty place, or an earlier copy of SRC")
-    parser.add_argument("--split", help="only the samples of this split")
-    parser.add_argument("--fields", nargs="+", metavar="FIELD", help="only these fields")
-    parser.add_argument("--samples", nargs="+", metavar="ID", help="only these samples")
-    parser.add_argument(
-        "--generation", type=number_or_tag, metavar="N", help="the store as that commit left it; a number or a tag"
-    )
-    parser.add_argument("--check", action="store_true", help="read again what is there, instead of going by its size")
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default 1)")
-    options = parser.parse_args(arguments)
-
-    def work() -> int:
-        report = stage_store(
-            options.source,
-            options.target,
-            split=options.split,
-            fields=options.fields,
-            sample_ids=options.samples,
-            generation=options.generation,
-            check=options.check,
-            workers=options.workers,
-            progress=True,
-        )
-        print(summary(report, Storage(options.target).url))
-        return 0 if report.ok else 1
-
-    return exit_status(work)
+    """The command line; returns the exit status."""
+    return run(app, arguments)
 
 
 if __name__ == "__main__":

@@ -1,57 +1,73 @@
-"""Write the normalisation statistics of a store: ``python -m zarr_core.statistics``."""
+"""Write the normalization statistics of a store: ``zarr-core statistics STORE``."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
+from typing import Annotated
 
-from zarr_core._util.command_line import exit_status
+from zarr_core._util.command_line import DONE, Json, Quiet, Split, Store, Workers, flag, number, option, run, show, verb
+from zarr_core._util.redaction import redact_url
 from zarr_core.points.statistics import calculate_store_statistics, write_statistics
 
 __all__ = ["calculate_store_statistics", "write_statistics"]
 
+app = verb(
+    "statistics",
+    """
+zarr-core statistics /data/store --split train
+zarr-core statistics s3://bucket/store --split-file train_design_ids.txt --output-json stats.json
+zarr-core statistics /data/store --recompute --workers 8 --read-concurrency 4
+""",
+)
+
+
+@app.default
+def _command(
+    store: Store,
+    *,
+    split: Split = None,
+    split_file: Annotated[
+        str | None,
+        option("Only the samples that this file lists; a bare name is a file in the root of STORE.", metavar="FILE"),
+    ] = None,
+    recompute: Annotated[bool, flag("Read every array instead of merging the recorded moments.")] = False,
+    workers: Workers = 1,
+    read_concurrency: Annotated[int, number("Concurrent reads per worker.")] = 1,
+    output_yaml: Annotated[
+        str | None, option("Write YAML to this file instead of stats.yaml in STORE.", metavar="FILE")
+    ] = None,
+    output_json: Annotated[
+        str | None, option("Write JSON to this file instead of stats.json in STORE.", metavar="FILE")
+    ] = None,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> int:
+    statistics = calculate_store_statistics(
+        store,
+        split=split,
+        split_file=split_file,
+        recompute=recompute,
+        workers=workers,
+        read_concurrency=read_concurrency,
+        progress=not quiet,
+    )
+    chosen = [text for text in (split and f"split {split}", split_file) if text]
+    written = write_statistics(
+        store,
+        statistics,
+        of=" and ".join(chosen) or "all samples",
+        output_yaml=output_yaml,
+        output_json=output_json,
+    )
+    document = {"store": redact_url(store), "written": written, "statistics": statistics}
+    show("\n".join(f"wrote {target}" for target in written), document, json=json, quiet=quiet)
+    return DONE
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m zarr_core.statistics", description=__doc__)
-    parser.add_argument("--store", required=True, metavar="URL", help="path or URL of the store")
-    parser.add_argument("--split", help="only the samples of this split")
-    parser.add_argument(
-        "--split-file",
-        metavar="FILE",
-        help="only the samples listed in this file; a bare name lies in the store's root",
-    )
-    parser.add_argument("--workers", type=int, default=1, help="processes that recompute (default 1)")
-    parser.add_argument("--read-concurrency", type=int, default=1, help="reads in flight in each (default 1)")
-    parser.add_argument("--recompute", action="store_true", help="read every array instead of merging recorded moments")
-    parser.add_argument("--output-yaml", metavar="FILE", help="write YAML here instead of stats.yaml in the store")
-    parser.add_argument("--output-json", metavar="FILE", help="write JSON here instead of stats.json in the store")
-    options = parser.parse_args(arguments)
-
-    def work() -> int:
-        statistics = calculate_store_statistics(
-            options.store,
-            split=options.split,
-            split_file=options.split_file,
-            recompute=options.recompute,
-            workers=options.workers,
-            read_concurrency=options.read_concurrency,
-            progress=True,
-        )
-        chosen = [text for text in (options.split and f"split {options.split}", options.split_file) if text]
-        written = write_statistics(
-            options.store,
-            statistics,
-            of=" and ".join(chosen) or "all samples",
-            output_yaml=options.output_yaml,
-            output_json=options.output_json,
-        )
-        for target in written:
-            print(f"wrote {target}")
-        return 0
-
-    return exit_status(work)
+    return run(app, arguments)
 
 
 if __name__ == "__main__":

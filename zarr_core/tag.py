@@ -1,42 +1,74 @@
-"""Name a generation of a store, list the names, or delete one: ``python -m zarr_core.tag STORE``."""
+"""Name a generation of a store, list the names, or delete one: ``zarr-core tag STORE NAME``."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
+from typing import Annotated
 
-from zarr_core._util.command_line import exit_status
+from zarr_core._util.command_line import (
+    DONE,
+    Json,
+    Quiet,
+    Store,
+    WrongUseError,
+    flag,
+    generation_parameter,
+    option,
+    run,
+    show,
+    verb,
+)
 from zarr_core.storage import Storage
 from zarr_core.stores.kinds import find_head
 from zarr_core.versioning.generations import load
 from zarr_core.versioning.tags import delete_tag, make_tag
 
+app = verb(
+    "tag",
+    """
+zarr-core tag /data/store                  (list the tags)
+zarr-core tag /data/store paper-v2         (name the latest generation)
+zarr-core tag /data/store paper-v2 7
+zarr-core tag /data/store paper-v2 --delete
+""",
+    usage="STORE [NAME] [GENERATION] [OPTIONS]",
+)
+
+
+@app.default
+def _command(
+    store: Store,
+    name: Annotated[str | None, option("The tag. Without it, the tags are listed.")] = None,
+    generation: Annotated[
+        int | str | None, generation_parameter("The generation to name: a number or a tag. [default: latest]")
+    ] = None,
+    *,
+    delete: Annotated[bool, flag("Delete the tag.")] = False,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> int:
+    if delete and (name is None or generation is not None):
+        raise WrongUseError("--delete needs the NAME of a tag, and no GENERATION")
+    storage = Storage(store)
+    head = find_head(storage)
+    if name is None:
+        text = ""
+    elif delete:
+        text = f"generation {delete_tag(storage, head, name)} is no longer tagged {name}"
+    else:
+        number = load(storage, head, generation).generation if isinstance(generation, str) else generation
+        text = f"generation {make_tag(storage, head, name, number)} is tagged {name}"
+    tags = dict(sorted(load(storage, head).retention.tags.items()))
+    if name is None:
+        text = "\n".join(f"{tag}\tgeneration {number}" for tag, number in tags.items())
+    show(text, {"store": storage.url, "tags": tags}, json=json, quiet=quiet and name is not None)
+    return DONE
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m zarr_core.tag", description=__doc__)
-    parser.add_argument("store", metavar="STORE", help="path or URL of the store")
-    parser.add_argument("tag", nargs="?", metavar="NAME", help="none: list the tags")
-    parser.add_argument("generation", nargs="?", type=int, metavar="GENERATION", help="default: the current one")
-    parser.add_argument("--delete", action="store_true", help="delete the tag")
-    options = parser.parse_args(arguments)
-    if options.delete and (options.tag is None or options.generation is not None):
-        parser.error("--delete takes the NAME of a tag, and nothing else")
-
-    def work() -> int:
-        storage = Storage(options.store)
-        head = find_head(storage)
-        if options.tag is None:
-            for tag, generation in sorted(load(storage, head).retention.tags.items()):
-                print(f"{tag}\tgeneration {generation}")
-        elif options.delete:
-            print(f"generation {delete_tag(storage, head, options.tag)} is no longer tagged {options.tag}")
-        else:
-            print(f"generation {make_tag(storage, head, options.tag, options.generation)} is tagged {options.tag}")
-        return 0
-
-    return exit_status(work)
+    return run(app, arguments)
 
 
 if __name__ == "__main__":

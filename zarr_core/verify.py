@@ -1,35 +1,90 @@
-"""Check a store against its manifest and its source: ``python -m zarr_core.verify STORE``."""
+"""Check a store, and compare its rows with their source: ``zarr-core verify STORE``."""
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
 
-from zarr_core._util.command_line import exit_status
+from zarr_core._util.command_line import (
+    DONE,
+    FAILED,
+    SOURCE_ALIASES,
+    Json,
+    Quiet,
+    Samples,
+    Store,
+    Workers,
+    flag,
+    option,
+    run,
+    show,
+    table,
+    verb,
+)
 from zarr_core._util.units import format_size
 from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix.state import HEAD_NAME as MATRIX_HEAD
-from zarr_core.matrix.verify import verify_matrix
+from zarr_core.matrix.verify import MatrixVerification, verify_matrix
 from zarr_core.points.verify.store import VerificationReport, verify_store
 from zarr_core.storage import Storage
 
 __all__ = ["VerificationReport", "format_report", "verify_store"]
 
+app = verb(
+    "verify",
+    """
+zarr-core verify /data/store
+zarr-core verify /data/store --source /data/ahmedml --workers 8
+zarr-core verify s3://bucket/store --samples run_1 run_2 --json
+zarr-core verify /data/store --deep
+""",
+)
 
-def print_verification(url: str | os.PathLike[str]) -> int:
-    """Verify, print what was found, and return the exit status."""
-    report = verify_matrix(url)
-    for problem in report.problems:
-        print(problem)
+
+@app.default
+def _command(
+    store: Store,
+    *,
+    source: Annotated[
+        str | None, option("Also compare every row with this folder or URL of .pt files.", *SOURCE_ALIASES)
+    ] = None,
+    deep: Annotated[
+        bool, flag("Check all kept generations and every object; name the commit that brought a problem.")
+    ] = False,
+    samples: Samples = None,
+    workers: Workers = 1,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> int:
+    storage = Storage(store)
+    document: dict[str, Any] = {"store": storage.url}
+    report: VerificationReport | MatrixVerification
+    if storage.exists(MATRIX_HEAD):
+        if source or samples:
+            raise ZarrCoreError(f"{storage.url} is a matrix: --source and --samples are for point stores")
+        report = verify_matrix(store)
+        text = format_matrix_report(report)
+        document |= {"kind": "matrix"} | asdict(report)
+    else:
+        report = verify_store(store, source=source, sample_ids=samples, deep=deep, workers=workers, progress=not quiet)
+        text = format_report(report)
+        document |= {"kind": "points"} | asdict(report)
+    show(text, document | {"ok": report.ok}, json=json, quiet=quiet)
+    return DONE if report.ok else FAILED
+
+
+def format_matrix_report(report: MatrixVerification) -> str:
+    """Every problem of a matrix on a line of its own, and the verdict."""
+    lines = list(report.problems)
     if report.unnamed:
-        print(f"{report.unnamed:,} shards that no generation names wait for a commit, or for gc")
+        lines.append(f"{report.unnamed:,} shards that no generation names wait for a commit, or for gc")
     checked = f"{report.samples:,} samples, {report.shards:,} shards, {report.chunks:,} chunks of "
     checked += f"{report.generations:,} generations, {format_size(report.bytes)}"
     count = len(report.problems)
-    print(f"all sound: {checked}" if report.ok else f"{count} problem{'s' * (count > 1)} in {checked}")
-    return 0 if report.ok else 1
+    lines.append(f"all sound: {checked}" if report.ok else f"{count} problem{'s' * (count > 1)} in {checked}")
+    return "\n".join(lines)
 
 
 def format_report(report: VerificationReport) -> str:
@@ -39,12 +94,7 @@ def format_report(report: VerificationReport) -> str:
         (name, *(f"{n:,}" for n in (tally.samples, tally.points, tally.chunks, tally.bytes)))
         for name, tally in report.fields.items()
     ]
-    widths = [max(len(line[column]) for line in (header, *rows)) for column in range(len(header))]
-    lines = [
-        "  ".join([line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True))])
-        for line in (header, *rows)
-    ]
-    lines += ["", *map(str, report.problems)]
+    lines = [table([header, *rows]), "", *map(str, report.problems)]
     checked = f"{report.samples:,} samples, {report.arrays:,} arrays, {report.chunks:,} chunks"
     if report.generations > 1:
         checked += f" of {report.generations:,} generations"
@@ -61,33 +111,7 @@ def format_report(report: VerificationReport) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m zarr_core.verify", description=__doc__)
-    parser.add_argument("store", metavar="STORE", help="path or URL of the store")
-    parser.add_argument("--source", metavar="ROOT_OR_URL", help="also compare every row with this tree of .pt files")
-    parser.add_argument(
-        "--deep", action="store_true", help="check all kept generations and every object; name the commits at fault"
-    )
-    parser.add_argument("--samples", nargs="+", metavar="ID", help="only these samples")
-    parser.add_argument("--workers", type=int, default=1, help="processes (default 1)")
-    options = parser.parse_args(arguments)
-
-    def work() -> int:
-        if Storage(options.store).exists(MATRIX_HEAD):
-            if options.source or options.samples:
-                raise ZarrCoreError(f"{Storage(options.store).url} is a matrix: --source and --samples are for points")
-            return print_verification(options.store)
-        report = verify_store(
-            options.store,
-            source=options.source,
-            sample_ids=options.samples,
-            deep=options.deep,
-            workers=options.workers,
-            progress=True,
-        )
-        print(format_report(report))
-        return 0 if report.ok else 1
-
-    return exit_status(work)
+    return run(app, arguments)
 
 
 if __name__ == "__main__":

@@ -6,11 +6,14 @@ import random
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
-from tests.attacks.tally import PATIENCE, Tally, finish, kill_and_look, start
+from tests.attacks.tally import PATIENCE, Attack, Tally, finish, kill_and_look, start
 from tests.attacks.truth import CHUNK_POINTS, Sample, check_samples, compare, named_objects, stored_sample
+from tests.helpers.faults import Kill, is_killed
 from tests.helpers.small_source import write_source
 from zarr_core.errors import ZarrCoreError
 from zarr_core.points.convert import convert
@@ -23,9 +26,45 @@ _SAMPLES = 10
 # Two at a time: one waits for imports while the other is killed.
 _AT_A_TIME = 2
 
+# Makes a store of the one that has been begun, by a converter of the source that it kills.
+Killer = Callable[[Path, Path, Path], None]
+
 
 def killed_converters(rounds: int, folder: Path, tally: Tally, chance: random.Random) -> None:
-    """Each round a store with three committed samples gets seven more by a converter that is killed."""
+    """Each round a store with three committed samples gets seven more by a converter that is killed at any moment."""
+
+    def killers(seconds: float) -> list[Killer]:
+        # Most moments after the first object has appeared: before, there are only imports to be killed.
+        moments = [(chance.uniform(0, 2 * seconds), chance.random() < 0.05) for _ in range(rounds)]
+        return [partial(_kill_after, tally, *moment) for moment in moments]
+
+    _with_killers(killers, folder, tally)
+
+
+def converters_killed_at(*kills: Kill) -> Attack:
+    """The same, a round for each of the operations at which the converter dies."""
+
+    def attack(rounds: int, folder: Path, tally: Tally, chance: random.Random) -> None:
+        _with_killers(lambda _: [partial(_kill_at, kill) for kill in kills], folder, tally)
+
+    return attack
+
+
+def _kill_at(kill: Kill, source: Path, store: Path, begun: Path) -> None:
+    shutil.copytree(begun, store)
+    assert is_killed(kill, convert, "ahmedml", store, root=source, chunk_points=CHUNK_POINTS), kill
+
+
+def _kill_after(tally: Tally, delay: float, from_start: bool, source: Path, store: Path, begun: Path) -> None:
+    while True:
+        shutil.copytree(begun, store)
+        if _was_killed(source, store, delay, from_start, tally):
+            return
+        delay /= 2  # it was done before
+        shutil.rmtree(store)
+
+
+def _with_killers(killers: Callable[[float], list[Killer]], folder: Path, tally: Tally) -> None:
     sample_ids = tuple(f"run_{n}" for n in range(1, _SAMPLES + 1))
     source = write_source(folder / "source", sample_ids, surface=400, volume=4000)
     begun, undisturbed = folder / "begun", folder / "undisturbed"
@@ -38,14 +77,9 @@ def killed_converters(rounds: int, folder: Path, tally: Tally, chance: random.Ra
     truth = {sample_id: stored_sample(source, sample_id) for sample_id in sample_ids}
     committed = set(load_manifest(begun).samples)
 
-    def one_round(number: int, delay: float, from_start: bool) -> None:
+    def one_round(number: int, killer: Killer) -> None:
         store = folder / f"store_{number}"
-        while True:
-            shutil.copytree(begun, store)
-            if _was_killed(source, store, delay, from_start, tally):
-                break
-            delay /= 2  # it was done before
-            shutil.rmtree(store)
+        killer(source, store, begun)
         tally.add("faults")
         left = load_if_any(Storage(store))
         named = set(left.samples) if left else set()
@@ -61,10 +95,8 @@ def killed_converters(rounds: int, folder: Path, tally: Tally, chance: random.Ra
         tally.add("rounds")
         shutil.rmtree(store)
 
-    # Most moments after the first object has appeared: before, there are only imports to be killed.
-    moments = [(chance.uniform(0, 2 * seconds), chance.random() < 0.05) for _ in range(rounds)]
     with ThreadPoolExecutor(_AT_A_TIME) as pool:
-        for _ in pool.map(lambda item: one_round(item[0], *item[1]), enumerate(moments)):
+        for _ in pool.map(lambda item: one_round(*item), enumerate(killers(seconds))):
             pass
 
 

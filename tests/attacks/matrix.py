@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import numpy as np
 
 from tests.attacks import network
 from tests.attacks.tally import Attack, Tally, kill_and_look, start
-from tests.helpers.matrix_writer import N_FEATURES, OPTIONS, cells_of, samples_of
+from tests.helpers.faults import Kill, is_killed
+from tests.helpers.matrix_writer import N_FEATURES, OPTIONS, cells_of, samples_of, write_batches
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.verify import verify_matrix
 from zarr_core.storage import Storage
@@ -31,26 +33,50 @@ def killed_appenders(place: Callable[[Path], AbstractContextManager[Callable[[],
     def attack(rounds: int, folder: Path, tally: Tally, chance: random.Random) -> None:
         with place(folder) as new_root:
             for number in range(rounds):
-                _round(new_root(), f"round {number}", tally, chance)
+                _round(new_root(), f"round {number}", tally, partial(_kill_two, tally=tally, chance=chance))
                 tally.add("rounds")
 
     return attack
 
 
-def _round(root: str, what: str, tally: Tally, chance: random.Random) -> None:
+def appenders_killed_at(*kills: Kill) -> Attack:
+    """The same on a disk: an appender dies at each of these operations, one after another."""
+
+    def attack(rounds: int, folder: Path, tally: Tally, chance: random.Random) -> None:
+        def die_one_by_one(root: str, look: Callable[[], None]) -> None:
+            for seed, kill in enumerate(kills):
+                tally.add("faults", is_killed(kill, write_batches, root, seed, _BATCHES))
+                look()
+
+        _round(str(folder / "matrix"), "killed at operations", tally, die_one_by_one)
+        tally.add("rounds")
+
+    return attack
+
+
+def _kill_two(root: str, look: Callable[[], None], tally: Tally, chance: random.Random) -> None:
+    """Two processes append at the same time; one is killed, then the other as well."""
+    writers = [start(["-m", "tests.helpers.matrix_writer", root, str(seed), *_BATCHES]) for seed in range(2)]
+    for writer in writers:
+        assert writer.stdout is not None
+        writer.stdout.readline()  # it begins to write now
+        time.sleep(chance.uniform(0, 0.3))
+        tally.add("faults", kill_and_look(writer, tally, "an appender that was to be killed"))
+        look()
+
+
+def _round(root: str, what: str, tally: Tally, kill: Callable[[str, Callable[[], None]], None]) -> None:
     matrix = WideMatrix.create(root, list(range(N_FEATURES)), **OPTIONS)
     matrix.append("first", samples_of("first"), cells_of("first"))
     matrix.derive_columns()
     versions = _Versions(root)
     versions.check(tally, what)
-    writers = [start(["-m", "matrix_writer", root, str(seed), *_BATCHES]) for seed in range(2)]
-    for writer in writers:
-        assert writer.stdout is not None
-        writer.stdout.readline()  # it begins to write now
-        time.sleep(chance.uniform(0, 0.3))
-        tally.add("faults", kill_and_look(writer, tally, what))
+
+    def look() -> None:
         versions.check(tally, what)
         _check(root, tally, f"{what}, after a kill", {"first"})
+
+    kill(root, look)
     with tally.ours(f"{what}, the retry"):
         matrix.refresh()
         for batch_id in _BATCHES:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.helpers.servers.fault_proxy import FaultProxy, Faults
 
+# The system chooses a free port; the server prints its address when it answers, and ends with its standard input.
+_MOTO = """
+import sys
+from moto.server import ThreadedMotoServer
+server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+server.start()
+host, port = server.get_host_and_port()
+print(f"http://{host}:{port}", flush=True)
+sys.stdin.read()
+"""
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
 
 
@@ -39,34 +45,23 @@ def set_environment(**values: str) -> Iterator[None]:
 @contextmanager
 def moto() -> Iterator[str]:
     """An S3 server of its own process, in the environment as users name theirs; its URL."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
-    code = "from moto.server import main; import sys; main(sys.argv[1:])"
-    command = [sys.executable, "-c", code, "-H", "127.0.0.1", "-p", str(port)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    server = subprocess.Popen(
+        [sys.executable, "-c", _MOTO],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
     try:
-        _wait_for(url, server)
+        assert server.stdout is not None
+        url = server.stdout.readline().strip()
+        if not url:
+            raise RuntimeError("moto did not start")
         with set_environment(AWS_ENDPOINT_URL=url, **CREDENTIALS):
             yield url
     finally:
         server.kill()
         server.wait()
-
-
-def _wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
-    for _ in range(600):
-        try:
-            urllib.request.urlopen(url, timeout=5).close()
-            return
-        except urllib.error.HTTPError:
-            return
-        except OSError:
-            if server.poll() is not None:
-                break
-            time.sleep(0.1)
-    raise RuntimeError(f"no server at {url}")
 
 
 @contextmanager

@@ -43,6 +43,7 @@ def changing_sources(rounds: int, folder: Path, tally: Tally, chance: random.Ran
         )
         thread = threading.Thread(target=vandal.run, args=(stop,))
         thread.start()
+        vandal.begun.wait()
         for _ in range(3):
             with tally.ours(f"round {number}"):
                 report = convert(KIND, store, root=source, chunk_points=CHUNK_POINTS)
@@ -89,6 +90,7 @@ class _Vandal:
     def __init__(self, folder: Path, versions: list[Path], seed: int) -> None:
         self._folder, self._versions, self._chance = folder, versions, random.Random(seed)
         self._names = [file.filename for file in resolve_kind(KIND).fields.values()]
+        self.begun = threading.Event()
         self.changes = 0
         self.last = ""
 
@@ -102,6 +104,7 @@ class _Vandal:
                 way(path, new)
             self.last = way.__name__
             self.changes += 1
+            self.begun.set()
             stop.wait(pause * self._chance.uniform(0.5, 1.5))
 
     def _rewrite(self, path: Path, new: bytes) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from tests.attacks import disk, kills, matrix, network, sandbox, sources
 from tests.attacks.tally import Attack
+from tests.helpers.faults import Kill
 
 
 def _always() -> str:
@@ -36,6 +37,7 @@ class Entry:
         attack: what to call.
         full: rounds of ``make attack``.
         quick: rounds of the test suite; those of all fuzzers are one test there, in one process.
+        quick_attack: in the test suite, where the attack itself depends on when a process is killed.
         skipped: why it cannot be carried out here, or "".
     """
 
@@ -44,10 +46,16 @@ class Entry:
     full: int
     quick: int = 0
     skipped: Callable[[], str] = _always
+    quick_attack: Attack | None = None
 
+
+_CONVERTERS_KILLED = kills.converters_killed_at(Kill("create", "run_5/.*/c/0/", 3), Kill("rename", "/manifest.json$"))
+_APPENDERS_KILLED = matrix.appenders_killed_at(
+    Kill("link", "/c/", 3), Kill("rename", "/HEAD.json$"), Kill("link", "_columns.zarr/c/")
+)
 
 ENTRIES = (
-    Entry("kill -9 of a converter", kills.killed_converters, 200, 2),
+    Entry("kill -9 of a converter", kills.killed_converters, 200, 2, quick_attack=_CONVERTERS_KILLED),
     Entry("4 converters, one folder", network.rivals_on_disk, 8, 1),
     Entry("4 converters, one bucket", network.rivals_on_s3, 5),
     Entry("disk full", disk.full_disks, 40, 2, _without_mounts),
@@ -65,7 +73,7 @@ ENTRIES = (
     Entry("hostile .pt files", sandbox.fuzz("tensors"), 1000),
     Entry("hostile settings", sandbox.fuzz("description", "splits", "config", "state", "statistics"), 4000),
     Entry("damaged cache entries", sandbox.fuzz("cache"), 1000),
-    Entry("kill -9 of two appenders", matrix.killed_appenders(matrix.on_disk), 25, 1),
+    Entry("kill -9 of two appenders", matrix.killed_appenders(matrix.on_disk), 25, 1, quick_attack=_APPENDERS_KILLED),
     Entry("the same on S3 (moto)", matrix.killed_appenders(matrix.on_moto), 6),
     Entry("hostile matrix heads", sandbox.fuzz("head"), 3000),
     Entry("damaged matrices", sandbox.fuzz("beside", "cells", "forged_cells"), 1500),

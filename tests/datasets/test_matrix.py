@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
+from tests.helpers.examples import examples
 from zarr_core import EpochBatchSampler, MatrixDataset, ResumableLoader, m_values
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.matrix import WideMatrix
@@ -109,7 +110,7 @@ def test_what_is_not_there_is_named_at_once(written: tuple[str, np.ndarray]) -> 
     ):
         with pytest.raises(UnknownFieldError, match=name):
             MatrixDataset(url, **arguments)
-    with pytest.raises(ZarrCoreError, match="go with the URL"):
+    with pytest.raises(ZarrCoreError, match="apply when a matrix is opened"):
         MatrixDataset(WideMatrix.open(url), cache_dir="/tmp/nowhere")
 
 
@@ -155,14 +156,13 @@ def test_a_feature_without_a_value_cannot_be_filled_in(written: tuple[str, np.nd
     url, _ = written
     means = MatrixDataset(url).feature_means()
     assert np.isnan(means[7])
-    with pytest.raises(ZarrCoreError, match="1 features, such as cg007"):
+    with pytest.raises(ZarrCoreError, match="1 features.*cg007"):
         MatrixDataset(url, impute=means)
     with pytest.raises(ZarrCoreError, match="shape"):
         MatrixDataset(url, impute=means[:9])
     assert not MatrixDataset(url, impute=0.5)[0]["beta"].isnan().any()
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(-0.01, 1.01), min_size=1), st.sampled_from([0.001, 0.01, 0.1]))
 def test_m_values_are_finite_monotonous_and_odd_about_a_half(betas: list[float], offset: float) -> None:
     beta = torch.tensor(sorted(betas), dtype=torch.float64)
@@ -302,7 +302,7 @@ def test_a_damaged_memory_map_is_never_handed_out(written: tuple[str, np.ndarray
         path.with_name("all.npy.json").write_text("{")
     else:
         path.with_name("all.npy.json").unlink()
-        with pytest.raises(ZarrCoreError, match="name another file"):
+        with pytest.raises(ZarrCoreError, match="choose another path"):
             MatrixDataset(url).to_memmap(path)
         return
     np.testing.assert_array_equal(MatrixDataset(url).to_memmap(path), beta)
@@ -318,7 +318,7 @@ def test_large_selections_are_written_block_by_block(
     np.testing.assert_allclose(np.delete(dataset.feature_means(), 7), np.nanmean(np.delete(beta, 7, 1), 0), rtol=1e-5)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(data=st.data())
 def test_any_selection_is_the_same_every_way(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.getbasetemp() / "selections"

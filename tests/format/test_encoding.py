@@ -12,6 +12,7 @@ import zarr.storage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.helpers.examples import examples
 from zarr_core.errors import CorruptChunkError, SourceError, StoreError
 from zarr_core.format.array_metadata import EMPTY_GROUP, ArrayLayout, group_arrays, group_zarr_json
 from zarr_core.format.codecs import CODECS, Codec
@@ -55,7 +56,7 @@ def store(path, layout: ArrayLayout) -> np.ndarray:
     return points
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(layout=layouts)
 def test_zarr_python_reads_what_was_encoded(tmp_path_factory: pytest.TempPathFactory, layout: ArrayLayout) -> None:
     path = tmp_path_factory.mktemp("store")
@@ -69,7 +70,7 @@ def test_zarr_python_reads_what_was_encoded(tmp_path_factory: pytest.TempPathFac
     assert group.attrs["a"] == 1
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15))
 @given(layout=layouts)
 def test_tensorstore_reads_what_was_encoded(tmp_path_factory: pytest.TempPathFactory, layout: ArrayLayout) -> None:
     tensorstore = pytest.importorskip("tensorstore", reason="needs the tensorstore extra")
@@ -111,7 +112,7 @@ def test_a_layout_survives_its_metadata(layout: ArrayLayout) -> None:
     assert (read, read.codec) == (layout, levelled)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(layout=layouts.filter(lambda layout: layout.checksum), data=st.data())
 def test_every_flipped_byte_is_noticed(layout: ArrayLayout, data: st.DataObject) -> None:
     shard = bytearray(shards(layout, rows(layout))[0])
@@ -126,7 +127,7 @@ def decode_all(layout: ArrayLayout, shard: bytes) -> None:
             decode_chunk(layout, shard[int(offset) : int(offset + length)])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(layout=layouts, data=st.binary(max_size=300))
 def test_garbage_is_never_returned_as_an_index(layout: ArrayLayout, data: bytes) -> None:
     with pytest.raises(CorruptChunkError):

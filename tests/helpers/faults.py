@@ -42,7 +42,7 @@ class Kill:
         return f"{self.operation} {self.number} of {self.path}"
 
 
-def is_killed(kill: Kill, function: Callable[..., Any], *arguments: Any) -> bool:
+def is_killed(kill: Kill, function: Callable[..., Any], *arguments: Any, **options: Any) -> bool:
     """Call a function in a child process; whether the child was killed there. If not, the function has returned.
 
     The child comes from multiprocessing's fork server, which has imported the library once.
@@ -52,20 +52,27 @@ def is_killed(kill: Kill, function: Callable[..., Any], *arguments: Any) -> bool
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
-    child = context.Process(target=_run, args=(kill, dict(os.environ), function, arguments))
+    child = context.Process(target=_run, args=(kill, dict(os.environ), function, arguments, options))
     child.start()
     child.join()
     assert child.exitcode in (0, -signal.SIGKILL), f"exit code {child.exitcode}: its traceback is on standard error"
     return child.exitcode != 0
 
 
-def _run(kill: Kill, environment: dict[str, str], function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+def _run(
+    kill: Kill,
+    environment: dict[str, str],
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    options: dict[str, Any],
+) -> None:
     import torch
 
     os.environ.update(environment)  # the fork server may be older than some of it
+    os.fsync, os.sync = lambda _: None, lambda: None  # see tests/conftest.py
     torch.set_num_threads(1)
     _install(kill)
-    function(*arguments)
+    function(*arguments, **options)
 
 
 def _install(kill: Kill) -> None:

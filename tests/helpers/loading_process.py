@@ -1,13 +1,15 @@
 """A loader in a process of its own: prints a digest of what it loaded, and notes each unload in a file.
 
-``python loading_process.py MATRIX FILES NOTES LEASE_SECONDS PAUSE SAMPLE...``; it unloads for ``PAUSE`` seconds.
+``python -m tests.helpers.loading_process MATRIX FILES NOTES LEASE_SECONDS lives|dies SAMPLE...``; one that dies is
+killed when it has the lease of a batch and begins to unload it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
+import signal
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +22,7 @@ from zarr_core.warehouses import DuckDBWarehouse
 
 class NotingWarehouse(DuckDBWarehouse):
     notes: Path
-    pause: float
+    dies: bool
 
     def pinned(self) -> NotingWarehouse:
         return self
@@ -31,15 +33,16 @@ class NotingWarehouse(DuckDBWarehouse):
     ) -> Iterator[Any]:
         with self.notes.open("a") as file:
             file.writelines(f"{batch_id}\n" for batch_id in batches)
-        time.sleep(self.pause)
+        if self.dies:
+            os.kill(os.getpid(), signal.SIGKILL)
         with super().unload(batches, values, feature_ids) as unloaded:
             yield unloaded
 
 
 def main() -> None:
-    matrix, files, notes, lease_seconds, pause, *sample_ids = sys.argv[1:]
+    matrix, files, notes, lease_seconds, fate, *sample_ids = sys.argv[1:]
     warehouse = NotingWarehouse(files)
-    warehouse.notes, warehouse.pause = Path(notes), float(pause)
+    warehouse.notes, warehouse.dies = Path(notes), fate == "dies"
     loader = MatrixLoader(warehouse, WideMatrix.open(matrix), lease_seconds=float(lease_seconds))
     print(hashlib.sha256(loader.load(sample_ids).tobytes()).hexdigest(), flush=True)
 

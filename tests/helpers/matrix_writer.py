@@ -6,6 +6,7 @@ What a batch holds follows from its name, so that every process makes the same o
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,13 +28,18 @@ def cells_of(batch_id: str) -> dict[str, np.ndarray]:
     return {value: rng.random((11, N_FEATURES), np.float32) for value in ("beta", "coverage")}
 
 
-def main() -> None:
-    root, seed, *batches = sys.argv[1:]
+def write_batches(root: str, seed: int, batches: Sequence[str]) -> None:
+    """Append batches in an order that the seed gives, then the column copy."""
     matrix = WideMatrix.open(root)
-    for batch_id in np.random.default_rng(int(seed)).permutation(batches).tolist():
-        print(f"begin {batch_id}", flush=True)
+    for batch_id in np.random.default_rng(seed).permutation(batches).tolist():
         matrix.append(batch_id, samples_of(batch_id), cells_of(batch_id))
     matrix.derive_columns()
+
+
+def main() -> None:
+    root, seed, *batches = sys.argv[1:]
+    print("begin", flush=True)
+    write_batches(root, int(seed), batches)
     print("done", flush=True)
 
 

@@ -27,6 +27,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.stateful import Stateful
 
 import zarr_core.loader.device
+from tests.helpers.examples import examples
 from tests.helpers.published_store import make_samples, write_published_store
 from zarr_core.datasets import ZarrPointDataset, ZarrPointDatasetConfig
 from zarr_core.errors import ZarrCoreError
@@ -89,7 +90,7 @@ def test_the_order_is_a_bijection_and_any_part_of_it_can_be_had_alone(size: int,
 
 
 @given(size=st.integers(1, 2**62), places=st.sets(st.floats(0, 1, exclude_max=True), max_size=20))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_no_two_places_of_a_large_order_hold_the_same_index(size: int, places: set[float]) -> None:
     positions = {min(int(place * size), size - 1) for place in places}
     indices = Permutation(size)(sorted(positions)).tolist()
@@ -152,7 +153,7 @@ def test_impossible_sizes_are_refused(size: int) -> None:
     shuffle=st.booleans(),
     start=st.integers(0, 30),
 )
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_every_world_makes_the_same_batches(
     size: int, part: int, world: int, mode: str, shuffle: bool, start: int
 ) -> None:
@@ -161,7 +162,7 @@ def test_every_world_makes_the_same_batches(
     if mode == "drop" and size < batch_size:
         return
     if mode == "evaluate" and size // -(-size // batch_size) < world:
-        with pytest.raises(ZarrCoreError, match="without a sample"):
+        with pytest.raises(ZarrCoreError, match="needs a sample"):
             list(EpochBatchSampler(size, batch_size, **options, replica=lambda: (0, world)))
         return
     whole = list(EpochBatchSampler(size, batch_size, **options))
@@ -206,16 +207,16 @@ def test_what_cannot_be_shared_or_makes_no_batch_is_refused(ranks: Callable[[int
     for arguments, match in (
         ({"dataset_size": 0, "batch_size": 1}, "dataset_size"),
         ({"dataset_size": 1, "batch_size": 0}, "batch_size"),
-        ({"dataset_size": 3, "batch_size": 4, "drop_last": True}, "leaves nothing"),
+        ({"dataset_size": 3, "batch_size": 4, "drop_last": True}, "drops all 3 samples"),
         ({"dataset_size": 3, "batch_size": 4, "drop_last": True, "evaluation": True}, "choose one"),
     ):
         with pytest.raises(ZarrCoreError, match=match):
             EpochBatchSampler(**arguments)
     sampler = EpochBatchSampler(26, 4)
     for _ in ranks(3):
-        with pytest.raises(ZarrCoreError, match="batch_size 4.*not a multiple of 3 ranks"):
+        with pytest.raises(ZarrCoreError, match="batch_size=4.*not a multiple of 3 ranks"):
             next(iter(sampler))
-        with pytest.raises(ZarrCoreError, match=r"2 samples.*leaves some of 3 ranks"):
+        with pytest.raises(ZarrCoreError, match=r"evaluating 2 samples.*each of 3 ranks.*Use fewer ranks"):
             next(iter(EpochBatchSampler(2, 8, evaluation=True)))
 
 
@@ -235,7 +236,7 @@ def test_the_rank_is_read_when_an_iteration_starts(monkeypatch: pytest.MonkeyPat
     with pytest.raises(ZarrCoreError, match="RANK=1 and WORLD_SIZE=1"):
         list(sampler)
     monkeypatch.delenv("WORLD_SIZE")
-    with pytest.raises(ZarrCoreError, match="must both be set"):
+    with pytest.raises(ZarrCoreError, match="set both"):
         list(sampler)
     monkeypatch.delenv("RANK")
     assert rank_and_world() == (0, 1)
@@ -291,7 +292,7 @@ def test_a_state_of_other_data_or_batches_is_refused(store: Path, tmp_path: Path
             other.load_state_dict(saved)
         assert other.state_dict()["position"] == 0
     for nonsense in ({}, {"version": 2, "position": 3}, EpochBatchSampler(26, 4).state_at(0, 8)):
-        with pytest.raises(ZarrCoreError, match="not the state|at batch 8 of 7"):
+        with pytest.raises(ZarrCoreError, match="not a state|batch 8 of 7"):
             EpochBatchSampler(26, 4).load_state_dict(nonsense)
 
 
@@ -599,7 +600,7 @@ def test_killed_ranks_go_on_as_another_world(store: Path, tmp_path: Path) -> Non
             )
             for r in range(world)
         ]
-        codes = [process.wait(timeout=120) for process in processes]
+        codes = [process.wait(timeout=300) for process in processes]
         assert codes == [-signal.SIGKILL if die_after > 0 else 0] * world
 
     def batches(world: int) -> dict[tuple[int, int], list[Any]]:
@@ -726,7 +727,7 @@ def test_on_cuda_each_batch_is_copied_beside_the_one_before(monkeypatch: pytest.
     monkeypatch.setattr(torch.cuda, "Stream", FakeStream)
     monkeypatch.setattr(torch.cuda, "stream", use)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: computing)
-    monkeypatch.setattr(zarr_core.loader.device, "_is_there", lambda tensor: False)
+    monkeypatch.setattr(zarr_core.loader.device, "_is_ready", lambda tensor: False)
     monkeypatch.setattr(torch.Tensor, "to", to)
     monkeypatch.setattr(torch.Tensor, "pin_memory", note("pin"))
     monkeypatch.setattr(torch.Tensor, "record_stream", note("keep for"))

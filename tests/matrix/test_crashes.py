@@ -7,14 +7,14 @@ import random
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.helpers.matrix_writer import N_FEATURES, OPTIONS, cells_of, samples_of
+from tests.helpers.faults import Kill, is_killed
+from tests.helpers.matrix_writer import N_FEATURES, OPTIONS, cells_of, samples_of, write_batches
 from zarr_core.errors import MatrixError
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.claims import claim
@@ -22,8 +22,6 @@ from zarr_core.matrix.state import HEAD, named
 from zarr_core.storage import Storage
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-# `ZARR_CORE_KILL_ROUNDS=50 pytest tests/test_matrix_crashes.py` is the long run.
-ROUNDS = int(os.environ.get("ZARR_CORE_KILL_ROUNDS", "2"))
 BATCHES = ["a", "b", "c"]
 
 
@@ -64,22 +62,34 @@ class Versions:
                 assert self._seen.setdefault(name, version) == version, f"{name} was written twice"
 
 
+LOCAL_KILLS = [
+    Kill("create", "claims/"),
+    Kill("link", "claims/"),
+    Kill("create", "/c/"),
+    Kill("link", "/c/", 3),
+    Kill("link", "/c/", 8),
+    Kill("rename", "/HEAD.json$"),
+    Kill("link", "/generations/", 2),
+    Kill("link", "_columns.zarr/c/"),
+    Kill("rename", "/HEAD.json$", 4),
+]
+S3_KILLS = [
+    Kill("put_if", "/claims/"),
+    Kill("put_if", "/c/", 3),
+    Kill("put_if", "/HEAD.json$"),
+    Kill("put_if", "_columns.zarr/c/"),
+]
+
+
 @pytest.mark.parametrize("kind", ["local", "s3"])
 def test_a_writer_may_be_killed_at_any_moment(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     root = str(tmp_path / "matrix") if kind == "local" else str(request.getfixturevalue("s3_root"))
     matrix = make(root)
     versions = Versions(root)
-    rng = random.Random(kind)
     committed: set[str] = set()
-    killed = 0
-    for number in range(ROUNDS):
+    for number, kill in enumerate(LOCAL_KILLS if kind == "local" else S3_KILLS):
         batches = [f"{name}{number}" for name in BATCHES]
-        with start_writer(root, batches) as writer:
-            assert writer.stdout is not None
-            writer.stdout.readline()  # it begins to write now
-            time.sleep(rng.uniform(0, 0.6 if kind == "local" else 1.5))
-            writer.kill()
-            killed += writer.wait() != 0
+        assert is_killed(kill, write_batches, root, number, batches), kill
         versions.check()
         check(root)
         now = set(matrix.refresh().batches)
@@ -91,7 +101,6 @@ def test_a_writer_may_be_killed_at_any_moment(kind: str, request: pytest.Fixture
     matrix.derive_columns()
     check(root, sorted(committed))
     versions.check()
-    assert killed
 
 
 def test_writers_of_overlapping_batches_end_with_each_once(any_root: str) -> None:

@@ -89,7 +89,7 @@ def test_the_shared_verbs_know_a_matrix(tmp_path: Path, capsys: pytest.CaptureFi
     append(matrix, "second", 2)
     assert matrix_main([root, "--derive-columns"]) == 0
     said = capsys.readouterr().out
-    assert "transposed: first, second" in said
+    assert "added to the column-major copy: first, second" in said
     assert "generation 4: 5 samples x 100 features" in said
     assert log.main([root]) == 0
     said = capsys.readouterr().out

@@ -15,9 +15,10 @@ import fsspec
 import numpy as np
 import pytest
 import zarr
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.helpers.examples import examples
 from zarr_core.errors import CorruptChunkError, ManifestError, MatrixError, StoreError, UnknownFieldError
 from zarr_core.matrix import WideMatrix
 from zarr_core.storage import Storage
@@ -136,7 +137,7 @@ class Case:
             assert got.dtype == self.values[value]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_any_matrix_reads_as_the_rows_that_it_was_given(data: st.DataObject) -> None:
     root = f"memory://{uuid.uuid4().hex}"  # a local disk would be asked to sync for each commit

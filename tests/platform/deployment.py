@@ -41,18 +41,18 @@ class Deployment:
             "AHMED_RANS_SOURCE": str(self.source),
             "AHMED_RANS_STORE": str(self.store),
             "AHMED_RANS_REPORT": str(self.report),
-            "AHMED_RANS_LOOK_EVERY_SECONDS": "2",
+            "AHMED_RANS_LOOK_EVERY_SECONDS": "1",
             "METHYLATION_FILES": str(self.long / "*" / "*.parquet"),
             "METHYLATION_MATRIX": str(self.matrix),
             "METHYLATION_REPORT": str(self.quality),
-            "METHYLATION_LOOK_EVERY_SECONDS": "2",
-            "ZARR_CORE_EVALUATE_EVERY_SECONDS": "3",
+            "METHYLATION_LOOK_EVERY_SECONDS": "1",
+            "ZARR_CORE_EVALUATE_EVERY_SECONDS": "1",
         }
 
     @contextmanager
     def daemon(self) -> Iterator[None]:
         """The daemon, with all that it starts in a session of its own, which ends with the block."""
-        command = [sys.executable, "-m", "dagster._daemon", "run", "-w", "workspace.yaml"]
+        command = [sys.executable, "-m", "tests.helpers.quick_daemon", "run", "-w", "workspace.yaml"]
         with self.log.open("wb") as log:
             process = subprocess.Popen(
                 command, cwd=PROJECT, env=self.environment(), stdout=log, stderr=log, start_new_session=True
@@ -70,12 +70,16 @@ class Deployment:
                 except subprocess.TimeoutExpired:
                     continue
 
-    def wait(self, what: str, condition: Callable[[], object], seconds: float = 240) -> None:
+    def logged(self) -> str:
+        """All that the daemon has logged."""
+        return self.log.read_text()
+
+    def wait(self, what: str, condition: Callable[[], object], seconds: float = 600) -> None:
         """Return when something has come true; fail with the daemon's last words when it does not."""
         deadline = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > deadline:
-                pytest.fail(f"waited {seconds:.0f} s for {what}\n{self.log.read_text()[-6000:]}")
+                pytest.fail(f"waited {seconds:.0f} s for {what}\n{self.logged()[-6000:]}")
             time.sleep(0.5)
 
 

@@ -1,78 +1,189 @@
-"""The platform as it runs: a daemon on an instance of its own, and a folder that runs are copied into."""
+"""The platform as it runs: a daemon, samples copied into a watched folder, and batches written to a warehouse.
+
+All tests share one daemon and follow one another: its start takes longer than what it does then.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
+import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import dagster as dg
+import numpy as np
+import pandas as pd
+import pyarrow.parquet
 import pytest
 import yaml
 
 from tests.platform.deployment import Deployment, failed_partitions, materializations, runs_of
 from tests.platform.trial import PROJECT, corrupt, write_run
+from zarr_core.matrix import WideMatrix
 from zarr_core.points.manifest import load_manifest
 from zarr_core.sources import resolve_kind
 
 SHARED = PROJECT.parent / "shared" / "data" / "ahmed_rans"
 NUMBERS = range(1, 11)
+RUNS = {f"run_{number}" for number in NUMBERS}
 CORRUPT = "run_3"
 SAMPLES = dg.AssetKey(["ahmed_rans", "zarr_samples"])
 STATISTICS = dg.AssetKey(["ahmed_rans", "statistics"])
 REPORT = dg.AssetKey(["ahmed_rans", "benchmark_report"])
 
-
-@pytest.fixture
-def deployment(tmp_path: Path) -> Deployment:
-    return Deployment(tmp_path)
-
-
-def copy_run(number: int, elsewhere: Path, target: Path) -> None:
-    """One of the simulated runs where they are at hand, else one made up."""
-    original = SHARED / f"run_{number}"
-    if not original.is_dir():
-        original = write_run(elsewhere, number, points=3000)
-    shutil.copytree(original, target / original.name, copy_function=shutil.copyfile)
+BATCHES = PROJECT / "examples" / "data" / "methylation" / "long"
+LOADED = dg.AssetKey(["methylation", "matrix_batches"])
+CHECKED = dg.AssetKey(["methylation", "matrix"])
 
 
-def test_ten_runs_copied_into_a_watched_folder(deployment: Deployment, tmp_path: Path) -> None:
-    waiting = tmp_path / "waiting"
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """The daemon has looked at both sources, which are empty."""
+    deployment = Deployment(tmp_path_factory.mktemp("deployment"))
+    with deployment.daemon():
+        for sensor in ("ahmed_rans_arrivals", "methylation_batches"):
+            deployment.wait(f"the first tick of {sensor}", lambda name=f"Sensor {sensor}": name in deployment.logged())
+        yield deployment
+
+
+@pytest.fixture(scope="module")
+def instance(deployment: Deployment) -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.from_config(str(deployment.home)) as instance:
+        yield instance
+
+
+@pytest.fixture(scope="module")
+def arrivals(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dt.datetime]:
+    """Ten runs, one of them corrupt, and two batches, one of them doubled, arrive.
+
+    They appear at once, by a rename: what the daemon sees first does not depend on how fast we copy.
+
+    Returns:
+        Folder with the runs as they should be, and the time of arrival.
+    """
+    made, waiting = tmp_path_factory.mktemp("made"), tmp_path_factory.mktemp("waiting")
     for number in NUMBERS:
-        copy_run(number, tmp_path / "made", waiting)
+        original = SHARED / f"run_{number}"
+        if not original.is_dir():
+            original = write_run(made / "simulated", number, points=3000)
+        for folder in (made, waiting):
+            shutil.copytree(original, folder / original.name, copy_function=shutil.copyfile)
     corrupt(waiting / CORRUPT)
-    config = dg.DagsterInstance.from_config(str(deployment.home))
-    with config as instance, deployment.daemon():
-        deployment.wait("the first look", lambda: "Sensor ahmed_rans_arrivals" in deployment.log.read_text())
-        begun = dt.datetime.now()
-        for folder in waiting.iterdir():
-            shutil.copytree(folder, deployment.source / folder.name)
-        deployment.wait("the report", lambda: materializations(instance, REPORT))
+    begun = dt.datetime.now()
+    waiting.rename(deployment.source)
+    deliver("GSE38608", deployment)
+    deliver("lister_h1", deployment, doubled=True)
+    return made, begun
 
-        expected = {f"run_{number}" for number in NUMBERS}
-        assert set(instance.get_dynamic_partitions("ahmed_rans__samples")) == expected
-        assert set(instance.get_materialized_partitions(SAMPLES)) == expected - {CORRUPT}
-        assert failed_partitions(instance, SAMPLES) == {CORRUPT}
-        # On the hour, what failed is tried again.
-        on_the_hour = dt.datetime.now().hour != begun.hour
-        assert len(runs_of(instance, SAMPLES)) <= 2 + on_the_hour
-        manifest = load_manifest(str(deployment.store))
-        assert (manifest.generation, set(manifest.samples)) == (1, expected - {CORRUPT})
-        assert list(manifest.quarantine) == [CORRUPT]
-        assert materializations(instance, STATISTICS) == 1
-        before = (deployment.store / "stats.yaml").read_text()
-        training = set(manifest.split_ids("train"))
-        points = sum(manifest.samples[i].domains["surface"].n_points for i in training)
-        assert yaml.safe_load(before)["surface_pressure_count"] == points
 
-        good = resolve_kind("ahmedml").fields["surface_pressure"].filename
-        original = SHARED if SHARED.is_dir() else tmp_path / "made"
-        shutil.copyfile(original / CORRUPT / good, deployment.source / CORRUPT / good)
-        deployment.wait("the repaired run", lambda: materializations(instance, REPORT) > 1)
-        assert set(instance.get_materialized_partitions(SAMPLES)) == expected
-        assert not failed_partitions(instance, SAMPLES)
-        manifest = load_manifest(str(deployment.store))
-        assert (manifest.generation, set(manifest.samples)) == (2, expected)
-        assert not manifest.quarantine
-        assert (deployment.store / "stats.yaml").read_text() != before
-        deployment.wait("the alert", lambda: f"{CORRUPT}: surface_pressure" in deployment.log.read_text())
+@pytest.fixture(scope="module")
+def further_arrivals(deployment: Deployment, arrivals: tuple[Path, dt.datetime]) -> None:
+    """The corrupt run is repaired, the doubled batch is written as it should be, and another batch arrives."""
+    good = resolve_kind("ahmedml").fields["surface_pressure"].filename
+    (arrivals[0] / CORRUPT / good).rename(deployment.source / CORRUPT / good)
+    deliver("lister_h1", deployment)
+    deliver("GSE55763_b0", deployment)
+
+
+def deliver(batch_id: str, deployment: Deployment, *, doubled: bool = False) -> None:
+    """A batch written to the warehouse, over the one that is there; ``doubled`` as a job that ran twice leaves it."""
+    rows = pyarrow.parquet.read_table(BATCHES / f"batch_id={batch_id}" / "part-0.parquet", partitioning=None)
+    target, beside = deployment.long / f"batch_id={batch_id}", deployment.long.with_name(f"new_{batch_id}")
+    beside.mkdir()
+    pyarrow.parquet.write_table(rows, beside / "part-0.parquet")
+    if doubled:
+        shutil.copy(beside / "part-0.parquet", beside / "part-1.parquet")
+    if target.exists():
+        (beside / "part-0.parquet").replace(target / "part-0.parquet")
+        (target / "part-1.parquet").unlink()
+        beside.rmdir()
+    else:
+        beside.rename(target)
+
+
+def test_ten_runs_copied_into_a_watched_folder(
+    deployment: Deployment, instance: dg.DagsterInstance, arrivals: tuple[Path, dt.datetime]
+) -> None:
+    deployment.wait("the report", lambda: materializations(instance, REPORT))
+    assert set(instance.get_dynamic_partitions("ahmed_rans__samples")) == RUNS
+    assert set(instance.get_materialized_partitions(SAMPLES)) == RUNS - {CORRUPT}
+    deployment.wait("the failure", lambda: failed_partitions(instance, SAMPLES) == {CORRUPT})
+    # On the hour, what failed is tried again.
+    on_the_hour = dt.datetime.now().hour != arrivals[1].hour
+    assert len(runs_of(instance, SAMPLES)) <= 2 + on_the_hour
+    manifest = load_manifest(str(deployment.store))
+    assert (manifest.generation, set(manifest.samples)) == (1, RUNS - {CORRUPT})
+    assert list(manifest.quarantine) == [CORRUPT]
+    assert materializations(instance, STATISTICS) == 1
+    training = set(manifest.split_ids("train"))
+    points = sum(manifest.samples[i].domains["surface"].n_points for i in training)
+    assert surface_points(deployment) == points
+
+
+def surface_points(deployment: Deployment) -> int:
+    """Points that the statistics of the store are of."""
+    return int(yaml.safe_load((deployment.store / "stats.yaml").read_text())["surface_pressure_count"])
+
+
+@pytest.mark.usefixtures("arrivals")
+def test_a_batch_is_loaded_and_one_with_doubled_rows_fails(
+    deployment: Deployment, instance: dg.DagsterInstance
+) -> None:
+    deployment.wait("the report", lambda: reported(deployment))
+    deployment.wait("the failure", lambda: failed_partitions(instance, LOADED))
+    assert reported(deployment) == {"GSE38608"}
+    assert failed_partitions(instance, LOADED) == {"lister_h1"}
+    assert list(WideMatrix.open(deployment.matrix).batches) == ["GSE38608"]
+
+
+@pytest.mark.usefixtures("further_arrivals")
+def test_a_repaired_run_is_converted(deployment: Deployment, instance: dg.DagsterInstance) -> None:
+    deployment.wait("the repaired run", lambda: materializations(instance, REPORT) > 1)
+    assert set(instance.get_materialized_partitions(SAMPLES)) == RUNS
+    assert not failed_partitions(instance, SAMPLES)
+    manifest = load_manifest(str(deployment.store))
+    assert (manifest.generation, set(manifest.samples)) == (2, RUNS)
+    assert not manifest.quarantine
+    training = set(manifest.split_ids("train"))
+    assert surface_points(deployment) == sum(manifest.samples[i].domains["surface"].n_points for i in training)
+    deployment.wait("the alert", lambda: f"{CORRUPT}: surface_pressure" in deployment.logged())
+
+
+def reported(deployment: Deployment) -> set[str]:
+    """Batches in the quality report."""
+    file = deployment.quality / "quality.json"
+    try:
+        return set(json.loads(file.read_text())["batches"])
+    except (FileNotFoundError, json.JSONDecodeError):  # not there yet, or just being written
+        return set()
+
+
+def assert_equal_to_a_pivot(matrix: WideMatrix, warehouse: Path) -> None:
+    """Cell for cell, NaN for NaN."""
+    rows = pd.concat(pd.read_parquet(file, partitioning=None) for file in warehouse.glob("*/*.parquet"))
+    for value in ("beta", "coverage"):
+        wide = rows.pivot(index="sample_id", columns="cpg_id", values=value)
+        wide = wide.reindex(matrix.sample_ids, columns=np.asarray(matrix.feature_ids))
+        np.testing.assert_array_equal(matrix.read(matrix.sample_ids, value=value), wide.to_numpy("f4", na_value=np.nan))
+
+
+@pytest.mark.usefixtures("further_arrivals")
+def test_repaired_and_further_batches_are_loaded(deployment: Deployment, instance: dg.DagsterInstance) -> None:
+    everything = {"GSE38608", "lister_h1", "GSE55763_b0"}
+    deployment.wait("the other batches in the report", lambda: reported(deployment) == everything)
+    assert not failed_partitions(instance, LOADED)
+    assert set(instance.get_materialized_partitions(LOADED)) == everything
+    assert_equal_to_a_pivot(WideMatrix.open(deployment.matrix), deployment.long)
+    page = (deployment.quality / "quality.html").read_text()
+    assert all(f"<td>{batch_id}</td>" in page for batch_id in everything)
+
+    loads = runs_of(instance, LOADED)
+    assert {run.tags.get("dagster/from_automation_condition") for run in loads} == {"true"}, "nobody clicked"
+    summaries = instance.event_log_storage.get_asset_check_summary_records(
+        [dg.AssetCheckKey(CHECKED, name) for name in ("axis_hash", "cells_loaded", "no_doubles")]
+    )
+    found = {key.name: record.last_check_execution_record for key, record in summaries.items()}
+    assert {name: record and record.status.value for name, record in found.items()} == dict.fromkeys(
+        ("axis_hash", "cells_loaded", "no_doubles"), "SUCCEEDED"
+    )

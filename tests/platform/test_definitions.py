@@ -103,7 +103,7 @@ class Project:
         environment = {**os.environ, "PYTHONPATH": str(self.folder), "NO_COLOR": "1", "COLUMNS": "200"}
         environment |= {"DAGSTER_DISABLE_TELEMETRY": "1", "DAGSTER_HOME": ""}
         return subprocess.run(
-            [sys.executable, *command], cwd=self.folder, env=environment, capture_output=True, text=True, timeout=120
+            [sys.executable, *command], cwd=self.folder, env=environment, capture_output=True, text=True, timeout=600
         )
 
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.helpers.examples import examples
 from zarr_core.errors import CorruptChunkError
 from zarr_core.format.array_metadata import ArrayLayout
 from zarr_core.format.codecs import CODECS, Codec
@@ -77,7 +78,7 @@ def shuffled(layout: ArrayLayout, shards: list[bytes], seed: int) -> tuple[list[
     return moved, indices
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(layout=layouts, wanted=st.integers(1, 220), seed=st.integers(0, 999), max_gap=st.sampled_from([0, 5, 1 << 20]))
 def test_carrying_out_a_plan_gives_the_rows_of_the_draw(
     layout: ArrayLayout, wanted: int, seed: int, max_gap: int
@@ -94,7 +95,7 @@ def test_carrying_out_a_plan_gives_the_rows_of_the_draw(
     assert np.array_equal(carry_out(layout, ChunkIndex.from_shards(layout, indices), drawn, moved, max_gap), expected)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(layout=layouts, wanted=st.integers(1, 220), seed=st.integers(0, 999))
 def test_a_draw_is_one_range_of_each_shard_it_touches(layout: ArrayLayout, wanted: int, seed: int) -> None:
     _, lengths = encode(layout, rows(layout))
@@ -123,7 +124,7 @@ def test_chunks_that_were_not_written_are_said_to_be_absent() -> None:
     assert (nothing.ranges, len(nothing.absent)) == ([], 3)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(layout=layouts.filter(lambda layout: layout.checksum), data=st.data())
 def test_wrong_lengths_are_noticed_by_the_checksums(layout: ArrayLayout, data: st.DataObject) -> None:
     """The index in a group's attributes is trusted to find the chunks, not to tell whether they are right."""

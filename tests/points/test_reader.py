@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import zarr_core.points.engines.reference
+from tests.helpers.examples import examples
 from tests.helpers.published_store import make_samples, write_published_store
 from zarr_core.errors import CorruptChunkError, ManifestError, StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.points.reader import ZarrChunkReader
@@ -66,7 +67,7 @@ def test_a_store_in_the_published_format_opens_and_reads_whole(root: Path, sampl
         assert reader.read_attributes(sample_id) == {}
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     surface=st.none() | st.integers(1, 70),
     volume=st.none() | st.integers(1, 140),
@@ -337,9 +338,9 @@ def test_a_reader_in_use_works_in_child_processes(root: Path, method: str, read_
     children = [context.Process(target=read_in_child, args=(reader, expected, results)) for _ in range(2)]
     for child in children:
         child.start()
-    outcomes = dict(results.get(timeout=120) for _ in children)
+    outcomes = dict(results.get(timeout=300) for _ in children)
     for child in children:
-        child.join(timeout=60)
+        child.join(timeout=300)
         assert child.exitcode == 0
     assert os.getpid() not in outcomes
     assert list(outcomes.values()) == [True, True]
@@ -382,7 +383,7 @@ def test_a_reader_in_use_on_s3_works_in_a_forked_child(
     child = context.Process(target=read_in_child, args=(reader, expected, results), daemon=True)
     child.start()
     try:
-        assert results.get(timeout=30)[1] is True
+        assert results.get(timeout=300)[1] is True
     finally:
         child.kill()
 

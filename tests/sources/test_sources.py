@@ -15,8 +15,8 @@ from tests.helpers.small_source import KIND, write_source
 from zarr_core.errors import SampleError, SourceError
 from zarr_core.format.names import check_sample_id, field_name
 from zarr_core.sources import SampleTree, SourceDescription, resolve_kind
-from zarr_core.sources.description import shipped_kinds
 from zarr_core.sources.recorded import RecordedSource
+from zarr_core.sources.resolve import shipped_kinds
 from zarr_core.sources.selection import open_source, select_samples
 from zarr_core.sources.tensors import RemoteFile, load_pt
 from zarr_core.storage import Storage
@@ -106,13 +106,13 @@ def test_a_users_own_dataset_is_ten_lines_of_yaml(tmp_path: Path) -> None:
     [
         (OWN.replace("  surface_temperature: t.pt", "  surface_position: other.pt"), "given twice"),
         (OWN + "  \nunknown: 1\n", "unknown"),
-        (OWN.replace("surface_position: xyz.pt", "surface_pressure: xyz.pt"), "no surface_position"),
+        (OWN.replace("surface_position: xyz.pt", "surface_pressure: xyz.pt"), "add surface_position"),
         (OWN.replace("xyz.pt", "../xyz.pt"), "must be the name of a file"),
         (OWN.replace("surface_temperature", "temperature"), "expected <domain>_<name>"),
         (OWN.replace("rule: files", "rule: moon"), "moon"),
-        ("[1, 2]", "expected a mapping"),
+        ("[1, 2]", "must be a mapping"),
         ("{", "own.yaml"),
-        ("name: x\nsamples: '*'\nfiles: {}", "no point field"),
+        ("name: x\nsamples: '*'\nfiles: {}", "at least one point field"),
         (
             "name: x\nsamples: '*'\nfiles: {volume_position: p.pt, volume_sdf: a.pt, volume_distance_to_surface: b.pt}",
             "two files for volume_sdf",
@@ -247,7 +247,7 @@ def test_what_no_tensor_file_may_hold(tmp_path: Path) -> None:
     assert not (tmp_path / "boom").exists()
     assert "dict" in reason({"a": torch.zeros(3)})
     assert "sparse" in reason(torch.eye(3).to_sparse())
-    assert "more than its" in reason(torch.zeros(1).expand(10**12))
+    assert "more than fit into its" in reason(torch.zeros(1).expand(10**12))
 
 
 def test_wherever_a_file_is_cut_it_is_the_files_fault(tmp_path: Path) -> None:
@@ -312,9 +312,9 @@ def test_a_split_file_cannot_climb(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("places", "reason"),
     [
-        ({}, "either a root"),
-        ({"root": "x", "source_url": "x"}, "either a root"),
-        ({"root": "s3://bucket/x"}, "source URL"),
+        ({}, "either root"),
+        ({"root": "x", "source_url": "x"}, "either root"),
+        ({"root": "s3://bucket/x"}, "pass it as source_url"),
         ({"root": "/no/such/folder"}, "not a folder"),
         ({"source_url": "nosuch://x"}, "nosuch"),
     ],
@@ -372,7 +372,7 @@ def test_a_description_is_a_value() -> None:
 
 
 def test_a_bucket_that_is_not_there_is_named(s3_root: str) -> None:
-    with pytest.raises(SourceError, match=r"s3://missing-.* cannot be listed: there is no such place"):
+    with pytest.raises(SourceError, match=r"s3://missing-.* cannot be listed: it does not exist"):
         SampleTree(KIND, s3_root.replace("//bucket-", "//missing-")).discover()
 
 

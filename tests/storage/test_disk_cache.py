@@ -428,7 +428,7 @@ def test_nobody_waits_for_a_process_that_holds_the_lock_nor_for_a_dead_one(tmp_p
     held = context.Event()
     holder = context.Process(target=_hold_the_lock, args=(str(tmp_path / "cache"), held))
     holder.start()
-    assert held.wait(60)
+    assert held.wait(300)
     assert fetched(cache, "b") == content("b", 0, ENTRY)
     assert not is_kept(cache, "b")
     assert is_kept(cache, "a")

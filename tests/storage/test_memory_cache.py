@@ -224,7 +224,7 @@ def test_copies_of_a_reader_start_empty(stored: Path) -> None:
     with memory_of(reader)._lock:  # as another thread may hold it
         process.start()
     try:
-        empty, points = answers.get(timeout=60)
+        empty, points = answers.get(timeout=300)
     finally:
         process.kill()
         process.join()

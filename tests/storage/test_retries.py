@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fsspec.config
@@ -78,15 +79,23 @@ def test_what_cannot_get_better_is_not_tried_again(error: Exception) -> None:
     assert isinstance(outcome, type(error) if isinstance(error, FileNotFoundError | TypeError) else TransferError)
 
 
-def test_tries_are_bounded_in_number_and_in_time() -> None:
+def test_tries_are_bounded_in_number_and_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     outcome, tries = run(Service("s3://bucket"), *[OSError(f"trouble {n}") for n in range(1, 10)])
     assert tries == QUICK.attempts
     assert isinstance(outcome, TransferError)
-    assert "s3://bucket/object was tried 8 times in 0 s: OSError: trouble 8" in str(outcome)
-    in_time = RetryPolicy(attempts=100, first_wait_s=0.05, longest_wait_s=0.05, deadline_s=0.2)
-    outcome, tries = run(Service("s3://bucket"), *[OSError("trouble")] * 100, policy=in_time)
-    assert isinstance(outcome, TransferError)
-    assert 3 <= tries <= 12
+    assert re.search(r"s3://bucket/object was tried 8 times in \d+ s: OSError: trouble 8", str(outcome))
+
+    now = 0.0
+    monkeypatch.setattr(retries, "time", SimpleNamespace(monotonic=lambda: now))
+    in_time = RetryPolicy(attempts=100, first_wait_s=0.001, longest_wait_s=0.001, deadline_s=180)
+
+    async def fails_after_50_s() -> None:
+        nonlocal now
+        now += 50
+        raise OSError("trouble")
+
+    with pytest.raises(TransferError, match="was tried 4 times in 200 s"):
+        asyncio.run(retries.request(Service("s3://bucket"), "s3://bucket/object", fails_after_50_s, policy=in_time))
 
 
 def test_waits_grow_to_a_bound_and_are_spread() -> None:
@@ -135,12 +144,18 @@ def test_a_cancelled_request_gives_its_place_back() -> None:
     service = Service("s3://bucket", most=1)
 
     async def main() -> str:
-        hanging = [asyncio.create_task(retries.request(service, "x", lambda: asyncio.sleep(60))) for _ in range(3)]
-        await asyncio.sleep(0.01)
+        begun = asyncio.Event()
+
+        async def hang() -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        hanging = [asyncio.create_task(retries.request(service, "x", hang)) for _ in range(3)]
+        await begun.wait()
         for task in hanging:
             task.cancel()
         await asyncio.gather(*hanging, return_exceptions=True)
-        return await asyncio.wait_for(retries.request(service, "x", lambda: asyncio.sleep(0, "through")), 5)
+        return await asyncio.wait_for(retries.request(service, "x", lambda: asyncio.sleep(0, "through")), 120)
 
     assert asyncio.run(main()) == "through"
 
@@ -228,9 +243,9 @@ def anywhere(request: pytest.FixtureRequest) -> tuple[str, str, Callable[[str], 
 
 def test_a_dead_server_is_a_clear_error(anywhere: Any, monkeypatch: pytest.MonkeyPatch, quick: None) -> None:
     kind, root, backend = anywhere
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    lead_to(monkeypatch, kind, f"http://127.0.0.1:{port}")
+    closed = socket.socket()  # has the port, so that nobody else takes it, and does not listen
+    closed.bind(("127.0.0.1", 0))
+    lead_to(monkeypatch, kind, f"http://127.0.0.1:{closed.getsockname()[1]}")
     storage = Storage(root, backend=backend)
     for work in (
         lambda: storage.read("a"),
@@ -239,12 +254,13 @@ def test_a_dead_server_is_a_clear_error(anywhere: Any, monkeypatch: pytest.Monke
         lambda: storage.list(),
         lambda: ZarrChunkReader(root),
     ):
-        with pytest.raises(StoreError, match=rf"{root}.* was tried 8 times in \d s: "):
+        with pytest.raises(StoreError, match=rf"{root}.* was tried 8 times in \d+ s: "):
             work()
     with pytest.raises(SourceError, match=rf"{root} cannot be listed: .*tried 8 times"):
         SampleTree(KIND, root).discover()
     (data,) = RemoteObjects(root).fetch([Request("a", 0, 4)])
     assert isinstance(data, TransferError)
+    closed.close()
     forget_filesystems()
 
 
@@ -264,10 +280,8 @@ def test_a_server_that_never_answers_times_out(anywhere: Any, monkeypatch: pytes
 
         threading.Thread(target=accept, daemon=True).start()
         lead_to(monkeypatch, kind, f"http://127.0.0.1:{server.getsockname()[1]}")
-        began = time.monotonic()
         with pytest.raises(TransferError, match=r"tried 2 times.*(Time|time)"):
             Storage(root, backend=backend).read("a")
-        assert time.monotonic() - began < 20  # bounded: the default of the clients would be minutes
         server.shutdown(socket.SHUT_RDWR)
     for connection in held:
         connection.close()

@@ -136,7 +136,7 @@ def test_objects_are_listed_with_sizes_and_times_and_deleted(any_root: str) -> N
     assert {name: found[name].size for name in found} == {name: len(name) for name in names[:3]}
     assert all(began - 1 <= stamped.modified <= storage.now() + 1 for stamped in found.values())
     assert [found.name for found in storage.objects("ab")] == ["ab"]
-    assert abs(began - time.time()) < 60
+    assert abs(began - time.time()) < 600
     storage.delete(["a/one", "a/b/c/three", "a/gone"])
     assert list(storage.list()) == ["a/b/two", "ab"]  # and nothing that asked for the time
 

@@ -14,6 +14,7 @@ import pytest
 from tests.helpers.clocks import clocks_ahead
 from tests.helpers.small_source import KIND, write_source
 from tests.helpers.tiny_store import HEAD, ClockedStorage, Killed, set_item, write_group
+from tests.helpers.waiting import wait_for
 from zarr_core._util.units import parse_duration
 from zarr_core.errors import CollectedError, StoreError, ZarrCoreError
 from zarr_core.gc import main
@@ -482,8 +483,11 @@ def test_nothing_is_lost_while_converters_and_collectors_work(tmp_path: Path, mo
     make_tag(Storage(store), POINTS, "first")
     first = read_all(store)
 
+    collections = 0
+
     def late(*arguments: Any, **options: Any) -> Any:
-        time.sleep(0.1)  # so that a collection comes between a group and its commit
+        before = collections
+        wait_for(lambda: collections > before + 1)  # a whole collection comes between a group and its commit
         return commit_results(*arguments, **options)
 
     monkeypatch.setattr("zarr_core.points.convert.commit_results", late)
@@ -496,11 +500,9 @@ def test_nothing_is_lost_while_converters_and_collectors_work(tmp_path: Path, mo
 
     with ThreadPoolExecutor(2) as threads:
         converters = [threads.submit(convert_often, seed) for seed in (0, 2)]
-        collections = 0
         while not all(converter.done() for converter in converters):
             collect_garbage(Storage(store), POINTS, 0)
             collections += 1
-            time.sleep(0.02)
         for converter in converters:
             converter.result()
     assert collections > 2

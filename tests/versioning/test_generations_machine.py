@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.helpers.examples import examples
 from tests.helpers.tiny_store import HEAD, ClockedStorage, Killed, set_item, write_group
 from zarr_core.errors import CollectedError, StoreError
 from zarr_core.storage import Storage
@@ -205,4 +206,4 @@ class Store(RuleBasedStateMachine):
 
 
 TestStore = Store.TestCase
-TestStore.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestStore.settings = settings(max_examples=examples(80), stateful_step_count=40)

@@ -49,7 +49,7 @@ def reading(store: Path, generation: str, folder: Path) -> Iterator[Callable[[],
         wait_for_a_pass()
         yield wait_for_a_pass
         (folder / "stop").touch()
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=300) == 0
     finally:
         process.kill()
         process.wait()

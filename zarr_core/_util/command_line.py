@@ -1,35 +1,210 @@
-"""What the command-line tools share: known errors are a line on stderr and a status, never a traceback."""
+"""Parts that all verbs of the command line share: options of one meaning, output, errors and exit status."""
 
 from __future__ import annotations
 
+import json as json_module
+import math
+import os
 import sys
 import warnings
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from cyclopts import App, CycloptsError, Parameter
 
 from zarr_core.errors import ZarrCoreError
 
+# Exit status of every verb.
+DONE = 0
+FAILED = 1
+WRONG_USE = 2
 INTERRUPTED = 130
 
+#: The verbs of ``zarr-core`` in the order of its help, with one line of help each.
+VERBS = {
+    "convert": "Convert a dataset of .pt files to a store.",
+    "statistics": "Write the normalization statistics of a store.",
+    "verify": "Check a store, and compare its rows with their source.",
+    "benchmark": "Compare a store with its source: equality, bytes read, samples per second.",
+    "stage": "Copy a store, or the part of it that a training run reads, to fast storage.",
+    "info": "Show what a store or one of its samples holds.",
+    "log": "List the commits of a store, newest first.",
+    "diff": "Show the differences between two generations of a store.",
+    "tag": "Name a generation, so that it is kept; list or delete such tags.",
+    "gc": "Remove old generations, and everything that no kept generation names.",
+    "matrix": "Show what a wide matrix holds, and complete its column-major copy.",
+    "quality": "Write a quality report of a wide matrix.",
+}
 
-def exit_status(work: Callable[[], int]) -> int:
-    """Run a command's work and return its exit status: 1 after an error that has a message, 130 after Ctrl-C."""
+
+class WrongUseError(Exception):
+    """A combination of arguments makes no sense."""
+
+
+def _whole_number(_: Any, tokens: Sequence[Any]) -> int:
+    # The default of cyclopts rounds 1.5 to 2.
+    return int(tokens[0].value)
+
+
+def _generation(_: Any, tokens: Sequence[Any]) -> int | str:
+    """A generation as one types it: its number, or a tag, which begins with a letter."""
+    text = tokens[0].value
+    return int(text) if text.isdigit() else text
+
+
+def option(text: str, *aliases: str, metavar: str | None = None, several: bool = False) -> Parameter:
+    """An option of a verb.
+
+    Args:
+        text: its help.
+        *aliases: spellings of earlier versions.
+        metavar: placeholder of its value in the help.
+        several: whether it takes several values, as in ``--fields a b``.
+    """
+    return Parameter(
+        alias=aliases,
+        help=text,
+        metavar=f"{metavar}..." if metavar and several else metavar,
+        negative=(),
+        consume_multiple=1 if several else None,
+    )
+
+
+def number(text: str, *aliases: str) -> Parameter:
+    """An option whose value is a whole number."""
+    return Parameter(alias=aliases, help=text, metavar="N", converter=_whole_number)
+
+
+def flag(text: str) -> Parameter:
+    """An option without a value."""
+    return Parameter(help=text, negative=(), show_default=False)
+
+
+def generation_parameter(text: str) -> Parameter:
+    """A generation by number or tag."""
+    return Parameter(help=text, converter=_generation, metavar="GENERATION")
+
+
+STORE_HELP = "Path or URL of the store."
+SOURCE_ALIASES = ("--root", "--pt-root", "--source-url")
+
+Store = Annotated[str, option(STORE_HELP)]
+Split = Annotated[str | None, option("Only the samples of this split.")]
+Samples = Annotated[list[str] | None, option("Only these samples.", metavar="ID", several=True)]
+Generation = Annotated[
+    int | str | None, generation_parameter("Read this generation: a number or a tag. [default: latest]")
+]
+Workers = Annotated[int, number("Worker processes.")]
+All = Annotated[bool, flag("List all names instead of the first few.")]
+Quiet = Annotated[bool, flag("Print neither progress nor a summary. Warnings and errors still go to stderr.")]
+Json = Annotated[bool, flag("Print one JSON document to stdout instead of text.")]
+
+
+def verb(name: str, examples: str, *, usage: str = "STORE [OPTIONS]") -> App:
+    """The command-line application of one verb.
+
+    Args:
+        name: of the verb; ``VERBS`` has its help.
+        examples: command lines that the help ends with.
+        usage: arguments in the order of the command line.
+    """
+    lines = "\n".join(f"  {line}" for line in examples.strip().splitlines())
+    return application(name, VERBS[name], f"Examples:\n\n{lines}\n", f"Usage: zarr-core {name} {usage}")
+
+
+def application(name: str, text: str, epilogue: str, usage: str | None = None) -> App:
+    """A command-line application whose errors and exit status :func:`run` handles."""
+    app = App(
+        name=name,
+        help=text,
+        help_epilogue=epilogue,
+        help_format="plaintext",
+        usage=usage,
+        version_flags=(),
+        result_action="return_value",
+        suppress_keyboard_interrupt=False,
+    )
+    app["--help"].group = "Parameters"
+    return app
+
+
+def run(app: App, arguments: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit status; errors are one line on stderr.
+
+    Args:
+        app: whose verb returns its exit status, or None for 0.
+        arguments: of the command line; ``sys.argv`` if None.
+
+    Returns:
+        0: everything requested is there. 1: something was refused or failed. 2: wrong use. 130: interrupted.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
         warnings.showwarning = _print_warning
         try:
-            return work()
+            tokens = sys.argv[1:] if arguments is None else list(arguments)
+            status = app(tokens, exit_on_error=False, print_error=False)
+            write_line("", end="")
+            return status or DONE
+        except (CycloptsError, WrongUseError) as error:
+            _print_error(f"{error} (--help shows the usage)")
+            return WRONG_USE
         except (ZarrCoreError, OSError) as error:
-            print(f"error: {error}", file=sys.stderr)
-            return 1
+            _print_error(str(error))
+            return FAILED
         except KeyboardInterrupt:
             print("interrupted; what was finished is kept", file=sys.stderr)
             return INTERRUPTED
 
 
-def number_or_tag(text: str) -> int | str:
-    """A generation as one types it: its number, or a tag, which begins with a letter."""
-    return int(text) if text.isdigit() else text
+def show(text: str, document: Any, *, json: bool, quiet: bool = False) -> None:
+    """Print the result of a verb: a JSON document if ``json``, else text unless ``quiet``."""
+    if json:
+        write_line(json_module.dumps(_jsonable(document), indent=2, allow_nan=False))
+    elif text and not quiet:
+        write_line(text)
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of text as aligned columns, the first aligned to the left; the first row is the header."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for first, *others in rows:
+        cells = [first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def format_time(seconds: float | None) -> str:
+    """A time in seconds since 1970, in UTC."""
+    if seconds is None:
+        return "at an unknown time"
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def write_line(text: str, end: str = "\n") -> bool:
+    """Print to stdout; False if its reader has gone away, as in ``zarr-core log STORE | head``."""
+    try:
+        print(text, end=end, flush=True)
+    except BrokenPipeError:
+        # Nothing can be printed any more, and the interpreter's own flush at its exit must not fail either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    return True
+
+
+def _jsonable(value: Any) -> Any:
+    """A document in the types of JSON, which has no infinities and no NaN: those become null."""
+    if isinstance(value, Mapping):
+        return {str(key): _jsonable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_jsonable(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _print_error(message: str) -> None:
+    print("error:", " ".join(message.split("\n")), file=sys.stderr)
 
 
 def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:

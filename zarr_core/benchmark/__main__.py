@@ -1,58 +1,68 @@
-"""``python -m zarr_core.benchmark``."""
+"""Compare a store with its source: ``zarr-core benchmark STORE --source SOURCE``."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
-from zarr_core._util.command_line import exit_status
+from zarr_core._util.command_line import (
+    DONE,
+    FAILED,
+    SOURCE_ALIASES,
+    STORE_HELP,
+    Json,
+    Quiet,
+    number,
+    option,
+    run,
+    show,
+    verb,
+)
 from zarr_core.benchmark import console_text, run_benchmark
+
+app = verb(
+    "benchmark",
+    """
+zarr-core benchmark /data/store --source /data/ahmedml
+zarr-core benchmark s3://bucket/store --source s3://bucket/ahmedml --limit 8 --output report
+""",
+    usage="STORE --source SOURCE [OPTIONS]",
+)
+
+
+@app.default
+def _command(
+    store: Annotated[str, option(STORE_HELP, "--zarr-root")],
+    *,
+    source: Annotated[str, option("Folder or URL of the .pt files that the store was made from.", *SOURCE_ALIASES)],
+    output: Annotated[str, option("Folder for report.json and report.html.", metavar="DIR")] = "benchmark-report",
+    num_surface_points: Annotated[int, number("Points drawn per surface.")] = 4096,
+    num_volume_points: Annotated[int, number("Points drawn per volume.")] = 4096,
+    limit: Annotated[int | None, number("At most N samples.", "--samples")] = None,
+    repeats: Annotated[int, number("Reads per sample and way.")] = 3,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> int:
+    report = run_benchmark(
+        source,
+        store,
+        output,
+        num_surface_points=num_surface_points,
+        num_volume_points=num_volume_points,
+        samples=limit,
+        repeats=repeats,
+        progress=not quiet,
+    )
+    page = (Path(output) / "report.html").resolve()
+    show(f"{console_text(report)}\nreport: {page}", report | {"page": str(page)}, json=json, quiet=quiet)
+    return DONE if report["equivalence"]["ok"] else FAILED
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status: 1 also where the store is not equal to its source."""
-    parser = argparse.ArgumentParser(
-        prog="python -m zarr_core.benchmark",
-        description="Compare a store with the .pt files that it was made from: equality, bytes, samples a second.",
-    )
-    parser.add_argument("--pt-root", required=True, metavar="ROOT", help="folder or URL of the .pt files")
-    parser.add_argument("--zarr-root", required=True, metavar="STORE", help="path or URL of the store")
-    parser.add_argument(
-        "--output",
-        default="benchmark-report",
-        metavar="DIR",
-        help="folder for report.json and report.html (%(default)s)",
-    )
-    parser.add_argument(
-        "--num-surface-points", type=int, default=4096, metavar="N", help="points drawn of the surface (%(default)s)"
-    )
-    parser.add_argument(
-        "--num-volume-points", type=int, default=4096, metavar="N", help="points drawn of the volume (%(default)s)"
-    )
-    parser.add_argument("--samples", type=int, metavar="N", help="measure the first N samples (default: all)")
-    parser.add_argument(
-        "--repeats", type=int, default=3, metavar="N", help="reads of each sample each way (%(default)s)"
-    )
-    options = parser.parse_args(arguments)
-
-    def work() -> int:
-        report = run_benchmark(
-            options.pt_root,
-            options.zarr_root,
-            options.output,
-            num_surface_points=options.num_surface_points,
-            num_volume_points=options.num_volume_points,
-            samples=options.samples,
-            repeats=options.repeats,
-            progress=True,
-        )
-        print(console_text(report))
-        print(f"report: {(Path(options.output) / 'report.html').resolve()}")
-        return 0 if report["equivalence"]["ok"] else 1
-
-    return exit_status(work)
+    """The command line; returns the exit status."""
+    return run(app, arguments)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Datasets for training: items as dicts of tensors, from stores (``Zarr...``) and from ``.pt`` trees.
+"""PyTorch datasets over stores (``Zarr...``) and over ``.pt`` trees. Items are dicts of tensors.
 
-``build_dataset`` makes one from YAML; each class says in its ``...Config`` what can be set.
+``build_dataset`` creates one from YAML; the ``...Config`` of each class documents its settings.
 """
 
 from zarr_core.datasets.batch import Batch, collate

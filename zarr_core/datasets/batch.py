@@ -1,4 +1,4 @@
-"""Batches that are read as one: what ``__getitems__`` hands to a DataLoader, and how it gets past collation."""
+"""Batches that ``__getitems__`` reads as one, and a collate function that passes them on without copying."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from zarr_core.errors import ZarrCoreError
 
 
 class BatchItem(dict[str, Tensor]):
-    """An item of a batch. ``default_collate`` knows the type, and takes the whole batch where there is one."""
+    """An item of a batch. Registered with ``default_collate``, which then calls :func:`collate`."""
 
 
 class Batch(list[BatchItem]):
-    """Items of a batch, and the batch itself.
+    """The items of a batch, together with the batch tensors.
 
     Attributes:
-        tensors: (items, points, components) or (items, points) by field, of which the items are views; None where the
+        tensors: by field, (items, points, components) or (items, points). The items are views of them. None if the
             items differ in size.
     """
 
@@ -30,9 +30,9 @@ class Batch(list[BatchItem]):
 
 
 def collate(batch: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Batch tensors by field; those that ``__getitems__`` has read already, or stacked items.
+    """Batch tensors by field: those that ``__getitems__`` has already read, else the stacked items.
 
-    A DataLoader without ``collate_fn`` does the same; pass this one where another is wrapped around it.
+    A DataLoader without ``collate_fn`` does the same. Call this function in a ``collate_fn`` of your own.
 
     Raises:
         ZarrCoreError: items differ in size.
@@ -43,8 +43,8 @@ def collate(batch: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
         shapes = {tuple(item[field].shape): None for item in batch}
         if len(shapes) > 1:
             raise ZarrCoreError(
-                f"{field}: items of shapes {', '.join(map(str, shapes))} make no batch; draw a number of points that "
-                "every sample has (num_surface_points, num_volume_points, ...), or give the DataLoader a collate_fn"
+                f"{field}: items of shapes {', '.join(map(str, shapes))} cannot be stacked; draw a number of points "
+                "that every sample has (num_surface_points, num_volume_points, ...), or pass a collate_fn"
             )
     stacked: dict[str, Tensor] = default_collate([dict(item) for item in batch])
     return stacked

@@ -1,4 +1,4 @@
-"""A dataset from a mapping or a YAML file, by its ``kind``."""
+"""Creates a dataset from a mapping or a YAML file, by its ``kind``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pydantic
 from zarr_core._util.documents import parse_yaml
 from zarr_core.datasets import points as kinds
 from zarr_core.errors import SourceError, ZarrCoreError
-from zarr_core.sources.description import import_dotted
+from zarr_core.sources.resolve import import_dotted
 
 _SHORT_NAMES = {
     "point": kinds.ZarrPointDataset,
@@ -30,14 +30,14 @@ _SHORT_NAMES = {
 
 
 def build_dataset(config: Mapping[str, Any] | str | os.PathLike[str]) -> kinds.ZarrPointDataset:
-    """Make the dataset that a config describes.
+    """Create the dataset that a config describes.
 
     Args:
-        config: a mapping, or the path of a YAML file that holds one. Its ``kind`` is a short name ("ahmedml", "point")
-            or the dotted path of a dataset class; everything else goes to that class's config.
+        config: a mapping, or the path of a YAML file that contains one. Its ``kind`` is a short name ("ahmedml") or the
+            dotted path of a dataset class; the other keys are settings of that class's config.
 
     Raises:
-        ZarrCoreError: the config cannot be read, names no dataset class, or has wrong settings.
+        ZarrCoreError: the config cannot be read, names no dataset class, or has invalid settings.
     """
     settings, where = (config, "dataset config") if isinstance(config, Mapping) else (_read(config), str(config))
     kind = settings.get("kind")
@@ -62,7 +62,7 @@ def _resolve(kind: str, where: str) -> type[kinds.ZarrPointDataset]:
     except SourceError as error:
         raise ZarrCoreError(f"{where}: kind {error}") from error
     if not (isinstance(found, type) and issubclass(found, kinds.ZarrPointDataset)):
-        raise ZarrCoreError(f"{where}: {kind} is not a dataset over a store (a ZarrPointDataset)")
+        raise ZarrCoreError(f"{where}: {kind} is not a subclass of ZarrPointDataset")
     return found
 
 
@@ -72,5 +72,5 @@ def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ZarrCoreError(f"{os.fspath(path)} cannot be read: {error}") from error
     if not isinstance(settings, dict):
-        raise ZarrCoreError(f"{os.fspath(path)} holds no mapping of settings")
+        raise ZarrCoreError(f"{os.fspath(path)} must contain a mapping of settings")
     return settings

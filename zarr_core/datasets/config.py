@@ -1,4 +1,4 @@
-"""What can be set on a dataset, checked before anything is opened."""
+"""Settings of datasets, validated before anything is opened."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ _HOME = "zarr_core.datasets"
 
 
 class StoreDatasetConfig(pydantic.BaseModel):
-    """Settings that all datasets over a store share.
+    """Settings common to all datasets over a store.
 
     Attributes:
-        kind: the dataset class, as a dotted path or a short name; ``build_dataset`` goes by it.
+        kind: the dataset class for ``build_dataset``: dotted path or short name.
         root: local path or fsspec URL of the store.
-        generation: read the store as that commit left it, such as to go on with a run that began then; None reads the
-            latest.
-        split: "train", or a part of it: "train[:50]", "test[0]", "train[10:20:2]".
-        num_surface_points: surface points to draw for each item; None reads all of them.
-        num_volume_points: volume points to draw for each item; None reads all of them.
-        num_geometry_points: adds ``geometry_position``, so many surface positions drawn independently of the surface
-            fields; None leaves it out.
+        generation: number or tag of the generation to read, for example to resume a run that started with it; None
+            reads the latest.
+        split: "train", or part of a split: "train[:50]", "test[0]", "train[10:20:2]".
+        num_surface_points: surface points to draw per item; None reads all.
+        num_volume_points: volume points to draw per item; None reads all.
+        num_geometry_points: surface positions to draw per item for ``geometry_position``, independently of the surface
+            fields; None omits that field.
         fields: canonical names of the fields to read; None reads all.
-        sampling_seed: with the epoch and the sample, decides which points are drawn.
-        engine: what reads: "direct", "zarr" or "tensorstore"; None chooses.
-        read_concurrency: fields of a sample that the engine "zarr" reads at the same time; the others need no threads.
-        cache_dir: folder on a fast local disk where what was fetched is kept for all processes of the host; None keeps
-            nothing.
-        cache_limit: bytes to keep there, as in "200GB".
-        cache_bytes: memory for what was fetched from a remote store, in each process that reads (each worker of a
-            DataLoader), as in "2GB"; None keeps nothing.
-        dtype: "float32", or "stored": tensors as they are stored, half as large and not normalised, for
+        sampling_seed: seed of the draws. Seed, epoch and sample id determine the drawn points.
+        engine: "direct", "zarr" or "tensorstore"; None chooses one.
+        read_concurrency: fields of a sample that the engine "zarr" reads concurrently; other engines ignore it.
+        cache_dir: folder on a fast local disk for a cache shared by all processes of the host; None disables it.
+        cache_limit: size limit of that cache, for example "200GB".
+        cache_bytes: size limit of a memory cache for remote stores, for example "2GB". Each reading process (each
+            DataLoader worker) has its own. None disables it.
+        dtype: "float32", or "stored" for tensors of the stored dtype, which are smaller and not normalised: call
             ``dataset.normalize(batch)`` after the copy to the device.
-        filter_categories: keep only samples whose id, less its last "_" part, is one of these.
+        filter_categories: keep only samples of these categories. The category is the sample id without its last
+            "_" part.
         normalizers: by field, "mean_std", "logscale_mean_std", "position" or ``{kind: position, scale: 1000}``, with
-            the numbers of the store's ``stats.yaml``.
+            the statistics of the store's ``stats.yaml``.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
@@ -89,12 +89,12 @@ class StoreDatasetConfig(pydantic.BaseModel):
     def _check_normalizers(cls, normalizers: dict[str, NormalizerConfig]) -> dict[str, NormalizerConfig]:
         for field, normalizer in normalizers.items():
             if isinstance(normalizer, PositionConfig) and not field.endswith("_position"):
-                raise ValueError(f"{field}: 'position' uses the bounds of positions; use mean_std for other fields")
+                raise ValueError(f"{field}: 'position' applies to positions only; use mean_std for other fields")
         return normalizers
 
     @property
     def points_by_domain(self) -> dict[str, int]:
-        """Points to draw, for the domains that are not read whole."""
+        """Points to draw by domain, without the domains that are read whole."""
         wanted = {"surface": self.num_surface_points, "volume": self.num_volume_points}
         return {domain: points for domain, points in wanted.items() if points is not None}
 
@@ -113,12 +113,12 @@ class ZarrPointDatasetConfig(StoreDatasetConfig):
     def _check_num_points(self) -> ZarrPointDatasetConfig:
         twice = super().points_by_domain.keys() & self.num_points.keys()
         if twice:
-            raise ValueError(f"num_points of {', '.join(sorted(twice))} is given twice")
+            raise ValueError(f"num_points repeats {', '.join(sorted(twice))}; set the number of points once")
         return self
 
     @property
     def points_by_domain(self) -> dict[str, int]:
-        """Points to draw, for the domains that are not read whole."""
+        """Points to draw by domain, without the domains that are read whole."""
         return super().points_by_domain | self.num_points
 
 

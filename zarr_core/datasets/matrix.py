@@ -1,4 +1,4 @@
-"""Training from a wide matrix: its rows as tensors, whole batches in one read; or as one array for scikit-learn."""
+"""Dataset over a wide matrix: its rows as tensors, or as one array for scikit-learn."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix import WideMatrix
 from zarr_core.storage.disk_cache import DEFAULT_LIMIT
 
-#: Distance that :func:`m_values` keeps from 0 and 1.
+#: Default distance from 0 and 1 to which :func:`m_values` clamps.
 M_VALUE_OFFSET = 0.001
 
 
 class MatrixDataset(Dataset[dict[str, Tensor]]):
     """Samples of a wide matrix, as dicts of tensors.
 
-    An item has the value under its own name, "beta" (features,) float32; "missing" (features,) bool, true where the
-    matrix has no value, whatever was filled in; and "sample", its place in ``sample_ids``, to look labels up by. A
-    DataLoader with ``batch_size`` gets whole batches, read as one into one tensor: (items, features). Items are always
-    the same: nothing is drawn.
+    An item has three tensors: the value under its own name, for example "beta", (features,) float32; "missing",
+    (features,) bool, true where the matrix has no value, imputed or not; and "sample", the item's index in
+    ``sample_ids``, for looking up labels. A DataLoader with ``batch_size`` gets whole batches (items, features), each
+    from one read. Items do not depend on the epoch: nothing is drawn.
 
     Args:
-        matrix: a matrix, or its path or URL. Reads see the generation that it is opened at.
-        sample_ids: which samples, in which order; by default all, in the order of the rows.
-        feature_ids: which features, in which order; by default all.
-        value: which table.
-        generation: of the matrix to open: a number or a tag; by default the latest.
-        impute: what to fill in where a value is missing: one number, or one for each feature, such as
-            ``train.feature_means()``, which uses no sample that is not trained on. By default NaN stays.
-        transform: what is done with the values after that, such as :func:`m_values`; takes and returns
-            (..., features). A module-level function or a ``functools.partial`` of one, where workers are spawned.
-        cache_dir: folder on a fast local disk where what was fetched is kept for all processes of the host.
-        cache_limit: bytes to keep there, as in "200GB".
+        matrix: a matrix, or its path or URL. Reads use the generation at which it was opened.
+        sample_ids: samples in the order of the items; by default all, in row order.
+        feature_ids: features in the order of the columns; by default all, in axis order.
+        value: name of the value to read.
+        generation: generation to open, by number or tag; by default the latest.
+        impute: replacement for missing values: one number, or one per feature. ``train.feature_means()`` uses only
+            training samples. By default missing values stay NaN.
+        transform: function applied after imputation, such as :func:`m_values`; takes and returns (..., features). With
+            spawned workers it must be a module-level function or a ``functools.partial`` of one.
+        cache_dir: folder on a fast local disk for a cache shared by all processes of the host.
+        cache_limit: size limit of that cache, for example "200GB".
 
     Attributes:
-        matrix: what is read.
+        matrix: the matrix.
         sample_ids: id of each item, in order.
-        value: which table.
+        value: name of the value.
 
     Raises:
-        ZarrCoreError: there is no such matrix, generation, sample, feature or value; or what to fill in does not fit.
+        ZarrCoreError: there is no such matrix, generation, sample, feature or value, or ``impute`` has a wrong shape.
     """
 
     def __init__(
@@ -68,24 +68,32 @@ class MatrixDataset(Dataset[dict[str, Tensor]]):
     ) -> None:
         if isinstance(matrix, WideMatrix):
             if generation is not None or cache_dir is not None:
-                raise ZarrCoreError("generation and cache_dir go with the URL of a matrix, not with one that is open")
+                raise ZarrCoreError(
+                    "generation and cache_dir apply when a matrix is opened: pass its path or URL, not an open matrix"
+                )
             self.matrix = matrix
         else:
             self.matrix = WideMatrix.open(matrix, generation, cache_dir=cache_dir, cache_limit=cache_limit)
         self.value = value
         self.transform = transform
         self.sample_ids = list(self.matrix.sample_ids if sample_ids is None else sample_ids)
-        self._feature_ids = None if feature_ids is None else self._on_the_axis(feature_ids)
-        # Nothing is read, but what is not there is named now and not in the middle of an epoch.
+        self._feature_ids = None if feature_ids is None else self._encoded(feature_ids)
+        # Reads no value, but reports unknown samples and values now instead of during an epoch.
         self.matrix.read(self.sample_ids, self.matrix.feature_ids[:0], value)
-        self._impute = None if impute is None else self._filling(impute)
+        self._impute = None if impute is None else self._imputed_values(impute)
+
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} {self.matrix.url}, generation {self.matrix.generation}, value {self.value}: "
+            f"{len(self):,} samples x {self.n_features:,} features>"
+        )
 
     def __len__(self) -> int:
         return len(self.sample_ids)
 
     @property
     def feature_ids(self) -> np.ndarray:
-        """Names of the features of an item, in order."""
+        """Feature ids in the order of an item's columns."""
         chosen = self._feature_ids
         if chosen is None:
             return np.asarray(self.matrix.feature_ids)
@@ -93,17 +101,17 @@ class MatrixDataset(Dataset[dict[str, Tensor]]):
 
     @property
     def n_features(self) -> int:
-        """Features of an item."""
+        """Number of features of an item."""
         return self.matrix.shape[1] if self._feature_ids is None else len(self._feature_ids)
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
-        """A whole batch in one read; DataLoader calls this instead of ``__getitem__``.
+        """Read a whole batch at once; DataLoader calls this instead of ``__getitem__``.
 
         Returns:
-            The items, and the batch that they are views of: collation takes that.
+            The items, which are views of the batch tensors that :func:`collate` returns.
         """
         if not len(indices):
             return Batch([], None)
@@ -120,7 +128,7 @@ class MatrixDataset(Dataset[dict[str, Tensor]]):
 
     @property
     def fingerprint(self) -> str:
-        """Which cells these are, wherever the matrix lies and whatever was appended since: no cell ever changes."""
+        """Identifies the selected cells, which never change; independent of location and later appends."""
         digest = hashlib.blake2b(json.dumps(self.sample_ids).encode(), digest_size=8)
         digest.update(b"all" if self._feature_ids is None else np.ascontiguousarray(self._feature_ids).data)
         return (
@@ -129,23 +137,23 @@ class MatrixDataset(Dataset[dict[str, Tensor]]):
         )
 
     def to_numpy(self) -> np.ndarray:
-        """All values at once, (samples, features) of the stored dtype, NaN where missing.
+        """All values, (samples, features) of the stored dtype, NaN where missing.
 
-        Neither imputed nor transformed: in scikit-learn that is the pipeline's part, which learns it inside each fold.
+        Neither imputed nor transformed: in scikit-learn the pipeline does that, fitted in each fold.
         """
         return self._read(self.sample_ids)
 
     def to_memmap(self, path: str | os.PathLike[str]) -> np.memmap[Any, Any]:
-        """What :meth:`to_numpy` gives, as a memory map of a ``.npy`` file, for what does not fit into memory.
+        """The array of :meth:`to_numpy` as a memory-mapped ``.npy`` file, for arrays larger than memory.
 
-        The file is written once. Asked for again, for the same cells, it is checked against its checksum and reused;
-        what a killed process left, or what the disk damaged, is written anew. Safe from any number of processes.
+        The file is written once. A later call for the same cells compares it with its checksum and reuses it; a file
+        that is incomplete or damaged is written again. Safe with any number of processes.
 
         Args:
-            path: of the file, on a local disk; ``<path>.json`` beside it says what it holds.
+            path: path of the file on a local disk; ``<path>.json`` describes its content.
 
         Raises:
-            ZarrCoreError: the file holds something else.
+            ZarrCoreError: ``path`` is a file that this method did not write.
         """
 
         def fill(start: int, rows: np.ndarray) -> None:
@@ -154,9 +162,9 @@ class MatrixDataset(Dataset[dict[str, Tensor]]):
         return memory_mapped(path, self.fingerprint, (len(self), self.n_features), self._dtype, fill)
 
     def feature_means(self) -> np.ndarray:
-        """Mean of each feature over these samples, (features,) float64; NaN where none of them has a value.
+        """Mean of each feature over the samples, (features,) float64; NaN for a feature without values.
 
-        Some rows are in memory at a time.
+        Reads blocks of rows, so the memory needed does not grow with the number of samples.
         """
         total, count = np.zeros(self.n_features), np.zeros(self.n_features, np.int64)
         for rows in row_blocks((len(self), self.n_features), np.dtype(self._dtype).itemsize):
@@ -175,34 +183,34 @@ class MatrixDataset(Dataset[dict[str, Tensor]]):
     def _read(self, sample_ids: Sequence[str], out: np.ndarray | None = None) -> np.ndarray:
         return self.matrix.read(sample_ids, self._feature_ids, self.value, out)
 
-    def _on_the_axis(self, feature_ids: Sequence[str] | Sequence[int] | np.ndarray) -> np.ndarray:
-        """The names as the axis keeps them, so that no batch has to encode them again."""
+    def _encoded(self, feature_ids: Sequence[str] | Sequence[int] | np.ndarray) -> np.ndarray:
+        """The ids in the encoding of the axis, so that reading a batch does not encode them again."""
         axis = self.matrix.feature_ids
         names: np.ndarray = axis.ids[axis.positions(feature_ids)]
         return names
 
-    def _filling(self, impute: float | np.ndarray | Tensor) -> Tensor:
+    def _imputed_values(self, impute: float | np.ndarray | Tensor) -> Tensor:
         fill = torch.as_tensor(impute, dtype=torch.float32)
         if fill.shape not in ((), (self.n_features,)):
             raise ZarrCoreError(
-                f"impute has shape {tuple(fill.shape)}; one number, or one of {self.n_features:,} features"
+                f"impute has shape {tuple(fill.shape)}; expected one number or one per feature ({self.n_features:,},)"
             )
         without = torch.isnan(fill).reshape(-1).nonzero()
         if len(without):
-            feature = "" if not fill.ndim else f", such as {self.feature_ids[int(without[0])]}"
+            feature = "" if not fill.ndim else f" (for example {self.feature_ids[int(without[0])]})"
             raise ZarrCoreError(
-                f"impute has no value for {len(without):,} features{feature}; leave them out (feature_ids), or give one"
+                f"impute is NaN for {len(without):,} features{feature}; pass numbers, or omit them with feature_ids"
             )
         return fill
 
 
 def m_values(betas: Tensor, offset: float = M_VALUE_OFFSET) -> Tensor:
-    """M-values, log2(beta / (1 - beta)), of methylated shares.
+    """M-values, log2(beta / (1 - beta)), of methylation betas (Du et al. 2010, doi:10.1186/1471-2105-11-587).
 
     Args:
-        betas: any shape; NaN stays.
-        offset: betas closer to 0 or 1, or beyond them as array normalisation makes some, are taken for this far from
-            it. The result lies within plus and minus log2(1 / offset - 1), 9.97 by default.
+        betas: shares of methylated DNA, any shape; NaN stays NaN.
+        offset: betas are clamped to [offset, 1 - offset]; array normalisation gives some outside [0, 1]. The result
+            lies within ±log2(1 / offset - 1), 9.97 by default.
     """
     inside = betas.clamp(offset, 1 - offset)
     return torch.log2(inside / (1 - inside))

@@ -1,4 +1,4 @@
-"""A selection of a matrix as one memory-mapped ``.npy`` file, for libraries that want an array and not a loader."""
+"""Writes an array once to a memory-mapped ``.npy`` file, for libraries that need an array instead of a loader."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ def memory_mapped(
     dtype: str,
     fill: Callable[[int, np.ndarray], None],
 ) -> np.memmap[Any, Any]:
-    """The array in a ``.npy`` file, which is written where it is not there yet.
+    """The array in a ``.npy`` file. Writes the file if it does not exist.
 
-    Beside the file lies ``<path>.json``, which says what the file holds and its checksum. A file that does not agree
-    with it, because its writer was killed or the disk damaged it, is written anew; so is one that holds other cells.
-    Any number of processes may ask at once; one of them writes, and what another has mapped stays as it is.
+    ``<path>.json`` beside the file records fingerprint and checksum. A file that does not match it (its writer was
+    killed, the disk damaged it, or it contains other cells) is written again. Any number of processes may call this
+    at once: one of them writes, and maps that others have open stay valid.
 
     Args:
-        path: of the file, on a local disk.
-        fingerprint: of what it shall hold.
+        path: path of the file on a local disk.
+        fingerprint: identifies the content.
         shape: (rows, columns).
-        dtype: of the cells.
-        fill: writes the rows from a number on into the array that it is given.
+        dtype: dtype of the cells.
+        fill: called with the number of the first row and an array (rows, columns) to write the rows into.
 
     Raises:
-        ZarrCoreError: a file is there that was not written by this function.
+        ZarrCoreError: the file exists and was not written by this function.
     """
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -51,24 +51,29 @@ def memory_mapped(
 
 
 def row_blocks(shape: tuple[int, int], itemsize: int) -> list[slice]:
-    """Rows that are in memory together: some of them, however wide they are."""
+    """Slices of rows that divide an array into blocks of about 64 MiB, of one row at least."""
     step = max(1, _BLOCK_BYTES // (itemsize * max(1, shape[1])))
     return [slice(start, min(start + step, shape[0])) for start in range(0, shape[0], step)]
 
 
 def _holds(file: Path, fingerprint: str) -> bool:
-    """Whether the file is whole and holds this; an error where it is somebody else's."""
+    """Whether the file is complete and matches the fingerprint.
+
+    Raises:
+        ZarrCoreError: the file exists without a description, so it was not written here.
+    """
     try:
-        said = json.loads(_description(file).read_text())
-        found, checksum = str(said["fingerprint"]), int(said["crc32c"])
+        recorded = json.loads(_description(file).read_text())
     except FileNotFoundError:
         if not file.exists():
             return False
-        # Ours always have a description: it is written first.
-        raise ZarrCoreError(f"{file} is there and is no selection of a matrix; name another file") from None
-    except (ValueError, KeyError, TypeError):
+        # The description is written first, so a file without one is not ours.
+        raise ZarrCoreError(f"{file} exists and was not written by zarr_core; choose another path") from None
+    except ValueError:
         return False
-    return found == fingerprint and file.exists() and _checksum(file) == checksum
+    if not isinstance(recorded, dict) or recorded.get("fingerprint") != fingerprint:
+        return False
+    return file.exists() and _checksum(file) == recorded.get("crc32c")
 
 
 def _write(
@@ -80,10 +85,10 @@ def _write(
         fill(rows.start, array[rows])
     array.flush()
     del array
-    # First the description: a file that it does not fit is written anew.
-    said = {"fingerprint": fingerprint, "shape": list(shape), "dtype": dtype, "crc32c": _checksum(temporary)}
+    # The description first: a file that does not match it is written again.
+    record = {"fingerprint": fingerprint, "shape": list(shape), "dtype": dtype, "crc32c": _checksum(temporary)}
     described = file.with_name(f"{file.name}.json.tmp")
-    described.write_text(json.dumps(said, indent=1) + "\n")
+    described.write_text(json.dumps(record, indent=1) + "\n")
     os.replace(described, _description(file))
     os.replace(temporary, file)
 

@@ -1,7 +1,7 @@
-"""Normalisation of fields and its inverse, with the numbers of a store's ``stats.yaml``.
+"""Normalisation of fields and its inverse, with the statistics of a store's ``stats.yaml``.
 
-Each kind is an affine map, for "logscale_mean_std" of sign(x) * log(1 + |x|): (x - shift) / unit. A component that is
-the same everywhere has no spread to divide by; it is shifted only.
+Every kind is an affine map (x - shift) / unit, for "logscale_mean_std" applied to sign(x) * log(1 + |x|). A constant
+component has no spread to divide by, so it is only shifted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from zarr_core.errors import ZarrCoreError
 from zarr_core.storage import Storage
 
 _STATISTICS_FILE = "stats.yaml"
-_RESOLUTION = 2.0**-23  # of float32: a smaller spread, relative to the values, is rounding
+_RESOLUTION = 2.0**-23  # of float32: a smaller relative spread is rounding error
 
 
 class _NormalizerModel(pydantic.BaseModel):
@@ -29,19 +29,19 @@ class _NormalizerModel(pydantic.BaseModel):
 
 
 class MeanStdConfig(_NormalizerModel):
-    """To mean 0 and standard deviation 1, component by component."""
+    """Scales each component to mean 0 and standard deviation 1."""
 
     kind: Literal["mean_std"] = "mean_std"
 
 
 class LogscaleMeanStdConfig(_NormalizerModel):
-    """The same of sign(x) * log(1 + |x|), for fields with long tails."""
+    """Scales sign(x) * log(1 + |x|) to mean 0 and standard deviation 1, for fields with long tails."""
 
     kind: Literal["logscale_mean_std"] = "logscale_mean_std"
 
 
 class PositionConfig(_NormalizerModel):
-    """From the bounds of all positions of the store to [0, scale]; one factor for all axes, so shapes keep their form.
+    """Maps the bounds of all positions of the store to [0, scale]. All axes share one factor, which preserves shapes.
 
     Attributes:
         scale: upper end of the range; AB-UPT uses 1000.
@@ -63,13 +63,13 @@ NormalizerConfig: TypeAlias = Annotated[
 
 @dataclass(frozen=True)
 class Normalizer:
-    """(x - shift) / unit, of x itself or of its signed logarithm. Plain numbers, so that workers get cheap copies.
+    """The map (x - shift) / unit of a field, or of its signed logarithm. Holds plain numbers, so copies are cheap.
 
     Attributes:
-        field: canonical name, for messages.
-        shift: per component.
-        unit: per component.
-        logscale: whether sign(x) * log(1 + |x|) is taken first.
+        field: canonical name, for error messages.
+        shift: one number per component.
+        unit: one number per component.
+        logscale: whether to apply sign(x) * log(1 + |x|) first.
     """
 
     field: str
@@ -78,37 +78,37 @@ class Normalizer:
     logscale: bool = False
 
     def normalize(self, values: Tensor) -> Tensor:
-        """Physical to normalised values; (..., components), or any shape for scalars."""
+        """Normalised values of physical ones, (..., components), or any shape for scalars."""
         if self.logscale:
             values = values.sign() * values.abs().log1p()
         return (values - self._on(values, self.shift)) / self._on(values, self.unit)
 
     def denormalize(self, values: Tensor) -> Tensor:
-        """Normalised to physical values, on the device of ``values`` and differentiable."""
+        """Physical values of normalised ones, (..., components), on the device of ``values``. Differentiable."""
         values = values * self._on(values, self.unit) + self._on(values, self.shift)
         return values.sign() * values.abs().expm1() if self.logscale else values
 
     def _on(self, values: Tensor, numbers: tuple[float, ...]) -> Tensor:
         if len(numbers) > 1 and (values.ndim == 0 or values.shape[-1] != len(numbers)):
             raise ZarrCoreError(
-                f"{self.field}: values of shape {tuple(values.shape)} do not end in {len(numbers)} components"
+                f"{self.field}: values of shape {tuple(values.shape)} need {len(numbers)} components in the last axis"
             )
-        # At least float32: half-precision predictions are promoted, not the statistics rounded.
+        # At least float32: half-precision predictions are promoted instead of rounding the statistics.
         return torch.tensor(numbers, dtype=torch.promote_types(values.dtype, torch.float32), device=values.device)
 
 
 def load_statistics(storage: Storage) -> dict[str, Any]:
-    """The store's ``stats.yaml``; raises ZarrCoreError where there is none or it cannot be read."""
+    """The store's ``stats.yaml``; raises ZarrCoreError if it does not exist or cannot be read."""
     try:
         statistics = parse_yaml(storage.read(_STATISTICS_FILE))
     except FileNotFoundError:
         raise ZarrCoreError(
-            f"{storage.url} has no {_STATISTICS_FILE}, which normalizers need; {_way_out(storage)}"
+            f"{storage.url} has no {_STATISTICS_FILE}, which normalizers need; {_hint(storage)}"
         ) from None
     except ValueError as error:
-        raise ZarrCoreError(f"{storage.url}/{_STATISTICS_FILE} is not YAML: {error}; {_way_out(storage)}") from error
+        raise ZarrCoreError(f"{storage.url}/{_STATISTICS_FILE} is not valid YAML: {error}; {_hint(storage)}") from error
     if not isinstance(statistics, dict):
-        raise ZarrCoreError(f"{storage.url}/{_STATISTICS_FILE} holds no statistics; {_way_out(storage)}")
+        raise ZarrCoreError(f"{storage.url}/{_STATISTICS_FILE} is not a mapping; {_hint(storage)}")
     return statistics
 
 
@@ -118,27 +118,27 @@ def make_normalizers(
     """Normalizers by field.
 
     Args:
-        storage: of the store whose statistics are used; not read where no normalizer is asked for.
-        configs: kind by field.
-        dims: components by field.
+        storage: the store whose statistics are used; not read if ``configs`` is empty.
+        configs: config of the normalizer by field.
+        dims: number of components by field.
 
     Raises:
-        ZarrCoreError: a number is missing, not finite, or has the wrong count of components.
+        ZarrCoreError: a statistic is missing, not finite, or has the wrong number of components.
     """
     if not configs:
         return {}
     statistics = load_statistics(storage)
 
-    def numbers(field: str, key: str, one_for_all: bool = False) -> tuple[float, ...]:
+    def numbers(field: str, key: str, broadcast: bool = False) -> tuple[float, ...]:
         where = f"{storage.url}/{_STATISTICS_FILE}"
         if key not in statistics:
-            raise ZarrCoreError(f"{where} has no {key!r}, which the normalizer of {field} needs; {_way_out(storage)}")
+            raise ZarrCoreError(f"{where} has no {key!r}, which the normalizer of {field} needs; {_hint(storage)}")
         value = statistics[key]
         listed = value if isinstance(value, list) else [value]
         if not all(isinstance(number, int | float) and abs(number) <= sys.float_info.max for number in listed):
-            said = reprlib.repr(value)  # YAML can nest lists so that their text fills any memory
-            raise ZarrCoreError(f"{where}: {key} is {said}, not a finite number; {_way_out(storage)}")
-        if one_for_all and len(listed) == 1:
+            text = reprlib.repr(value)  # the full text of nested YAML lists could fill any memory
+            raise ZarrCoreError(f"{where}: {key} is {text}, not a finite number; {_hint(storage)}")
+        if broadcast and len(listed) == 1:
             listed *= dims[field]
         if len(listed) != dims[field]:
             raise ZarrCoreError(f"{where}: {key} has {len(listed)} components, {field} has {dims[field]}")
@@ -146,7 +146,7 @@ def make_normalizers(
 
     def normalizer(field: str, config: NormalizerConfig) -> Normalizer:
         if isinstance(config, PositionConfig):
-            low, high = (numbers(field, key, one_for_all=True) for key in ("raw_pos_min", "raw_pos_max"))
+            low, high = (numbers(field, key, broadcast=True) for key in ("raw_pos_min", "raw_pos_max"))
             extents = tuple((top - bottom) / config.scale for bottom, top in zip(low, high, strict=True))
             return Normalizer(field, low, _units(low, extents))
         logscale = isinstance(config, LogscaleMeanStdConfig)
@@ -163,5 +163,5 @@ def _units(shifts: tuple[float, ...], spreads: tuple[float, ...]) -> tuple[float
     )
 
 
-def _way_out(storage: Storage) -> str:
-    return f"write it with `python -m zarr_core.statistics --store {storage.url} --split train`"
+def _hint(storage: Storage) -> str:
+    return f"create it with `python -m zarr_core.statistics --store {storage.url} --split train`"

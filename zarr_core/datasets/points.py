@@ -1,4 +1,4 @@
-"""Training datasets over a store: each item is a fresh draw of points, fetched and decoded on demand."""
+"""Training datasets over a point store. Each item is a draw of points, fetched and decoded on demand."""
 
 from __future__ import annotations
 
@@ -43,26 +43,26 @@ _GEOMETRY_SOURCE = "surface_position"
 class ZarrPointDataset(Dataset[dict[str, Tensor]]):
     """Samples of any store, as dicts of tensors.
 
-    An item maps canonical field names to CPU float32 tensors (of the stored dtype if the config says so), (points,
-    components) or (points,) for scalars, and has ``geometry_position`` (points, 3) if the config asks for it. A
-    DataLoader with ``batch_size`` gets whole batches, read as one. Which points are drawn depends on the sampling seed,
-    the epoch and the sample alone: call :meth:`set_epoch` before each epoch, otherwise all epochs see the same points.
+    An item maps canonical field names to CPU tensors, (points, components), or (points,) for scalars: float32, or the
+    stored dtype with ``dtype="stored"``. With ``num_geometry_points`` it also has ``geometry_position`` (points, 3). A
+    DataLoader with ``batch_size`` gets whole batches, each from one read. Sampling seed, epoch and sample id determine
+    the drawn points: call :meth:`set_epoch` before each epoch, otherwise every epoch draws the same points.
 
     Args:
-        config: what to read; see the config class.
+        config: settings; see the config class.
         store_factory, objects_factory: as for ``ZarrChunkReader``.
 
     Attributes:
-        config: as given.
-        reader: what the items are read with.
+        config: the settings.
+        reader: reader of the store.
         sample_ids: id of each item, in order.
 
     Raises:
-        ZarrCoreError: the store, split, a field, domain or statistic that the config names is not there.
+        ZarrCoreError: the store, or a split, field, domain or statistic named in the config, does not exist.
     """
 
     config_class: ClassVar[type[StoreDatasetConfig]] = ZarrPointDatasetConfig
-    #: Short name of the kind of dataset, where the class is for one kind.
+    #: Short name of the dataset kind; None for a class that reads any store.
     description: ClassVar[str | None] = None
 
     def __init__(
@@ -99,13 +99,21 @@ class ZarrPointDataset(Dataset[dict[str, Tensor]]):
             self._normalizers[GEOMETRY_POSITION] = self._normalizers[_GEOMETRY_SOURCE]
         self.sample_ids = choose_samples(
             config.split,
-            self._listed,
+            self._split_ids,
             manifest.samples,
             config.filter_categories,
             redact_url(config.root),
         )
-        # In shared memory, so that it reaches workers that are already running.
+        # In shared memory, so that set_epoch reaches running workers.
         self._epoch = _in_shared_memory(torch.zeros(1, dtype=torch.int64))
+
+    def __repr__(self) -> str:
+        fields = ", ".join(self.reader.fields if self._fields is None else self._fields)
+        generation = self.reader.manifest.generation
+        return (
+            f"<{type(self).__name__} {redact_url(self.config.root)}, generation {generation}, "
+            f"split {self.config.split}: {len(self):,} samples of {fields}>"
+        )
 
     def __len__(self) -> int:
         return len(self.sample_ids)
@@ -113,23 +121,23 @@ class ZarrPointDataset(Dataset[dict[str, Tensor]]):
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         reads = self._reads(index)
         return {
-            field: self._finished(field, torch.from_numpy(values))
+            field: self._as_item(field, torch.from_numpy(values))
             for field, values in zip(reads, self.reader.execute(list(reads.values())), strict=True)
         }
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
-        """A whole batch, all of its fields in flight together; DataLoader calls this instead of ``__getitem__``.
+        """Read a whole batch at once; DataLoader calls this instead of ``__getitem__``.
 
         Returns:
-            The items, and, where they are of one size, the batch that they are views of: collation takes that.
+            The items. If they have the same shapes, they are views of the batch tensors that :func:`collate` returns.
         """
         reads = [self._reads(index) for index in indices]
         if not reads:
             return Batch([], None)
-        if any(_unlike(reads[0], other) for other in reads[1:]):
+        if any(not _stackable(reads[0], other) for other in reads[1:]):
             values = iter(self.reader.execute([read for item in reads for read in item.values()]))
             ragged = [
-                BatchItem({field: self._finished(field, torch.from_numpy(next(values))) for field in item})
+                BatchItem({field: self._as_item(field, torch.from_numpy(next(values))) for field in item})
                 for item in reads
             ]
             return Batch(ragged, None)
@@ -139,12 +147,12 @@ class ZarrPointDataset(Dataset[dict[str, Tensor]]):
             [read for item in reads for read in item.values()],
             [arrays[field][place] for place, item in enumerate(reads) for field in item],
         )
-        tensors = {field: self._finished(field, tensor) for field, tensor in stored.items()}
+        tensors = {field: self._as_item(field, tensor) for field, tensor in stored.items()}
         items = [BatchItem({field: tensor[place] for field, tensor in tensors.items()}) for place in range(len(reads))]
         return Batch(items, tensors)
 
     def _reads(self, index: int) -> dict[str, FieldRead]:
-        """What an item is made of, by field."""
+        """The read of each field of an item."""
         sample_id = self.sample_ids[index]
         seed, epoch = self.config.sampling_seed, self.epoch
         wanted = self.config.points_by_domain
@@ -157,7 +165,7 @@ class ZarrPointDataset(Dataset[dict[str, Tensor]]):
 
     @property
     def fingerprint(self) -> str:
-        """Which samples these are, wherever the store lies: equal for equal samples of the same generation."""
+        """Identifies generation, split and samples by content digests; independent of the store's location."""
         manifest = self.reader.manifest
         stored = [[sample_id, manifest.samples[sample_id].relpath] for sample_id in self.sample_ids]
         digest = hashlib.blake2b(json.dumps(stored).encode("ascii"), digest_size=8).hexdigest()
@@ -168,26 +176,26 @@ class ZarrPointDataset(Dataset[dict[str, Tensor]]):
 
     @property
     def epoch(self) -> int:
-        """The epoch whose points items hold; 0 at first."""
+        """The epoch of the draws; initially 0."""
         return int(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw other points from now on, in this process and in all data loader workers of this dataset.
+        """Set the epoch of the draws, in this process and in all DataLoader workers of this dataset.
 
-        Call it between epochs, as items that workers have fetched ahead keep the epoch that they were fetched in.
+        Call it between epochs: items that workers have already prefetched keep their epoch.
         """
         self._epoch.fill_(epoch)
 
     def normalize(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Float32 and normalised, what ``dtype="stored"`` has left undone: for after the copy to the device.
+        """Cast to float32 and normalise a batch that was read with ``dtype="stored"``, after the copy to the device.
 
         Args:
-            batch: items or batches of this dataset with ``dtype="stored"``, on any device.
+            batch: item or batch of this dataset, on any device.
         """
         return {field: self._normalized(field, values.float()) for field, values in batch.items()}
 
     def denormalize(self, field: str, values: Tensor) -> Tensor:
-        """Physical values of a field from normalised ones, such as predictions; unchanged if it has no normalizer.
+        """Physical values of normalised ones, such as predictions; unchanged for a field without a normalizer.
 
         Args:
             field: canonical name, or "geometry_position".
@@ -195,25 +203,24 @@ class ZarrPointDataset(Dataset[dict[str, Tensor]]):
 
         Raises:
             UnknownFieldError: the store has no such field.
-            ZarrCoreError: a vector field's values do not end in its components.
+            ZarrCoreError: the last axis of a vector field's values does not match its components.
         """
         self.reader.check_fields([_GEOMETRY_SOURCE if field == GEOMETRY_POSITION else field])
         normalizer = self._normalizers.get(field)
         return values if normalizer is None else normalizer.denormalize(values)
 
-    def _listed(self, split: str) -> list[str]:
-        """Ids of a split; by the rule of this kind of dataset where the store records no splits."""
+    def _split_ids(self, split: str) -> list[str]:
+        """Ids of a split. If the store records no splits, the rule of this dataset kind assigns them."""
         manifest = self.reader.manifest
         if self.description is not None and not manifest.splits:
             rule = resolve_kind(self.description).splits
             manifest = replace(manifest, splits=rule.assign(manifest.samples, lambda name: None))
         return manifest.split_ids(split, present_only=False)
 
-    def _finished(self, field: str, stored: Tensor) -> Tensor:
-        """What the config asks for, from stored values (..., points, components)."""
-        values = stored
+    def _as_item(self, field: str, values: Tensor) -> Tensor:
+        """Cast, normalise and squeeze stored values (..., points, components) according to the config."""
         if self.config.dtype == "float32":
-            values = self._normalized(field, stored.float())
+            values = self._normalized(field, values.float())
         return values.squeeze(-1) if values.shape[-1] == 1 else values
 
     def _normalized(self, field: str, values: Tensor) -> Tensor:
@@ -221,22 +228,24 @@ class ZarrPointDataset(Dataset[dict[str, Tensor]]):
         return values if normalizer is None else normalizer.normalize(values)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # A plain copy or pickle copies the epoch's value out of shared memory; workers of the copy need their own.
+        # Copying or pickling moves the epoch out of shared memory; the workers of the copy need their own.
         self.__dict__.update(state)
         self._epoch = _in_shared_memory(self._epoch)
 
 
 def _allocate(items: int, read: FieldRead) -> Tensor:
-    """Room for a field of all items of a batch."""
+    """An uninitialised tensor for a field of a batch, (items, points, components)."""
     try:
         return torch.empty((items, *read.shape), dtype=getattr(torch, read.dtype))
     except RuntimeError as error:
         raise read.too_large() from error
 
 
-def _unlike(one: Mapping[str, FieldRead], other: Mapping[str, FieldRead]) -> bool:
-    """Whether two items cannot lie in one batch tensor."""
-    return [read.shape for read in one.values()] != [read.shape for read in other.values()] or list(one) != list(other)
+def _stackable(one: Mapping[str, FieldRead], other: Mapping[str, FieldRead]) -> bool:
+    """Whether two items have the same fields in the same order and of the same shapes."""
+    return [(field, read.shape) for field, read in one.items()] == [
+        (field, read.shape) for field, read in other.items()
+    ]
 
 
 def _in_shared_memory(tensor: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The published ``.pt`` trees as datasets: every point of every field, for conversion, checks and comparison."""
+"""Datasets over the published ``.pt`` trees: every point of every field, for conversion and comparison."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from zarr_core.sources import SampleTree, SourceDescription
 
 
 class PtDataset(Dataset[dict[str, Tensor]]):
-    """Samples of one split of a ``.pt`` tree; subclass it with a ``description`` for a dataset of your own.
+    """Samples of one split of a ``.pt`` tree. For your own dataset, subclass it and set ``description``.
 
     Args:
         root: local folder or fsspec URL of the samples.
-        split: "train", or a part of it such as "train[:50]".
+        split: "train", or part of a split such as "train[:50]".
 
     Attributes:
         sample_ids: id of each item, in order.
 
     Raises:
-        ZarrCoreError: the root cannot be used, or the split is unknown or empty.
+        ZarrCoreError: the root cannot be read, or the split is unknown or empty.
     """
 
-    #: What the dataset looks like: a kind of ``zarr_core.sources``, by short name, YAML path or as an object.
+    #: Layout of the dataset: short name, path of a YAML file, or a description.
     description: ClassVar[str | SourceDescription]
 
     def __init__(self, root: str | os.PathLike[str], split: str = "train") -> None:
@@ -48,6 +48,9 @@ class PtDataset(Dataset[dict[str, Tensor]]):
         """File name by file-map attribute."""
         return dict(self._tree.description.files)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._tree.url}: {len(self):,} samples>"
+
     def __len__(self) -> int:
         return len(self.sample_ids)
 
@@ -55,13 +58,13 @@ class PtDataset(Dataset[dict[str, Tensor]]):
         """Whole fields by canonical name: float32, (points, components) or (points,) for scalars.
 
         Raises:
-            SampleError: a file is missing, unreadable, or holds something else.
+            SampleError: a file is missing or unreadable, or does not contain one tensor.
         """
         files = self._tree.description.fields
         return {field: _as_item(self._load(index, file.filename)) for field, file in files.items()}
 
     def _load(self, idx: int, filename: str) -> Any:
-        """What a file of a sample holds: a tensor, or the sample's parameters."""
+        """Content of a sample's file: a tensor, or the per-sample scalars of a parameter file."""
         sample = self._samples[self.sample_ids[idx]]
         description = self._tree.description
         for field, file in description.fields.items():
@@ -69,7 +72,7 @@ class PtDataset(Dataset[dict[str, Tensor]]):
                 return self._tree.load(sample, field)
         if filename in description.parameter_files:
             return self._tree.load_parameters(sample)
-        raise ZarrCoreError(f"no field of {description.name} lies in {filename!r}")
+        raise ZarrCoreError(f"{description.name} has no file {filename!r}")
 
 
 def _as_item(tensor: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which samples a dataset consists of: a split, part of a split, some categories."""
+"""Selects the samples of a dataset: a split or part of one, optionally of some categories."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _PART = re.compile(rf"{_NUMBER}(?::{_NUMBER}(?::{_NUMBER})?)?")
 
 
 def parse_split(split: str) -> tuple[str, slice | int | None]:
-    """Name and part of "train", "train[0]", "test[:50]" or "train[10:20:2]", as Python would take it of a list.
+    """Parse "train", "train[0]", "test[:50]" or "train[10:20:2]" into the name and a Python index or slice.
 
     Raises:
-        ZarrCoreError: the text is none of these.
+        ZarrCoreError: the text has another form.
     """
     matched = _SPLIT.fullmatch(split.strip())
     if matched and matched["part"] is None:
@@ -34,27 +34,27 @@ def parse_split(split: str) -> tuple[str, slice | int | None]:
 
 
 def take_part(sample_ids: Sequence[str], part: slice | int | None) -> list[str]:
-    """The part of a split's samples that its notation names; a single number gives one sample.
+    """Apply an index or slice to the samples of a split; an index gives one sample.
 
     Raises:
-        ZarrCoreError: there are not so many samples.
+        ZarrCoreError: the index is out of range.
     """
     if part is None:
         return list(sample_ids)
     if isinstance(part, slice):
         return list(sample_ids[part])
     if not -len(sample_ids) <= part < len(sample_ids):
-        raise ZarrCoreError(f"no sample number {part}: there are {len(sample_ids)}")
+        raise ZarrCoreError(f"index {part} is out of range for {len(sample_ids)} samples")
     return [sample_ids[part]]
 
 
 def category(sample_id: str) -> str:
-    """The family of designs that a sample belongs to: "E_S_WWC_WM" of "E_S_WWC_WM_005"."""
+    """The design family of a DrivAerNet sample: "E_S_WWC_WM" for "E_S_WWC_WM_005"."""
     return sample_id.rpartition("_")[0]
 
 
 def keep_categories(sample_ids: Sequence[str], categories: Collection[str] | None) -> list[str]:
-    """The samples of these categories; all where none are named."""
+    """The samples of the given categories; all samples for None."""
     return [sample_id for sample_id in sample_ids if categories is None or category(sample_id) in categories]
 
 
@@ -65,17 +65,19 @@ def choose_samples(
     categories: Collection[str] | None,
     where: str,
 ) -> list[str]:
-    """The samples of a dataset: those of the split that are there and of the right category, then the part asked for.
+    """The samples of a dataset: present samples of the split and categories, then the requested part of them.
+
+    Absent ids of the split are skipped with one warning.
 
     Args:
         split: name with or without a part, as for :func:`parse_split`.
-        listed: ids of a split by its name, blacklisted ones left out; raises ZarrCoreError for an unknown split.
+        listed: returns the ids of a split without blacklisted ones; raises ZarrCoreError for an unknown split.
         present: ids that exist.
         categories: as for :func:`keep_categories`.
         where: the location, for messages.
 
     Raises:
-        ZarrCoreError: no sample is left. Ids that are listed and absent are left out with one warning.
+        ZarrCoreError: no sample is selected.
     """
     name, part = parse_split(split)
     wanted = listed(name)
@@ -84,8 +86,8 @@ def choose_samples(
         missing = [sample_id for sample_id in wanted if sample_id not in present]
         some = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
         warnings.warn(
-            f"{where}: {len(missing)} of {len(wanted)} samples of split {name!r} are absent and left out ({some})",
-            stacklevel=3,  # points at whoever makes the dataset
+            f"{where}: {len(missing)} of {len(wanted)} samples of split {name!r} are absent and skipped ({some})",
+            stacklevel=3,  # the caller that creates the dataset
         )
     kept = keep_categories(found, categories)
     try:
@@ -93,9 +95,9 @@ def choose_samples(
     except ZarrCoreError as error:
         raise ZarrCoreError(f"{where}: split {split!r}: {error}") from None
     if not chosen:
-        reason = f"split {name!r} lists {len(wanted)} samples, {len(found)} of them are there"
+        reason = f"split {name!r} lists {len(wanted)} samples, of which {len(found)} exist"
         if categories is not None:
             have = ", ".join(sorted({category(sample_id) for sample_id in found})) or "none"
-            reason += f", {len(kept)} are of the categories {', '.join(categories)} (there are: {have})"
-        raise ZarrCoreError(f"{where}: no sample left for {split!r}: {reason}")
+            reason += f" and {len(kept)} have a category of {', '.join(categories)} (the categories are: {have})"
+        raise ZarrCoreError(f"{where}: {split!r} selects no sample: {reason}")
     return chosen

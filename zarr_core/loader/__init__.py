@@ -1,7 +1,7 @@
-"""Epochs that any number of ranks and workers walk alike, and that a killed run takes up where it was.
+"""Epochs that are the same for any number of ranks and workers, and that an interrupted run resumes exactly.
 
-``EpochBatchSampler`` says which samples make which batch, ``ResumableLoader`` is the DataLoader that knows which of
-them the trainer has, ``to_device`` copies them ahead. ``docs/training.md`` has the whole loop.
+``EpochBatchSampler`` assigns samples to batches, ``ResumableLoader`` is a DataLoader that counts the batches that the
+trainer has received, and ``to_device`` copies batches ahead. ``docs/training.md`` shows a complete training loop.
 """
 
 from zarr_core.loader.device import DeviceLoader, to_device

@@ -1,4 +1,4 @@
-"""The same order as an iterable dataset, for those who need one."""
+"""The order of EpochBatchSampler as an iterable dataset."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from zarr_core.loader.sampler import EpochBatchSampler, Shares
 class ZarrIterableDataset(IterableDataset[Any]):
     """Samples of a map-style dataset in the order of an ``EpochBatchSampler``, split between ranks and workers.
 
-    ``DataLoader(ZarrIterableDataset(dataset, batch_size), batch_size=batch_size // ranks)`` gives the batches that the
-    sampler gives, with any number of workers: each takes whole batches in turn. Each rank has equally many samples.
+    ``DataLoader(ZarrIterableDataset(dataset, batch_size), batch_size=batch_size // ranks)`` yields the batches of the
+    sampler with any number of workers: each worker takes whole batches in turn. All ranks get the same number of
+    samples.
 
-    torchdata's ``StatefulDataLoader`` saves and resumes it within an epoch; one rank's state serves any number of
-    ranks, with as many workers a rank as it was saved with.
+    torchdata's ``StatefulDataLoader`` saves and resumes it within an epoch. The state of one rank can be loaded on any
+    number of ranks, with the same number of workers per rank.
 
     Args:
-        dataset: what the samples are read from. Its ``__getitems__`` is used if it has one, its ``set_epoch`` and
-            ``fingerprint``, too.
-        batch_size: samples of a global batch, all ranks together.
-        settings: of the sampler: ``seed``, ``drop_last``, ``shuffle``, ``evaluation``, ``fingerprint``.
+        dataset: map-style dataset. Its ``__getitems__``, ``set_epoch`` and ``fingerprint`` are used if they exist.
+        batch_size: samples per global batch, that is of all ranks together.
+        settings: arguments of the sampler: ``seed``, ``drop_last``, ``shuffle``, ``evaluation``, ``fingerprint``.
     """
 
     def __init__(self, dataset: Any, batch_size: int, **settings: Any) -> None:
         self.dataset = dataset
         self._sampler = EpochBatchSampler.of(dataset, batch_size, on_epoch=None, replica=self._replica, **settings)
-        self._launcher: tuple[int, int] | None = None
-        # In shared memory, so that it reaches workers that are already running.
+        self._trainer_replica: tuple[int, int] | None = None
+        # In shared memory, so that set_epoch reaches running workers.
         self._epoch = _in_shared_memory(torch.zeros(1, dtype=torch.int64))
 
     def __len__(self) -> int:
-        """Samples of an epoch on this rank."""
+        """Number of samples per epoch on this rank."""
         rank, world = self._sampler.share()
         bounds = (self._sampler.places(batch, rank, world) for batch in range(len(self._sampler)))
         return sum(stop - start for start, stop in bounds)
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next iteration gives."""
+        """The epoch of the next iteration."""
         return int(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Another order and other points from the next iteration on, in all workers."""
+        """Set the epoch of the next iteration, in all workers: another order and other points."""
         self._epoch.fill_(epoch)
         if hasattr(self.dataset, "set_epoch"):
             self.dataset.set_epoch(epoch)
@@ -58,14 +58,18 @@ class ZarrIterableDataset(IterableDataset[Any]):
         return SampleIterator(self, self._sampler)
 
     def _replica(self) -> tuple[int, int]:
-        # Spawned workers know nothing of their trainer's process group; they were told when they were sent this.
-        if self._launcher is not None and get_worker_info() is not None and rank_and_world_of_environment() is None:
+        # A spawned worker lacks the trainer's process group, so the pickled dataset carries rank and world size.
+        if (
+            self._trainer_replica is not None
+            and get_worker_info() is not None
+            and rank_and_world_of_environment() is None
+        ):
             found = rank_and_world()
-            return self._launcher if found == (0, 1) else found
+            return self._trainer_replica if found == (0, 1) else found
         return rank_and_world()
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_launcher": rank_and_world()}
+        return self.__dict__ | {"_trainer_replica": rank_and_world()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -73,7 +77,7 @@ class ZarrIterableDataset(IterableDataset[Any]):
 
 
 class SampleIterator(Iterator[Any]):
-    """One worker's samples of an epoch on one rank. Its state is what ``StatefulDataLoader`` saves of each worker."""
+    """The samples of one worker on one rank. ``StatefulDataLoader`` saves the state of each worker's iterator."""
 
     def __init__(self, samples: ZarrIterableDataset, sampler: EpochBatchSampler) -> None:
         self._samples = samples
@@ -82,7 +86,7 @@ class SampleIterator(Iterator[Any]):
         self._first, self._step = (0, 1) if worker is None else (worker.id, worker.num_workers)
         self._position = self._first
         self._shares: Shares | None = None
-        self._waiting: list[Any] = []  # samples of the current batch, in reverse
+        self._waiting: list[Any] = []  # remaining samples of the current batch, reversed
 
     def __next__(self) -> Any:
         if self._shares is None:
@@ -95,7 +99,7 @@ class SampleIterator(Iterator[Any]):
         return self._waiting.pop()
 
     def state_dict(self) -> dict[str, Any]:
-        """The batch that this worker is at, and how many samples of it are left to give."""
+        """The position of this worker, and the number of samples left of its current batch."""
         position = self._position if self._shares is None else self._shares.position
         epoch = self._sampler.epoch if self._shares is None else self._shares.epoch
         return {
@@ -106,15 +110,18 @@ class SampleIterator(Iterator[Any]):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state.
+        """Resume from a state.
 
         Raises:
-            ZarrCoreError: it is of other data, batches or workers, or was saved within a batch.
+            ZarrCoreError: the state belongs to other data or batches or another number of workers, or was saved within
+                a batch.
         """
         if state["step"] != self._step:
-            raise ZarrCoreError(f"the state was saved with {state['step']} workers, this is with {self._step}")
+            raise ZarrCoreError(
+                f"the state was saved with {state['step']} workers; this loader has {self._step}. Use {state['step']}"
+            )
         if state["left"]:
-            raise ZarrCoreError("the state was saved within a batch; use a DataLoader with the rank's batch_size")
+            raise ZarrCoreError("the state was saved within a batch; give the DataLoader the batch size of one rank")
         self._sampler.load_state_dict(state["sampler"])
         self._samples.set_epoch(self._sampler.epoch)
         self._position, self._shares, self._waiting = state["position"], None, []

@@ -1,4 +1,4 @@
-"""A DataLoader whose state is what the trainer has received."""
+"""A DataLoader whose state counts the batches that the trainer has received."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ T = TypeVar("T")
 
 
 class ResumableLoader(DataLoader[T]):
-    """``torch.utils.data.DataLoader`` over an ``EpochBatchSampler``, with the state of it.
+    """``torch.utils.data.DataLoader`` over an ``EpochBatchSampler`` that can be resumed.
 
-    A batch counts from the moment it is handed out, for the sampler, too. So a state saved while a batch is being
-    trained on counts that batch as done, and none of those that workers have fetched ahead. It is the same on all
-    ranks, so one rank's is enough, and holds no trace of ranks and workers: both may be others when it is loaded.
+    A batch counts as done once it has been yielded; batches that workers have prefetched do not count. The state is
+    the same on all ranks, so saving one rank's is enough. It does not depend on the number of ranks and workers, which
+    may differ when it is loaded.
 
     Args:
-        dataset: map-style.
-        batch_sampler: what the batches are.
-        options: of DataLoader: ``num_workers``, ``persistent_workers``, ``pin_memory``, ...
+        dataset: map-style dataset.
+        batch_sampler: the batches.
+        options: arguments of DataLoader: ``num_workers``, ``persistent_workers``, ``pin_memory``, ...
 
     Raises:
-        ZarrCoreError: the sampler is of another kind, or batches shall come out of order.
+        ZarrCoreError: ``batch_sampler`` is not an EpochBatchSampler, or ``in_order=False``.
     """
 
     def __init__(self, dataset: Dataset[T], batch_sampler: EpochBatchSampler, **options: Any) -> None:
         if not isinstance(batch_sampler, EpochBatchSampler):
             raise ZarrCoreError(f"batch_sampler must be an EpochBatchSampler, not {type(batch_sampler).__name__}")
         if not options.get("in_order", True):
-            raise ZarrCoreError("in_order=False gives batches in an order that no state can describe")
-        super().__init__(dataset, batch_sampler=_Uncounted(batch_sampler), **options)
+            raise ZarrCoreError("in_order=False cannot be resumed: the order of its batches is not reproducible")
+        super().__init__(dataset, batch_sampler=_Prefetched(batch_sampler), **options)
         self._sampler = batch_sampler
 
     def __iter__(self) -> Iterator[T]:  # type: ignore[override]
-        """What is left of the epoch; an iteration that begins after it, the whole epoch."""
+        """Yield the rest of the epoch after a state was loaded, else the whole epoch."""
         self._sampler.begin()
         for batch in super().__iter__():
             self._sampler.position += 1
@@ -50,24 +50,24 @@ class ResumableLoader(DataLoader[T]):
         return self._sampler.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """As of the sampler: to the start of an epoch, or stay in the middle of the one that a state was loaded for."""
+        """Go to the start of an epoch; a no-op for the current epoch, so a resumed run keeps its position."""
         self._sampler.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the trainer is."""
+        """The position of the trainer."""
         return self._sampler.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state at the next iteration.
+        """Resume from a saved state at the next iteration.
 
         Raises:
-            ZarrCoreError: it is of other data or of other batches.
+            ZarrCoreError: the state belongs to other data or other batches.
         """
         self._sampler.load_state_dict(state)
 
 
-class _Uncounted(Sampler[list[int]]):
-    """The batches from a sampler's position on, to be taken ahead of the trainer: taking them moves nothing."""
+class _Prefetched(Sampler[list[int]]):
+    """The batches from a sampler's position on. Workers prefetch them without moving the position."""
 
     def __init__(self, sampler: EpochBatchSampler) -> None:
         self._sampler = sampler

@@ -1,12 +1,12 @@
-"""The order of an epoch, one index at a time: a keyed permutation that is computed, never stored.
+"""The order of an epoch: a keyed permutation that is computed index by index and never stored.
 
-A Feistel network over the smallest power of two that holds the n indices permutes that many; what lands outside is
-sent through again until it lands inside ("cycle walking"), which keeps it a bijection of ``range(n)`` and takes less
-than two passes on average. So an index costs the same at the start and in the middle of an epoch of any size.
+A Feistel network permutes the smallest power of two that is at least n. Results outside ``range(n)`` are permuted
+again until they are inside ("cycle walking", Black and Rogaway 2002), which keeps the map a bijection and takes fewer
+than two passes on average. An index costs the same anywhere in an epoch of any size.
 
-The round keys are BLAKE2b hashes of (seed, epoch) and the arithmetic is that of unsigned 64-bit integers, so an order
-is the same on every machine and library version. Twenty-four rounds make it even for a handful of samples, too, where
-a network of few rounds would reach some orders more often than others.
+The round keys are BLAKE2b hashes of (seed, epoch) and the arithmetic is on unsigned 64-bit integers, so an order is
+the same on every machine and with every library version. Twenty-four rounds give all orders of a few samples with
+equal frequency; fewer rounds prefer some.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _MAX_SIZE = 1 << 62
 
 
 class Permutation:
-    """A bijection of ``range(size)``, decided by (seed, epoch): ``Permutation(5, seed=1)([0, 1, 2, 3, 4])``.
+    """A bijection of ``range(size)`` determined by (seed, epoch): ``Permutation(5, seed=1)([0, 1, 2, 3, 4])``.
 
     Args:
-        size: how many indices there are, 1 or more.
+        size: number of indices, 1 to 2**62.
         seed: any integer.
-        epoch: any integer; other epochs have other orders.
+        epoch: any integer; each epoch has its own order.
 
     Raises:
-        ZarrCoreError: the size is not positive.
+        ZarrCoreError: the size is out of range.
     """
 
     def __init__(self, size: int, *, seed: int = 0, epoch: int = 0) -> None:
         if not 1 <= size <= _MAX_SIZE:
-            raise ZarrCoreError(f"a permutation has 1 to 2**62 indices, not {size!r}")
+            raise ZarrCoreError(f"the size of a permutation must be 1 to 2**62, not {size!r}")
         self.size = size
         bits = (size - 1).bit_length()
         self._low_bits = np.uint64(bits // 2)
@@ -49,10 +49,13 @@ class Permutation:
         self._keys = _round_keys(seed, epoch)
 
     def __call__(self, positions: np.typing.ArrayLike) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-        """Indices at these positions of the order, int64, in the shape of ``positions``.
+        """Indices at the given positions of the order, int64, in the shape of ``positions``.
 
         Args:
-            positions: of ``range(size)``.
+            positions: integers of ``range(size)``.
+
+        Raises:
+            IndexError: a position is out of range.
         """
         places = np.asarray(positions, dtype=np.int64)
         if places.size and (places.min() < 0 or places.max() >= self.size):
@@ -63,7 +66,7 @@ class Permutation:
         return found.astype(np.int64).reshape(places.shape)
 
     def _pass(self, words: _Words) -> _Words:
-        """Through the network once: each half in turn is masked by a hash of the other, which can be undone."""
+        """One pass of the Feistel network: XOR each half in turn with a keyed hash of the other half."""
         high, low = words >> self._low_bits, words & self._low_mask
         for first, second in zip(self._keys[::2], self._keys[1::2], strict=True):
             high ^= _mix(low + first) & self._high_mask
@@ -72,7 +75,7 @@ class Permutation:
 
 
 def _mix(words: _Words) -> _Words:
-    """The finaliser of SplitMix64: every bit of the input reaches every bit of the output."""
+    """The finaliser of SplitMix64 (Steele et al. 2014): every input bit affects every output bit."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))

@@ -1,4 +1,4 @@
-"""Which of the processes of a training run this one is."""
+"""Rank and world size of this process in a training run."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from zarr_core.errors import ZarrCoreError
 
 
 def rank_and_world() -> tuple[int, int]:
-    """(rank, number of ranks): of torch.distributed if it has been initialised, else ``RANK`` and ``WORLD_SIZE``.
+    """(rank, world size) of torch.distributed if initialised, else of ``RANK`` and ``WORLD_SIZE``, else (0, 1).
 
-    Neither is there: (0, 1). A process group is never made here.
+    Never creates a process group.
 
     Raises:
-        ZarrCoreError: only one of the variables is set, or they make no sense.
+        ZarrCoreError: only one of the variables is set, or the values are invalid.
     """
     import torch.distributed
 
@@ -23,10 +23,10 @@ def rank_and_world() -> tuple[int, int]:
 
 
 def rank_and_world_of_environment() -> tuple[int, int] | None:
-    """What ``RANK`` and ``WORLD_SIZE`` say; None where they are not set.
+    """(rank, world size) from ``RANK`` and ``WORLD_SIZE``; None if they are not set.
 
     Raises:
-        ZarrCoreError: only one of them is set, or they make no sense.
+        ZarrCoreError: only one of the variables is set, or the values are invalid.
     """
     rank, world = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
     if rank is None and world in (None, "1"):
@@ -36,5 +36,5 @@ def rank_and_world_of_environment() -> tuple[int, int] | None:
     except ValueError:
         numbers = (-1, -1)
     if not 0 <= numbers[0] < numbers[1]:
-        raise ZarrCoreError(f"RANK={rank} and WORLD_SIZE={world} must both be set, with 0 <= RANK < WORLD_SIZE")
+        raise ZarrCoreError(f"RANK={rank} and WORLD_SIZE={world} are invalid: set both, with 0 <= RANK < WORLD_SIZE")
     return numbers

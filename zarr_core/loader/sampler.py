@@ -1,7 +1,7 @@
-"""Which samples make which batch, on which rank: a pure function of (seed, epoch, number of the batch).
+"""Assigns samples to batches and ranks, as a pure function of (seed, epoch, batch number), and resumes an epoch.
 
-The unit is the *global* batch. An epoch is a row of them that knows of no ranks and no workers; a rank takes its share
-of each. So the place in an epoch is one number, the same on all ranks, and another number of ranks can go on from it.
+An epoch is a sequence of *global* batches that does not depend on ranks and workers; each rank takes its part of every
+batch. So the position in an epoch is one number, the same on all ranks, and any number of ranks can resume from it.
 """
 
 from __future__ import annotations
@@ -18,45 +18,46 @@ from zarr_core.loader.permutation import Permutation
 from zarr_core.loader.ranks import rank_and_world
 
 _STATE_VERSION = 1
-# Samples whose place in the order is computed together: it costs little more than computing one.
+# Samples whose indices are computed together, which costs little more than computing one.
 _LOOKAHEAD = 1024
 
 
 class EpochBatchSampler(Sampler[list[int]]):
-    """Batches of indices for ``DataLoader(dataset, batch_sampler=...)``; resumable, on any number of ranks.
+    """Batches of indices for ``DataLoader(dataset, batch_sampler=...)``, resumable on any number of ranks.
 
-    Global batch g has the samples at places ``g * batch_size`` and on of the epoch's order, and rank r of w takes the
-    r-th of w equal parts. Every rank gets the same number of batches. Where the batches do not divide the samples:
+    Global batch g consists of the samples at positions ``g * batch_size`` to ``(g + 1) * batch_size`` of the epoch's
+    order. Rank r of w takes the r-th of w equal parts. Every rank gets the same number of batches. If ``batch_size``
+    does not divide ``dataset_size``:
 
-    * by default the last batch is filled up with the first samples of the same epoch, which so occur twice;
-    * ``drop_last=True``: the incomplete batch is left out (other samples in other epochs);
-    * ``evaluation=True``: every sample exactly once. As few batches as possible, of equal size or one less; ranks'
-      parts are equal or one less, too, so weight what you average by the number of samples.
+    * by default the last batch is completed with the first samples of the same epoch, which then occur twice;
+    * with ``drop_last=True`` the incomplete batch is dropped (different samples in different epochs);
+    * with ``evaluation=True`` every sample occurs exactly once, in as few batches as possible. Batch sizes differ by at
+      most one, and so do the parts of the ranks: weight averages by the number of samples.
 
-    Training wants equal parts, so there ``batch_size`` must be a multiple of the number of ranks.
+    For training, all parts must be equal: ``batch_size`` must be a multiple of the number of ranks.
 
-    The state counts the batches that were taken from the sampler. The workers of a plain DataLoader take some ahead of
-    the trainer; ``ResumableLoader`` counts what the trainer has, and so does torchdata's ``StatefulDataLoader`` in a
-    state of its own.
+    The state counts the batches taken from the sampler. The workers of a plain DataLoader take batches ahead of the
+    trainer. ``ResumableLoader`` counts the batches that the trainer has received, and so does the state of torchdata's
+    ``StatefulDataLoader``.
 
     Args:
         dataset_size: number of samples.
-        batch_size: samples of a global batch, all ranks together.
-        seed: of the order.
-        drop_last: leave the incomplete batch out.
-        shuffle: a new order each epoch; otherwise that of the dataset.
-        evaluation: count each sample once.
-        fingerprint: of what is trained on; a state of another is refused.
-        on_epoch: called with the epoch whenever its first batch is about to be taken, such as ``dataset.set_epoch``.
-        replica: gives (rank, number of ranks), asked when an iteration starts. Where not every rank has data of its
-            own, as in tensor parallelism, give the data-parallel ones.
+        batch_size: samples per global batch, that is of all ranks together.
+        seed: seed of the order.
+        drop_last: drop the incomplete batch.
+        shuffle: whether each epoch has its own order; otherwise the order of the dataset.
+        evaluation: whether every sample occurs exactly once.
+        fingerprint: identifies the data; a state with another fingerprint is rejected.
+        on_epoch: called with the epoch before its first batch is taken, for example ``dataset.set_epoch``.
+        replica: returns (rank, number of ranks); called at the start of an iteration. With tensor or pipeline
+            parallelism, pass the data-parallel rank and size.
 
     Attributes:
-        epoch: the current one.
-        position: global batches of it that were taken; under ``ResumableLoader``, that the trainer has.
+        epoch: the current epoch.
+        position: number of global batches taken in this epoch; under ``ResumableLoader``, received by the trainer.
 
     Raises:
-        ZarrCoreError: the numbers leave no batch, or contradict each other.
+        ZarrCoreError: an argument is out of range, or arguments contradict each other.
     """
 
     def __init__(
@@ -74,11 +75,13 @@ class EpochBatchSampler(Sampler[list[int]]):
     ) -> None:
         for name, value in (("dataset_size", dataset_size), ("batch_size", batch_size)):
             if value < 1:
-                raise ZarrCoreError(f"{name} must be 1 or more, not {value}")
+                raise ZarrCoreError(f"{name} must be at least 1, not {value}")
         if evaluation and drop_last:
-            raise ZarrCoreError("evaluation=True counts every sample, drop_last=True does not: choose one")
+            raise ZarrCoreError("evaluation=True uses every sample and drop_last=True does not: choose one")
         if drop_last and dataset_size < batch_size:
-            raise ZarrCoreError(f"drop_last leaves nothing of {dataset_size} samples in batches of {batch_size}")
+            raise ZarrCoreError(
+                f"drop_last=True drops all {dataset_size} samples; use batch_size <= {dataset_size}, not {batch_size}"
+            )
         self.dataset_size = dataset_size
         self.batch_size = batch_size
         self.seed = seed
@@ -90,28 +93,28 @@ class EpochBatchSampler(Sampler[list[int]]):
         self._on_epoch = on_epoch
         self._replica = replica
         self.position = 0
-        self._resumes = False  # the next iteration goes on at the position instead of starting the epoch
+        self._resumes = False  # whether the next iteration starts at the position instead of at the first batch
 
     @classmethod
     def of(cls, dataset: Any, batch_size: int, **settings: Any) -> EpochBatchSampler:
-        """The sampler of a dataset: its size, its ``fingerprint`` and its ``set_epoch``, where it has them.
+        """Create the sampler of a dataset, with the dataset's ``fingerprint`` and ``set_epoch`` if it has them.
 
         Args:
-            dataset: any map-style dataset; one object for each sampler, as each sets its epoch.
-            batch_size: samples of a global batch.
-            settings: as for the constructor.
+            dataset: any map-style dataset. Each sampler needs a dataset object of its own, because it sets the epoch.
+            batch_size: samples per global batch.
+            settings: further arguments of the constructor.
         """
         settings.setdefault("fingerprint", getattr(dataset, "fingerprint", ""))
         settings.setdefault("on_epoch", getattr(dataset, "set_epoch", None))
         return cls(len(dataset), batch_size, **settings)
 
     def __len__(self) -> int:
-        """Batches of a whole epoch, on every rank."""
+        """Number of batches per epoch, the same on every rank."""
         whole, rest = divmod(self.dataset_size, self.batch_size)
         return whole if self.drop_last or not rest else whole + 1
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the start of an epoch; in the current one, stay at the place that a loaded state has set."""
+        """Go to the start of an epoch; a no-op for the current epoch, so a resumed run keeps its position."""
         if epoch != self.epoch:
             self.epoch, self.position, self._resumes = epoch, 0, False
 
@@ -119,28 +122,28 @@ class EpochBatchSampler(Sampler[list[int]]):
         return BatchIterator(self)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the run is: a few numbers, the same on all ranks."""
+        """The position in the epoch: a few numbers, the same on all ranks."""
         return self.state_at(self.epoch, self.position)
 
     def state_at(self, epoch: int, position: int) -> dict[str, Any]:
-        """The state after so many batches of an epoch."""
+        """The state after ``position`` batches of an epoch."""
         return {
             "version": _STATE_VERSION,
             "epoch": epoch,
             "position": position,
             "seed": self.seed,
-            **self._must_agree(),
+            **self._settings(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a state was saved: with its seed and epoch, on any number of ranks.
+        """Resume from a saved state, with its seed and epoch, on any number of ranks.
 
-        The next iteration gives what is left of the epoch, which is nothing if its last batch was done.
+        The next iteration yields the rest of the epoch, which is empty after the last batch.
 
         Raises:
-            ZarrCoreError: the state is of other data or of other batches, or is none of a sampler.
+            ZarrCoreError: the state belongs to other data or other batches, or is not a state of a sampler.
         """
-        ours = self._must_agree()
+        ours = self._settings()
         numbers = ("epoch", "position", "seed")
         of_sampler = (
             isinstance(state, Mapping)
@@ -149,25 +152,26 @@ class EpochBatchSampler(Sampler[list[int]]):
             and all(type(state.get(name)) is int and abs(state[name]) < 2**63 for name in numbers)
         )
         if not of_sampler:
-            said = reprlib.repr(state)
-            raise ZarrCoreError(f"not the state of an EpochBatchSampler (version {_STATE_VERSION}): {said}")
+            raise ZarrCoreError(
+                f"not a state of an EpochBatchSampler (version {_STATE_VERSION}): {reprlib.repr(state)}"
+            )
         if state["fingerprint"] != self.fingerprint:
             raise ZarrCoreError(
-                f"the saved state is of other data: it was trained on [{state['fingerprint']}], this is "
-                f"[{self.fingerprint}]. Open the store as it was (generation=...), or start a new run"
+                f"the saved state belongs to other data: [{state['fingerprint']}], not [{self.fingerprint}]. Open the "
+                "generation of the saved run (generation=...), or start a new run"
             )
         if different := [f"{name} {state[name]} (here {ours[name]})" for name in ours if state[name] != ours[name]]:
-            raise ZarrCoreError(f"the saved state is of other batches: {', '.join(different)}. Use the saved settings")
+            raise ZarrCoreError(f"the saved state has other settings: {', '.join(different)}. Use the saved ones")
         epoch, position = state["epoch"], state["position"]
         if not 0 <= position <= len(self):
-            raise ZarrCoreError(f"the saved state is at batch {position} of {len(self)}")
+            raise ZarrCoreError(f"the saved state is invalid: batch {position} of {len(self)}")
         self.seed = state["seed"]
         if position == len(self) and self.epoch == epoch + 1:
-            # The end of an epoch is the start of the next, where set_epoch has already gone.
+            # The end of an epoch is the start of the next one, which set_epoch has already selected.
             epoch, position = self.epoch, 0
         self.epoch, self.position, self._resumes = epoch, position, True
 
-    def _must_agree(self) -> dict[str, Any]:
+    def _settings(self) -> dict[str, Any]:
         return {
             "dataset_size": self.dataset_size,
             "batch_size": self.batch_size,
@@ -177,45 +181,45 @@ class EpochBatchSampler(Sampler[list[int]]):
             "fingerprint": self.fingerprint,
         }
 
-    # --- for those who iterate ----------------------------------------------------------------------------------------
+    # --- for iterators ------------------------------------------------------------------------------------------------
 
     @property
     def start(self) -> int:
-        """Batch at which the next iteration starts."""
+        """The batch at which the next iteration starts."""
         return self.position if self._resumes else 0
 
     def begin(self) -> None:
-        """Start an iteration: tell the dataset its epoch."""
+        """Start an iteration: set the position, and the epoch of the dataset."""
         self.position, self._resumes = self.start, False
         if self._on_epoch is not None:
             self._on_epoch(self.epoch)
 
     def share(self) -> tuple[int, int]:
-        """(rank, number of ranks), checked against the batches.
+        """(rank, number of ranks) of this process.
 
         Raises:
-            ZarrCoreError: the batches cannot be shared between so many ranks.
+            ZarrCoreError: the batches cannot be divided among so many ranks.
         """
         rank, world = self._replica()
         if self.evaluation:
             smallest = self.dataset_size // len(self)
             if smallest < world:
+                way_out = f"batch_size >= {2 * world}" if self.dataset_size >= world else "fewer ranks"
                 raise ZarrCoreError(
-                    f"evaluating {self.dataset_size} samples in batches of up to {self.batch_size} leaves some of "
-                    f"{world} ranks without a sample of a batch of {smallest}. Take batch_size >= {2 * world}, "
-                    f"or fewer ranks for fewer than {world} samples"
+                    f"evaluating {self.dataset_size} samples with batch_size={self.batch_size} makes a batch of "
+                    f"{smallest}, but each of {world} ranks needs a sample of every batch. Use {way_out}"
                 )
         elif self.batch_size % world:
             raise ZarrCoreError(
-                f"batch_size {self.batch_size}, of all ranks together, is not a multiple of {world} ranks. Change one, "
-                "or, if unequal parts do no harm, use evaluation=True"
+                f"batch_size={self.batch_size} (of all ranks together) is not a multiple of {world} ranks. Use a "
+                "multiple, or evaluation=True if the ranks may get unequal parts"
             )
         return rank, world
 
     def places(self, batch: int, rank: int, world: int) -> tuple[int, int]:
-        """A rank's part of a global batch, as a half-open range of places in the order.
+        """A rank's part of a global batch, as a half-open range of positions in the order.
 
-        Places from ``dataset_size`` on are those from 0 again.
+        Positions are modulo ``dataset_size``.
         """
         first, size = batch * self.batch_size, self.batch_size
         if self.evaluation:
@@ -225,11 +229,11 @@ class EpochBatchSampler(Sampler[list[int]]):
 
 
 class BatchIterator(Iterator[list[int]]):
-    """One pass over an epoch's batches of this rank. Its state is what torchdata's ``StatefulDataLoader`` saves."""
+    """One pass over an epoch's batches of this rank. torchdata's ``StatefulDataLoader`` saves its state."""
 
     def __init__(self, sampler: EpochBatchSampler) -> None:
         self._sampler = sampler
-        # A DataLoader makes two iterators and uses one: nothing happens before the first batch is asked for.
+        # A DataLoader creates two iterators and uses one, so nothing happens before the first batch is requested.
         self._shares: Shares | None = None
 
     def __next__(self) -> list[int]:
@@ -243,19 +247,19 @@ class BatchIterator(Iterator[list[int]]):
         return batch
 
     def state_dict(self) -> dict[str, Any]:
-        """The sampler's state after the batches that this iterator gave."""
+        """The sampler's state after the batches that this iterator has yielded."""
         if self._shares is None:
             return self._sampler.state_at(self._sampler.epoch, self._sampler.start)
         return self._sampler.state_at(self._shares.epoch, self._shares.position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state; see the sampler."""
+        """Resume from a state; see :meth:`EpochBatchSampler.load_state_dict`."""
         self._sampler.load_state_dict(state)
         self._shares = None
 
 
 class Shares:
-    """A rank's parts of the batches of an epoch from a position on, every ``step``-th of them."""
+    """A rank's parts of every ``step``-th batch of an epoch, from a position on."""
 
     def __init__(self, sampler: EpochBatchSampler, position: int, step: int = 1) -> None:
         self.epoch = sampler.epoch
@@ -264,7 +268,7 @@ class Shares:
         self._step = step
         self._rank, self._world = sampler.share()
         self._order = Permutation(sampler.dataset_size, seed=sampler.seed, epoch=sampler.epoch)
-        self._ready: list[list[int]] = []  # the next ones, in reverse
+        self._ready: list[list[int]] = []  # the next parts, reversed
 
     def take(self) -> list[int] | None:
         """Indices of the next part; None at the end of the epoch."""

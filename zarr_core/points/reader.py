@@ -95,6 +95,12 @@ class ZarrChunkReader:
             None if cache_bytes is None else parse_size(cache_bytes),
         )
 
+    def __repr__(self) -> str:
+        generation, samples = self.manifest.generation, len(self.manifest.samples)
+        return (
+            f"<{type(self).__name__} {self._url}, generation {generation}, engine {self.engine}: {samples:,} samples>"
+        )
+
     @property
     def sample_ids(self) -> list[str]:
         """All samples, in the manifest's order."""

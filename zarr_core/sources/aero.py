@@ -1,4 +1,4 @@
-"""Somebody else's dataset object as a source: anything with a ``filemap``, a ``_load`` and sample ids."""
+"""A dataset object of another framework as a source: any object with ``filemap``, ``_load`` and sample ids."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from zarr_core.errors import SampleError, SourceError
 from zarr_core.format.names import PARAMETER_ATTRIBUTES, check_sample_id
-from zarr_core.sources.description import SourceDescription, describe_filemap
+from zarr_core.sources.description import SourceDescription
+from zarr_core.sources.resolve import describe_filemap
 from zarr_core.sources.sample import FileInfo, SourceSample
 from zarr_core.sources.tree import file_info
 from zarr_core.storage.backends import local
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class AeroDataset(Protocol):
-    """What this library asks of a dataset of another framework.
+    """The interface that this library needs of another framework's dataset.
 
     Sample ids come from ``sample_ids`` or ``design_ids`` (whole numbers stand for ``run_<number>``).
     """
@@ -30,13 +31,13 @@ class AeroDataset(Protocol):
 
 
 class AeroSource:
-    """Samples of a dataset object; they are read through its own ``_load``, so its layout on disk is its own affair.
+    """Samples of a dataset object, read through its own ``_load``.
 
-    Where the object tells a sample's folder (``sample_info(idx)["sample_uri"]``), files are fingerprinted by size and
-    time; elsewhere by their content, which reads them.
+    Files are fingerprinted by size and time if the object reports a sample's folder
+    (``sample_info(idx)["sample_uri"]``), and otherwise by content, which reads them.
 
     Args:
-        datasets: the objects by the split that each was opened with; "" for one that has no splits.
+        datasets: the objects by the split that each was opened with; "" for one without splits.
 
     Raises:
         SourceError: an object has no file map, no ``_load`` or no sample ids.
@@ -48,7 +49,9 @@ class AeroSource:
         for split, dataset in datasets.items():
             name = type(dataset).__name__
             if not callable(getattr(dataset, "_load", None)) or getattr(dataset, "filemap", None) is None:
-                raise SourceError(f"{name} cannot be converted: it needs a filemap and a _load(idx, filename)")
+                raise SourceError(
+                    f"{name} cannot be converted: it needs the attributes filemap and _load(idx, filename)"
+                )
             self._name = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
             self._description = describe_filemap(name, dataset.filemap)
             self._splits[split] = _sample_ids(dataset)
@@ -65,12 +68,12 @@ class AeroSource:
         return self._name
 
     def discover(self, sample_ids: Collection[str] | None = None) -> dict[str, SourceSample]:
-        """Every sample that the object lists (of those asked for), by id."""
+        """The samples that the object lists, by id; only ``sample_ids`` if given."""
         wanted = self._where.keys() if sample_ids is None else set(sample_ids)
         return {sample_id: self._sample(sample_id) for sample_id in self._where if sample_id in wanted}
 
     def load(self, sample: SourceSample, canonical: str) -> torch.Tensor:
-        """The tensor of one point field, as the object loads it; raises SampleError."""
+        """The tensor of one point field, as the object loads it; raises SampleError if that fails."""
         import torch
 
         tensor = self._call(sample.sample_id, canonical, self.description.fields[canonical].filename)
@@ -79,7 +82,7 @@ class AeroSource:
         return tensor
 
     def load_parameters(self, sample: SourceSample) -> dict[str, Any]:
-        """The sample's ``design_parameters``, if the file map names them; raises SampleError."""
+        """The sample's ``design_parameters``, if the file map has them; raises SampleError if they cannot be loaded."""
         from zarr_core.sources.tensors import scalars
 
         parameters: dict[str, Any] = {}
@@ -92,26 +95,26 @@ class AeroSource:
         return parameters
 
     def is_unchanged(self, sample: SourceSample) -> bool:
-        """Whether the sample's files are still those that :meth:`discover` saw."""
+        """Whether the sample's files have not changed since :meth:`discover`."""
         return not sample.folder or self._sample(sample.sample_id) == sample
 
     def splits(self, sample_ids: Collection[str]) -> dict[str, list[str]]:
-        """Samples by the split that their object was opened with."""
+        """Sample ids by the split that their object was opened with."""
         return {split: ids for split, ids in self._splits.items() if split}
 
     def excluded(self) -> set[str]:
-        """None: the object does not list what it leaves out."""
+        """Empty: such an object does not list excluded samples."""
         return set()
 
     def split_documents(self) -> dict[str, str]:
-        """None."""
+        """Empty: there are no split files."""
         return {}
 
     def _call(self, sample_id: str, field: str, filename: str) -> Any:
         dataset, index = self._where[sample_id]
         try:
             return dataset._load(idx=index, filename=filename)
-        except Exception as error:  # whatever somebody else's loader raises is this one sample's problem
+        except Exception as error:  # another framework's loader may raise anything; it concerns one sample only
             raise SampleError(sample_id, field, f"{filename}: {type(error).__name__}: {error}") from error
 
     def _sample(self, sample_id: str) -> SourceSample:
@@ -129,7 +132,7 @@ class AeroSource:
         try:
             values = self._call(sample_id, canonical, filename).contiguous().numpy()
         except SampleError:
-            # The conversion will meet it again and say so.
+            # The conversion fails at the same file and reports it.
             return FileInfo(filename, 0, "unreadable")
         return FileInfo(filename, values.nbytes, hashlib.sha256(values.data).hexdigest()[:16])
 

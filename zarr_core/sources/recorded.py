@@ -1,4 +1,4 @@
-"""The files that a stored sample was made from, found again through what its conversion recorded."""
+"""Finds the files that a stored sample was made from, from the record in the sample's attributes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RecordedSource:
-    """A tree of ``.pt`` files that a store was made from. No description of the dataset is needed: which file is which
-    field stands in the attributes of each sample's group.
+    """A tree of ``.pt`` files that a store was made from.
+
+    It needs no description of the dataset: the attributes of each sample's group name the file of each field.
 
     Attributes:
         root: local folder or fsspec URL, with or without the dataset's subfolder.
@@ -30,32 +31,32 @@ class RecordedSource:
 
     @property
     def url(self) -> str:
-        """The root as it may be printed."""
+        """The root without credentials."""
         return redact_url(self.root)
 
     def folder(self, sample_id: str, recorded: Mapping[str, Any]) -> str | None:
-        """Where the files of a sample lie now, None if nowhere.
+        """The folder below the root that holds a sample's files now; None if there is none.
 
         Args:
-            sample_id: its id.
-            recorded: "source" in the attributes of its group.
+            sample_id: the sample.
+            recorded: "source" of the attributes of the sample's group.
         """
         storage = Storage(self.root)
         for folder in dict.fromkeys((str(recorded.get("folder", "")), sample_id)):
             try:
                 check_relative_path(folder)
-            except SourceError:  # a store is data: what it names must not lead out of the source
+            except SourceError:  # a hostile store must not name a folder outside the source
                 continue
             if storage.infos(folder):
                 return folder
         return None
 
     def file(self, name: str) -> FileInfo:
-        """Size and version of a file now; raises FileNotFoundError."""
+        """Current size and version of a file; raises FileNotFoundError."""
         return file_info(name, Storage(self.root).info(name))
 
     def load(self, name: str, size: int) -> torch.Tensor:
-        """The tensor of a file; raises FileNotFoundError, or ValueError if it is not readable."""
+        """The tensor of a file; raises FileNotFoundError, or ValueError if it cannot be read."""
         from zarr_core.sources.tensors import load_point_tensor
 
         return load_point_tensor(Storage(self.root), name, size)

@@ -1,4 +1,4 @@
-"""One sample as its source shows it, and what every source can do."""
+"""One sample as a source lists it, and the interface of sources."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ class FileInfo:
     Attributes:
         name: file name in the sample's folder.
         size: bytes.
-        version: etag, or time of last change where the location has no etags.
-        changed: of a local file, when the system last noted a change, and which file it was, by inode. Unlike the time
-            above, nobody can set it, but a copy has another: it tells whether a file changed while it was read, and no
-            more.
+        version: etag, or modification time if the location has no etags.
+        changed: ctime and inode of a local file. No program can set the ctime, so it shows whether a file changed
+            while it was read; it is not comparable between copies of a file.
     """
 
     name: str
@@ -34,14 +33,14 @@ class FileInfo:
 
 @dataclass(frozen=True)
 class SourceSample:
-    """A sample that a source holds, known from a listing: nothing of it has been read yet.
+    """A sample from a source's listing; none of its files has been read.
 
     Attributes:
         sample_id: id in the store.
-        folder: its folder below the source's root.
-        files: file of each point field that is there.
-        parameter_files: files with scalars of the sample as a whole.
-        missing: file names that the description names and the folder lacks.
+        folder: the sample's folder below the source's root.
+        files: file of each point field that is present.
+        parameter_files: files with per-sample scalars.
+        missing: names of files that the description requires and the folder lacks.
     """
 
     sample_id: str
@@ -57,7 +56,7 @@ class SourceSample:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of all its files."""
+        """Size of all files, in bytes."""
         return sum(info.size for info in (*self.files.values(), *self.parameter_files))
 
     @property
@@ -69,7 +68,7 @@ class SourceSample:
 
 
 class SampleSource(Protocol):
-    """A place that samples come from."""
+    """Interface of a source of samples."""
 
     @property
     def description(self) -> SourceDescription:
@@ -77,25 +76,25 @@ class SampleSource(Protocol):
 
     @property
     def url(self) -> str:
-        """Where it is, as it may be printed."""
+        """The location without credentials."""
 
     def discover(self, sample_ids: Collection[str] | None = None) -> dict[str, SourceSample]:
-        """Look now: every sample that is there (of those asked for), by id."""
+        """List the source: all samples by id; only ``sample_ids`` if given."""
 
     def load(self, sample: SourceSample, canonical: str) -> torch.Tensor:
-        """The tensor of one point field as the source holds it."""
+        """The tensor of one point field, with the source's dtype and shape."""
 
     def load_parameters(self, sample: SourceSample) -> dict[str, Any]:
-        """Scalars of the sample as a whole."""
+        """Per-sample scalars by name."""
 
     def is_unchanged(self, sample: SourceSample) -> bool:
-        """Whether the sample's files are still those that :meth:`discover` saw."""
+        """Whether the sample's files have not changed since :meth:`discover`."""
 
     def split_documents(self) -> dict[str, str]:
-        """Split files and blacklists beside the samples, by name, for the store to carry along."""
+        """Content of split files and blacklists by name, to be copied into the store."""
 
     def splits(self, sample_ids: Collection[str]) -> dict[str, list[str]]:
-        """Sample ids by split, those that the source lists but does not hold included."""
+        """Sample ids by split, including ids that the source lists but does not have."""
 
     def excluded(self) -> set[str]:
-        """Ids that are in no split."""
+        """Ids excluded from every split."""

@@ -1,4 +1,4 @@
-"""Which samples a conversion is about: a kind of dataset, a place, and the splits asked for."""
+"""Chooses the samples of a conversion from a dataset kind, a location and the requested splits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 
 from zarr_core.errors import SourceError
 from zarr_core.sources.aero import AeroDataset, AeroSource
-from zarr_core.sources.description import SourceDescription, import_dotted, resolve_kind
+from zarr_core.sources.description import SourceDescription
+from zarr_core.sources.resolve import import_dotted
 from zarr_core.sources.sample import SampleSource, SourceSample
 from zarr_core.sources.tree import SampleTree
 from zarr_core.storage import is_local
@@ -20,14 +21,14 @@ DatasetKind = str | SourceDescription | type | AeroDataset
 
 @dataclass(frozen=True)
 class Selection:
-    """What to convert.
+    """The samples to convert.
 
     Attributes:
-        source: where from.
-        samples: the samples that are there and wanted, by id.
-        present: every id that the source holds, wanted or not.
-        splits: ids by split as the source lists them.
-        excluded: ids that its blacklists take out of every split.
+        source: the source of the samples.
+        samples: the selected samples by id.
+        present: every id that the source has, selected or not.
+        splits: ids by split, as the source lists them.
+        excluded: ids that the source's blacklists exclude from every split.
     """
 
     source: SampleSource
@@ -44,26 +45,26 @@ def open_source(
     source_url: str | None = None,
     splits: Sequence[str] | None = None,
 ) -> SampleSource:
-    """The source that a kind and a place name.
+    """Open the source of a dataset kind at a location.
 
     Args:
-        dataset_kind: short name, dotted path, YAML file, description, class, or a dataset object that needs no place.
-        root: local folder; a class of another framework is opened there once a split, as ``cls(root=..., split=...)``.
-        source_url: fsspec location whose samples are found by listing; of a class only its ``filemap`` is used.
+        dataset_kind: short name, dotted path, YAML file, description, class, or a dataset object (needs no location).
+        root: local folder. Another framework's class is opened there once per split: ``cls(root=..., split=...)``.
+        source_url: fsspec location, which is listed to find the samples. Only the ``filemap`` of a class is used.
         splits: splits to open another framework's class with.
 
     Raises:
-        SourceError: neither or both places are given, or the kind cannot be opened there.
+        SourceError: neither or both of root and source_url are given, or the kind cannot be opened there.
     """
     if not isinstance(dataset_kind, str | type | SourceDescription):
         return AeroSource({getattr(dataset_kind, "split", None) or "": dataset_kind})
     if (root is None) == (source_url is None):
-        raise SourceError("give either a root (local folder, by split) or a source URL (found by listing)")
+        raise SourceError("give either root (a local folder) or source_url (an fsspec location), not both")
     if source_url is not None:
         return SampleTree(dataset_kind, source_url)
     assert root is not None
     if not is_local(os.fspath(root)):
-        raise SourceError(f"root {os.fspath(root)!r} is a URL: give it as source URL")
+        raise SourceError(f"root {os.fspath(root)!r} is a URL; pass it as source_url instead")
     if not Path(root).is_dir():
         raise SourceError(f"root {os.fspath(root)!r} is not a folder")
     is_path = isinstance(dataset_kind, str) and "." in dataset_kind and not dataset_kind.endswith((".yaml", ".yml"))
@@ -74,19 +75,19 @@ def open_source(
 
 
 def _open_splits(dataset_class: type, root: str, splits: Sequence[str]) -> AeroSource:
-    """Another framework's class, opened once a split; splits that it does not open with are skipped with a warning."""
+    """Open another framework's class once per split; skip splits that it does not open with, with a warning."""
     opened, errors = {}, {}
     for split in splits:
         try:
             opened[split] = dataset_class(root=root, split=split)
-        except Exception as error:  # anything may come out of somebody else's constructor
+        except Exception as error:  # another framework's constructor may raise anything
             errors[split] = f"{type(error).__name__}: {error}"
     for split, reason in errors.items():
         warnings.warn(f"{dataset_class.__name__} has no split {split}; skipped ({reason})", stacklevel=2)
     if not opened:
         raise SourceError(
-            f"{dataset_class.__name__}(root=..., split=...) opened with none of {', '.join(splits)}; "
-            f"open it yourself and pass the object ({errors[splits[0]]})"
+            f"{dataset_class.__name__}(root=..., split=...) failed for every split of {', '.join(splits)} "
+            f"({errors[splits[0]]}); create the dataset object and pass it instead"
         )
     return AeroSource(opened)
 
@@ -97,20 +98,19 @@ def select_samples(
     sample_ids: Collection[str] | None = None,
     limit: int | None = None,
 ) -> Selection:
-    """Look at the source and choose.
+    """List a source and select samples.
 
-    Samples of the splits asked for (of all its splits and beyond if none is named), those that are there; blacklisted
-    ones never. Splits that the source does not have, and ids that it lists but does not hold, are each skipped with one
-    warning.
+    Selects the present samples of the given splits (without ``splits``, every present sample), never blacklisted ones.
+    Splits that the source does not have, and listed ids that it does not have, are skipped with one warning each.
 
     Args:
-        source: where to look.
-        splits: names of splits, None for everything that is there.
-        sample_ids: only these.
-        limit: at most so many.
+        source: the source to list.
+        splits: names of splits; None selects every present sample.
+        sample_ids: select only these ids.
+        limit: maximum number of samples.
 
     Raises:
-        SourceError: none of the splits exists, or nothing is left to convert.
+        SourceError: none of the splits exists, or no sample is selected.
     """
     found = source.discover()
     by_split = source.splits(found)
@@ -119,12 +119,12 @@ def select_samples(
     if splits is not None:
         wanted = _in_splits(source, splits, by_split, found, excluded)
     if sample_ids is not None:
-        asked = set(sample_ids)
-        wanted = [sample_id for sample_id in wanted if sample_id in asked]
+        requested = set(sample_ids)
+        wanted = [sample_id for sample_id in wanted if sample_id in requested]
     chosen = [sample_id for sample_id in wanted if sample_id in found and sample_id not in excluded][:limit]
     if not chosen:
         raise SourceError(
-            f"{source.url} holds no sample to convert: {len(found)} folders fit {source.description.name}"
+            f"{source.url} has no sample to convert: {len(found)} folders match {source.description.name}"
             f" ({source.description.samples} with {next(iter(source.description.fields.values())).filename} ...)"
         )
     samples = {sample_id: found[sample_id] for sample_id in chosen}
@@ -154,6 +154,3 @@ def _in_splits(
             stacklevel=2,
         )
     return list(dict.fromkeys(listed))
-
-
-__all__ = ["DatasetKind", "Selection", "open_source", "resolve_kind", "select_samples"]

@@ -1,4 +1,4 @@
-"""Reading ``.pt`` files: tensors only, never code, from a disk or straight from an object store."""
+"""Reads ``.pt`` files from a disk or an object store: tensors only, never code."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ import torch
 
 from zarr_core.storage import Storage, is_local
 
-# Objects up to this size are fetched whole, in one request; larger ones in pieces of this size, so that a tensor and
-# one piece are all that is ever held.
+# Objects up to this size are fetched in one request, larger ones in pieces of this size: memory then holds the tensor
+# and one piece.
 _PIECE_BYTES = 32 * 2**20
 
 
 class RemoteFile(io.RawIOBase):
-    """A seekable view of an object that fetches what is read, in large pieces."""
+    """A seekable view of an object; reads fetch large pieces."""
 
     def __init__(self, storage: Storage, name: str, size: int) -> None:
         self._storage, self._name, self._size, self._position = storage, name, size, 0
 
     def readable(self) -> bool:
-        """Always."""
+        """True."""
         return True
 
     def seekable(self) -> bool:
-        """Always."""
+        """True."""
         return True
 
     def tell(self) -> int:
@@ -39,7 +39,7 @@ class RemoteFile(io.RawIOBase):
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move; nothing is fetched."""
+        """Set the offset; fetches nothing."""
         self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
         return self._position
 
@@ -55,11 +55,10 @@ class RemoteFile(io.RawIOBase):
 
 
 def load_pt(storage: Storage, name: str, size: int) -> Any:
-    """What a ``.pt`` file holds, with ``weights_only=True``.
+    """The content of a ``.pt`` file, loaded with ``weights_only=True``.
 
     Raises:
-        ValueError: the file is truncated, is not a torch file, or holds more than tensors and plain containers; the
-            message says which.
+        ValueError: the file is truncated, is not a torch file, or contains more than tensors and plain containers.
     """
     file: Any
     if is_local(storage.root):
@@ -73,24 +72,26 @@ def load_pt(storage: Storage, name: str, size: int) -> Any:
         return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         if "GLOBAL" in str(error):
-            raise ValueError("refused: holds more than tensors, and loading it could run code") from error
+            raise ValueError(
+                "rejected: contains more than tensors, and loading it could run code; save plain tensors"
+            ) from error
         raise ValueError("truncated or not a torch file") from error
     except OSError as error:
-        # torch looks for the end of the archive before the beginning of some truncated files, and the system objects.
+        # torch seeks to a negative offset in some truncated archives, which the system rejects with EINVAL.
         if error.errno != errno.EINVAL:
             raise
         raise ValueError("truncated or not a torch file") from error
     except MemoryError:
         raise
-    except Exception as error:  # an unpickler that is fed with noise raises anything, struct.error for one
+    except Exception as error:  # unpickling arbitrary bytes can raise anything, for example struct.error
         reason = (str(error).splitlines() or [repr(error)])[0]
-        if "allocate memory" in reason:  # what torch says in a RuntimeError is not the file's fault
+        if "allocate memory" in reason:  # torch reports lack of memory as RuntimeError; the file may be sound
             raise MemoryError(reason) from error
         raise ValueError(f"truncated or not a torch file: {reason}") from error
 
 
 def _refuse_bombs(file: Any, size: int) -> None:
-    """Raise ValueError for an archive whose records unfold to more than the file; torch writes none that are packed."""
+    """Raise ValueError for an archive with compressed records: torch writes none, and they could be a zip bomb."""
     with open(file, "rb") if isinstance(file, str) else nullcontext(file) as opened:
         is_archive = opened.read(2) == b"PK"
         if is_archive:
@@ -100,33 +101,35 @@ def _refuse_bombs(file: Any, size: int) -> None:
             except (zipfile.BadZipFile, ValueError, NotImplementedError, struct.error, OSError) as error:
                 raise ValueError(f"truncated or not a torch file: {error}") from error
             if any(r.compress_type != zipfile.ZIP_STORED for r in records) or sum(r.file_size for r in records) > size:
-                raise ValueError("holds packed records, which would unfold to any amount of memory")
+                raise ValueError(
+                    "rejected: contains compressed records, which could expand to any size; torch.save writes none"
+                )
         opened.seek(0)
 
 
 def load_point_tensor(storage: Storage, name: str, size: int) -> torch.Tensor:
-    """The tensor of a ``.pt`` file that holds one, raises ValueError as :func:`load_pt` does."""
+    """The tensor in a ``.pt`` file; raises ValueError as :func:`load_pt`, and if the file contains anything else."""
     tensor = load_pt(storage, name, size)
     if not isinstance(tensor, torch.Tensor):
-        raise ValueError(f"holds a {type(tensor).__name__} where one tensor belongs")
+        raise ValueError(f"contains a {type(tensor).__name__}; expected one tensor")
     if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized:
-        raise ValueError("holds a nested, sparse or quantised tensor where a dense one belongs")
+        raise ValueError("contains a nested, sparse or quantised tensor; expected a dense one")
     if tensor.device.type != "cpu":
-        raise ValueError(f"holds a tensor without values, for the device {tensor.device.type!r}")
+        raise ValueError(f"contains a tensor without values (device {tensor.device.type!r}); save it from the CPU")
     if tensor.numel() * tensor.element_size() > size:
-        # Strides of zero or compressed records: a few bytes that would unfold to any amount of memory.
-        raise ValueError(f"claims {tensor.numel()} values, more than its {size} bytes can hold")
+        # Strides of zero let a few bytes claim any number of values.
+        raise ValueError(f"claims {tensor.numel()} values, more than fit into its {size} bytes")
     return tensor.detach().resolve_neg().resolve_conj()
 
 
 def scalars(data: Any, where: str) -> dict[str, Any]:
-    """A flat dict of plain numbers and strings from a dict of scalars (one-element tensors included).
+    """A flat dict of plain numbers and strings from a dict of scalars, which may be one-element tensors.
 
     Raises:
-        ValueError: it is no dict, or an entry is not a scalar, or not finite.
+        ValueError: ``data`` is not a dict, or an entry is not a scalar or not finite.
     """
     if not isinstance(data, dict):
-        raise ValueError(f"{where} holds a {type(data).__name__} where a dict of scalars belongs")
+        raise ValueError(f"{where} contains a {type(data).__name__}; expected a dict of scalars")
     plain = {}
     for key, value in data.items():
         if isinstance(value, torch.Tensor) and value.numel() == 1:
@@ -134,6 +137,6 @@ def scalars(data: Any, where: str) -> dict[str, Any]:
         if not isinstance(value, int | float | str | bool | None):
             raise ValueError(f"{where}: {key!r} is not a scalar")
         if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{where}: {key!r} is {value}, which JSON cannot hold")
+            raise ValueError(f"{where}: {key!r} is {value}, which JSON cannot represent")
         plain[str(key)] = value
     return plain

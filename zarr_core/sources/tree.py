@@ -1,4 +1,4 @@
-"""Samples as folders of ``.pt`` files below a root, on any fsspec location."""
+"""A source whose samples are folders of ``.pt`` files, at any fsspec location."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from zarr_core._util.documents import parse_json
 from zarr_core._util.redaction import printable_cause, redact_url
 from zarr_core.errors import SampleError, SourceError, StoreError
 from zarr_core.format.names import check_sample_id
-from zarr_core.sources.description import SourceDescription, resolve_kind
+from zarr_core.sources.description import SourceDescription
+from zarr_core.sources.resolve import resolve_kind
 from zarr_core.sources.sample import FileInfo, SourceSample
 from zarr_core.storage import ObjectInfo, Storage, is_local
 from zarr_core.storage.backends import local
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class SampleTree:
-    """A dataset as published: one folder a sample, one ``.pt`` file a field.
+    """A dataset as published: one folder per sample, one ``.pt`` file per field.
 
     Args:
-        kind: a description or whatever :func:`resolve_kind` takes.
-        root: local folder or fsspec URL; with or without the description's subfolder.
+        kind: a description, or any argument of :func:`resolve_kind`.
+        root: local folder or fsspec URL, with or without the description's subfolder.
 
     Raises:
         SourceError: the root cannot be reached or is not a folder.
@@ -37,14 +38,14 @@ class SampleTree:
         self._description = resolve_kind(kind)
         self._root = os.fspath(root)
         if is_local(self._root) and os.path.isfile(self._root.partition("://")[2] or self._root):
-            raise SourceError(f"{redact_url(self._root)} is a file; expected the folder of the samples")
+            raise SourceError(f"{redact_url(self._root)} is a file; expected the folder that contains the samples")
         try:
             self._storage = Storage(self._root)
         except StoreError as error:
             raise SourceError(str(error)) from error
 
     def __reduce__(self) -> tuple[type[SampleTree], tuple[SourceDescription, str]]:
-        # Filesystems hold sockets and event loops; another process opens its own.
+        # Filesystem objects contain sockets and event loops, so another process opens its own.
         return type(self), (self._description, self._root)
 
     @property
@@ -54,13 +55,13 @@ class SampleTree:
 
     @property
     def url(self) -> str:
-        """The root as it may be printed."""
+        """The root without credentials."""
         return self._storage.url
 
     def discover(self, sample_ids: Collection[str] | None = None) -> dict[str, SourceSample]:
-        """Every sample that is there now (of those asked for), by id, from one listing of the location.
+        """List the location once: all samples by id; only ``sample_ids`` if given.
 
-        A folder counts as a sample when its name fits the description and it holds at least one of the field files.
+        A folder is a sample if its name matches the description and it contains at least one field file.
 
         Raises:
             SourceError: the location cannot be listed.
@@ -88,16 +89,16 @@ class SampleTree:
             )
         if unusable:
             warnings.warn(
-                f"{self.url}: left out {len(unusable)} folders whose names cannot be sample ids: {unusable[:5]}",
+                f"{self.url}: skipped {len(unusable)} folders whose names are not valid sample ids: {unusable[:5]}",
                 stacklevel=2,
             )
         return samples
 
     def load(self, sample: SourceSample, canonical: str) -> torch.Tensor:
-        """The tensor of one point field as its file holds it.
+        """The tensor of one point field, with the dtype and shape of its file.
 
         Raises:
-            SampleError: the file is missing, unreadable, or holds something else.
+            SampleError: the file is missing or unreadable, or does not contain one tensor.
         """
         from zarr_core.sources.tensors import load_point_tensor
 
@@ -105,13 +106,13 @@ class SampleTree:
         try:
             return load_point_tensor(self._storage, _name(sample, info), info.size)
         except FileNotFoundError as error:
-            raise SampleError(sample.sample_id, canonical, f"{info.name} vanished while it was converted") from error
+            raise SampleError(sample.sample_id, canonical, f"{info.name} was removed during the conversion") from error
         except ValueError as error:
             reason = f"{info.name}: {error}"
             raise SampleError(sample.sample_id, canonical, reason, "repair or upload the file again") from error
 
     def load_parameters(self, sample: SourceSample) -> dict[str, Any]:
-        """Scalars of the sample as a whole, from its parameter files; raises SampleError."""
+        """Per-sample scalars from the parameter files; raises SampleError if a file cannot be used."""
         from zarr_core.sources.tensors import load_pt, scalars
 
         parameters: dict[str, Any] = {}
@@ -127,20 +128,20 @@ class SampleTree:
         return parameters
 
     def is_unchanged(self, sample: SourceSample) -> bool:
-        """Whether the sample's files are still those that :meth:`discover` saw."""
+        """Whether the sample's files have not changed since :meth:`discover`."""
         now = set(self._list(sample.folder).get(sample.folder, {}).values())
         return now.issuperset((*sample.files.values(), *sample.parameter_files))
 
     def splits(self, sample_ids: Collection[str]) -> dict[str, list[str]]:
-        """Sample ids by split; raises SourceError where a split file lists what cannot be an id."""
+        """Sample ids by split; raises SourceError if a split file lists an invalid id."""
         return self._description.assign_splits(sample_ids, self._read_text)
 
     def excluded(self) -> set[str]:
-        """Ids that the blacklists beside the samples name."""
+        """Ids listed in the blacklists beside the samples."""
         return self._description.excluded_ids(self._read_text)
 
     def split_documents(self) -> dict[str, str]:
-        """Split files and blacklists beside the samples, by name, for the store to carry along."""
+        """Content of split files and blacklists by name, to be copied into the store."""
         names = [*self._description.blacklists]
         if self._description.splits.rule == "files":
             rule = self._description.splits
@@ -155,7 +156,7 @@ class SampleTree:
                 return {folder: files for folder, files in self._walk(f"{below}/" if below else "") if files}
             listing = self._storage.infos(below)
         except FileNotFoundError as error:
-            raise SourceError(f"{self.url} cannot be listed: there is no such place") from error
+            raise SourceError(f"{self.url} cannot be listed: it does not exist") from error
         except (OSError, StoreError) as error:
             raise SourceError(f"{self.url} cannot be listed: {error}") from printable_cause(error)
         folders: dict[str, dict[str, FileInfo]] = defaultdict(dict)
@@ -165,7 +166,7 @@ class SampleTree:
         return folders
 
     def _walk(self, folder: str = "") -> Iterator[tuple[str, dict[str, FileInfo]]]:
-        """Files by folder on a local disk, no deeper than samples lie; links are followed, for people link datasets."""
+        """Files by folder on a local disk, down to the depth of samples. Follows links: datasets are often linked."""
         files = {}
         for entry in os.scandir(f"{self._storage.location}/{folder}"):
             if entry.is_file():
@@ -176,36 +177,36 @@ class SampleTree:
 
     @property
     def _depth(self) -> int:
-        """Folders between the root and a sample's files."""
+        """Number of folders between the root and a sample's files."""
         return len([*filter(None, self._description.subfolder.split("/")), *self._description.samples.split("/")])
 
     def _read_text(self, name: str) -> str | None:
-        """A file at the root, or in the subfolder of the samples."""
+        """Text of a file at the root or in the subfolder of the samples; None if neither has it."""
         for folder in ("", f"{self._description.subfolder}/" if self._description.subfolder else ""):
             try:
                 return self._read_own(f"{folder}{name}").decode()
             except FileNotFoundError:
                 continue
-            except (ValueError, OSError) as error:  # OSError: a name that no disk can have, no leave to read it
+            except (ValueError, OSError) as error:  # OSError: an impossible name, or no permission
                 reason = getattr(error, "strerror", None) or error
-                raise SourceError(f"{self.url}/{name:.200} cannot be used: {reason}") from error
+                raise SourceError(f"{self.url}/{name:.200} cannot be read: {reason}") from error
         return None
 
     def _read_own(self, name: str) -> bytes:
-        """A text that goes into the store as it is; raises ValueError where it is a link to elsewhere.
+        """Content of a text file that is copied into the store; raises ValueError if it is a link.
 
-        Tensors may be linked from anywhere, as people link datasets, for nothing but numbers is taken from them. A link
-        in the place of a text would publish whatever file of this machine its maker points at.
+        Files of tensors may be links, because only numbers are read from them. A text behind a link could publish any
+        file of this machine.
         """
         if is_local(self._root):
             folder, _, own = self._storage.path(name).rpartition("/")
             if os.path.realpath(f"{folder}/{own}") != f"{os.path.realpath(folder)}/{own}":
-                raise ValueError("it is a link; put the file itself there")
+                raise ValueError("it is a link; replace it with a copy of the file")
         return self._storage.read(name)
 
 
 def _matches(sample_id: str, pattern: str) -> bool:
-    """Whether each folder of the id fits its part of the pattern; ``*`` does not cross folders or match hidden ones."""
+    """Whether the id matches the pattern folder by folder; ``*`` matches neither ``/`` nor hidden folders."""
     parts, patterns = sample_id.split("/"), pattern.split("/")
     return len(parts) == len(patterns) and all(
         fnmatchcase(part, p) and not part.startswith(".") for part, p in zip(parts, patterns, strict=True)
@@ -213,10 +214,10 @@ def _matches(sample_id: str, pattern: str) -> bool:
 
 
 def _name(sample: SourceSample, info: FileInfo) -> str:
-    """A file of a sample, below the root."""
+    """Path of a sample's file below the root."""
     return f"{sample.folder}/{info.name}" if sample.folder else info.name
 
 
 def file_info(name: str, info: ObjectInfo) -> FileInfo:
-    """A file of a source, from what its location says of it."""
+    """The FileInfo of a file from its storage metadata."""
     return FileInfo(name.rpartition("/")[2], info.size, info.version, info.changed)

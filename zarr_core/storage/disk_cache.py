@@ -101,6 +101,10 @@ class DiskCache:
         self._store_again_at = 0.0
         self._flights = _Flights()
 
+    def __repr__(self) -> str:
+        folder = os.path.dirname(self.folder)
+        return f"<DiskCache {folder}, limit {format_size(self.limit)}: {self.hits:,} hits, {self.misses:,} misses>"
+
     def __reduce__(self) -> tuple[type[DiskCache], tuple[str, int]]:
         return type(self), (os.path.dirname(self.folder), self.limit)
 

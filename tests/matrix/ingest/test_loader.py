@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ import pytest
 
 from tests.helpers.long_tables import BATCHES, FEATURES, pivoted, write_long
 from tests.helpers.small_source import SHARED
+from tests.helpers.waiting import wait_for
 from tests.helpers.warehouse_kinds import KINDS, opened
 from zarr_core.errors import MatrixError, UnknownFieldError, WarehouseError
 from zarr_core.matrix import WideMatrix
@@ -218,10 +220,10 @@ def test_values_that_come_in_different_numbers_are_refused(
 
 
 def start_loader(
-    matrix: WideMatrix, long: Path, notes: Path, samples: Sequence[str], lease: float = 60, pause: float = 0
+    matrix: WideMatrix, long: Path, notes: Path, samples: Sequence[str], lease: float = 300, dies: bool = False
 ) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tests.helpers.loading_process", matrix.url]
-    command += [f"{long}/*/*.parquet", str(notes), str(lease), str(pause), *samples]
+    command += [f"{long}/*/*.parquet", str(notes), str(lease), "dies" if dies else "lives", *samples]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
@@ -232,9 +234,9 @@ def digest(long: Path, sample_ids: Sequence[str]) -> str:
 def test_concurrent_loaders_do_the_work_once(matrix: WideMatrix, long: Path, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     wanted = [SAMPLES, SAMPLES[::-1], ["s3", "s2"], ["s:5", "s1"]]
-    loaders = [start_loader(matrix, long, notes, samples, pause=0.3) for samples in wanted]
+    loaders = [start_loader(matrix, long, notes, samples) for samples in wanted]
     for process, samples in zip(loaders, wanted, strict=True):
-        printed, _ = process.communicate(timeout=120)
+        printed, _ = process.communicate(timeout=600)
         assert process.returncode == 0
         assert printed.strip() == digest(long, samples)
     assert Counter(notes.read_text().split()) == {"001": 1, "b-1": 1}
@@ -259,19 +261,29 @@ def test_threads_do_the_work_once(loader: MatrixLoader, long: Path, monkeypatch:
 
 def test_the_batch_of_a_killed_loader_is_taken_over(matrix: WideMatrix, long: Path, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
-    killed = start_loader(matrix, long, notes, ["s1"], lease=1.5, pause=600)
-    while not notes.exists():
-        assert killed.poll() is None
-        time.sleep(0.05)
-    time.sleep(2)  # longer than a lease: who works on keeps it
-    waiting = start_loader(matrix, long, notes, ["s3"], lease=1.5)
-    with pytest.raises(subprocess.TimeoutExpired):
-        waiting.communicate(timeout=3)
-    killed.send_signal(signal.SIGKILL)
-    killed.wait()
-    printed, _ = waiting.communicate(timeout=120)
-    assert printed.strip() == digest(long, ["s3"])
-    assert notes.read_text().split() == ["b-1", "b-1"]
+    assert start_loader(matrix, long, notes, ["s1"], dies=True).wait(600) == -signal.SIGKILL
+    assert notes.read_text().split() == ["b-1"]
+    loader = MatrixLoader(DuckDBWarehouse(f"{long}/*/*.parquet"), matrix, lease_seconds=0.5)
+    assert np.array_equal(loader.load(["s3"]), pivoted(long, ["s3"], FEATURES, "beta"), equal_nan=True)
+
+
+def test_a_loader_renews_its_leases_while_it_works(
+    long: Path, matrix: WideMatrix, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unload, beats = DuckDBWarehouse.unload, []
+
+    def slow(self, batches, *args):  # type: ignore[no-untyped-def]
+        def beat() -> int:
+            return int(json.loads((Path(matrix.url) / LEASES).read_bytes())["b-1"]["beat"])
+
+        first = beat()
+        wait_for(lambda: beat() > first + 1)
+        beats.append(beat())
+        return unload(self, batches, *args)
+
+    monkeypatch.setattr(DuckDBWarehouse, "unload", slow)
+    MatrixLoader(DuckDBWarehouse(f"{long}/*/*.parquet"), matrix, lease_seconds=0.2).load(["s1"])
+    assert beats
 
 
 def test_lost_leases_cost_work_and_nothing_else(
@@ -328,19 +340,24 @@ class TestLeases:
         mine.release(["a", "b"])
         assert theirs.take(["a", "b"]) == ["a", "b"]
 
-    def test_a_silent_holder_loses_it_and_a_renewing_one_does_not(self, tmp_path: Path) -> None:
+    def test_a_silent_holder_loses_it_and_a_renewing_one_does_not(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         storage = Storage(tmp_path)
+        now = 1000.0
+        clock = SimpleNamespace(monotonic=lambda: now, sleep=time.sleep)
+        monkeypatch.setattr("zarr_core.matrix.ingest.leases.time", clock)
         silent, alive, waiting = (Leases(storage, seconds=0.4) for _ in range(3))
         assert silent.take(["silent"])
         with alive.renewing():
             assert alive.take(["alive"])
+            before = (tmp_path / LEASES).read_bytes()
             assert waiting.take(["silent", "alive"]) == []
-            got: list[str] = []
-            until = time.monotonic() + 30
-            while not got and time.monotonic() < until:
-                time.sleep(0.1)
-                got += waiting.take(["silent", "alive"])
-            assert got == ["silent"]
+            now += 0.3
+            assert waiting.take(["silent", "alive"]) == []
+            wait_for(lambda: (tmp_path / LEASES).read_bytes() != before)  # a renewal, by this machine's real clock
+            now += 0.3
+            assert waiting.take(["silent", "alive"]) == ["silent"]
         silent.release(["silent"])  # is not its own any more
         assert Leases(storage).take(["silent"]) == []
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from zarr_core.errors import WarehouseError
@@ -48,7 +48,6 @@ def long_rows(draw: st.DrawFn) -> tuple[list[Row], int]:
     return [(*cell, draw(value)) for cell in chosen], draw(st.integers(1, len(chosen)))
 
 
-@settings(deadline=None)
 @given(long_rows())
 def test_equals_a_dict(given_rows: tuple[list[Row], int]) -> None:
     rows, size = given_rows
@@ -65,7 +64,6 @@ def test_equals_a_dict(given_rows: tuple[list[Row], int]) -> None:
     assert done.without_value == sum(value is None or np.isnan(value) for *_, value in rows)
 
 
-@settings(deadline=None)
 @given(long_rows(), st.data())
 def test_a_second_row_for_a_cell_is_named(given_rows: tuple[list[Row], int], data: st.DataObject) -> None:
     rows, size = given_rows

@@ -19,6 +19,7 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.helpers.examples import examples
 from tests.helpers.published_store import make_samples, write_published_store
 from tests.helpers.small_source import KIND, write_source
 from zarr_core.errors import CorruptChunkError, StoreError, ZarrCoreError
@@ -99,7 +100,7 @@ def assert_equal(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> No
 # --- equal results ------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     codec=st.sampled_from(CODECS),
     shard_points=st.sampled_from([None, 32, 48]),
@@ -482,7 +483,7 @@ def test_a_remote_reader_in_use_works_in_child_processes(remote: str, method: st
     child = context.Process(target=read_in_child, args=(reader, expected, results), daemon=True)
     child.start()
     try:
-        assert results.get(timeout=90) is True
+        assert results.get(timeout=300) is True
     finally:
         child.kill()
 

@@ -73,7 +73,7 @@ def proxy(server: ThreadingHTTPServer) -> Iterator[FaultProxy]:
 
 
 def connect(proxy: FaultProxy) -> http.client.HTTPConnection:
-    return http.client.HTTPConnection(urlsplit(proxy.url).netloc, timeout=20)
+    return http.client.HTTPConnection(urlsplit(proxy.url).netloc, timeout=300)
 
 
 def get(connection: http.client.HTTPConnection, path: str = "/object") -> tuple[int, bytes]:
@@ -196,7 +196,7 @@ def test_as_a_process_it_is_asked_over_http(server: ThreadingHTTPServer) -> None
                     found: dict[str, float] = json.load(answer)
                     return found
 
-            connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=20)
+            connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=300)
             assert get(connection)[0] == 503
             assert ask("PUT", "faults", {"latency_s": 0.001})["slow_down"] == 0
             assert get(connection) == (200, BODY)

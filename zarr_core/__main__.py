@@ -1,0 +1,42 @@
+"""The command line, ``zarr-core`` or ``python -m zarr_core``: one application of all verbs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from zarr_core._util.command_line import VERBS, application, run
+
+_MODULES = {
+    "benchmark": "zarr_core.benchmark.__main__",
+    "matrix": "zarr_core.matrix.__main__",
+    "quality": "zarr_core.matrix.quality.__main__",
+}
+_EPILOGUE = """\
+`zarr-core VERB --help` shows the options and examples of a verb. STORE is a local path, or a URL as in
+s3://bucket/store. Exit status: 0 everything requested is there, 1 something was refused or failed, 2 wrong use,
+130 interrupted.
+"""
+
+app = application(
+    "zarr-core",
+    "Sharded, pre-shuffled Zarr stores for machine learning.",
+    _EPILOGUE,
+    "Usage: zarr-core VERB STORE [OPTIONS]",
+)
+app.version = lambda: version("zarr-core")
+app.version_flags = ("--version",)
+app.register_install_completion_command(help="Install completion for your shell (bash, zsh, fish or PowerShell).")
+for _order, (_verb, _help) in enumerate(VERBS.items()):
+    # The import path defers the import of a verb until it is used: `zarr-core --help` imports neither torch nor zarr.
+    app.command(f"{_MODULES.get(_verb, f'zarr_core.{_verb}')}:app", name=_verb, help=_help, sort_key=_order)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    return run(app, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,340 @@
+"""Summary of a store of either kind, or of one of its samples, without reading an array."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from zarr_core._util.documents import expect, parse_json
+from zarr_core.errors import StoreError, UnknownFieldError
+from zarr_core.format.object_names import STATISTICS_YAML, ZARR_JSON
+from zarr_core.matrix.state import MatrixState
+from zarr_core.points.manifest import SampleEntry, StoreManifest
+from zarr_core.storage import Storage
+from zarr_core.stores.kinds import find_head
+from zarr_core.versioning.generations import generation_name, load
+
+
+@dataclass(frozen=True)
+class FieldInfo:
+    """A field of a point store, or a value table of a matrix.
+
+    Attributes:
+        dtype: stored NumPy dtype.
+        components: values per point, 3 for a vector; 1 for a value table.
+        units: attribute ``units`` of the array, "" if it is not recorded.
+    """
+
+    dtype: str
+    components: int
+    units: str = ""
+
+
+@dataclass(frozen=True)
+class SplitInfo:
+    """A split: number of its samples in the store, and of listed samples that the store does not hold."""
+
+    samples: int
+    missing: int
+
+
+@dataclass(frozen=True)
+class Range:
+    """Smallest and largest count per sample, and the sum over all samples."""
+
+    least: int
+    most: int
+    total: int
+
+
+@dataclass(frozen=True)
+class StatisticsInfo:
+    """The statistics of a point store.
+
+    Attributes:
+        written: seconds since 1970; None if the location does not report it.
+        age: seconds since then.
+        outdated: whether the generation was committed later.
+    """
+
+    written: float | None
+    age: float | None
+    outdated: bool
+
+
+@dataclass(frozen=True)
+class StoreInfo:
+    """Summary of one generation of a store.
+
+    Attributes:
+        store: its URL without secrets.
+        kind: "points" or "matrix".
+        name: name of the dataset; "" for a matrix.
+        generation: 0 in a store that another program wrote.
+        committed: seconds since 1970; None if the location does not report it.
+        tags: all tags of the store: generation by name.
+        samples: how many.
+        bytes: stored bytes of all arrays; 0 where another program wrote the store, which records none.
+        fields: fields or value tables by name.
+        points: points per sample by domain; empty for a matrix.
+        splits: by name, as the source lists them; empty for a matrix.
+        settings: how the arrays are stored.
+        excluded: number of blacklisted samples.
+        quarantined: reason by id of each refused sample.
+        origin: of a staged copy, the store and generation that it was copied from.
+        statistics: None if there are none; always None for a matrix.
+        features: number of a matrix's features.
+        batches: number of samples by batch of a matrix.
+        column_major: number of samples in a matrix's column-major copy.
+    """
+
+    store: str
+    kind: str
+    name: str
+    generation: int
+    committed: float | None
+    tags: Mapping[str, int]
+    samples: int
+    bytes: int
+    fields: Mapping[str, FieldInfo]
+    settings: Mapping[str, Any]
+    points: Mapping[str, Range] = field(default_factory=dict)
+    splits: Mapping[str, SplitInfo] = field(default_factory=dict)
+    excluded: int = 0
+    quarantined: Mapping[str, str] = field(default_factory=dict)
+    origin: Mapping[str, Any] = field(default_factory=dict)
+    statistics: StatisticsInfo | None = None
+    features: int = 0
+    batches: Mapping[str, int] = field(default_factory=dict)
+    column_major: int = 0
+
+
+@dataclass(frozen=True)
+class ArrayInfo:
+    """One array of a sample of a point store."""
+
+    dtype: str
+    shape: tuple[int, int]
+    chunk_points: int
+    shard_points: int
+    units: str = ""
+
+
+@dataclass(frozen=True)
+class SampleInfo:
+    """Summary of one sample.
+
+    Attributes:
+        store: URL of the store, without secrets.
+        sample: id.
+        generation: that was read.
+        bytes: stored bytes of its arrays; 0 in a store that another program wrote.
+        group: prefix of its Zarr group; "" in a matrix.
+        splits: splits that list it.
+        fingerprint: of its source files.
+        settings: digest of its conversion settings.
+        fields: its arrays by canonical field name; empty in a matrix.
+        batch: of a matrix; "" in a point store.
+        row: of a matrix.
+    """
+
+    store: str
+    sample: str
+    generation: int
+    bytes: int
+    group: str = ""
+    splits: tuple[str, ...] = ()
+    fingerprint: str = ""
+    settings: str = ""
+    fields: Mapping[str, ArrayInfo] = field(default_factory=dict)
+    batch: str = ""
+    row: int | None = None
+
+
+def store_info(store_root: str | os.PathLike[str], *, generation: int | str | None = None) -> StoreInfo:
+    """Summarize a store.
+
+    Args:
+        store_root: path or URL of a point store or a wide matrix.
+        generation: number or tag; the latest if None.
+
+    Raises:
+        StoreError: there is no store, or no such generation.
+        ManifestError: its state cannot be read.
+    """
+    storage = Storage(store_root)
+    head = find_head(storage)
+    state = load(storage, head, generation)
+    committed = _written(storage, generation_name(state.generation), head.name)
+    tags = dict(sorted(load(storage, head).retention.tags.items()))
+    if isinstance(state, MatrixState):
+        return _matrix_info(storage, state, committed, tags)
+    assert isinstance(state, StoreManifest)
+    return _points_info(storage, state, committed, tags)
+
+
+def sample_info(
+    store_root: str | os.PathLike[str], sample_id: str, *, generation: int | str | None = None
+) -> SampleInfo:
+    """Summarize one sample; arguments as for :func:`store_info`.
+
+    Raises:
+        UnknownFieldError: the store holds no such sample.
+        StoreError: there is no store, no such generation, or the metadata of the sample is damaged.
+    """
+    storage = Storage(store_root)
+    state = load(storage, find_head(storage), generation)
+    known = state.rows if isinstance(state, MatrixState) else state.samples
+    if sample_id not in known:
+        reason = (
+            ""
+            if isinstance(state, MatrixState) or sample_id not in state.quarantine
+            else (f"; it was refused: {state.quarantine[sample_id].reason}")
+        )
+        raise UnknownFieldError(f"{storage.url}, generation {state.generation}, holds no sample {sample_id!r}{reason}")
+    if isinstance(state, MatrixState):
+        name, batch = next((name, batch) for name, batch in state.batches.items() if sample_id in batch.sample_ids)
+        share = sum(batch.bytes.values()) // len(batch.sample_ids)
+        return SampleInfo(storage.url, sample_id, state.generation, share, batch=name, row=state.rows[sample_id])
+    entry: SampleEntry = state.samples[sample_id]
+    return SampleInfo(
+        storage.url,
+        sample_id,
+        state.generation,
+        entry.bytes,
+        entry.relpath,
+        tuple(split for split, ids in state.splits.items() if sample_id in ids),
+        entry.fingerprint,
+        entry.settings,
+        _arrays(storage, state, entry),
+    )
+
+
+def _points_info(storage: Storage, state: StoreManifest, committed: float | None, tags: Mapping[str, int]) -> StoreInfo:
+    entries = list(state.samples.values())
+    units = {}
+    if entries:  # arrays of a store are alike: the first sample has the units of all
+        try:
+            units = {name: array.units for name, array in _arrays(storage, state, entries[0]).items()}
+        except StoreError as error:
+            warnings.warn(str(error), stacklevel=3)
+    splits = {}
+    for split in state.splits:
+        listed, present = state.split_ids(split, present_only=False), state.split_ids(split)
+        splits[split] = SplitInfo(len(present), len(listed) - len(present))
+    grids = [(domain, grid) for entry in entries for domain, grid in entry.domains.items()]
+    points = {}
+    for domain in dict.fromkeys(domain for domain, _ in grids):
+        counts = [grid.n_points for of, grid in grids if of == domain]
+        points[domain] = Range(min(counts), max(counts), sum(counts))
+    return StoreInfo(
+        storage.url,
+        "points",
+        state.dataset_name,
+        state.generation,
+        committed,
+        tags,
+        len(entries),
+        sum(entry.bytes for entry in entries),
+        {name: FieldInfo(column.dtype, column.dim, units.get(name, "")) for name, column in state.fields.items()},
+        {
+            "dataset_kind": state.dataset_kind,
+            "codec": state.compressor,
+            "coords_dtype": state.coords_dtype,
+            "values_dtype": state.values_dtype,
+            "shuffle_seed": state.shuffle_seed,
+            "chunk_points": max((grid.chunk_points for _, grid in grids), default=0),
+            "settings": sorted({entry.settings for entry in entries} - {""}),
+        },
+        points,
+        splits,
+        len(state.excluded),
+        {sample_id: refusal.reason for sample_id, refusal in state.quarantine.items()},
+        state.origin,
+        _statistics(storage, committed),
+    )
+
+
+def _matrix_info(storage: Storage, state: MatrixState, committed: float | None, tags: Mapping[str, int]) -> StoreInfo:
+    stored = [batch.bytes for batch in state.batches.values()] + [block.bytes for block in state.column_blocks]
+    return StoreInfo(
+        storage.url,
+        "matrix",
+        "",
+        state.generation,
+        committed,
+        tags,
+        len(state.rows),
+        sum(sum(sizes.values()) for sizes in stored),
+        {value: FieldInfo(dtype, 1) for value, dtype in state.values.items()},
+        {
+            "codec": state.codec,
+            "column_codec": state.column_codec,
+            "chunk_features": state.chunk_features,
+            "shard_rows": state.shard_rows,
+            "column_chunk": state.column_chunk,
+            "created_at": state.created_at,
+        },
+        features=state.axis.length,
+        batches={name: len(batch.sample_ids) for name, batch in state.batches.items()},
+        column_major=len(state.column_rows),
+    )
+
+
+def _arrays(storage: Storage, state: StoreManifest, entry: SampleEntry) -> dict[str, ArrayInfo]:
+    """Arrays of a sample, as its own metadata describes them; raises StoreError."""
+    group = _document(storage, f"{entry.relpath}/{ZARR_JSON}")
+    inline = _mapping(_mapping(group.get("consolidated_metadata")).get("metadata"))
+    found = {}
+    for domain, layout in state.domains.items():
+        for name, column in layout.arrays.items():
+            if domain not in entry.domains or (inline and column.array_name not in inline):
+                continue
+            metadata = inline.get(column.array_name) or _document(
+                storage, f"{entry.relpath}/{column.array_name}/{ZARR_JSON}"
+            )
+            grid = entry.domains[domain]
+            found[name] = ArrayInfo(
+                str(_mapping(metadata).get("data_type", column.dtype)),
+                (grid.n_points, column.dim),
+                grid.chunk_points,
+                grid.shard_points,
+                str(_mapping(_mapping(metadata).get("attributes")).get("units", "")),
+            )
+    return found
+
+
+def _document(storage: Storage, name: str) -> dict[str, Any]:
+    try:
+        return expect(dict, parse_json(storage.read(name)), "metadata")
+    except FileNotFoundError:
+        raise StoreError(f"{storage.url}: {name} is missing") from None
+    except ValueError as error:
+        raise StoreError(f"{storage.url}: {name} cannot be read: {error}") from error
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _statistics(storage: Storage, committed: float | None) -> StatisticsInfo | None:
+    if not storage.exists(STATISTICS_YAML):
+        return None
+    written = _written(storage, STATISTICS_YAML)
+    if written is None:
+        return StatisticsInfo(None, None, False)
+    return StatisticsInfo(written, time.time() - written, committed is not None and written < committed)
+
+
+def _written(storage: Storage, *names: str) -> float | None:
+    """Time of the last change of the first of these objects that exists."""
+    for name in names:
+        try:
+            return storage.info(name).modified or None
+        except FileNotFoundError:
+            continue
+    return None
