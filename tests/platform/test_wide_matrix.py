@@ -377,7 +377,7 @@ def test_no_token_of_a_catalogue_is_recorded(trial: MatrixTrial, caplog: pytest.
     [
         ({"warehouse": {"kind": "oracle"}}, "no kind of warehouse 'oracle'"),
         ({"warehouse": {"kind": "duckdb", "flies": "x"}}, "flies"),
-        ({"warehouse": {"kind": "athena", "table": "t", "database": "d", "staging": "/tmp"}}, "no S3 prefix"),
+        ({"warehouse": {"kind": "athena", "table": "t", "database": "d", "staging": "/tmp"}}, "not an S3 prefix"),
         ({"warehouse": {"kind": "duckdb", "files": "x", "columns": {"cpg": "c"}}}, "cpg"),
         ({"values": {"Beta": "float32"}}, "value table 'Beta'"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
