@@ -210,9 +210,9 @@ def double_a_sample(trial: MatrixTrial) -> None:
         (move_a_value, "cells_loaded", "cells differ"),
         (leave_the_axis, "cells_loaded", "outside the axis"),
         (gain_a_sample, "cells_loaded", "not in the matrix, such as b0s5"),
-        (double_a_row, "no_doubles", "doubled beta rows"),
-        (double_a_file, "no_doubles", "doubled beta rows"),
-        (double_a_sample, "no_doubles", "b0s0 is in another batch"),
+        (double_a_row, "no_doubles", "duplicate beta rows"),
+        (double_a_file, "no_doubles", "duplicate beta rows"),
+        (double_a_sample, "no_doubles", "b0s0 is also in another batch"),
     ],
 )
 def test_a_check_sees_damage_and_stops_what_follows(
