@@ -1,4 +1,4 @@
-"""A small store, and the environment of one rank after the other."""
+"""Fixtures of the tests of the loader."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.epochs import SAMPLES
+from tests.helpers.loading import SAMPLES
 from tests.helpers.published_store import make_samples, write_published_store
 
 

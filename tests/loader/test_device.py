@@ -1,3 +1,5 @@
+"""Batches are moved to a device beside the computation."""
+
 from __future__ import annotations
 
 import contextlib
@@ -10,12 +12,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from torchdata.stateful_dataloader.stateful import Stateful
 
 import zarr_core.loader.device
-from tests.helpers.epochs import NUMBERS
-from zarr_core.loader import (
-    EpochBatchSampler,
-    ResumableLoader,
-    to_device,
-)
+from tests.helpers.loading import NUMBERS
+from zarr_core.loader import EpochBatchSampler, ResumableLoader, to_device
 
 
 def test_on_the_cpu_batches_are_the_loaders_own() -> None:

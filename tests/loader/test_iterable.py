@@ -1,3 +1,5 @@
+"""The iterable dataset gives the same batches, and resumes under torchdata."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -9,11 +11,9 @@ import torch
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from tests.helpers.epochs import opened, plan, seen, together
+from tests.helpers.loading import opened, plan, seen, together
 from zarr_core.errors import ZarrCoreError
-from zarr_core.loader import (
-    ZarrIterableDataset,
-)
+from zarr_core.loader import ZarrIterableDataset
 
 
 @pytest.mark.parametrize("workers", [0, 2])

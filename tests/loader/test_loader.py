@@ -1,4 +1,4 @@
-"""Epochs: the same global batches for any ranks and workers; a resumed run loses and repeats none."""
+"""Loaders, workers and ranks give the same global batches, also when they are killed and resumed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,9 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from tests.helpers.epochs import NUMBERS, opened, plan, seen, together
+from tests.helpers.loading import NUMBERS, opened, plan, seen, together
 from zarr_core.errors import ZarrCoreError
-from zarr_core.loader import (
-    EpochBatchSampler,
-    ResumableLoader,
-)
+from zarr_core.loader import EpochBatchSampler, ResumableLoader
 
 
 @pytest.mark.parametrize(

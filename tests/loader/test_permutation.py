@@ -1,3 +1,5 @@
+"""The order of an epoch: a permutation, computed index by index."""
+
 from __future__ import annotations
 
 import itertools
@@ -11,9 +13,7 @@ from hypothesis import strategies as st
 
 from tests.helpers.examples import examples
 from zarr_core.errors import ZarrCoreError
-from zarr_core.loader import (
-    Permutation,
-)
+from zarr_core.loader import Permutation
 
 
 @given(size=st.integers(1, 3000), seed=st.integers(), epoch=st.integers(0, 10**6))

@@ -1,3 +1,5 @@
+"""Batches of an epoch, their ranks, and the state that resumes them."""
+
 from __future__ import annotations
 
 import itertools
@@ -14,16 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchdata.stateful_dataloader.stateful import Stateful
 
-from tests.helpers.epochs import NUMBERS, SAMPLES, opened, together
 from tests.helpers.examples import examples
+from tests.helpers.loading import NUMBERS, SAMPLES, opened, together
 from tests.helpers.published_store import make_samples, write_published_store
 from zarr_core.errors import ZarrCoreError
-from zarr_core.loader import (
-    EpochBatchSampler,
-    Permutation,
-    ResumableLoader,
-    rank_and_world,
-)
+from zarr_core.loader import EpochBatchSampler, Permutation, ResumableLoader, rank_and_world
 
 
 @given(

@@ -1,4 +1,4 @@
-"""Batches of whole epochs, to compare loaders with."""
+"""A store of few samples, ranks, and what loaders should make of them: for the tests of the loader."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from zarr_core.datasets import ZarrPointDataset, ZarrPointDatasetConfig
-from zarr_core.loader import (
-    Permutation,
-)
+from zarr_core.loader import Permutation
 
 SAMPLES = 10
 NUMBERS = TensorDataset(torch.arange(26))
