@@ -38,7 +38,7 @@ def test_any_executor_will_do(tmp_path: Path, source: Path) -> None:
             return future
 
     with Immediate() as executor:
-        assert len(convert("ahmedml", tmp_path / "s", root=source, executor=executor, **SETTINGS).outcomes) == 3
+        assert len(convert("ahmedml", tmp_path / "s", root=source, executor=executor, **SETTINGS).results) == 3
 
 
 def _die(*args: object) -> None:
@@ -48,7 +48,7 @@ def _die(*args: object) -> None:
 def test_a_worker_that_is_killed_is_reported_and_what_was_done_is_kept(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("zarr_core.points.convert_sample.convert_sample", _die)
+    monkeypatch.setattr("zarr_core.points.convert.convert_sample", _die)
     with pytest.raises(StoreError, match="worker process died"):
         convert("ahmedml", tmp_path / "store", root=source, workers=2, **SETTINGS)
     monkeypatch.undo()
