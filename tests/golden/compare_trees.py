@@ -10,7 +10,8 @@ statistics, stages, tags and collects garbage. At the end both copies must have 
 trees must have read the same values, and each must be able to read and verify the copy of the other. Only documented
 command lines and the public Python API are used, so that one script drives both trees.
 
-Exempt: ``writer`` in ``claims/`` of a matrix, which is random, and the times of pending deletions in ``retention``.
+Exempt: ``writer`` in ``claims/`` of a matrix, which is random; times of pending deletions in ``retention``; the reason of
+a quarantine, which is text.
 """
 
 from __future__ import annotations
@@ -180,13 +181,16 @@ def carry_on(tree: Tree, matrix: Path, batches: list[str]) -> None:
 
 
 def without_exempt(path: Path) -> bytes:
-    """The file's bytes, without what is random or a time."""
+    """Bytes of a file, less what may differ."""
     content = path.read_bytes()
     if path.parent.parent.name == "claims":
         return json.dumps({**json.loads(content), "writer": None}).encode()
-    if path.name in ("manifest.json", "HEAD.json") and b'"condemned"' in content:
+    if path.parent.name == "generations" or path.name in ("manifest.json", "HEAD.json", "quarantine.json"):
         document = json.loads(content)
-        document["retention"]["condemned"] = sorted(document["retention"]["condemned"])
+        for refusal in (document, *document.get("quarantine", {}).values()):
+            refusal.pop("reason", None)
+        if pending := document.get("retention", {}).get("condemned"):
+            document["retention"]["condemned"] = sorted(pending)
         return json.dumps(document).encode()
     return content
 
