@@ -214,7 +214,7 @@ def test_command_line(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["--pt-root", str(place / "source"), *options, "--repeats", "0"]) == 1
     assert main(["--pt-root", str(place / "source"), *options, "--num-surface-points", "-1"]) == 1
     errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert "--pt-root must be the folder that the store was made from" in errors[0]
+    assert "--source must be the folder that the store was made from" in errors[0]
     assert len(errors) == 3
 
 

@@ -1,6 +1,6 @@
 """What a store buys: is it equal to its source, how many bytes does a training step read, how many samples a second.
 
-``python -m zarr_core.benchmark --pt-root ROOT --zarr-root STORE`` measures the three ways to get a training sample
+``zarr-core benchmark STORE --source SOURCE`` measures the three ways to get a training sample
 (load the ``.pt`` files and subsample, read the whole sample from the store, read a draw from the store) side by side.
 """
 

@@ -83,7 +83,7 @@ def measure(
     if not samples:
         raise ZarrCoreError(
             f"none of the {len(chosen)} samples of {redact_url(zarr_root)} can be found again in {source.url}; "
-            "--pt-root must be the folder that the store was made from"
+            "--source must be the folder that the store was made from"
         )
     bar = partial(tqdm, unit="sample", disable=not progress)
     ids = [sample.sample_id for sample in samples]
@@ -382,14 +382,6 @@ def _cpu_model() -> str:
 
 
 def _command(pt_root: str, zarr_root: str, surface: int, volume: int, n_samples: int | None, repeats: int) -> str:
-    words = [
-        "python",
-        "-m",
-        "zarr_core.benchmark",
-        "--pt-root",
-        redact_url(pt_root),
-        "--zarr-root",
-        redact_url(zarr_root),
-    ]
+    words = ["zarr-core", "benchmark", redact_url(zarr_root), "--source", redact_url(pt_root)]
     words += ["--num-surface-points", str(surface), "--num-volume-points", str(volume), "--repeats", str(repeats)]
-    return shlex.join([*words, *(["--samples", str(n_samples)] if n_samples else [])])
+    return shlex.join([*words, *(["--limit", str(n_samples)] if n_samples else [])])

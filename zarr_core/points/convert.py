@@ -1,4 +1,4 @@
-"""Convert a dataset to a store: ``python -m zarr_core.convert``, or :func:`convert` in code.
+"""Convert a dataset to a store: ``zarr-core convert``, or :func:`convert` in code.
 
 A run looks at the source, leaves out what the store already has, converts the rest in worker processes, and commits
 what came out. Interrupted anywhere, the next run goes on where it stopped.

@@ -1,6 +1,6 @@
 """Garbage collection: what no kept generation names, and is older than a grace period, is removed.
 
-``python -m zarr_core.gc STORE`` keeps the current generation, tagged ones, and those that were replaced less than the
+``zarr-core gc STORE`` keeps the current generation, tagged ones, and those that were replaced less than the
 grace period ago; the documents of all others go, and with them every group that only they name, or nobody. Readers and
 writers may be at work. What is to go is *condemned* first, in the head, by compare-and-swap: so whoever commits later
 cannot name it (``versioning.generations.commit``), and whoever committed earlier is seen here. Only then is anything

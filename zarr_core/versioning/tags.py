@@ -1,6 +1,6 @@
 """Tags: names for generations, which are kept as long as they have one.
 
-``python -m zarr_core.tag STORE paper-v2 12`` names generation 12; every reader takes the name where it takes a number.
+``zarr-core tag STORE paper-v2 12`` names generation 12; every reader takes the name where it takes a number.
 A tag is never moved: delete it and make it again to name another generation.
 """
 

@@ -1,6 +1,6 @@
 """Quality of what a wide matrix holds: what is missing, how values are distributed, which samples stand out.
 
-``python -m zarr_core.matrix.quality MATRIX --output FOLDER`` writes ``quality.json`` and ``quality.html``. Figures are
+``zarr-core quality STORE --output FOLDER`` writes ``quality.json`` and ``quality.html``. Figures are
 kept batch by batch, and no batch ever changes: a report that is made again reads only the batches that are new.
 """
 

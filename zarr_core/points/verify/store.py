@@ -1,6 +1,6 @@
 """Whether a store holds what it should: its objects against its manifest, its arrays against their source.
 
-``python -m zarr_core.verify STORE`` reads every chunk and checks its checksum; ``--source ROOT`` also compares every
+``zarr-core verify STORE`` reads every chunk and checks its checksum; ``--source ROOT`` also compares every
 array with the file it was made from, row by row. The stored order is known (``zarr_core.format.shuffle``), so
 stored row ``i`` is held against source row ``permutation[i]``; nothing is sorted, and rows that only swapped are found.
 """
