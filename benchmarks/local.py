@@ -21,13 +21,13 @@ from pathlib import Path
 import google_crc32c
 import numpy as np
 
+from benchmarks.mapped import MappedObjects
 from benchmarks.result import Result, add_arguments
 from benchmarks.synthetic import DRAWN, FIELDS, POINTS, make_source, make_store
 from zarr_core.format.array_metadata import group_arrays
 from zarr_core.format.shards import decode_shard_index
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.points.sampling import draw
-from zarr_core.storage.byte_ranges import MappedObjects
 
 
 class ByHand:

@@ -12,6 +12,20 @@ import pytest
 from tests.helpers import examples  # noqa: F401  (sets the profile of Hypothesis)
 from tests.helpers.servers.oci import NAMESPACE, OciServer
 
+# Files whose tests take longest, in this order: they begin first, so that no worker is left alone with one in the end.
+_LONGEST = (
+    "tests/platform/test_daemon.py",
+    "tests/attacks/test_attacks.py",
+    "tests/benchmarks/test_rivals.py",
+    "tests/loader/test_loader.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the longest files first; Makefile tells xdist to keep this order, and to give each file to one worker."""
+    place = {name: number for number, name in enumerate(_LONGEST)}
+    items.sort(key=lambda item: place.get(item.nodeid.partition("::")[0], len(place)))
+
 
 @pytest.fixture(autouse=True, scope="session")
 def _no_waiting_for_the_disk() -> Iterator[None]:

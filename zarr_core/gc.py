@@ -10,7 +10,7 @@ from zarr_core._util.command_line import DONE, All, Json, Quiet, Store, flag, op
 from zarr_core._util.units import format_size, parse_duration
 from zarr_core.storage import Storage
 from zarr_core.stores.kinds import find_head
-from zarr_core.versioning.gc import DEFAULT_GRACE, Collection, collect_garbage
+from zarr_core.versioning.gc import DEFAULT_GRACE, GcReport, collect_garbage
 
 app = verb(
     "gc",
@@ -39,7 +39,7 @@ def _command(
     return DONE
 
 
-def summary(report: Collection, store: str, *, everything: bool = False) -> str:
+def summary(report: GcReport, store: str, *, everything: bool = False) -> str:
     """Result of a garbage collection in a few lines."""
     removed = "would remove" if report.dry_run else "removed"
     size = format_size(report.bytes)
@@ -73,7 +73,7 @@ def _ranges(numbers: Sequence[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in runs)
 
 
-def _document(report: Collection, store: str) -> dict[str, Any]:
+def _document(report: GcReport, store: str) -> dict[str, Any]:
     return {
         "store": store,
         "dry_run": report.dry_run,

@@ -36,7 +36,7 @@ class Mapped(Reader):
     """With files mapped into memory."""
 
     def __init__(self) -> None:
-        from zarr_core.storage.byte_ranges import MappedObjects
+        from benchmarks.mapped import MappedObjects
 
         super().__init__(objects_factory=MappedObjects)
 

@@ -125,6 +125,7 @@ def _read_while_they_write(
                 tally.add("lost", 1, f"{what}: {error}")
                 return
             if found is None or found.generation == generation:
+                time.sleep(0.001)  # let the converters have the processor
                 continue
             if found.generation < generation:
                 tally.add("lost", 1, f"{what}: generation {generation} became {found.generation}")

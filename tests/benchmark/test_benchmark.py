@@ -17,8 +17,8 @@ from tests.helpers.published_store import make_samples, write_published_store
 from tests.helpers.small_source import KIND, write_source
 from zarr_core.benchmark import console_text, headline_markdown, run_benchmark
 from zarr_core.benchmark.__main__ import main
+from zarr_core.benchmark.contents import sample_picture
 from zarr_core.benchmark.figures import bytes_chart, sample_figure, throughput_chart
-from zarr_core.benchmark.measure import sample_picture
 from zarr_core.benchmark.wording import readable_bytes, readable_count, readable_share, throughput_note
 from zarr_core.errors import ZarrCoreError
 from zarr_core.points.convert import convert
@@ -214,7 +214,7 @@ def test_command_line(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["--pt-root", str(place / "source"), *options, "--repeats", "0"]) == 1
     assert main(["--pt-root", str(place / "source"), *options, "--num-surface-points", "-1"]) == 1
     errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert "--source must be the folder that the store was made from" in errors[0]
+    assert "the source must be the folder or URL that the store was made from" in errors[0]
     assert len(errors) == 3
 
 

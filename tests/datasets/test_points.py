@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch.utils.data import DataLoader, Subset, default_collate
 
+from tests.helpers.counting_store import CountingStore
 from tests.helpers.published_store import make_samples, write_published_store
 from tests.helpers.small_source import SHARED
 from zarr_core import datasets
@@ -47,7 +48,7 @@ from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.points.statistics import calculate_store_statistics, write_statistics
 from zarr_core.sources import resolve_kind
 from zarr_core.storage.byte_ranges import CountingObjects, open_objects
-from zarr_core.storage.zarr_stores import CountingStore, make_store
+from zarr_core.storage.zarr_stores import make_store
 
 CHUNK = 16
 FIELDS = [f"{d}_{f}" for d in ("surface", "volume") for f in ("position", "pressure", "velocity")]
@@ -273,7 +274,7 @@ def test_a_batch_is_one_wave_of_one_request_a_field(root: Path) -> None:
     (counted,) = made
     counted.reset()
     dataset.__getitems__([0, 1, 2])
-    assert counted.waves == 1
+    assert counted.batches == 1
     assert counted.requests <= 3 * 4 + 3  # a draw of the surface and one of the geometry may meet in no range
     assert all("/surface/" in key for key in counted.by_key)
 

@@ -19,12 +19,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import zarr_core.points.engines.reference
+from tests.helpers.counting_store import CountingStore
 from tests.helpers.examples import examples
 from tests.helpers.published_store import make_samples, write_published_store
 from zarr_core.errors import CorruptChunkError, ManifestError, StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.points.sampling import draw
-from zarr_core.storage.zarr_stores import CountingStore, make_store
+from zarr_core.storage.zarr_stores import make_store
 
 CHUNK = 16
 FIELDS = [f"{d}_{f}" for d in ("surface", "volume") for f in ("position", "pressure", "velocity")]
@@ -323,19 +324,21 @@ def test_threads_read_the_same(root: Path) -> None:
                 np.testing.assert_array_equal(values, expected[sample_id][name])
 
 
-def read_in_child(reader: ZarrChunkReader, expected: dict[str, np.ndarray], results: Any) -> None:
-    read = reader.read_sample("run_1", {"surface": 9, "volume": 40}, seed=3)
-    results.put((os.getpid(), all((read[name] == values).all() for name, values in expected.items())))
+def read_in_child(readers: list[ZarrChunkReader], expected: dict[str, np.ndarray], results: Any) -> None:
+    equal = True
+    for reader in readers:
+        read = reader.read_sample("run_1", {"surface": 9, "volume": 40}, seed=3)
+        equal &= all((read[name] == values).all() for name, values in expected.items())
+    results.put((os.getpid(), equal))
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-@pytest.mark.parametrize("read_concurrency", [1, 3])
-def test_a_reader_in_use_works_in_child_processes(root: Path, method: str, read_concurrency: int) -> None:
-    reader = ZarrChunkReader(root, read_concurrency=read_concurrency)
-    expected = reader.read_sample("run_1", {"surface": 9, "volume": 40}, seed=3)
+def test_readers_in_use_work_in_child_processes(root: Path, method: str) -> None:
+    readers = [ZarrChunkReader(root, read_concurrency=threads) for threads in (1, 3)]
+    expected, _ = (reader.read_sample("run_1", {"surface": 9, "volume": 40}, seed=3) for reader in readers)
     context = multiprocessing.get_context(method)
     results = context.Queue()
-    children = [context.Process(target=read_in_child, args=(reader, expected, results)) for _ in range(2)]
+    children = [context.Process(target=read_in_child, args=(readers, expected, results)) for _ in range(2)]
     for child in children:
         child.start()
     outcomes = dict(results.get(timeout=300) for _ in children)
@@ -380,7 +383,7 @@ def test_a_reader_in_use_on_s3_works_in_a_forked_child(
     expected = reader.read_sample("run_1", {"surface": 9, "volume": 40}, seed=3)
     context = multiprocessing.get_context("fork")
     results = context.Queue()
-    child = context.Process(target=read_in_child, args=(reader, expected, results), daemon=True)
+    child = context.Process(target=read_in_child, args=([reader], expected, results), daemon=True)
     child.start()
     try:
         assert results.get(timeout=300)[1] is True

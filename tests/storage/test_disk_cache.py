@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -45,11 +44,12 @@ def content(key: str, start: int, stop: int) -> bytes:
 
 
 def fetched(cache: DiskCache, key: str, start: int = 0, stop: int = ENTRY) -> bytes:
-    return cache.get(key, start, stop, lambda: content(key, start, stop))
-
-
-def refuse() -> bytes:
-    raise AssertionError("fetched what should have been a hit")
+    """The range as a reader gets it: from the cache, or from the object and then kept."""
+    data = cache.lookup(key, start, stop)
+    if data is None:
+        data = content(key, start, stop)
+        cache.store(key, start, stop, data)
+    return data
 
 
 def files(cache: DiskCache) -> list[Path]:
@@ -66,13 +66,15 @@ def is_kept(cache: DiskCache, key: str, start: int = 0, stop: int = ENTRY) -> bo
 def test_a_range_is_fetched_once_and_counted(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path / "cache")
     assert fetched(cache, "a") == content("a", 0, ENTRY)
-    assert cache.get("a", 0, ENTRY, refuse) == content("a", 0, ENTRY)
-    assert DiskCache(tmp_path / "cache").get("a", 0, ENTRY, refuse) == content("a", 0, ENTRY)
+    assert cache.lookup("a", 0, ENTRY) == content("a", 0, ENTRY)
+    assert DiskCache(tmp_path / "cache").lookup("a", 0, ENTRY) == content("a", 0, ENTRY)
     assert fetched(cache, "a", 5, 15) == content("a", 5, 15)
     assert fetched(cache, "b") != content("a", 0, ENTRY)
-    assert cache.get("a", -7, None, lambda: b"the end") == cache.get("a", -7, None, refuse) == b"the end"
-    assert cache.get("a", 0, None, lambda: b"all of it") == cache.get("a", 0, None, refuse) == b"all of it"
-    assert (cache.hits, cache.misses, cache.healed, cache.evicted) == (3, 5, 0, 0)
+    for start, data in ((-7, b"the end"), (0, b"all of it")):
+        assert cache.lookup("a", start, None) is None
+        assert cache.store("a", start, None, data)
+        assert cache.lookup("a", start, None) == data
+    assert (cache.hits, cache.misses, cache.corrupt_evicted, cache.evicted) == (3, 5, 0, 0)
     assert cache.size() == (3 + 3 + 1 + 1 + 1) * BLOCK
     cache.discard("a")
     assert [is_kept(cache, "a"), is_kept(cache, "a", 5, 15), is_kept(cache, "b")] == [False, False, True]
@@ -80,67 +82,13 @@ def test_a_range_is_fetched_once_and_counted(tmp_path: Path) -> None:
     assert not files(cache)
 
 
-def test_short_and_empty_answers_and_errors_are_passed_on_and_not_kept(tmp_path: Path) -> None:
+def test_short_and_empty_answers_are_not_kept(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path / "cache")
-
-    def check(data: bytes) -> None:
-        raise CorruptChunkError("damaged in flight")
-
-    assert cache.get("a", 0, 10, lambda: b"short") == b"short"
-    assert cache.get("a", 0, None, lambda: b"") == b""
-    with pytest.raises(CorruptChunkError):
-        cache.get("a", 0, 10, lambda: bytes(10), check)
-    with pytest.raises(TimeoutError):
-        cache.get("a", 0, 10, lambda: (_ for _ in ()).throw(TimeoutError()))
+    assert not cache.store("a", 0, 10, b"short")
+    assert not cache.store("a", 0, None, b"")
     assert not files(cache)
-    assert cache.get("a", 0, 10, lambda: bytes(10)) == bytes(10)
-
-
-def test_threads_that_want_the_same_range_share_a_fetch(tmp_path: Path) -> None:
-    cache = DiskCache(tmp_path / "cache")
-    calls: list[int] = []
-    all_here = threading.Barrier(8)
-
-    def fetch() -> bytes:
-        calls.append(1)
-        time.sleep(0.2)
-        return bytes(100)
-
-    def read() -> None:
-        all_here.wait()
-        assert cache.get("a", 0, 100, fetch) == bytes(100)
-
-    threads = [threading.Thread(target=read) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(calls) == 1
-
-
-def test_after_a_failed_fetch_those_who_waited_try_for_themselves(tmp_path: Path) -> None:
-    cache = DiskCache(tmp_path / "cache")
-    started, answers = threading.Event(), []
-
-    def fail() -> bytes:
-        started.set()
-        time.sleep(0.2)
-        raise TimeoutError
-
-    def first() -> None:
-        with pytest.raises(TimeoutError):
-            cache.get("a", 0, 5, fail)
-
-    def second() -> None:
-        started.wait()
-        answers.append(cache.get("a", 0, 5, lambda: b"bytes"))
-
-    threads = [threading.Thread(target=first), threading.Thread(target=second)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert answers == [b"bytes"]
+    assert cache.store("a", 0, 10, bytes(10))
+    assert cache.lookup("a", 0, 10) == bytes(10)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +183,7 @@ def test_an_entry_that_is_evicted_while_it_is_read_is_read_to_its_end(
     assert cache.lookup("a", 0, ENTRY) == content("a", 0, ENTRY)
     monkeypatch.undo()
     fetched(cache, "a")  # and the folder is made again
-    assert cache.get("a", 0, ENTRY, refuse) == content("a", 0, ENTRY)
+    assert cache.lookup("a", 0, ENTRY) == content("a", 0, ENTRY)
 
 
 # --- damage -------------------------------------------------------------------------------------------------------
@@ -255,11 +203,11 @@ def test_a_flipped_byte_and_a_torn_entry_heal(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path / "cache")
     fetched(cache, "a")
     (file,) = files(cache)
-    for healed, data in enumerate(damaged(file.read_bytes()), start=1):
+    for evicted, data in enumerate(damaged(file.read_bytes()), start=1):
         file.write_bytes(data)
         assert fetched(cache, "a") == content("a", 0, ENTRY)
-        assert cache.healed == healed
-        assert cache.get("a", 0, ENTRY, refuse) == content("a", 0, ENTRY)
+        assert cache.corrupt_evicted == evicted
+        assert cache.lookup("a", 0, ENTRY) == content("a", 0, ENTRY)
 
 
 def test_an_entry_in_the_place_of_another_is_not_believed(tmp_path: Path) -> None:
@@ -270,7 +218,7 @@ def test_an_entry_in_the_place_of_another_is_not_believed(tmp_path: Path) -> Non
     (second,) = (file for file in files(cache) if file != first)
     shutil.copy(first, second)
     assert fetched(cache, "b") == content("b", 0, ENTRY)
-    assert cache.healed == 1
+    assert cache.corrupt_evicted == 1
 
 
 def test_what_a_dead_process_was_writing_is_removed_with_the_next_count(tmp_path: Path) -> None:
@@ -307,12 +255,12 @@ def test_a_full_disk_means_plain_reads_and_one_warning(tmp_path: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (5000, limits[1]))  # the system's own refusal; Python ignores the signal
     try:
-        with pytest.warns(UserWarning, match="reads go on without it"):
+        with pytest.warns(UserWarning, match="reads continue without it"):
             assert fetched(cache, "a") == content("a", 0, ENTRY)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert fetched(cache, "a") == content("a", 0, ENTRY)
-        assert cache.get("before", 0, ENTRY, refuse) == content("before", 0, ENTRY)
+        assert cache.lookup("before", 0, ENTRY) == content("before", 0, ENTRY)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert len(files(cache)) == 1
@@ -339,14 +287,14 @@ def test_a_folder_that_is_a_file_is_an_error(tmp_path: Path) -> None:
 
 _READER = """
 import random, sys
-from tests.storage.test_disk_cache import content
+from tests.storage.test_disk_cache import content, fetched
 from zarr_core.storage.disk_cache import DiskCache
 cache = DiskCache(sys.argv[1], int(sys.argv[2]))
 chance = random.Random(int(sys.argv[3]))
 while True:
     key = f"object {chance.randrange(60)}"
     size = 500 + 400 * int(key[7:])
-    if cache.get(key, 0, size, lambda: content(key, 0, size)) != content(key, 0, size):
+    if fetched(cache, key, 0, size) != content(key, 0, size):
         print("WRONG", key, flush=True)
         sys.exit(1)
 """
@@ -391,7 +339,7 @@ def test_readers_that_are_killed_leave_a_working_cache(tmp_path: Path) -> None:
         assert fetched(cache, f"object {number}", 0, size) == content(f"object {number}", 0, size)
         assert is_kept(cache, f"object {number}", 0, size)
     assert cache.size() <= limit
-    assert cache.healed == 0  # a rename is whole: death leaves nothing to heal
+    assert cache.corrupt_evicted == 0  # a rename is whole: death leaves nothing to heal
     Path(cache.folder, "lock").write_bytes(b"")  # an hour has passed: the next entry counts anew and tidies up
     fetched(cache, "one more")
     assert not list(Path(cache.folder).rglob("*.tmp"))
@@ -408,7 +356,7 @@ def test_death_in_the_middle_of_an_entry_leaves_none(tmp_path: Path) -> None:
         os._exit(0)
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGXFSZ
     assert not is_kept(cache, "b")
-    assert cache.healed == 0
+    assert cache.corrupt_evicted == 0
     assert fetched(cache, "b") == content("b", 0, ENTRY)
     assert is_kept(cache, "a")
 
@@ -470,7 +418,7 @@ def test_a_pickled_cache_is_the_same_cache(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path / "cache", "1GB")
     fetched(cache, "a")
     other = pickle.loads(pickle.dumps(cache))
-    assert other.get("a", 0, ENTRY, refuse) == content("a", 0, ENTRY)
+    assert other.lookup("a", 0, ENTRY) == content("a", 0, ENTRY)
     assert other.limit == 10**9
 
 
@@ -546,7 +494,7 @@ def test_a_damaged_entry_under_a_reader_heals(stored: Path, tmp_path: Path) -> N
         reader = ZarrChunkReader(stored, cache_dir=tmp_path / "cache")
         assert_equal(read(reader), expected)
         assert reader.cache is not None
-        assert reader.cache.healed == 1
+        assert reader.cache.corrupt_evicted == 1
 
 
 class Flipping:

@@ -1,4 +1,4 @@
-"""Networks that fail: what is tried again, how often, how long, and what is said about it."""
+"""Retries over a failing network: which errors are retried, how often, how long, and what is logged."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ QUICK = RetryPolicy(attempts=8, first_wait_s=0.005, first_throttled_wait_s=0.01,
 
 
 def run(service: Service, *answers: Any, policy: RetryPolicy = QUICK) -> tuple[Any, int]:
-    """The outcome of a request that is answered so, and how often it was tried."""
+    """The result of a request with these responses, and the number of attempts."""
     left = list(answers)
 
     async def work() -> Any:
@@ -62,7 +62,7 @@ class ServiceError(Exception):
         self.status = status
 
 
-def test_troubles_are_waited_out() -> None:
+def test_transient_errors_are_retried() -> None:
     service = Service("s3://bucket")
     assert run(service, OSError("busy"), ConnectionResetError(), TruncatedError("half"), "x") == ("x", 4)
     assert run(service, ServiceError(500), ServiceError(503), ServiceError(429), "x") == ("x", 4)
@@ -73,17 +73,17 @@ def test_troubles_are_waited_out() -> None:
 @pytest.mark.parametrize(
     "error", [FileNotFoundError("gone"), PermissionError("no"), ServiceError(400), ServiceError(403), TypeError("bug")]
 )
-def test_what_cannot_get_better_is_not_tried_again(error: Exception) -> None:
-    outcome, tries = run(Service("s3://bucket"), error, "x")
-    assert tries == 1
+def test_permanent_errors_are_not_retried(error: Exception) -> None:
+    outcome, attempts = run(Service("s3://bucket"), error, "x")
+    assert attempts == 1
     assert isinstance(outcome, type(error) if isinstance(error, FileNotFoundError | TypeError) else TransferError)
 
 
-def test_tries_are_bounded_in_number_and_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    outcome, tries = run(Service("s3://bucket"), *[OSError(f"trouble {n}") for n in range(1, 10)])
-    assert tries == QUICK.attempts
+def test_attempts_are_bounded_in_number_and_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome, attempts = run(Service("s3://bucket"), *[OSError(f"error {n}") for n in range(1, 10)])
+    assert attempts == QUICK.attempts
     assert isinstance(outcome, TransferError)
-    assert re.search(r"s3://bucket/object was tried 8 times in \d+ s: OSError: trouble 8", str(outcome))
+    assert re.search(r"s3://bucket/object failed after 8 attempts in \d+ s: OSError: error 8", str(outcome))
 
     now = 0.0
     monkeypatch.setattr(retries, "time", SimpleNamespace(monotonic=lambda: now))
@@ -92,9 +92,9 @@ def test_tries_are_bounded_in_number_and_in_time(monkeypatch: pytest.MonkeyPatch
     async def fails_after_50_s() -> None:
         nonlocal now
         now += 50
-        raise OSError("trouble")
+        raise OSError("error")
 
-    with pytest.raises(TransferError, match="was tried 4 times in 200 s"):
+    with pytest.raises(TransferError, match="failed after 4 attempts in 200 s"):
         asyncio.run(retries.request(Service("s3://bucket"), "s3://bucket/object", fails_after_50_s, policy=in_time))
 
 
@@ -108,7 +108,7 @@ def test_waits_grow_to_a_bound_and_are_spread() -> None:
     assert policy.timeout_for(10**9) > policy.timeout_for(0) + 500
 
 
-def test_a_service_that_is_asked_too_much_is_asked_less_and_then_more_again() -> None:
+def test_throttling_lowers_the_limit_and_success_raises_it_again() -> None:
     service, most, now = Service("s3://bucket", most=8), 0, 0
     refusals = iter([ServiceError(503, "SlowDown")])
 
@@ -133,7 +133,7 @@ def test_a_service_that_is_asked_too_much_is_asked_less_and_then_more_again() ->
     assert service.limit == most == 8
 
 
-def test_a_crowd_that_is_refused_at_the_same_moment_counts_once() -> None:
+def test_simultaneous_throttling_responses_count_once() -> None:
     service = Service("s3://bucket", most=64)
     for _ in range(10):
         service.throttled()
@@ -160,14 +160,14 @@ def test_a_cancelled_request_gives_its_place_back() -> None:
     assert asyncio.run(main()) == "through"
 
 
-def test_each_trouble_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_kind_of_error_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     service = Service("s3://bucket")
     for _ in range(20):
         run(service, OSError("reset"), ServiceError(503, "SlowDown"), OSError("reset"), "x")
-    said = [record.getMessage() for record in caplog.records]
-    assert len(said) == 2
-    assert said[0].startswith("s3://bucket: OSError: reset; trying again")
-    assert said[1].startswith("s3://bucket: ServiceError: 503 SlowDown; asking for less at a time")
+    logged = [record.getMessage() for record in caplog.records]
+    assert len(logged) == 2
+    assert logged[0].startswith("s3://bucket: OSError: reset; retrying")
+    assert logged[1].startswith("s3://bucket: ServiceError: 503 SlowDown; sending fewer requests at a time")
 
 
 # --- servers ------------------------------------------------------------------------------------------------------
@@ -254,9 +254,9 @@ def test_a_dead_server_is_a_clear_error(anywhere: Any, monkeypatch: pytest.Monke
         lambda: storage.list(),
         lambda: ZarrChunkReader(root),
     ):
-        with pytest.raises(StoreError, match=rf"{root}.* was tried 8 times in \d+ s: "):
+        with pytest.raises(StoreError, match=rf"{root}.* failed after 8 attempts in \d+ s: "):
             work()
-    with pytest.raises(SourceError, match=rf"{root} cannot be listed: .*tried 8 times"):
+    with pytest.raises(SourceError, match=rf"{root} cannot be listed: .*failed after 8 attempts"):
         SampleTree(KIND, root).discover()
     (data,) = RemoteObjects(root).fetch([Request("a", 0, 4)])
     assert isinstance(data, TransferError)
@@ -280,7 +280,7 @@ def test_a_server_that_never_answers_times_out(anywhere: Any, monkeypatch: pytes
 
         threading.Thread(target=accept, daemon=True).start()
         lead_to(monkeypatch, kind, f"http://127.0.0.1:{server.getsockname()[1]}")
-        with pytest.raises(TransferError, match=r"tried 2 times.*(Time|time)"):
+        with pytest.raises(TransferError, match=r"failed after 2 attempts.*(Time|time)"):
             Storage(root, backend=backend).read("a")
         server.shutdown(socket.SHUT_RDWR)
     for connection in held:
@@ -289,7 +289,7 @@ def test_a_server_that_never_answers_times_out(anywhere: Any, monkeypatch: pytes
 
 
 def test_what_one_request_costs_when_all_fail(oci_root: str, monkeypatch: pytest.MonkeyPatch, quick: None) -> None:
-    """The clients do not try again by themselves: the policy's attempts are the total."""
+    """The clients do not retry by themselves: the policy's attempts are the total."""
     for kind, root, backend in (
         ("s3fs", "s3://bucket/x", S3Backend),
         ("obstore", "s3://bucket/x", ObstoreBackend),
@@ -299,13 +299,13 @@ def test_what_one_request_costs_when_all_fail(oci_root: str, monkeypatch: pytest
             monkeypatch.setenv(name, "test")
         with OciServer() as upstream, FaultProxy(upstream.url, Faults(slow_down=1.0)) as proxy:
             lead_to(monkeypatch, kind, proxy.url)
-            with pytest.raises(TransferError, match="tried 8 times"):
+            with pytest.raises(TransferError, match="failed after 8 attempts"):
                 Storage(root, backend=backend).read("a", 0, 10)
             assert proxy.counts["requests"] == QUICK.attempts, kind
     forget_filesystems()
 
 
-def test_an_object_that_ends_too_early_is_not_asked_for_again(anywhere: Any, quick: None) -> None:
+def test_an_object_that_ends_too_early_is_not_requested_again(anywhere: Any, quick: None) -> None:
     _, root, backend = anywhere
     Storage(root, backend=backend).write("a", [b"0123456789"])
     for request in (Request("a", 5, 20), Request("a", 10, 12)):
@@ -324,10 +324,10 @@ class _Body:
         """Nothing is open."""
 
 
-def test_an_answer_that_is_shorter_than_announced_is_asked_for_again(
+def test_a_response_that_is_shorter_than_announced_is_retried(
     s3_root: str, monkeypatch: pytest.MonkeyPatch, quick: None
 ) -> None:
-    """Whatever a client makes of a connection that ends too early, the bytes are counted."""
+    """A truncated response is noticed by its number of bytes, whatever the client does."""
     answers = [b"01234", b"", b"0123456789"]
 
     async def call(self: S3Backend, method: str, path: str, **options: object) -> object:
@@ -337,7 +337,7 @@ def test_an_answer_that_is_shorter_than_announced_is_asked_for_again(
     storage = Storage(s3_root, backend=S3Backend)
     assert storage.read("a") == b"0123456789"
     answers += [b"01234"] * QUICK.attempts
-    with pytest.raises(TruncatedError, match="5 bytes came where the service announced 10"):
+    with pytest.raises(TruncatedError, match="the service announced 10 bytes, but 5 came"):
         storage.read("a")
 
 

@@ -26,7 +26,7 @@ from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.points.stage import stage_store
 from zarr_core.points.verify.store import verify_store
 from zarr_core.storage import Storage
-from zarr_core.versioning.gc import CONDEMNED_SECONDS, Collection, collect_garbage
+from zarr_core.versioning.gc import TOMBSTONE_SECONDS, GcReport, collect_garbage
 from zarr_core.versioning.generations import load
 from zarr_core.versioning.tags import delete_tag, make_tag
 
@@ -39,7 +39,7 @@ def storage(memory_root: str) -> ClockedStorage:
     return ClockedStorage(memory_root)
 
 
-def collect(storage: Storage, grace: float = DAY, **options: bool) -> Collection:
+def collect(storage: Storage, grace: float = DAY, **options: bool) -> GcReport:
     return collect_garbage(storage, HEAD, grace, **options)
 
 
@@ -198,7 +198,7 @@ def during(storage: ClockedStorage, moment: str, act: Callable[[], None]) -> Non
     storage.interrupt = interrupt
 
 
-def test_an_orphan_that_is_named_just_before_it_would_be_condemned_stays(storage: ClockedStorage) -> None:
+def test_an_orphan_that_is_named_just_before_it_would_be_tombstoned_stays(storage: ClockedStorage) -> None:
     set_item(storage, "x", write_group(storage, "x"))
     write_group(storage, "orphan")
     storage.time += 2 * DAY
@@ -222,7 +222,7 @@ def test_so_does_one_that_was_named_and_replaced_meanwhile(storage: ClockedStora
 
 
 @pytest.mark.parametrize("moment", ["delete groups/orphan/a", "delete groups/orphan/b"])
-def test_one_that_is_condemned_cannot_be_named(storage: ClockedStorage, moment: str) -> None:
+def test_one_that_is_tombstoned_cannot_be_named(storage: ClockedStorage, moment: str) -> None:
     set_item(storage, "x", write_group(storage, "x"))
     write_group(storage, "orphan")
     storage.time += 2 * DAY
@@ -245,9 +245,9 @@ def test_a_writer_that_slept_through_a_whole_collection_commits_nothing_that_is_
     write_group(storage, "orphan")
     storage.time += 2 * DAY
     collect(storage)
-    storage.time += 2 * CONDEMNED_SECONDS
+    storage.time += 2 * TOMBSTONE_SECONDS
     collect(storage)
-    assert load(storage, HEAD).retention.condemned == {}
+    assert load(storage, HEAD).retention.tombstones == {}
     storage.write("groups/orphan/b", [b"the half that was left to do"])
     with pytest.raises(CollectedError):
         set_item(storage, "y", "groups/orphan")
@@ -263,12 +263,12 @@ def test_a_commit_whose_head_was_read_before_two_collections_is_not_mistaken(sto
         storage.time += 2 * DAY
         if name == "first":
             collect(storage)
-            storage.time += 2 * CONDEMNED_SECONDS
+            storage.time += 2 * TOMBSTONE_SECONDS
             collect(storage)
 
     def act() -> None:
         collect(storage)
-        storage.time += 2 * CONDEMNED_SECONDS
+        storage.time += 2 * TOMBSTONE_SECONDS
         collect(storage)
 
     during(storage, "replace tiny.json", act)
@@ -291,12 +291,12 @@ def test_a_tag_comes_in_time_or_is_refused(storage: ClockedStorage) -> None:
     assert collect(storage).expired == [1]
 
 
-def test_names_stay_condemned_for_a_day_and_are_free_then(storage: ClockedStorage) -> None:
+def test_names_stay_tombstoned_for_a_day_and_are_free_then(storage: ClockedStorage) -> None:
     set_item(storage, "x", write_group(storage, "x"))
     write_group(storage, "orphan")
     storage.time += 2 * DAY
     collect(storage)
-    storage.time += CONDEMNED_SECONDS - HOUR
+    storage.time += TOMBSTONE_SECONDS - HOUR
     write_group(storage, "orphan")
     collect(storage)
     with pytest.raises(CollectedError):
@@ -310,7 +310,7 @@ def test_two_collections_at_once(storage: ClockedStorage) -> None:
     three_generations(storage)
     for moment in ("replace tiny.json", "delete groups"):
         write_group(storage, "orphan")
-        storage.time += 2 * DAY + CONDEMNED_SECONDS
+        storage.time += 2 * DAY + TOMBSTONE_SECONDS
         during(storage, moment, lambda: collect(storage) and None)
         collect(storage)
         assert groups(storage) == {"groups/three"}
@@ -353,7 +353,7 @@ def test_one_that_hung_for_half_a_day_deletes_no_more(storage: ClockedStorage, m
     during(
         storage,
         "replace tiny.json",
-        lambda: monkeypatch.setattr("zarr_core.versioning.gc.time.time", lambda: began + CONDEMNED_SECONDS),
+        lambda: monkeypatch.setattr("zarr_core.versioning.gc.time.time", lambda: began + TOMBSTONE_SECONDS),
     )
     with pytest.raises(StoreError, match="taken too long"):
         collect(storage)
@@ -393,18 +393,18 @@ def test_a_store_of_points_from_the_command_line(tmp_path: Path, capsys: pytest.
     assert main([str(store), "--dry-run", "--grace", "24h"]) == 0
     assert "would remove 3 groups" in capsys.readouterr().out
     assert main([str(store), "--grace", "24h"]) == 0
-    said = capsys.readouterr().out
-    assert "removed 3 groups that no kept generation names" in said
-    assert "generations 2, and 0 half-written files" in said
-    assert "kept generations 1, 3; 0 unnamed" in said
-    assert "left alone: 1 objects" in said
+    printed = capsys.readouterr().out
+    assert "removed 3 groups that no kept generation names" in printed
+    assert "generations 2, and 0 incomplete files" in printed
+    assert "kept generations 1, 3; 0 unnamed" in printed
+    assert "left alone: 1 objects" in printed
     assert read_all(store, "first") == read_all(store, 1) == tagged
     assert verify_store(str(store)).ok
     assert len(list((store / "samples" / "run_1").iterdir())) == 2  # no empty folder is left
     assert main([str(store), "--grace", "soon"]) == 1
 
 
-def test_a_conversion_that_meets_a_condemned_name_takes_another(tmp_path: Path) -> None:
+def test_a_conversion_that_meets_a_tombstoned_name_takes_another(tmp_path: Path) -> None:
     source = write_source(tmp_path / "source", ("run_1", "run_2"))
     store = tmp_path / "store"
     settings = {"a": {"chunk_points": 16}, "b": {"chunk_points": 32}}
@@ -424,7 +424,7 @@ def test_a_conversion_that_meets_a_condemned_name_takes_another(tmp_path: Path) 
     assert verify_store(str(store), source=str(source)).ok
 
 
-def test_groups_that_are_condemned_before_they_are_published_are_left_out(tmp_path: Path) -> None:
+def test_groups_that_are_tombstoned_before_they_are_published_are_left_out(tmp_path: Path) -> None:
     from zarr_core.points.convert import iter_convert
 
     source = write_source(tmp_path / "source", ("run_1", "run_2"))

@@ -242,14 +242,14 @@ def test_a_commit_whose_answer_was_lost_is_made_once(
     assert commit(storage, HEAD, change).generation == 2
     assert len(changes) == 1
     assert load_manifest(memory_root).generation == 2
-    assert "manifest.json: written by a try whose answer was lost" in caplog.text
+    assert "manifest.json: written by an attempt whose response was lost" in caplog.text
 
 
 def test_a_commit_whose_answers_were_all_lost_is_found(memory_root: str, impatient: None) -> None:
     storage = Storage(memory_root, backend=lambda url: LosesAnswers(MemoryBackend(url), 1))
     assert commit(storage, HEAD, add("a")).generation == 1
     never = Storage(memory_root, backend=lambda url: Unreachable(MemoryBackend(url)))
-    with pytest.raises(StoreError, match=r"memory://.*manifest.json was tried 3 times in 0 s: ConnectionResetError"):
+    with pytest.raises(StoreError, match=r"manifest.json failed after 3 attempts in 0 s: ConnectionResetError"):
         commit(never, HEAD, add("b"))
     assert load_manifest(memory_root).generation == 1
 
@@ -343,7 +343,7 @@ class NeverMatches(OciBackend):
 def test_a_service_that_keeps_one_condition_only_is_found_out(
     oci_root: str, backend: type, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("zarr_core.storage.storage._keep_conditions", set())
+    monkeypatch.setattr("zarr_core.storage.storage._checked_roots", set())
     storage = Storage(oci_root, backend=backend)
     with pytest.raises(StoreError, match=reason):
         commit(storage, HEAD, add("a"))
@@ -370,7 +370,7 @@ def test_a_bucket_that_is_not_there_is_named(kind: str, request: pytest.FixtureR
     root = request.getfixturevalue("oci_root" if kind == "oci" else "s3_root").replace("//bucket-", "//missing-")
     storage = Storage(root, backend={"s3fs": S3Backend, "obstore": ObstoreBackend, "oci": OciBackend}[kind])
     for write in (lambda: storage.write("a", [b"x"]), lambda: commit(storage, HEAD, add("a"))):
-        with pytest.raises(StoreError, match=r"//missing-.* there is no such bucket"):
+        with pytest.raises(StoreError, match=r"//missing-.* the bucket does not exist"):
             write()
 
 

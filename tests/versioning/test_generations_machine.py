@@ -37,7 +37,7 @@ class Store(RuleBasedStateMachine):
         self.replaced: dict[int, float] = {}
         self.tags: dict[str, int] = {}
         self.gone: set[int] = set()
-        self.condemned: frozenset[str] = frozenset()  # as the writer has last seen it
+        self.tombstones: frozenset[str] = frozenset()  # as the writer has last seen it
         self.commit("x", write_group(self.storage, "first"))
 
     def teardown(self) -> None:
@@ -62,12 +62,12 @@ class Store(RuleBasedStateMachine):
 
     @rule()
     def a_writer_looks(self) -> None:
-        self.condemned = frozenset(load(self.storage, HEAD).retention.condemned)
+        self.tombstones = frozenset(load(self.storage, HEAD).retention.tombstones)
 
     @rule(name=names)
     def a_writer_writes(self, name: str) -> None:
         """Under the first name that was free when it last looked, however long ago that is."""
-        free = (again for again in range(100) if f"groups/{name}{again}" not in self.condemned)
+        free = (again for again in range(100) if f"groups/{name}{again}" not in self.tombstones)
         write_group(self.storage, f"{name}{next(free)}")
 
     @rule(name=names, again=st.integers(0, 2))
@@ -199,10 +199,10 @@ class Store(RuleBasedStateMachine):
                     assert self.storage.read(f"{group}/{part}").decode() == f"{group.partition('/')[2]} {part}"
 
     @invariant()
-    def nothing_that_is_kept_is_condemned(self) -> None:
-        condemned = load(self.storage, HEAD).retention.condemned
+    def nothing_that_is_kept_is_tombstoned(self) -> None:
+        tombstones = load(self.storage, HEAD).retention.tombstones
         for number in set(self.said) - self.gone:
-            assert condemned.keys().isdisjoint([*self.said[number].values(), generation_name(number)])
+            assert tombstones.keys().isdisjoint([*self.said[number].values(), generation_name(number)])
 
 
 TestStore = Store.TestCase

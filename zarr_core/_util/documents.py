@@ -1,8 +1,4 @@
-"""JSON and YAML that somebody else may have written: parsed into plain values, and every refusal a ValueError.
-
-The parsers themselves raise more than they say: RecursionError for deep nesting, TypeError for a list as a key, plain
-ValueError for a date that does not exist.
-"""
+"""Parsing JSON and YAML documents of others into plain values. Every refusal is a ValueError."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-_OF_PARSERS = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
+_TAG = "tag:yaml.org,2002:"
 
 _Plain = TypeVar("_Plain", int, str, list[Any], dict[str, Any])
 
@@ -37,19 +33,40 @@ def parse_json(data: bytes | str) -> Any:
         raise ValueError("nested too deeply") from error
 
 
-def parse_yaml(text: bytes | str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> Any:
+class PlainLoader(yaml.SafeLoader):
+    """A YAML loader that refuses an explicit tag which its scalar does not match, as in ``!!bool maybe``.
+
+    PyYAML would raise AttributeError or LookupError for most of them.
+    """
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Make the next node; raises yaml.YAMLError."""
+        node = super().compose_node(parent, index)
+        if isinstance(node, yaml.ScalarNode):
+            plain: str = self.resolve(yaml.ScalarNode, node.value, (True, False))  # type: ignore[no-untyped-call]
+            allowed = {plain, _TAG + "str", _TAG + "binary"} | ({_TAG + "float"} if plain == _TAG + "int" else set())
+        else:
+            allowed = {_TAG + kind for kind in ("map", "seq", "set", "omap", "pairs")}
+        if node is not None and node.tag not in allowed:
+            raise yaml.composer.ComposerError(None, None, f"the value is not a {node.tag}", node.start_mark)
+        return node
+
+
+def parse_yaml(text: bytes | str, loader: type[PlainLoader] = PlainLoader) -> Any:
     """The value of a YAML document of plain values; raises ValueError.
 
     Args:
         text: the document.
-        loader: a ``yaml.SafeLoader`` that is stricter in some way.
+        loader: a stricter loader.
     """
     parser = None
     try:
         parser = loader(text)
         return parser.get_single_data()
-    except (yaml.YAMLError, *_OF_PARSERS) as error:
-        raise ValueError(str(error) or type(error).__name__) from error
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
     finally:
         if parser is not None:
             parser.dispose()

@@ -1,4 +1,4 @@
-"""Worker processes, and the same function for many samples with the results in the samples' order."""
+"""Worker processes, and an ordered parallel map."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _Result = TypeVar("_Result")
 
 
 def worker_pool(workers: int) -> ProcessPoolExecutor:
-    """Processes that inherit none of this one's threads and locks.
+    """A pool of processes that inherit no threads or locks of this one.
 
-    A plain fork after torch or a remote filesystem was used hangs. A fork server imports what workers need once,
-    instead of once a worker; where there is none, workers are spawned.
+    A plain fork hangs after torch or a remote filesystem was used. A fork server imports the modules of the workers
+    once instead of once per worker; where there is none, workers are spawned.
     """
     forkserver = "forkserver" in multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("forkserver" if forkserver else "spawn")
@@ -27,14 +27,14 @@ def worker_pool(workers: int) -> ProcessPoolExecutor:
 
 
 def _use_one_thread() -> None:
-    """The processes share the cores among them already."""
+    """The processes already share the cores."""
     import torch
 
     torch.set_num_threads(1)
 
 
 def map_in_processes(function: Callable[[_Item], _Result], items: Iterable[_Item], workers: int) -> Iterator[_Result]:
-    """``map(function, items)``, in this process for one worker.
+    """``map(function, items)`` in worker processes; in this process for one worker.
 
     Raises:
         ZarrCoreError: a worker process died.

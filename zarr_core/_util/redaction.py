@@ -1,7 +1,7 @@
-"""Keeping credentials out of what is printed: URLs, and the messages of clients that print URLs.
+"""Keeping credentials out of messages, logs and reports.
 
-Text passes :func:`redact` before it enters a message, a log or a report. An exception that would print a secret along
-with a traceback is not chained to ours (:func:`printable_cause`).
+Text passes :func:`redact` before it is printed. An exception whose traceback would print a secret is not chained to
+ours (:func:`printable_cause`).
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 
 from fsspec.config import conf as fsspec_conf
 
-# Where what stands before an @ is a bucket or a container.
+# Schemes whose URLs have a bucket or container before the @.
 _CONTAINERS = r"(?:oci|ocilake|abfs|abfss|wasb|wasbs|adl)"
 _PATTERNS = (
-    # user:password@, whatever the password is made of; "host:port/" is none.
+    # user:password@ with any password, but not "host:port/".
     (re.compile(r"(?<=://)[^/@:\s]*:(?!\d+(?:/|$))[^@\s]*@(?:[^/@\s]*@)*"), ""),
     # token@
     (re.compile(rf"(?<![a-z])(?!{_CONTAINERS}://)([a-z][a-z0-9+.\-]*://)[^/\s]*@", re.IGNORECASE), r"\1"),
-    # Signed URLs, and headers that are printed as text.
+    # Signed URLs, and headers printed as text.
     (
         re.compile(
             r"((?:[?&][^=&\s]*|\b)(?:signature|credential|token|secret|password|passwd|apikey|api_key|access_key|sig)"
@@ -30,22 +30,22 @@ _PATTERNS = (
         r"\1***",
     ),
     (re.compile(r"(authorization['\"]?\s*[:=]\s*)[^\n}]+", re.IGNORECASE), r"\1***"),
-    # OCI's pre-authenticated requests.
+    # Pre-authenticated requests of OCI.
     (re.compile(r"(://[^/\s]+/p)/[^\s?]+?/(?=n/)"), r"\1/***/"),
 )
 _SECRET_NAME = re.compile(
     r"secret|token|password|passwd|passphrase|credential|signature|authorization|account[-_.]?key", re.IGNORECASE
 )
-# Shorter values are words that messages are made of.
+# Shorter values may be ordinary words.
 _SHORTEST_SECRET = 8
 
 
 def redact(text: str, secrets: Collection[str] = ()) -> str:
-    """The text without user names, passwords, tokens and signatures, and without those that the process was given.
+    """The text without user names, passwords, tokens, signatures, and secrets of the environment.
 
     Args:
-        text: what is to be printed.
-        secrets: others that it must not hold.
+        text: to be printed.
+        secrets: further strings to remove.
     """
     for pattern, replacement in _PATTERNS:
         text = pattern.sub(replacement, text)
@@ -60,13 +60,13 @@ def redact_url(url: str) -> str:
 
 
 def secrets_of(settings: Mapping[str, Any]) -> set[str]:
-    """Values of settings that are called like secrets: "token", "s3.secret-access-key", "credential"."""
+    """Values of settings whose names are those of secrets: "token", "s3.secret-access-key", "credential"."""
     found = (str(value) for name, value in settings.items() if _SECRET_NAME.search(name))
     return {value for value in found if len(value) >= _SHORTEST_SECRET}
 
 
 def printable_cause(error: BaseException, secrets: Collection[str] = ()) -> BaseException | None:
-    """The error, to be raised from; None where its traceback would print a secret."""
+    """The error, to raise from; None if its traceback would print a secret."""
     seen: BaseException | None = error
     while seen is not None:
         text = f"{seen} {seen!r}"

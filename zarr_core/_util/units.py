@@ -1,4 +1,4 @@
-"""Numbers of bytes, and durations, as people write and read them."""
+"""Sizes and durations with units."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def parse_duration(text: str) -> float:
 
 
 def format_size(n_bytes: float) -> str:
-    """A number of bytes with three digits and a unit."""
+    """A size with three digits and a unit."""
     for unit in ("B", "kB", "MB", "GB"):
         if n_bytes < 1000:
             return f"{n_bytes:.3g} {unit}"

@@ -1,7 +1,7 @@
-"""What a store buys: is it equal to its source, how many bytes does a training step read, how many samples a second.
+"""Compares a store with its source: equality, bytes per training step, samples per second.
 
-``zarr-core benchmark STORE --source SOURCE`` measures the three ways to get a training sample
-(load the ``.pt`` files and subsample, read the whole sample from the store, read a draw from the store) side by side.
+``zarr-core benchmark STORE --source SOURCE`` measures three ways to get a training sample side by side: load the
+``.pt`` files and subsample, read the whole sample from the store, and read a draw from the store.
 """
 
 from __future__ import annotations
@@ -35,20 +35,21 @@ def run_benchmark(
     Args:
         pt_root: folder or URL of the ``.pt`` tree that the store was made from.
         zarr_root: path or URL of the store.
-        output_dir: local folder for the report, made if it is missing.
-        num_surface_points: points drawn of every domain whose name starts with "surface".
-        num_volume_points: points drawn of every other domain.
-        samples: measure the first so many samples of the store; all by default.
-        repeats: reads of each sample each way.
+        output_dir: local folder for the report; created if it does not exist.
+        num_surface_points: points per draw of each domain whose name starts with "surface".
+        num_volume_points: points per draw of every other domain.
+        samples: measure only the first ``samples`` samples of the store; all by default.
+        repeats: reads per sample and way.
         progress: show progress bars.
 
     Returns:
-        What ``report.json`` holds.
+        The content of ``report.json``.
 
     Raises:
-        ZarrCoreError: matplotlib is missing, a number makes no sense, or store or source cannot be read.
+        ZarrCoreError: the ``report`` extra is not installed, a number is not positive, or store or source cannot be
+            read.
     """
-    # First of all: a report that cannot be drawn should not cost minutes of measuring.
+    # Fail before minutes of measuring if the report cannot be rendered.
     render_page = _page_renderer()
     from zarr_core.benchmark.measure import measure
 

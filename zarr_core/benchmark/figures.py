@@ -1,7 +1,4 @@
-"""The pictures of a benchmark report, drawn with matplotlib.
-
-Every function returns a Figure; the charts take the report as it stands in ``report.json``.
-"""
+"""Figures of a benchmark report, from the content of ``report.json``."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ _COMPONENTS = {"x": DRAWN, "y": FULL, "z": MUTED}
 
 
 def bytes_chart(report: Mapping[str, Any]) -> Figure:
-    """Bytes of one sample by field, one bar for each way of reading."""
+    """Bytes per sample by field, one bar per way of reading."""
     fields, names = report["reads"]["fields"], way_names(report)
     thickness = 0.8 / len(WAYS)
     with rc_context(STYLE):
@@ -44,11 +41,11 @@ def bytes_chart(report: Mapping[str, Any]) -> Figure:
 
 
 def throughput_chart(report: Mapping[str, Any]) -> Figure:
-    """Samples a second, one bar for each way of reading."""
+    """Samples per second, one bar per way of reading."""
     names, rates = way_names(report), [report["throughput"][way]["samples_per_s"] for way in WAYS]
     with rc_context(STYLE):
         figure = Figure(figsize=(8.6, 0.2 + 0.44 * len(WAYS)), layout="constrained")
-        axes = figure.add_subplot(label="samples a second")
+        axes = figure.add_subplot(label="samples per second")
         bars = axes.barh(range(len(WAYS)), rates, height=0.62, color=_WAY_COLOURS)
         axes.bar_label(bars, labels=[f"{rate:,.0f}" for rate in rates], padding=5, color=INK, fontweight="bold")
         axes.margins(x=0.1)
@@ -59,13 +56,13 @@ def throughput_chart(report: Mapping[str, Any]) -> Figure:
 def sample_figure(
     whole: tuple[np.ndarray, np.ndarray], drawn: tuple[np.ndarray, np.ndarray], *, n_points: int, label: str
 ) -> Figure:
-    """A sample's surface, whole beside drawn, coloured by a scalar.
+    """A sample's surface coloured by a scalar: the whole sample beside one draw.
 
     Args:
-        whole: points (n, 3) of the sample, all or so many that more would look the same, and the scalar there (n,).
-        drawn: points (T, 3) and values (T,) of one draw.
-        n_points: points that the sample has.
-        label: what the colours mean.
+        whole: points (n, 3) and scalar values (n,) of the sample or a large subset of it.
+        drawn: points (T, 3) and scalar values (T,) of one draw of T points.
+        n_points: number of points of the sample.
+        label: name of the scalar.
     """
     colours = ScalarMappable(Normalize(*np.percentile(whole[1], (1, 99))), "turbo")
     panels = {f"all {n_points:,} points": whole, f"one draw of {len(drawn[0]):,} points": drawn}
@@ -79,7 +76,7 @@ def sample_figure(
             axes = figure.add_subplot(1, 2, column, label=f"sample {column}")
             all_axes.append(axes)
             seen = _seen_from_front(points)
-            order = np.argsort(seen[:, 2])  # what is near hides what is behind it
+            order = np.argsort(seen[:, 2])  # near points are drawn over far ones
             axes.scatter(
                 seen[order, 0],
                 seen[order, 1],
@@ -108,7 +105,7 @@ def sample_figure(
 
 
 def _seen_from_front(points: np.ndarray) -> np.ndarray:
-    """Points (n, 3) as an eye before, beside and above the body sees them: to the right, upwards, towards the eye."""
+    """Points (n, 3) in the coordinates of a viewer in front of, beside and above the body: right, up, towards."""
     azimuth, elevation = np.radians(-128), np.radians(24)
     towards = np.array([np.cos(elevation) * np.cos(azimuth), np.cos(elevation) * np.sin(azimuth), np.sin(elevation)])
     right = np.array([-np.sin(azimuth), np.cos(azimuth), 0.0])
@@ -117,7 +114,7 @@ def _seen_from_front(points: np.ndarray) -> np.ndarray:
 
 
 def fields_chart(report: Mapping[str, Any]) -> Figure:
-    """Small multiples: how the values of each field are distributed, component by component."""
+    """Small multiples: a histogram per field and component."""
     histograms = {field: facts["histogram"] for field, facts in report["fields"].items()}
     columns = 4
     n_rows = -(-len(histograms) // columns)

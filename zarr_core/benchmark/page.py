@@ -15,7 +15,7 @@ def render_page(report: dict[str, Any], picture: dict[str, Any] | None) -> str:
 
     Args:
         report: the content of ``report.json``.
-        picture: arguments of :func:`figures.sample_figure`, or None where the store has no surface scalar to show.
+        picture: arguments of :func:`figures.sample_figure`; None if no sample has a scalar on its surface.
     """
     total = report["reads"]["total"]
     share = readable_share(total["drawn"]["bytes"] / total["pt"]["bytes"])
@@ -41,20 +41,20 @@ def render_page(report: dict[str, Any], picture: dict[str, Any] | None) -> str:
 
 
 def _cards(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """The large numbers: each with its caption."""
+    """The large numbers with their captions."""
     reads, throughput, store = report["reads"], report["throughput"], report["store"]
     total = reads["total"]
     faster = throughput["drawn"]["samples_per_s"] / throughput["pt"]["samples_per_s"]
     return [
         (
             f"{total['pt']['bytes'] / total['drawn']['bytes']:.1f}x",
-            "fewer bytes a training step than loading the .pt files",
+            "fewer bytes per training step than loading the .pt files",
         ),
         (
             readable_count(total["drawn"]["requests"]),
-            f"requests a sample for {len(reads['fields'])} fields, "
-            f"{readable_count(reads['first']['drawn']['requests'])} when a "
-            "reader meets it first",
+            f"requests per sample for {len(reads['fields'])} fields, "
+            f"{readable_count(reads['first']['drawn']['requests'])} at the "
+            "first read of a sample",
         ),
         (
             wording.stored_share(report),
@@ -63,14 +63,14 @@ def _cards(report: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         (
             f"{faster:.1f}x",
-            f"the samples a second of the .pt files ({throughput['drawn']['samples_per_s']:,.0f} against "
+            f"the samples per second of the .pt files ({throughput['drawn']['samples_per_s']:,.0f} instead of "
             f"{throughput['pt']['samples_per_s']:,.0f})",
         ),
     ]
 
 
 def _fields_table(fields: dict[str, Any]) -> list[list[str]]:
-    """Header and one row per field; a vector's components stand below each other."""
+    """Header and one row per field, with the components of a vector on lines of their own."""
     moments = ("mean", "std", "min", "max")
     rows = [[name, field["dtype"], *(_moment(field[key]) for key in moments)] for name, field in fields.items()]
     return [["field", "stored as", *moments], *rows]
@@ -91,9 +91,9 @@ def _store_facts(report: dict[str, Any]) -> dict[str, str]:
         "samples": f"{store['samples']:,}"
         + (f", {store['quarantined']:,} in quarantine" if store["quarantined"] else ""),
         "generation": str(store["generation"]),
-        "points a sample": points,
+        "points per sample": points,
         "chunk": ", ".join(f"{domain} {n:,} points" for domain, n in store["chunk_points"].items()),
         "codec": store["codec"],
         "shuffle seed": str(store["shuffle_seed"]),
-        "a draw": readable_points(report["reads"]["num_points"]),
+        "points per draw": readable_points(report["reads"]["num_points"]),
     }

@@ -1,16 +1,16 @@
-"""Numbers of a benchmark report as people read them: the headline, console tables, a short Markdown summary."""
+"""Text of a benchmark report: headline, console tables, Markdown summary, readable numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# The three ways to get a training sample that every part of a report compares, in this order.
+# The three ways to get a training sample, in the order of every table and figure.
 WAYS = ("pt", "full", "drawn")
 
 
 def readable_bytes(size: float) -> str:
-    """A byte count in decimal units and three digits: ``184 kB``, ``2.11 MB``."""
+    """A byte count in decimal units with up to three digits: ``184 kB``, ``2.11 MB``."""
     units = ("B", "kB", "MB", "GB", "TB")
     power = 0
     while size >= 999.5 and power < len(units) - 1:
@@ -20,12 +20,12 @@ def readable_bytes(size: float) -> str:
 
 
 def readable_share(share: float) -> str:
-    """A ratio as a percentage that never rounds to nothing: ``9.2 %``, ``64 %``."""
+    """A ratio as a percentage with at least two significant digits: ``9.2 %``, ``64 %``."""
     return f"{100 * share:.2g} %" if share < 0.0995 else f"{100 * share:.0f} %"
 
 
 def readable_count(mean: float) -> str:
-    """A mean count, with a decimal only where it needs one: ``7``, ``14.6``."""
+    """A mean count with at most one decimal: ``7``, ``14.6``."""
     return f"{mean:.1f}".removesuffix(".0")
 
 
@@ -35,7 +35,7 @@ def readable_points(num_points: Mapping[str, int]) -> str:
 
 
 def way_names(report: Mapping[str, Any]) -> dict[str, str]:
-    """What the three ways are called in this report."""
+    """Names of the three ways in this report."""
     return {
         "pt": ".pt files, then subsample",
         "full": "store, whole sample",
@@ -44,14 +44,14 @@ def way_names(report: Mapping[str, Any]) -> dict[str, str]:
 
 
 def headline(report: Mapping[str, Any]) -> str:
-    """The one sentence to remember."""
+    """The main result in one sentence."""
     total = report["reads"]["total"]
     share = total["drawn"]["bytes"] / total["pt"]["bytes"]
     return f"A training step reads {readable_share(share)} of the bytes"
 
 
 def headline_detail(report: Mapping[str, Any]) -> str:
-    """What the headline's percentage is of."""
+    """The byte counts behind the headline's percentage."""
     total = report["reads"]["total"]
     return (
         f"{readable_bytes(total['drawn']['bytes'])} instead of {readable_bytes(total['pt']['bytes'])} of .pt files "
@@ -61,7 +61,7 @@ def headline_detail(report: Mapping[str, Any]) -> str:
 
 
 def equivalence_sentence(report: Mapping[str, Any]) -> str:
-    """Whether the measured samples are what their source files hold."""
+    """Whether the measured samples equal their source files."""
     equivalence = report["equivalence"]
     if equivalence["ok"]:
         samples = equivalence["samples"]
@@ -79,24 +79,24 @@ def stored_share(report: Mapping[str, Any]) -> str:
 
 
 def throughput_note(report: Mapping[str, Any]) -> str:
-    """How the samples a second were taken, and what to make of them."""
+    """How the samples per second were measured, and how to read them."""
     measured = report["throughput"]
     note = (
-        f"One process, one thread, one sample after another, {measured['pt']['reads']} reads each way taken in turns; "
-        f"{'files in the page cache' if report['local'] else 'over the network'}. The first and the last way leave the "
-        "same number of points in memory."
+        f"One process, one thread, one sample after another, {measured['pt']['reads']} reads per way in turns; "
+        f"{'files in the page cache' if report['local'] else 'over the network'}. The first and last way return the "
+        "same number of points."
     )
     if report["local"] and measured["drawn"]["samples_per_s"] < measured["pt"]["samples_per_s"]:
         size = readable_bytes(report["reads"]["total"]["pt"]["bytes"])
         note += (
-            f" To copy {size} within memory costs less than what the reader does for each request; on a network the "
-            "bytes and requests above are what counts."
+            f" Copying {size} within memory takes less time than the reader's work per request; on a network, the "
+            "bytes and requests above determine the time."
         )
     return note
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table for the console: the first column to the left, the rest to the right."""
+    """A table for the console with the first column left-aligned and the others right-aligned."""
     lines = [header, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
 
@@ -110,9 +110,9 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def bytes_rows(report: Mapping[str, Any]) -> list[list[str]]:
-    """Bytes and requests a sample: one line a field, their sum, and what the first read of a sample takes in all."""
+    """Bytes and requests per sample: one row per field, the sum, and the first read of a sample."""
     reads = report["reads"]
-    lines = [*reads["fields"].items(), ("sum", reads["total"]), ("a sample's first read", reads["first"])]
+    lines = [*reads["fields"].items(), ("sum", reads["total"]), ("first read of a sample", reads["first"])]
     rows = []
     for name, ways in lines:
         cells = [name]
@@ -131,7 +131,7 @@ BYTES_HEADER = ("per sample", ".pt", "requests", "whole", "requests", "drawn", "
 
 
 def throughput_rows(report: Mapping[str, Any]) -> list[list[str]]:
-    """Samples a second and milliseconds a sample, one line a way."""
+    """Samples per second and milliseconds per sample, one row per way."""
     names, measured = way_names(report), report["throughput"]
     return [
         [
@@ -145,7 +145,7 @@ def throughput_rows(report: Mapping[str, Any]) -> list[list[str]]:
     ]
 
 
-THROUGHPUT_HEADER = ("one process, one thread", "samples/s", "p50 ms", "p99 ms", "against .pt")
+THROUGHPUT_HEADER = ("one process, one thread", "samples/s", "p50 ms", "p99 ms", "relative to .pt")
 
 
 def console_text(report: Mapping[str, Any]) -> str:
@@ -166,7 +166,7 @@ def console_text(report: Mapping[str, Any]) -> str:
 
 
 def headline_markdown(report: Mapping[str, Any]) -> str:
-    """A summary below 1,000 characters, short enough for Dagster to render it in place."""
+    """A summary of less than 1,000 characters, which Dagster renders in place."""
     names, total, measured = way_names(report), report["reads"]["total"], report["throughput"]
     store = report["store"]
     lines = [

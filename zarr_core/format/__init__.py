@@ -1,1 +1,1 @@
-"""Pure functions of the stored format: field names, codecs, array metadata, shards, point order, moments."""
+"""Pure functions of the stored format: names, codecs, array metadata, shards, byte ranges, point order, moments."""

@@ -1,6 +1,6 @@
-"""Zarr v3 metadata of arrays and sample groups: where the points of an array lie, and its ``zarr.json``.
+"""Zarr v3 metadata of arrays and sample groups.
 
-An array of shape (n_points, dim) is cut along its points into chunks; a shard is one object that holds consecutive
+An array of shape (n_points, dim) is split along its points into chunks. A shard is one object that holds consecutive
 chunks (``sharding_indexed`` of the Zarr v3 specification). Any Zarr v3 reader opens the result.
 """
 
@@ -19,7 +19,7 @@ from zarr_core.format.names import check_relative_path
 VALUE_DTYPES = ("float16", "float32", "float64")
 COORDS_DTYPE = "float32"
 
-# More chunks than this in one array are no store but an attack on the memory of who opens it.
+# Upper limits per array. They protect the reader's memory against hostile metadata.
 MAX_CHUNKS = 1 << 22
 MAX_POINTS = 10**12
 
@@ -28,7 +28,7 @@ CHECKSUM_BYTES = 4
 
 @dataclass(frozen=True)
 class ArrayLayout:
-    """Where the points of one array lie.
+    """Chunks and shards of one array.
 
     Attributes:
         n_points: points of the sample in this domain.
@@ -50,7 +50,7 @@ class ArrayLayout:
 
     @property
     def n_chunks(self) -> int:
-        """Chunks of the array, the ragged last one included."""
+        """Chunks of the array, including a shorter last one."""
         return -(-self.n_points // self.chunk_points)
 
     @property
@@ -60,7 +60,7 @@ class ArrayLayout:
 
     @property
     def n_shards(self) -> int:
-        """Objects that hold the array."""
+        """Number of shards, each one object."""
         return -(-self.n_chunks // self.chunks_per_shard)
 
     @property
@@ -98,42 +98,49 @@ class ArrayLayout:
 
     @classmethod
     def from_zarr_json(cls, metadata: Mapping[str, Any]) -> ArrayLayout:
-        """The layout that an array's ``zarr.json`` describes; raises StoreError if this library does not write such."""
-        try:
-            n_points, dim = metadata["shape"]
-            shard_points, shard_dim = metadata["chunk_grid"]["configuration"]["chunk_shape"]
-            (sharding,) = metadata["codecs"]
-            configuration = sharding["configuration"]
-            chunk_points, chunk_dim = configuration["chunk_shape"]
-            endian, *compressors = configuration["codecs"]
-            checksum = bool(compressors) and compressors[-1]["name"] == "crc32c"
-            counts = (n_points, dim, chunk_points, shard_points)
-            plain = (
-                sharding["name"] == "sharding_indexed"
-                and configuration.get("index_location", "end") == "end"
-                and endian == {"name": "bytes", "configuration": {"endian": "little"}}
-                and [codec["name"] for codec in configuration["index_codecs"]] == ["bytes", "crc32c"]
-                and metadata["chunk_key_encoding"] == {"name": "default", "configuration": {"separator": "/"}}
-                and metadata["data_type"] in VALUE_DTYPES
+        """Read an array's ``zarr.json``; raises StoreError unless it is a layout that this library writes."""
+        match metadata:
+            case {
+                "shape": [n_points, dim],
+                "data_type": str(dtype),
+                "chunk_grid": {"configuration": {"chunk_shape": [shard_points, shard_dim]}},
+                "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+                "fill_value": 0,
+                "codecs": [
+                    {
+                        "name": "sharding_indexed",
+                        "configuration": {
+                            "chunk_shape": [chunk_points, chunk_dim],
+                            "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, *compressors],
+                            "index_codecs": [{"name": "bytes"}, {"name": "crc32c"}],
+                            **sharding,
+                        },
+                    }
+                ],
+            } if (
+                sharding.get("index_location", "end") == "end"
+                and dtype in VALUE_DTYPES
+                and all(type(count) is int and count > 0 for count in (n_points, dim, chunk_points, shard_points))
                 and dim == shard_dim == chunk_dim
-                and all(type(count) is int and count > 0 for count in counts)
                 and shard_points % chunk_points == 0
-                and metadata["fill_value"] == 0
                 and not metadata.get("storage_transformers")
-            )
-            codec = Codec.from_zarr_json(compressors[:-1] if checksum else compressors)
-        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            raise StoreError(f"array metadata is incomplete or not sharded: {error!r}") from error
-        if not plain:
-            raise StoreError("array layout is none that this library writes; read the array with zarr-python")
-        layout = cls(n_points, dim, chunk_points, shard_points, metadata["data_type"], codec, checksum)
+            ):
+                pass
+            case _:
+                raise StoreError("this library does not write such an array layout; read the array with zarr-python")
+        checksum = False
+        match compressors:
+            case [*others, {"name": "crc32c"}]:
+                compressors, checksum = others, True
+        codec = Codec.from_zarr_json(compressors)
+        layout = cls(n_points, dim, chunk_points, shard_points, dtype, codec, checksum)
         if max(layout.n_chunks, layout.chunks_per_shard) > MAX_CHUNKS or n_points > MAX_POINTS:
-            raise StoreError(f"array of {n_points} points in {layout.n_chunks} chunks: more than any store holds")
+            raise StoreError(f"array of {n_points} points in {layout.n_chunks} chunks exceeds the limits of a store")
         return layout
 
 
 def group_zarr_json(attributes: Mapping[str, Any], arrays: Mapping[str, ArrayLayout]) -> dict[str, Any]:
-    """A sample group's ``zarr.json``, with the metadata of all that lies below it inlined.
+    """A sample group's ``zarr.json``, with the metadata of everything below it inlined.
 
     Args:
         attributes: the group's attributes.
@@ -154,12 +161,21 @@ EMPTY_GROUP: dict[str, Any] = {"attributes": {}, "zarr_format": 3, "node_type": 
 
 def group_arrays(group: Mapping[str, Any]) -> dict[str, ArrayLayout]:
     """Layout by array name, from a sample group's ``zarr.json``; raises StoreError."""
-    try:
-        below = group["consolidated_metadata"]["metadata"]
-        return {
-            check_relative_path(name): ArrayLayout.from_zarr_json(metadata)
-            for name, metadata in below.items()
-            if metadata["node_type"] == "array"
-        }
-    except (KeyError, TypeError, AttributeError, SourceError) as error:
-        raise StoreError(f"group metadata is damaged: {error!r}") from error
+    arrays = {}
+    match group:
+        case {"consolidated_metadata": {"metadata": dict(below)}}:
+            pass
+        case _:
+            raise StoreError("group metadata is damaged: it lists no arrays")
+    for name, metadata in below.items():
+        match metadata:
+            case {"node_type": "array"}:
+                try:
+                    arrays[check_relative_path(name)] = ArrayLayout.from_zarr_json(metadata)
+                except SourceError as error:
+                    raise StoreError(f"group metadata is damaged: {error}") from error
+            case {"node_type": _}:
+                pass
+            case _:
+                raise StoreError(f"group metadata is damaged: {name!r:.100} has no node_type")
+    return arrays

@@ -9,11 +9,11 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
-from numcodecs import Blosc, Zstd, blosc
 
+from zarr_core._util.numcodecs import Blosc, Zstd, blosc
 from zarr_core.errors import SourceError, StoreError
 
-_BLOSC_HEADER = struct.Struct("<4xI4xI")  # bytes that the frame decodes to, and bytes of the frame
+_BLOSC_HEADER = struct.Struct("<4xI4xI")  # decoded size, frame size
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _DEFAULT_LEVELS = {"blosc-lz4": 5, "blosc-zstd": 3, "zstd": 3, "none": 0}
 _MAX_LEVELS = {"blosc-lz4": 9, "blosc-zstd": 9, "zstd": 22, "none": 0}
@@ -21,7 +21,7 @@ CODECS = tuple(_DEFAULT_LEVELS)
 # Measured on shuffled RANS fields, one core (`python -m benchmarks.codecs`, table in docs/format.md): lz4 decodes four
 # times as fast as zstd, zstd stores a tenth less. Training reads more often than it stores.
 DEFAULT_CODEC = "blosc-lz4"
-# One thread a worker: several workers convert side by side, and a worker must not depend on the cores of its machine.
+# One thread per worker: workers run side by side, and their output must not depend on the number of cores.
 blosc.use_threads = False
 
 
@@ -65,24 +65,24 @@ class Codec:
         return chunk.tobytes() if self._compressor is None else bytes(self._compressor.encode(chunk))
 
     def decoded_bytes(self, data: bytes | np.ndarray) -> int:
-        """How many bytes the data decode to, as their own header says; raises ValueError where they are cut off."""
+        """Decoded size according to the header of the data; raises ValueError if they are truncated."""
         if self._is_blosc:
             if len(data) < _BLOSC_HEADER.size:
-                raise ValueError("the compressed bytes are cut off")
+                raise ValueError("the compressed bytes are truncated")
             header: Any = data
             decoded, frame = _BLOSC_HEADER.unpack_from(header)
-            if frame != len(data):  # the decoder would believe it, and read on behind the end
+            if frame != len(data):  # the decoder would trust it and read beyond the end
                 raise ValueError(f"a frame of {frame} bytes in {len(data)}")
             return int(decoded)
         return len(data) if self._compressor is None else _zstd_content_size(bytes(data[:18]))
 
     def decode(self, data: bytes | np.ndarray, out: np.ndarray) -> None:
-        """Decompress straight into a C-contiguous array; raises RuntimeError or ValueError where it cannot."""
-        # Decoders fill a part of a buffer silently, and a frame may claim any size.
+        """Decompress into a C-contiguous array; raises RuntimeError or ValueError if that fails."""
+        # Decoders silently fill part of a buffer, and a damaged frame may claim any size.
         if self.decoded_bytes(data) != out.nbytes:
             raise ValueError(f"decodes to {self.decoded_bytes(data)} bytes where {out.nbytes} belong")
         if self._is_blosc:
-            blosc.decompress(data, out)  # what Blosc.decode ends up with, less a look at each buffer
+            blosc.decompress(data, out)  # Blosc.decode without its checks of the buffers
         elif self._compressor is not None:
             self._compressor.decode(data, out)
         else:
@@ -107,7 +107,7 @@ class Codec:
 
     @classmethod
     def from_zarr_json(cls, entries: list[Mapping[str, Any]]) -> Codec:
-        """The codec that wrote such a chain; raises StoreError for chains that this library does not write."""
+        """Read a codec chain; raises StoreError for one that this library does not write."""
         match entries:
             case []:
                 return _codec("none", 0)
@@ -115,21 +115,21 @@ class Codec:
                 return _codec("zstd", level)
             case [{"name": "blosc", "configuration": {"cname": ("lz4" | "zstd") as cname, "clevel": int(level)}}]:
                 return _codec(f"blosc-{cname}", level)
-        raise StoreError(f"compressor {entries} is none that this library writes; read the array with zarr-python")
+        raise StoreError(f"this library does not write the compressor {entries}; read the array with zarr-python")
 
 
 def _zstd_content_size(header: bytes) -> int:
-    """Content size of a Zstandard frame (RFC 8878, 3.1.1.1), which every Zarr writer states; raises ValueError."""
+    """Content size of a Zstandard frame (RFC 8878, 3.1.1.1), which every Zarr writer records; raises ValueError."""
     flags = header[4] if len(header) > 4 else 0
     single_segment = flags >> 5 & 1
     at = 5 + (not single_segment) + (0, 1, 2, 4)[flags & 3]
     size = (single_segment, 2, 4, 8)[flags >> 6]
     if not header.startswith(_ZSTD_MAGIC) or size == 0 or len(header) < at + size:
-        raise ValueError("no Zstandard frame that says its size")
+        raise ValueError("not a Zstandard frame with a content size")
     return int.from_bytes(header[at : at + size], "little") + (256 if size == 2 else 0)
 
 
 @lru_cache(64)
 def _codec(name: str, level: int) -> Codec:
-    """One object for equal codecs: readers keep thousands of layouts."""
+    """Equal codecs share one object, because readers keep thousands of layouts."""
     return Codec(name, level)

@@ -1,7 +1,7 @@
-"""Per-field moments that merge: taken while a sample is written, added up without reading it again.
+"""Mergeable moments per field: computed while a sample is written, merged without reading it again.
 
-Merging follows Chan, Golub and LeVeque: counts, means and sums of squared deviations of two parts give those of the
-whole. Everything is float64.
+Merging follows Chan, Golub and LeVeque (1983): counts, means and sums of squared deviations of two parts give those of
+the whole. All arithmetic is float64.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class FieldMoments:
 
     @classmethod
     def of(cls, points: np.ndarray) -> FieldMoments:
-        """Moments of the rows of a (n, dim) array, n > 0; extremes that are not finite where a value is not."""
+        """Moments of the rows of a (n, dim) array, n > 0; extremes are not finite if a value is not."""
         accumulator = MomentsAccumulator()
         accumulator.add(points)
         return accumulator.result()
 
     def merge(self, other: FieldMoments) -> FieldMoments:
-        """Moments of both parts together."""
+        """Moments of the union of both parts."""
         count = self.count + other.count
         share = other.count / count
 
@@ -65,13 +65,13 @@ class FieldMoments:
         return np.sqrt(self.log_m2 / max(self.count - 1, 1))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain numbers, rounded to 12 digits: beyond them the last bits depend on the processor that summed."""
+        """Plain numbers, rounded to 12 digits, because further digits depend on the processor."""
         arrays = ("mean", "m2", "min", "max", "log_mean", "log_m2")
         return {"count": self.count} | {name: [float(f"{v:.12g}") for v in getattr(self, name)] for name in arrays}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> FieldMoments:
-        """What :meth:`to_json` wrote; raises ValueError, KeyError or TypeError where it is something else."""
+        """Read the output of :meth:`to_json`; raises ValueError, KeyError or TypeError for anything else."""
         names = ("mean", "m2", "min", "max", "log_mean", "log_m2")
         arrays = [np.asarray(data[name], np.float64) for name in names]
         count = data["count"]
@@ -83,11 +83,10 @@ class FieldMoments:
 
 
 class MomentsAccumulator:
-    """Moments of an array that is seen in blocks of rows, (n, dim) each, all of one dtype.
+    """Moments of an array given in blocks of rows, (n, dim) each, all of one dtype.
 
-    float16 has 65,536 values: counting how often each occurs is exact, and cheaper than taking a logarithm of every
-    element. Wider types are summed in buffers that are kept from block to block: fresh ones would cost more, in pages
-    that the kernel has to clear, than the arithmetic.
+    float16 has 65,536 values: counting each is exact, and cheaper than a logarithm per element. Wider types are summed
+    in buffers that are reused from block to block; clearing fresh pages would cost more than the arithmetic.
     """
 
     def __init__(self) -> None:
@@ -96,7 +95,7 @@ class MomentsAccumulator:
         self._buffers = np.empty((2, 0, 0))
 
     def add(self, points: np.ndarray) -> None:
-        """Take in a block; it must not be empty."""
+        """Add a block of at least one row."""
         if points.dtype == np.float16:
             if self._counts is None:
                 self._counts = np.zeros((points.shape[1], _HALF_PATTERNS), np.int64)
@@ -107,7 +106,7 @@ class MomentsAccumulator:
             self._merged = block if self._merged is None else self._merged.merge(block)
 
     def result(self) -> FieldMoments:
-        """Moments of all blocks together; there must have been one."""
+        """Moments of all blocks; at least one must have been added."""
         if self._counts is not None:
             return _of_half_counts(self._counts)
         assert self._merged is not None
@@ -117,11 +116,11 @@ class MomentsAccumulator:
         rows, dim = points.shape
         if self._buffers.shape[1] < dim or self._buffers.shape[2] < rows:
             self._buffers = np.empty((2, dim, rows))
-        # One row a component: NumPy works along a contiguous axis several times as fast.
+        # One row per component: NumPy is several times as fast along a contiguous axis.
         components, scratch = self._buffers[:, :dim, :rows]
         components[...] = points.T
         low, high = components.min(axis=1), components.max(axis=1)
-        with np.errstate(invalid="ignore"):  # infinities: the extremes tell
+        with np.errstate(invalid="ignore"):  # infinities show in the extremes
             mean, m2 = _mean_and_m2(components, scratch)
             np.log1p(np.abs(components, out=scratch), out=scratch)
             np.copysign(scratch, components, out=components)
@@ -135,7 +134,7 @@ def _mean_and_m2(components: np.ndarray, scratch: np.ndarray) -> tuple[np.ndarra
     squares = np.einsum("ij->i", np.square(components, out=scratch))
     m2 = squares - total * mean
     if (m2 < 1e-3 * squares).any():
-        # The mean is large against the spread, and most digits of the difference are gone: take deviations.
+        # The mean is much larger than the spread, so the difference loses most digits: use deviations.
         deviations = np.subtract(components, mean[:, None], out=scratch)
         m2 = np.einsum("ij->i", np.square(deviations, out=deviations))
     return mean, m2
@@ -153,7 +152,7 @@ def _half_values() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _of_half_counts(counts: np.ndarray) -> FieldMoments:
-    """Moments from how often each float16 bit pattern occurs in each component, (dim, 65536)."""
+    """Moments from the counts of each float16 bit pattern per component, (dim, 65536)."""
     values, logs = _half_values()
     rows = []
     for component in counts:
@@ -165,7 +164,7 @@ def _of_half_counts(counts: np.ndarray) -> FieldMoments:
 
 def _weighted(values: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
     """Mean and sum of squared deviations of values that occur ``weights`` times."""
-    with np.errstate(invalid="ignore"):  # infinities: the extremes tell
+    with np.errstate(invalid="ignore"):  # infinities show in the extremes
         mean = np.einsum("i,i->", values, weights) / weights.sum()
         deviations = values - mean
         return mean, np.einsum("i,i->", np.square(deviations, out=deviations), weights)

@@ -1,6 +1,6 @@
-"""Names of fields and samples, and the rules they keep.
+"""Names of fields and samples, and their rules.
 
-A canonical field name is ``<domain>_<name>`` ("surface_pressure"); its array lies at ``<domain>/<name>`` in the
+A canonical field name is ``<domain>_<name>`` ("surface_pressure"); its array is ``<domain>/<name>`` in the
 sample's group. Source: ``field_dims``, ``overrides`` and ``not_a_point_field`` of the published file maps.
 """
 
@@ -32,7 +32,7 @@ _ATTRIBUTE_OVERRIDES = {
 PARAMETER_ATTRIBUTES = frozenset({"design_parameters"})
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-# No filesystem takes the first, and nothing can print the others.
+# Characters that filesystems reject or that cannot be printed.
 _UNUSABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff\\\\]")
 
 
@@ -60,12 +60,12 @@ class FieldName:
 
     @property
     def dim(self) -> int | None:
-        """Components per point that the name prescribes, None where any width is fine."""
+        """Components per point required by the name, or None."""
         return FIELD_DIMS.get(self.name)
 
 
 def field_name(attribute: str) -> FieldName:
-    """The field that a file-map attribute stands for.
+    """The field of a file-map attribute.
 
     Raises:
         SourceError: the attribute has no ``<domain>_<name>`` form.
@@ -79,10 +79,10 @@ def field_name(attribute: str) -> FieldName:
 
 
 def check_sample_id(sample_id: str) -> str:
-    """Return the id if it may become part of a path below the store root.
+    """Return the id if it can be part of a path below the store root.
 
     Raises:
-        SourceError: it is empty, climbs (".."), is absolute, or holds characters that object stores or shells trip on.
+        SourceError: it is empty, absolute, contains "..", or characters that are unsafe in object stores or shells.
     """
     parts = sample_id.split("/")
     if not all(re.fullmatch(r"[\w.+=@~-]{1,200}", part) and part not in (".", "..") for part in parts):
@@ -94,10 +94,10 @@ def check_sample_id(sample_id: str) -> str:
 
 
 def check_relative_path(path: str) -> str:
-    """Return a path that stays below the root it is joined to.
+    """Return the path if it stays below the root that it is joined to.
 
     Raises:
-        SourceError: it is absolute, climbs, is not in its shortest form, or holds control characters.
+        SourceError: it is absolute, contains "..", is not normalised, or contains control characters.
     """
     if _UNUSABLE.search(path) or any(part in ("", ".", "..") for part in path.split("/")):
         raise SourceError(f"path {path!r} leaves the folder it must stay in")

@@ -37,8 +37,8 @@ def encode_shard(
 
     Args:
         layout: of the array.
-        chunks: rows of each chunk; None for one that is not stored, which readers see as the fill value.
-        lengths: takes up the stored bytes of each chunk, as they become known.
+        chunks: rows of each chunk; None for a chunk that is not stored and reads as the fill value.
+        lengths: receives the stored size of each chunk.
     """
     index = np.full((layout.chunks_per_shard, 2), MISSING_CHUNK, "<u8")
     offset = 0
@@ -64,10 +64,10 @@ def decode_shard_index(layout: ArrayLayout, tail: bytes) -> np.ndarray:
     """Byte ranges of a shard's chunks from the last ``index_bytes`` of the object.
 
     Returns:
-        (chunks_per_shard, 2) uint64: offset and length; both MISSING_CHUNK for a chunk that is not there.
+        (chunks_per_shard, 2) uint64: offset and length; both MISSING_CHUNK for a chunk that was not written.
 
     Raises:
-        CorruptChunkError: the index is cut off or its checksum does not match.
+        CorruptChunkError: the index is truncated or its checksum does not match.
     """
     packed, checksum = tail[:-CHECKSUM_BYTES], tail[-CHECKSUM_BYTES:]
     if len(tail) != layout.index_bytes or _crc32c(packed) != checksum:
@@ -76,7 +76,7 @@ def decode_shard_index(layout: ArrayLayout, tail: bytes) -> np.ndarray:
 
 
 class ChunkIndex(NamedTuple):
-    """Where the chunks of an array lie, in bytes from the start of the shard that holds each.
+    """Byte ranges of the chunks of an array, relative to the start of their shards.
 
     Attributes:
         starts: by chunk number; -1 for a chunk that was not written.
@@ -88,7 +88,7 @@ class ChunkIndex(NamedTuple):
 
     @classmethod
     def from_lengths(cls, layout: ArrayLayout, lengths: Sequence[int]) -> ChunkIndex:
-        """Of chunks that lie in order and without gaps; raises ValueError where their number is not the layout's."""
+        """Index of chunks stored in order and without gaps; raises ValueError if their number is not the layout's."""
         if len(lengths) != layout.n_chunks:
             raise ValueError(f"{len(lengths)} chunk lengths of an array with {layout.n_chunks} chunks")
         sizes = np.asarray(lengths, np.int64)
@@ -98,13 +98,13 @@ class ChunkIndex(NamedTuple):
 
     @classmethod
     def from_shards(cls, layout: ArrayLayout, shards: Sequence[np.ndarray | None]) -> ChunkIndex:
-        """From the index of each shard, as ``decode_shard_index`` returns it; None for a shard that is not there."""
+        """From the index of each shard, as returned by :func:`decode_shard_index`; None for a missing shard."""
         absent = np.full((layout.chunks_per_shard, 2), MISSING_CHUNK, "<u8")
         entries = [absent if shard is None else shard for shard in shards]
         ranges = np.concatenate(entries)[: layout.n_chunks].astype("<u8").view("<i8")
         ranges[(ranges == -1).all(axis=1)] = (-1, 0)
         if (ranges < (-1, 0)).any() or ((ranges[:, 0] == -1) & (ranges[:, 1] != 0)).any():
-            raise CorruptChunkError("shard index: names impossible places or lengths")
+            raise CorruptChunkError("shard index: impossible offsets or lengths")
         return cls(array("q", ranges[:, 0].tobytes()), array("q", ranges[:, 1].tobytes()))
 
 
@@ -114,7 +114,7 @@ def pack_lengths(lengths: Sequence[int]) -> str:
 
 
 def unpack_lengths(text: str) -> list[int]:
-    """The lengths again; raises ValueError."""
+    """Decode chunk lengths; raises ValueError."""
     lengths: list[int] = np.frombuffer(base64.b64decode(text, validate=True), "<u4").tolist()
     return lengths
 
@@ -127,7 +127,7 @@ def decode_chunk(layout: ArrayLayout, data: bytes | np.ndarray) -> np.ndarray:
     """
     try:
         points = np.empty((layout.chunk_points, layout.dim), np.dtype(layout.dtype).newbyteorder("<"))
-    except (MemoryError, ValueError) as error:  # ValueError: more than can be addressed
+    except (MemoryError, ValueError) as error:  # ValueError: exceeds the address space
         raise CorruptChunkError(f"{layout.chunk_points} points of a chunk do not fit in memory") from error
     decode_into(layout, data, points)
     return points
@@ -139,7 +139,7 @@ def decode_into(layout: ArrayLayout, data: bytes | np.ndarray, out: np.ndarray) 
     Args:
         layout: of the array.
         data: stored bytes of the chunk, uint8 where they are an array.
-        out: where the rows go; undefined after an error.
+        out: receives the rows; undefined after an error.
 
     Raises:
         CorruptChunkError: the checksum does not match or the bytes do not decode.
@@ -156,7 +156,7 @@ def decode_into(layout: ArrayLayout, data: bytes | np.ndarray, out: np.ndarray) 
 
 
 def check_chunk(layout: ArrayLayout, data: bytes) -> None:
-    """Raise CorruptChunkError unless the bytes are those that were written: by checksum, or by decoding without one."""
+    """Raise CorruptChunkError if a chunk is damaged: by its checksum, or by decoding if it has none."""
     if not layout.checksum:
         decode_chunk(layout, data)
     elif _crc32c(data[:-CHECKSUM_BYTES]) != data[-CHECKSUM_BYTES:]:
@@ -164,7 +164,7 @@ def check_chunk(layout: ArrayLayout, data: bytes) -> None:
 
 
 def is_intact(payload: np.ndarray, checksum: np.ndarray) -> bool:
-    """Whether a chunk that is stored without a codec is what was written: its bytes, and the four behind them."""
+    """Whether the payload of an uncompressed chunk matches its checksum (four bytes)."""
     return bool(google_crc32c.value(payload) == int.from_bytes(checksum.tobytes(), "little"))
 
 

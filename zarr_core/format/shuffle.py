@@ -1,7 +1,7 @@
-"""The order of a sample's points in the store: a function of (seed, sample id, domain), for ever.
+"""The stored order of a sample's points: a fixed function of (seed, sample id, domain).
 
-``numpy.random.RandomState`` is used because NumPy has frozen its streams: the order written today can be recomputed in
-five years, which ``verify`` needs in order to compare a store with its source row by row.
+NumPy guarantees that the streams of ``numpy.random.RandomState`` never change. So ``verify`` can recompute the order
+and compare a store with its source row by row.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 
 def shuffle_permutation(seed: int, sample_id: str, domain: str, n_points: int) -> np.ndarray:
-    """Source row of every stored row: ``stored[i] == source[permutation[i]]``, for every field of the domain.
+    """Source row of each stored row: ``stored[i] == source[permutation[i]]`` for every field of the domain.
 
     Returns:
         (n_points,) int64.

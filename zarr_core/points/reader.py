@@ -37,8 +37,8 @@ class ZarrChunkReader:
         root: local path or fsspec URL of the store.
         engine: "direct" (the default), "zarr" (zarr-python, the reference) or "tensorstore". All give equal results.
         store_factory: opens the Zarr store below a root, for the engine "zarr", which it implies; a module-level
-            function where the reader is to be pickled. ``lambda root: CountingStore(make_store(root))`` counts
-            requests and bytes.
+            function where the reader is to be pickled. A ``zarr.storage.WrapperStore`` of ``make_store(root)`` can
+            count requests.
         objects_factory: opens the objects below a root, for the engine "direct"; as above.
             ``lambda root: CountingObjects(open_objects(root))`` counts requests and bytes.
         read_concurrency: how many fields the engine "zarr" reads at the same time, in threads; the others have all

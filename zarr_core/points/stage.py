@@ -117,7 +117,7 @@ def stage_store(
         known = {} if current is None else {i: entry.relpath for i, entry in current.samples.items()}
         items = [(sample_id, manifest.samples[sample_id], known.get(sample_id)) for sample_id in chosen]
         if current is not None:
-            copy = replace(copy, task=replace(copy.task, tombstoned=frozenset(current.retention.condemned)))
+            copy = replace(copy, task=replace(copy.task, tombstoned=frozenset(current.retention.tombstones)))
         copy.copy_small_files()
         report = StageReport(manifest)
         results = map_in_processes(partial(stage_sample, copy.task), items, workers)

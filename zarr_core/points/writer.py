@@ -68,9 +68,9 @@ class ZarrStoreWriter:
         """The same writer with another retention; limited to one sample's groups if a sample is given."""
         if sample_id:
             mine = {
-                path: retention.condemned[path]
+                path: retention.tombstones[path]
                 for path in self._relpaths(sample_id, fingerprint)
-                if path in retention.condemned
+                if path in retention.tombstones
             }
             retention = Retention({}, mine, retention.collections)
         return ZarrStoreWriter(self.storage.root, self.settings, retention)
@@ -84,7 +84,7 @@ class ZarrStoreWriter:
             StoreError: all names are tombstoned.
         """
         for path in self._relpaths(sample_id, fingerprint):
-            if path not in self.retention.condemned:
+            if path not in self.retention.tombstones:
                 return path
         reason = f"its groups were collected {_NAMES} times within a day; run gc with a longer grace period"
         raise StoreError(f"{self.storage.url}, {sample_id}: {reason}")
@@ -174,7 +174,7 @@ class ZarrStoreWriter:
         """The result of an earlier attempt: a complete group, a refusal, or None."""
         # Without any garbage collection, a group always has the first of its names.
         names = self._relpaths(sample_id, fingerprint)[: _NAMES if self.retention.collections else 1]
-        results = (self._find(path, fingerprint) for path in names if path not in self.retention.condemned)
+        results = (self._find(path, fingerprint) for path in names if path not in self.retention.tombstones)
         return next((result for result in results if result is not None), None)
 
     def _find(self, relpath: str, fingerprint: str) -> WrittenSample | Quarantine | None:

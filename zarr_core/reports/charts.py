@@ -1,7 +1,7 @@
-"""How the figures of reports look, and how they get onto a page.
+"""Style and output of the figures in reports.
 
-:func:`as_svg` gives text for an HTML page that follows the page's light or dark theme; :func:`as_png` gives an image
-for places that show nothing else.
+:func:`as_svg` returns an element for an HTML page that follows the page's light or dark theme; :func:`as_png` returns
+an image for other places.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-# Each colour appears nowhere else in a figure, so that as_svg can replace it by the page's variable of that name.
+# as_svg replaces these colours by the page's variables of the same names, so figures must not use them otherwise.
 INK = "#1c2530"
 MUTED = "#66727f"
 RULE = "#d9dee4"
@@ -25,12 +25,12 @@ FULL = "#5b8db8"
 DRAWN = "#d9622b"
 _THEMED = {"ink": INK, "muted": MUTED, "rule": RULE, "pt": PT, "full": FULL, "drawn": DRAWN}
 
-#: Of matplotlib, for ``rc_context``.
+#: Settings for ``matplotlib.rc_context``.
 STYLE: Any = {
     "font.family": "sans-serif",
     "font.size": 10.0,
-    "text.parse_math": False,  # names of batches and fields may hold dollars
-    "svg.fonttype": "none",  # real text: it takes the page's font and can be selected
+    "text.parse_math": False,  # names of batches and fields may contain dollar signs
+    "svg.fonttype": "none",  # text elements, which use the page's font and can be selected
     "text.color": INK,
     "axes.labelcolor": MUTED,
     "axes.edgecolor": RULE,
@@ -57,14 +57,14 @@ def as_svg(figure: Figure) -> Markup:
 
 
 def as_png(figure: Figure, dpi: int = 150) -> bytes:
-    """The figure as a PNG image on white."""
+    """The figure as a PNG image on a white background."""
     figure.set_facecolor("white")
     return _save(figure, "png", dpi=dpi)
 
 
 def _save(figure: Figure, kind: str, **options: Any) -> bytes:
     buffer = io.BytesIO()
-    # Element ids are hashes of content and salt: without a salt of its own, figures on one page could share ids.
+    # Element ids are hashes of content and salt: figures on one page need different salts for distinct ids.
     salt = hashlib.sha256(repr([axes.get_label() for axes in figure.axes]).encode()).hexdigest()
     with rc_context(STYLE | {"svg.hashsalt": salt}):
         metadata = dict.fromkeys(("Date", "Creator", "Format", "Type")) if kind == "svg" else None
@@ -73,7 +73,7 @@ def _save(figure: Figure, kind: str, **options: Any) -> bytes:
 
 
 def bare_bars(axes: Axes, names: Sequence[str]) -> None:
-    """Horizontal bars that carry their values themselves: names to the left, the first on top, and nothing else."""
+    """Axes for labelled horizontal bars: names on the left from top to bottom, and no other decoration."""
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_xticks([])

@@ -11,7 +11,7 @@ from typing import Any
 import pydantic
 import yaml
 
-from zarr_core._util.documents import parse_yaml
+from zarr_core._util.documents import PlainLoader, parse_yaml
 from zarr_core.errors import SourceError
 from zarr_core.sources.description import SourceDescription
 
@@ -93,13 +93,15 @@ def describe_filemap(name: str, filemap: object) -> SourceDescription:
     return _validated({"name": name, "samples": "*", "files": files}, f"file map of {name}")
 
 
-class _StrictLoader(yaml.SafeLoader):
+class _StrictLoader(PlainLoader):
     """A YAML loader that rejects duplicate keys; PyYAML keeps the last one without a warning."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):  # refused below
+                continue
             if key in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"{key!r} is given twice", key_node.start_mark)
             seen.add(key)

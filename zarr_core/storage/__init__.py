@@ -1,4 +1,4 @@
-"""Bytes below one root, on a local disk or in object storage."""
+"""Objects below one root, on a local disk or in object storage."""
 
 from zarr_core.storage.storage import ObjectInfo, Storage, StoredObject, is_local, open_backend
 

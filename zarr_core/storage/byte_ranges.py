@@ -1,13 +1,12 @@
-"""Byte ranges of many objects at once: what the direct engine fetches its plans with.
+"""Fetching byte ranges of many objects at once.
 
-Local files are read with ``pread`` into a buffer that is used again, by the calling thread. Remote objects are all in
-flight together, on one event loop of the process, and tried again as ``zarr_core.storage.retries`` says.
+Local files are read by the calling thread, with ``pread`` into a reused buffer. Requests for remote objects are all in
+flight together, on one event loop per process, and are retried under the policy of ``zarr_core.storage.retries``.
 """
 
 from __future__ import annotations
 
 import asyncio
-import mmap
 import os
 import re
 import threading
@@ -28,16 +27,13 @@ from zarr_core.storage.memory_cache import MemoryCache
 from zarr_core.storage.retries import RetryPolicy
 from zarr_core.storage.storage import Storage, is_local, open_backend
 
-_OPEN_FILES = 128
-# Longer reads get a buffer of their own.
+OPEN_FILES = 128
+# A longer read allocates its own buffer.
 _BUFFER_BYTES = 8 << 20
-# Objects of a group that a digest of its content's origin names.
-_OF_A_DIGEST = re.compile(r"samples/.+/[0-9a-f]{16}/")
-# What a try may take that fetches an object whose size nobody has told.
-_UNKNOWN_BYTES = 64 << 20
+# Objects of a sample group named by a content digest. They never change.
+_IMMUTABLE = re.compile(r"samples/.+/[0-9a-f]{16}/")
 
-
-# How often this process was forked off its ancestors: asking the system for the pid costs too much on every read.
+# Number of forks between this process and the first one. Cheaper than a system call for the pid on every read.
 forks = 0
 
 
@@ -51,7 +47,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Request(NamedTuple):
-    """Bytes ``[start, stop)`` of an object below the root; a negative start with no stop means the last bytes."""
+    """Bytes ``[start, stop)`` of an object below the root; a negative start without a stop means the last bytes."""
 
     key: str
     start: int = 0
@@ -59,7 +55,7 @@ class Request(NamedTuple):
 
     @property
     def size(self) -> int | None:
-        """Bytes that must come; None where the object's end decides."""
+        """Expected bytes; None for a range to the end of the object."""
         if self.start < 0:
             return -self.start
         return None if self.stop is None else self.stop - self.start
@@ -71,32 +67,32 @@ class Request(NamedTuple):
 
 
 class Objects(Protocol):
-    """Where the direct engine gets its bytes."""
+    """Interface for fetching byte ranges of the objects below one root."""
 
-    #: Whether bytes come over a network, where damage may be of the way and not of the object.
+    #: Whether bytes come over a network or from a cache, so that damaged bytes are worth a second attempt.
     remote: bool
 
     def fetch(self, requests: Sequence[Request]) -> Iterator[np.ndarray | Exception]:
-        """Bytes of each request in order, or what kept them from coming.
+        """Bytes of each request in order, or the error that prevented the read.
 
-        Arrays are uint8 and hold until the next one is taken.
+        Each uint8 array is valid until the next one is taken.
         """
         ...
 
     def discard(self, requests: Sequence[Request]) -> None:
-        """Their bytes were damaged: keep no copy of them."""
+        """Drop cached copies of ranges whose bytes were damaged."""
         ...
 
 
 def open_objects(root: str) -> Objects:
-    """The objects below a root: files, or what obstore (S3, where it is installed) or fsspec reaches."""
+    """The objects below a root: local files, or remote ones through obstore (S3, where it is installed) or fsspec."""
     if is_local(root):
         return LocalObjects(Storage(root).location)
     return RemoteObjects(root)
 
 
 class LocalObjects:
-    """Files below a folder. Works on after a fork, and in any number of threads."""
+    """Files below a folder. Safe for threads and after a fork."""
 
     remote = False
 
@@ -115,10 +111,10 @@ class LocalObjects:
             yield fetched
 
     def discard(self, requests: Sequence[Request]) -> None:
-        """Nothing is kept."""
+        """Nothing is cached."""
 
     def read_into(self, request: Request, buffers: Sequence[Any]) -> bool:
-        """Fill buffers, one after the other, with bytes from the request's start; False where fewer came."""
+        """Fill buffers one after another from the request's start; False if the file has fewer bytes."""
         file = self._files.get(request.key) or self._open(request.key)
         return os.preadv(file.handle, buffers, request.start) == sum(map(len, buffers))
 
@@ -129,8 +125,8 @@ class LocalObjects:
             size = os.fstat(file.handle).st_size
             if start < 0 or stop is None:
                 start, stop = (max(0, size + start) if start < 0 else start), size
-            elif stop > size:  # no memory is taken for what a damaged index promises
-                raise TruncatedError(f"{size - start} bytes are there where {stop - start} belong")
+            elif stop > size:  # allocate nothing for a range that a damaged index invented
+                raise TruncatedError(f"expected {stop - start} bytes, but only {size - start} are there")
         buffer: Any = self._buffer(stop - start)
         done = os.preadv(file.handle, (buffer,), start)
         if done == stop - start and request.start >= 0:
@@ -140,14 +136,14 @@ class LocalObjects:
             if not more:
                 break
             done += more
-        return _checked(request, buffer[:done])
+        return check_size(request, buffer[:done])
 
     def _open(self, key: str) -> _File:
         file = self._files[key] = _File(f"{self._folder}/{key}")
-        while len(self._files) > _OPEN_FILES:
+        while len(self._files) > OPEN_FILES:
             try:
                 self._files.popitem(last=False)
-            except KeyError:  # another thread was faster
+            except KeyError:  # another thread has closed it
                 break
         return file
 
@@ -161,7 +157,7 @@ class LocalObjects:
 
 
 class _File:
-    """A file that stays open as long as somebody refers to it: a thread may read what another has just put away."""
+    """A file that stays open while it is referenced: one thread may read it while another drops it from the table."""
 
     __slots__ = ("handle",)
 
@@ -174,57 +170,12 @@ class _File:
             os.close(self.handle)
 
 
-class MappedObjects:
-    """Files below a folder, mapped into memory: no copy of what the page cache holds, a sixth faster where it is warm.
-
-    Not the default: a file that is cut, or a disk that fails, under a mapping ends the process (SIGBUS), where
-    ``pread`` raises an error that names the sample. ``ZarrChunkReader(root, objects_factory=MappedObjects)``.
-
-    Args:
-        root: a local path.
-    """
-
-    remote = False
-
-    def __init__(self, root: str) -> None:
-        self._folder = Storage(root).location
-        self._files: OrderedDict[str, np.ndarray] = OrderedDict()
-
-    def fetch(self, requests: Sequence[Request]) -> Iterator[np.ndarray | Exception]:
-        """See :class:`Objects`."""
-        for request in requests:
-            try:
-                file = self._files.get(request.key)
-                if file is None:
-                    file = self._open(request.key)
-                fetched: np.ndarray | Exception = _checked(request, file[request.start : request.stop])
-            except (OSError, CorruptChunkError) as error:
-                fetched = error
-            yield fetched
-
-    def discard(self, requests: Sequence[Request]) -> None:
-        """Nothing is kept."""
-
-    def _open(self, key: str) -> np.ndarray:
-        with open(f"{self._folder}/{key}", "rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:
-                return np.empty(0, np.uint8)  # nothing can be mapped
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        found = self._files[key] = np.frombuffer(mapped, np.uint8)  # unmapped when nobody refers to it
-        while len(self._files) > _OPEN_FILES:
-            try:
-                self._files.popitem(last=False)
-            except KeyError:  # another thread was faster
-                break
-        return found
-
-
 class RemoteObjects:
     """Objects below any fsspec URL. Belongs to the process that made it.
 
     Args:
         root: the URL. ``s3://`` uses obstore where it is installed, except in forks of a process that has used it.
-        policy: how often a request is tried, and how long; the library's one where None.
+        policy: retries and timeouts; by default those of the library.
     """
 
     remote = True
@@ -241,7 +192,7 @@ class RemoteObjects:
         self._url = root.rstrip("/")
 
     def fetch(self, requests: Sequence[Request]) -> Iterator[np.ndarray | Exception]:
-        """See :class:`Objects`; all requests are under way before the first bytes are handed out."""
+        """See :class:`Objects`; all requests are in flight before the first bytes are returned."""
         running: list[Future[np.ndarray]] = [
             asyncio.run_coroutine_threadsafe(self._fetch_one(request), self._loop) for request in requests
         ]
@@ -257,7 +208,7 @@ class RemoteObjects:
                 future.cancel()
 
     def discard(self, requests: Sequence[Request]) -> None:
-        """Nothing is kept."""
+        """Nothing is cached."""
 
     async def _fetch_one(self, request: Request) -> np.ndarray:
         path = f"{self._backend.location}/{request.key}"
@@ -270,19 +221,19 @@ class RemoteObjects:
                     return b""
                 raise
 
-        size = _UNKNOWN_BYTES if request.size is None else request.size
+        size = retries.UNKNOWN_BYTES if request.size is None else request.size
         data = await retries.request(self._service, f"{self._url}/{request.key}", get, size, self._policy)
-        return _checked(request, np.frombuffer(data, np.uint8))
+        return check_size(request, np.frombuffer(data, np.uint8))
 
 
 class CountingObjects:
-    """Counts the requests that reach other objects and the bytes that they return.
+    """Counts the requests passed to other objects and the bytes that they return.
 
     Attributes:
-        requests: so far, those that failed included.
+        requests: number so far, failed ones included.
         bytes: returned so far.
-        by_key: per object ``[requests, bytes]``.
-        waves: calls of ``fetch`` so far: round trips, where all requests of a call are in flight together.
+        by_key: ``[requests, bytes]`` per object.
+        batches: calls of ``fetch`` so far. All requests of a call are in flight together, so this counts round trips.
     """
 
     def __init__(self, objects: Objects) -> None:
@@ -292,12 +243,12 @@ class CountingObjects:
 
     def reset(self) -> None:
         """Start again from zero."""
-        self.requests = self.bytes = self.waves = 0
+        self.requests = self.bytes = self.batches = 0
         self.by_key: dict[str, list[int]] = defaultdict(lambda: [0, 0])
 
     def fetch(self, requests: Sequence[Request]) -> Iterator[np.ndarray | Exception]:
         """Fetch, and count it."""
-        self.waves += 1
+        self.batches += 1
         for request, data in zip(requests, self._objects.fetch(requests), strict=True):
             self.count(request, 0 if isinstance(data, Exception) else len(data))
             yield data
@@ -315,14 +266,13 @@ class CountingObjects:
 
 
 class JoinedObjects:
-    """Objects whose neighbouring ranges are fetched as one, where requests for them follow one another.
+    """Fetches neighbouring ranges of consecutive requests as one range.
 
-    Below a cache and not above it: which ranges are neighbours depends on what else is asked for.
+    Lies below a cache, not above it: the joined ranges differ from one batch of requests to the next.
 
     Args:
         objects: where to fetch.
-        max_gap: bytes between two ranges that may be fetched in vain.
-        max_bytes: of a range, if it is more than one that was asked for.
+        max_gap, max_bytes: limits of :func:`zarr_core.format.ranges.coalesce`.
     """
 
     def __init__(self, objects: Objects, max_gap: int, max_bytes: int) -> None:
@@ -347,14 +297,14 @@ class JoinedObjects:
 
 
 class CachedObjects:
-    """Objects whose ranges are kept, on a disk or in memory; what is not there is fetched together.
+    """Objects behind a cache on a disk or in memory. All ranges that are not cached are fetched in one batch.
 
     Args:
         objects: where to fetch.
-        cache: where to keep. One in memory lies over one on a disk: ``CachedObjects(CachedObjects(...), ...)``.
-        identity: what tells the store from all others (``Storage.identity``).
-        immutable: names of objects that never change begin so; only those are kept. By default all below
-            ``samples/<id>/<digest>/``: the digest is of what they were made from.
+        cache: where to keep ranges. A memory cache lies over a disk cache: ``CachedObjects(CachedObjects(...), ...)``.
+        identity: distinguishes the store from all others (``Storage.identity``).
+        immutable: matches the start of the names of objects that never change; only those are cached. By default,
+            everything below ``samples/<id>/<digest>/``: the digest is one of the source and the settings.
     """
 
     remote = True
@@ -364,7 +314,7 @@ class CachedObjects:
         objects: Objects,
         cache: DiskCache | MemoryCache,
         identity: str,
-        immutable: re.Pattern[str] = _OF_A_DIGEST,
+        immutable: re.Pattern[str] = _IMMUTABLE,
     ) -> None:
         self._objects, self._cache, self._identity, self._immutable = objects, cache, identity, immutable
 
@@ -382,7 +332,7 @@ class CachedObjects:
             yield new
 
     def discard(self, requests: Sequence[Request]) -> None:
-        """Forget the ranges; what was fetched damaged is then fetched again."""
+        """See :class:`Objects`."""
         for request in requests:
             self._cache.discard(*self._place(request))
         self._objects.discard(requests)
@@ -391,13 +341,14 @@ class CachedObjects:
         return f"{self._identity}/{request.key}", request.start, request.stop
 
 
-def _checked(request: Request, data: np.ndarray) -> np.ndarray:
+def check_size(request: Request, data: np.ndarray) -> np.ndarray:
+    """Return the bytes; raises TruncatedError if they are not as many as requested."""
     if request.size is not None and len(data) != request.size:
-        raise TruncatedError(f"{len(data)} bytes came where {request.size} belong")
+        raise TruncatedError(f"expected {request.size} bytes, but {len(data)} came")
     return data
 
 
 def _beyond_the_end(error: Exception) -> bool:
-    """Whether a service said that an object ends before the range begins."""
+    """Whether a service reported that an object ends before the range begins."""
     text = f"{error} {error.__cause__}".lower()
     return "not satisfiable" in text or "invalidrange" in text

@@ -1,19 +1,19 @@
-"""A cache of byte ranges on a fast local disk, shared by every process of a host that names the same folder.
+"""A cache of byte ranges on a fast local disk, shared by all processes of a host that use the same folder.
 
-Each entry is one file: a header (magic, crc32c, length, digest of object and range) and the bytes. It is written under
-another name and renamed, so an entry is whole or absent; every hit is checked against its header before it is
-returned, and an entry that fails is deleted and fetched again. Nothing relies on ``fsync``: what a power cut tears, the
-check finds.
+Each entry is one file: a header (magic, crc32c, length, digest of object and range) and the bytes. It is written
+under a temporary name and renamed, so an entry is complete or absent. Every hit is checked against its header; a
+corrupt entry is evicted and fetched again. Nothing relies on ``fsync``, because the check finds damage by a power
+failure.
 
-Reading takes no lock. An entry is read whole through one open handle, and on POSIX an open handle outlives the name it
-was opened by: eviction can never take bytes from under a reader, so the handle is the pin. (Where the system refuses to
-delete open files, eviction passes them over.) A hit makes an entry the newest first and reads it then.
+Reads take no lock. An entry is read through one open handle, and on POSIX an open file outlives its name, so eviction
+cannot affect a reader. (Where the system refuses to delete open files, eviction skips them.) A hit first marks the
+entry as the most recently used and then reads it.
 
-Whatever changes the folder's size happens under one ``flock``, which the kernel releases when its holder dies, however
-it dies. Hence a temporary file that the holder of the lock finds is a dead process's, and is removed. The lock's file
-holds the sum of the entries' sizes; it is raised before an entry appears, so a death in between can only make it too
-large, and it is counted anew when it reaches the limit, when it does not match its own checksum, and once an hour.
-Storing is never waited for: where the lock is not to be had soon, the bytes are returned and not kept.
+Everything that changes the size of the folder happens under one ``flock``, which the kernel releases when its holder
+dies. So a temporary file found by the holder of the lock belongs to a dead process and is removed. The lock file holds
+the sum of the entries' sizes. It is raised before an entry appears, so a crash in between can only make it too large.
+It is recounted when it reaches the limit, when it does not match its own checksum, and once an hour. If the lock cannot
+be had soon, the bytes are not cached.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ import hashlib
 import os
 import re
 import struct
-import threading
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import IO
 
 import google_crc32c
@@ -38,26 +37,26 @@ from zarr_core.errors import ZarrCoreError
 
 try:
     import fcntl
-except ImportError:  # Windows: entries are checked and atomic all the same, the limit is kept by each process alone
+except ImportError:  # Windows: entries are checked and atomic as well, but each process counts its own entries only
     fcntl = None  # type: ignore[assignment]
 
 DEFAULT_LIMIT = "200GB"
 
-_FOLDER = "zarr_core-cache-1"  # nothing outside this folder, and no name in it that is not ours, is ever deleted
+_FOLDER = "zarr_core-cache-1"  # only files of ours in this folder are ever deleted
 _LOCK = "lock"
 _ENTRY = re.compile(r"[0-9a-f]{32}_-?\d+_(\d+|end)")
 _TEMPORARY = ".tmp"
 _MAGIC = b"zcache1\n"
-_HEADER = struct.Struct("<8sIQ32s")  # magic, crc32c of all that follows it, bytes, digest of object and range
-_LENGTH = slice(12, 20)  # of the bytes, in the header
-_USAGE = struct.Struct("<QdI")  # bytes, time of the last count, crc32c of the two
-_BLOCK = 4096  # what even a small file takes
-_KEEP = 0.9  # of the limit is left after an eviction, so that not every new entry has to evict
+_HEADER = struct.Struct("<8sIQ32s")  # magic, crc32c of everything after it, bytes, digest of object and range
+_LENGTH = slice(12, 20)  # position of the number of bytes in the header
+_USAGE = struct.Struct("<QdI")  # bytes, time of the last count, crc32c of both
+_BLOCK = 4096  # smallest size of a file on disk
+_KEEP = 0.9  # share of the limit that an eviction leaves, so that not every new entry has to evict
 _LOCK_PATIENCE = 0.5
-_COUNT_AGAIN = 3600.0
-_TRY_AGAIN = 60.0  # seconds without storing after the disk refused
+_COUNT_EVERY = 3600.0
+_PAUSE_AFTER_ERROR = 60.0  # seconds without storing after a write failed
 
-# Handles that hold the lock. A fork copies them, and with them the lock, which its child would keep after us.
+# Handles that hold the lock. A fork copies them and with them the lock, which the child must not keep.
 _held: set[IO[bytes]] = set()
 
 
@@ -72,23 +71,23 @@ if hasattr(os, "register_at_fork"):
 
 
 class DiskCache:
-    """Byte ranges of immutable objects, read through a folder.
+    """Byte ranges of immutable objects, cached in a folder.
 
-    Any number of processes and threads may use one folder; forks and pickles of a cache go on working. The caller names
-    objects by keys that never stand for other bytes: full URL and version.
+    Any number of processes and threads may use one folder. A cache survives forks and pickling. Keys must never stand
+    for other bytes: use the full URL and version of an object.
 
     Args:
-        folder: where to keep entries; made where it is missing. A disk that is full or read-only is no error: a warning
-            is given once, and reads go past the cache.
+        folder: where to keep entries; created if needed. A full or read-only disk is no error: the cache warns once and
+            stops storing for a while.
         limit: bytes to keep at most, "200GB" or a number; the least recently used entries go first.
 
     Attributes:
-        hits, misses: requests answered from the cache, and not.
-        healed: damaged entries that were found and deleted.
-        evicted: entries that this process deleted to keep the limit.
+        hits, misses: lookups that found their bytes, and those that did not.
+        corrupt_evicted: corrupt entries that were found and evicted.
+        evicted: entries that this process evicted to keep the limit.
 
     Raises:
-        ZarrCoreError: the limit is no size, or the folder is a file.
+        ZarrCoreError: the limit is not a size, or the folder is a file.
     """
 
     def __init__(self, folder: str | os.PathLike[str], limit: int | str = DEFAULT_LIMIT) -> None:
@@ -96,10 +95,9 @@ class DiskCache:
         self.folder = os.path.join(os.path.abspath(os.path.expanduser(os.fspath(folder))), _FOLDER)
         if os.path.isfile(os.path.dirname(self.folder)):
             raise ZarrCoreError(f"cache folder {os.path.dirname(self.folder)} is a file")
-        self.hits = self.misses = self.healed = self.evicted = 0
+        self.hits = self.misses = self.corrupt_evicted = self.evicted = 0
         self._warned = False
         self._store_again_at = 0.0
-        self._flights = _Flights()
 
     def __repr__(self) -> str:
         folder = os.path.dirname(self.folder)
@@ -108,59 +106,16 @@ class DiskCache:
     def __reduce__(self) -> tuple[type[DiskCache], tuple[str, int]]:
         return type(self), (os.path.dirname(self.folder), self.limit)
 
-    def get(
-        self,
-        key: str,
-        start: int,
-        stop: int | None,
-        fetch: Callable[[], bytes],
-        check: Callable[[bytes], object] | None = None,
-    ) -> bytes:
-        """Bytes ``[start, stop)`` of an object, from the cache or by ``fetch``, which is then kept.
-
-        Args:
-            key: full URL of the object and its version.
-            start: first byte; negative, with ``stop`` None: that many bytes at the object's end.
-            stop: end of the range, None for the end of the object.
-            fetch: gets the bytes. Threads of a process that ask for the same range at the same time share one call.
-            check: raises for bytes that must not be kept, a checksum's mismatch for example; so do they to the caller.
-                Called on what was fetched. A hit was checked when it was stored, and equals that byte for byte.
-
-        Returns:
-            What was asked for. Shorter answers (past the end of an object) are passed on and not kept.
-        """
-        while True:
-            data = self.lookup(key, start, stop)
-            if data is not None:
-                return data
-            flight, leads = self._flights.join((key, start, stop))
-            if leads:
-                break
-            flight.done.wait()
-            if flight.data is not None:
-                return flight.data
-            # Whoever was first failed; its error is its own, and this caller tries for itself.
-        try:
-            data = fetch()
-            if check is not None:
-                check(data)
-            self.store(key, start, stop, data)
-            flight.data = data
-            return data
-        finally:
-            self._flights.leave((key, start, stop))
-            flight.done.set()
-
     def lookup(self, key: str, start: int, stop: int | None) -> bytes | None:
-        """The bytes of a range if they are here and sound."""
+        """The bytes of a range if they are cached and intact."""
         path, digest = self._place(key, start, stop)
         try:
             with open(path, "rb", buffering=0) as file:
-                with contextlib.suppress(OSError):  # of a disk that has become read-only, hits are still good
+                with contextlib.suppress(OSError):  # a disk that has become read-only still has hits
                     now = time.time_ns()
                     os.utime(file.fileno() if os.utime in os.supports_fd else path, ns=(now, now))
                 header = file.read(_HEADER.size)
-                # Nothing is read for what a damaged entry claims to be: its length may be any.
+                # Read nothing if the entry's length is not what its header claims.
                 length = os.fstat(file.fileno()).st_size - _HEADER.size
                 claimed = int.from_bytes(header[_LENGTH], "little")
                 data = file.readall() if length == claimed and length <= self.limit else b""
@@ -172,13 +127,13 @@ class DiskCache:
         if header == _header(digest, data) and (stop is None or start < 0 or len(data) == stop - start):
             self.hits += 1
             return data
-        self.healed += 1
+        self.corrupt_evicted += 1
         self.misses += 1
         _unlink(path)
         return None
 
     def store(self, key: str, start: int, stop: int | None, data: bytes) -> bool:
-        """Keep the bytes of a range; whether that was possible."""
+        """Keep the bytes of a range; False if that was not possible."""
         if not data or (stop is not None and len(data) != stop - start) or time.monotonic() < self._store_again_at:
             return False
         size = _footprint(_HEADER.size + len(data))
@@ -188,7 +143,7 @@ class DiskCache:
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
         except OSError as error:
-            self._give_up(error)
+            self._pause(error)
             return False
         try:
             with self._locked() as lock:
@@ -196,15 +151,15 @@ class DiskCache:
                     return False
                 self._make_room(lock, size)
                 _write_entry(path, _header(digest, data), data)
-        except FileNotFoundError:  # somebody removed the folder meanwhile; the next entry makes it again
+        except FileNotFoundError:  # the folder was removed meanwhile; the next entry creates it
             return False
         except OSError as error:
-            self._give_up(error)
+            self._pause(error)
             return False
         return True
 
     def discard(self, key: str, start: int | None = None, stop: int | None = None) -> None:
-        """Forget a range of an object, or all of its ranges: the bytes turned out to be wrong."""
+        """Remove a range of an object, or all of its ranges, because the bytes were damaged."""
         if start is not None:
             _unlink(self._place(key, start, stop)[0])
             return
@@ -216,11 +171,11 @@ class DiskCache:
                     _unlink(os.path.join(folder, found))
 
     def size(self) -> int:
-        """Bytes that the entries take on the disk now, counted."""
+        """Count the bytes that the entries take on the disk."""
         return sum(size for _, size, _ in self._entries())
 
     def _place(self, key: str, start: int, stop: int | None) -> tuple[str, bytes]:
-        """Path of an entry, and the digest that its header must have."""
+        """Path of an entry, and the digest expected in its header."""
         stem = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
         name = f"{stem}_{start}_{'end' if stop is None else stop}"
         digest = hashlib.blake2b(f"{start} {stop} {key}".encode(), digest_size=32).digest()
@@ -228,43 +183,42 @@ class DiskCache:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[IO[bytes] | None]:
-        """The lock's file, held; None where somebody else holds it for long."""
+        """Hold the lock and return its file; None if another process holds it for long."""
         path = os.path.join(self.folder, _LOCK)
         with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b", buffering=0) as file:
             if fcntl is None:
                 yield file
                 return
-            give_up_at = time.monotonic() + _LOCK_PATIENCE
-            pause = 0.0001
+            deadline = time.monotonic() + _LOCK_PATIENCE
+            wait = 0.0001
             while True:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
-                    if time.monotonic() > give_up_at:
+                    if time.monotonic() > deadline:
                         yield None
                         return
-                    time.sleep(pause)
-                    pause = min(2 * pause, 0.01)
+                    time.sleep(wait)
+                    wait = min(2 * wait, 0.01)
             _held.add(file)
             try:
                 yield file
             finally:
                 _held.discard(file)
-                # Closing alone would leave the lock with a child that was forked meanwhile and has not come to its
-                # own closing yet.
+                # Closing alone would leave the lock to a child forked meanwhile that has not closed its copy yet.
                 fcntl.flock(file, fcntl.LOCK_UN)
 
     def _make_room(self, lock: IO[bytes], size: int) -> None:
-        """Note that so many bytes are coming, and evict where they would be too many; the lock is held."""
+        """Reserve bytes for a new entry, and evict if they exceed the limit. Needs the lock."""
         usage, counted_at = _read_usage(lock)
         now = time.time()
-        if usage is None or usage + size > self.limit or not 0 <= now - counted_at < _COUNT_AGAIN:
+        if usage is None or usage + size > self.limit or not 0 <= now - counted_at < _COUNT_EVERY:
             usage, counted_at = self._evict(size), now
         _write_usage(lock, usage + size, counted_at)
 
     def _evict(self, size: int) -> int:
-        """Count the entries, delete the oldest until ``size`` more fit, and say what is left; the lock is held."""
+        """Count the entries and evict the oldest until ``size`` more bytes fit; returns the sum. Needs the lock."""
         for path in self._files(_TEMPORARY):
             _unlink(path)
         entries = list(self._entries())
@@ -297,53 +251,17 @@ class DiskCache:
                     if (name.endswith(ending) if ending else _ENTRY.fullmatch(name))
                 )
 
-    def _give_up(self, error: OSError) -> None:
-        """Go on without storing for a while."""
-        self._store_again_at = time.monotonic() + _TRY_AGAIN
+    def _pause(self, error: OSError) -> None:
+        """Pause storing after an error, and warn once."""
+        self._store_again_at = time.monotonic() + _PAUSE_AFTER_ERROR
         if not self._warned:
             self._warned = True
             why = "is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "cannot be written"
             warnings.warn(
-                f"the cache folder {self.folder} {why} ({error}); reads go on without it "
+                f"the cache folder {self.folder} {why} ({error}); reads continue without it "
                 f"(its limit is {format_size(self.limit)})",
                 stacklevel=4,
             )
-
-
-class _Flight:
-    """One fetch under way."""
-
-    def __init__(self) -> None:
-        self.done = threading.Event()
-        self.data: bytes | None = None
-
-
-class _Flights:
-    """Fetches under way in this process, by range. A forked child starts with none: the parent's never end in it."""
-
-    def __init__(self) -> None:
-        self._start_anew()
-
-    def _start_anew(self) -> None:
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._under_way: dict[tuple[str, int, int | None], _Flight] = {}
-
-    def join(self, place: tuple[str, int, int | None]) -> tuple[_Flight, bool]:
-        """The flight that fetches a range, and whether the caller is to carry it out."""
-        if self._pid != os.getpid():
-            self._start_anew()
-        with self._lock:
-            flight = self._under_way.get(place)
-            if flight is not None:
-                return flight, False
-            flight = self._under_way[place] = _Flight()
-            return flight, True
-
-    def leave(self, place: tuple[str, int, int | None]) -> None:
-        """The flight of a range has ended."""
-        with self._lock:
-            self._under_way.pop(place, None)
 
 
 def _header(digest: bytes, data: bytes) -> bytes:

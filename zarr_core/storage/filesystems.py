@@ -1,10 +1,10 @@
-"""Opening fsspec filesystems so that :mod:`zarr_core.storage.retries` alone decides how often a service is asked.
+"""Opening fsspec filesystems without their own retries: :mod:`zarr_core.storage.retries` alone decides.
 
-Tries of one request, as the clients come: s3fs 5, for a body 5 x 5, each of them 5 times in botocore; ocifs 8. As
-opened here: 1. What zarr-python reads goes past our policy (engine "zarr"), so there the clients try again themselves:
-``client_tries`` each, for a body over s3fs that number squared.
+By default s3fs makes 5 attempts per request, 5 x 5 for a body, each with 5 attempts in botocore; ocifs makes 8. Opened
+here, a client makes one. Reads by zarr-python (engine "zarr") bypass our policy, so there the client makes
+``client_attempts`` per request; s3fs squares that number for a body.
 
-Settings come from fsspec's own configuration and win over these.
+Settings in fsspec's own configuration take precedence.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from zarr_core._util.redaction import printable_cause, redact
 from zarr_core.errors import StoreError
 from zarr_core.storage import retries
 
-# As many connections as requests in flight; botocore's default of 10 would make a wave of requests several.
+# One connection per request in flight; botocore's default of 10 would split a batch of requests.
 _CONNECTIONS = 64
 _CONNECT_TIMEOUT_S = 10
 
 
-def open_filesystem(url: str, client_tries: int = 1) -> tuple[Any, str]:
+def open_filesystem(url: str, client_attempts: int = 1) -> tuple[Any, str]:
     """The filesystem of a URL, and the location in it.
 
     Raises:
-        StoreError: none is installed for the URL, or it lacks a setting.
+        StoreError: no filesystem is installed for the URL, or it lacks a setting.
     """
     try:
-        fs, location = url_to_fs(url, **filesystem_options(url, client_tries))
-    except Exception as error:  # clients raise errors of their own where they find no credentials
+        fs, location = url_to_fs(url, **filesystem_options(url, client_attempts))
+    except Exception as error:  # clients without credentials raise errors of many classes
         text = retries.describe(error) if not isinstance(error, ImportError | ValueError) else redact(str(error))
         raise StoreError(f"{redact(url)}: {text}") from printable_cause(error)
     if "s3" in _protocols(fs):
-        fs.retries = client_tries
+        fs.retries = client_attempts
     return fs, str(location).rstrip("/")
 
 
-def filesystem_options(url: str, client_tries: int = 1) -> dict[str, Any]:
+def filesystem_options(url: str, client_attempts: int = 1) -> dict[str, Any]:
     """Storage options for a URL: timeouts, retries, connections, and no read-ahead."""
     protocol = url.partition("://")[0]
     options: dict[str, Any] = {}
@@ -54,15 +54,15 @@ def filesystem_options(url: str, client_tries: int = 1) -> dict[str, Any]:
     elif protocol in ("oci", "ocilake"):
         options["config_kwargs"] = {
             "timeout": (_CONNECT_TIMEOUT_S, retries.POLICY.timeout_s),
-            "retry_strategy": _oci_retries(client_tries),
+            "retry_strategy": _oci_retries(client_attempts),
             "circuit_breaker_strategy": _no_circuit_breaker(),
         }
-        # The default reads 5 MiB ahead of what was asked for.
+        # The default reads 5 MiB ahead.
         options["default_cache_type"] = "none"
     if not options:
         return {}
-    if client_tries > 1:
-        options["skip_instance_cache"] = True  # it must not be the one that tries once
+    if client_attempts > 1:
+        options["skip_instance_cache"] = True  # do not reuse an instance that makes one attempt
     configured = fsspec_conf.get(protocol, {}).get("config_kwargs", {})
     options["config_kwargs"] |= configured
     return options
@@ -72,15 +72,15 @@ def _protocols(fs: Any) -> tuple[str, ...]:
     return (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
 
 
-# One object each for ever: fsspec knows a filesystem again by how its options print.
+# Cached, because fsspec recognises a filesystem by the repr of its options.
 @cache
-def _oci_retries(tries: int) -> Any:
+def _oci_retries(attempts: int) -> Any:
     import oci.retry
 
-    if tries == 1:
+    if attempts == 1:
         return oci.retry.NoneRetryStrategy()
     return oci.retry.RetryStrategyBuilder(
-        max_attempts=tries, total_elapsed_time_seconds=retries.POLICY.deadline_s
+        max_attempts=attempts, total_elapsed_time_seconds=retries.POLICY.deadline_s
     ).get_retry_strategy()
 
 

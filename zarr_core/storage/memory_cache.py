@@ -7,24 +7,24 @@ from collections import OrderedDict
 
 from zarr_core._util.units import parse_size
 
-# What keeping an entry takes beside its bytes: the key, the objects round it, its place in the dictionary.
+# Memory of an entry beside its bytes: the key, the Python objects and the place in the dictionary.
 _ENTRY_BYTES = 500
 
 
 class MemoryCache:
-    """Byte ranges of immutable objects; the least recently used make room for new ones.
+    """Byte ranges of immutable objects; the least recently used are evicted.
 
-    Any number of threads may use it. It belongs to the process that made it: a fork may find it locked for ever.
+    Thread-safe. Belongs to the process that made it: after a fork its lock may be held for ever.
 
     Args:
-        limit: bytes to keep at most, "2GB" or a number; each entry counts 500 bytes on top of its own.
+        limit: bytes to keep at most, "2GB" or a number; each entry counts 500 bytes more than its size.
 
     Attributes:
         limit: in bytes.
         size: bytes kept now, never more than the limit.
 
     Raises:
-        ZarrCoreError: the limit is no size.
+        ZarrCoreError: the limit is not a size.
     """
 
     def __init__(self, limit: int | str) -> None:
@@ -34,7 +34,7 @@ class MemoryCache:
         self._lock = threading.Lock()
 
     def lookup(self, key: str, start: int, stop: int | None) -> bytes | None:
-        """The bytes of a range if they are here; whoever decodes them checks them."""
+        """The bytes of a range if they are cached. They are checked when they are decoded."""
         with self._lock:
             data = self._entries.get((key, start, stop))
             if data is not None:
@@ -42,7 +42,7 @@ class MemoryCache:
             return data
 
     def store(self, key: str, start: int, stop: int | None, data: bytes) -> bool:
-        """Keep the bytes of a range; False where they are more than the limit."""
+        """Keep the bytes of a range; False if they exceed the limit."""
         size = len(data) + _ENTRY_BYTES
         if size > self.limit:
             return False
@@ -55,7 +55,7 @@ class MemoryCache:
         return True
 
     def discard(self, key: str, start: int, stop: int | None) -> None:
-        """Forget a range: the bytes turned out to be wrong."""
+        """Remove a range whose bytes were damaged."""
         with self._lock:
             self._drop((key, start, stop))
 

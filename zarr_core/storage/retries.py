@@ -1,12 +1,12 @@
-"""How a request that crosses a network is tried: the one policy for everything the library asks of a service.
+"""Retries of requests that cross a network: one policy for every request of the library.
 
-The clients' own retries are switched off (``storage.filesystems``), so this policy is the total: s3fs alone
-would ask 5 x 5 times and botocore 5 times each of these, ocifs 8 times.
+The clients' own retries are switched off (``storage.filesystems``), so this policy is the total. Otherwise s3fs would
+make 5 x 5 attempts, with 5 attempts in botocore for each, and ocifs 8.
 
-* A trouble (a reset connection, a timeout, an answer cut short, a 5xx) is waited out for a moment, twice as long each
-  time, less a random part, so that a thousand workers do not come back at the same moment.
-* A service that says "slow down" (503, 429) is left in peace for longer, and this process asks it fewer things at once.
-* What cannot get better (not found, not allowed, not understood) is not tried again.
+* After a transient error (a reset connection, a timeout, a truncated response, a 5xx) the request waits, twice as long
+  after each attempt, less a random part that keeps a thousand workers from returning at the same moment.
+* After a throttling response (503, 429) it waits longer, and this process keeps fewer requests in flight.
+* A permanent error (not found, not allowed, not understood) is not retried.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# A trouble of one kind at one service is logged, and then not again for so long.
+#: Bytes that the timeout of a request allows for when the size of the object is not known.
+UNKNOWN_BYTES = 64 << 20
+# An error of one kind at one service is logged at most once in this time.
 _LOG_EVERY_S = 60.0
-# Errors by these names would come again: what obstore and botocore raise for them has no class of Python's.
+# Permanent errors of obstore and botocore by class name: they have no base class in Python's hierarchy.
 _REFUSALS = {
     "PermissionDeniedError",
     "UnauthenticatedError",
@@ -48,18 +50,18 @@ _SLOW_DOWN = re.compile(r"\b(429|503)\b|SlowDown|Slow Down|TooManyRequests|Too M
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How long a request may take, and how often it is tried.
+    """Limits of attempts and times of one request.
 
-    In all a request takes at most ``deadline_s``, one more wait and one more try.
+    A request takes at most ``deadline_s``, one more wait and one more attempt.
 
     Attributes:
-        attempts: tries in all.
-        timeout_s: for one try, and more where many bytes are to come.
-        slowest_bytes_per_s: of a connection that is still worth waiting for: a try may take its bytes by this longer.
-        first_wait_s: before the second try; doubled for each further one, less a random part.
-        first_throttled_wait_s: the same after the service said that it is asked too much.
-        longest_wait_s: the waits grow no further than this.
-        deadline_s: no try begins so long after the first.
+        attempts: in total.
+        timeout_s: of one attempt, without the time that its bytes take.
+        slowest_bytes_per_s: lowest useful bandwidth; the timeout grows by the request's bytes divided by this.
+        first_wait_s: before the second attempt; doubled for each further one, less a random part.
+        first_throttled_wait_s: the same after a throttling response.
+        longest_wait_s: upper limit of a wait.
+        deadline_s: no attempt begins later than this after the first.
     """
 
     attempts: int = 8
@@ -71,26 +73,26 @@ class RetryPolicy:
     deadline_s: float = 180
 
     def wait_s(self, attempt: int, throttled: bool = False) -> float:
-        """Seconds to wait after so many failed tries."""
+        """Seconds to wait after this number of failed attempts."""
         first = self.first_throttled_wait_s if throttled else self.first_wait_s
         return min(first * float(2 ** (attempt - 1)), self.longest_wait_s) * random.uniform(0.5, 1)
 
     def timeout_for(self, n_bytes: int) -> float:
-        """Seconds that a try may take that moves so many bytes."""
+        """Seconds that an attempt may take to move this many bytes."""
         return self.timeout_s + n_bytes / self.slowest_bytes_per_s
 
 
-#: What everything uses that is not given another.
+#: Default policy of all requests.
 POLICY = RetryPolicy()
 
 
 class Service:
-    """A place that requests go to, as one process sees it: how many are in flight there, and what is wrong with it.
+    """A service as one process sees it: requests in flight, their current limit, and recent errors.
 
-    Belongs to one event loop. ``async with service:`` waits for a place among the requests in flight, and holds it.
+    Belongs to one event loop. ``async with service:`` waits until another request may be in flight.
 
     Args:
-        name: scheme and bucket, say; for messages, so without credentials.
+        name: scheme and bucket, for messages; without credentials.
         most: requests in flight at most.
     """
 
@@ -117,7 +119,7 @@ class Service:
         try:
             await granted
         except asyncio.CancelledError:
-            if not granted.cancelled():  # both came at the same moment
+            if not granted.cancelled():  # granted and cancelled at the same moment
                 self._leave()
             raise
 
@@ -128,22 +130,22 @@ class Service:
         self._busy -= 1
         while self._waiting and self._busy < self.limit:
             granted = self._waiting.popleft()
-            if not granted.done():  # else nobody waits for it any more
+            if not granted.done():  # otherwise the waiting request was cancelled
                 self._busy += 1
                 granted.set_result(None)
 
     def answered(self) -> None:
-        """A request went well: as many more as now fit in one round allow one more at a time."""
+        """A request succeeded. As many successes as the limit raise the limit by one."""
         self._limit = min(self._most, self._limit + 1 / self._limit)
 
     def throttled(self) -> None:
-        """The service said "slow down": half as many at a time. What a crowd hears at the same moment counts once."""
+        """The service throttles: halve the limit. Simultaneous responses count once."""
         if time.monotonic() - self._slowed_at > 1:
             self._slowed_at = time.monotonic()
             self._limit = max(1.0, self._limit / 2)
 
     def log(self, kind: str, message: str) -> None:
-        """Say what is wrong, unless that was said a moment ago."""
+        """Log an error of a kind, at most once a minute."""
         now = time.monotonic()
         if now - self._logged.get(kind, float("-inf")) >= _LOG_EVERY_S:
             self._logged[kind] = now
@@ -154,7 +156,7 @@ _services: dict[tuple[int, str], Service] = {}
 
 
 def service(url: str) -> Service:
-    """The service that a URL leads to, the same object for all of a process that go there."""
+    """The service of a URL: one object per process and bucket."""
     scheme, _, rest = redact(url).partition("://")
     name = f"{scheme}://{rest.partition('/')[0]}"
     return _services.setdefault((os.getpid(), name), Service(name))
@@ -163,35 +165,35 @@ def service(url: str) -> Service:
 async def request(
     where: Service, what: str, work: Callable[[], Awaitable[T]], n_bytes: int = 0, policy: RetryPolicy | None = None
 ) -> T:
-    """Do the work, which asks a service for something, as often as the policy allows.
+    """Make a request with retries.
 
     Args:
-        where: the service that is asked.
+        where: the service.
         what: the object, for messages.
-        work: one try.
-        n_bytes: that it moves.
-        policy: see there.
+        work: makes one attempt.
+        n_bytes: bytes that the request moves, for its timeout.
+        policy: limits; by default :data:`POLICY`.
 
     Raises:
-        FileNotFoundError: what is asked for is not there.
-        TransferError: it did not come, or may not be had.
-        ZarrCoreError: the last try raised one.
+        FileNotFoundError: there is no such object.
+        TransferError: the attempts failed, or the service refused the request.
+        ZarrCoreError: from the last attempt.
     """
-    tries = _Tries(where, what, policy or POLICY)
+    attempts = _Attempts(where, what, policy or POLICY)
     while True:
         async with where:
             try:
-                result = await asyncio.wait_for(work(), tries.policy.timeout_for(n_bytes))
+                result = await asyncio.wait_for(work(), attempts.policy.timeout_for(n_bytes))
             except Exception as error:
-                wait = tries.failed(error)
+                wait = attempts.failed(error)
             else:
                 where.answered()
                 return result
         await asyncio.sleep(wait)
 
 
-class _Tries:
-    """The tries of one request."""
+class _Attempts:
+    """The attempts of one request."""
 
     def __init__(self, where: Service, what: str, policy: RetryPolicy) -> None:
         self.policy = policy
@@ -200,13 +202,13 @@ class _Tries:
         self._began = time.monotonic()
 
     def failed(self, error: Exception) -> float:
-        """Seconds to wait before the next try; raises where there is none."""
+        """Seconds to wait before the next attempt; raises if there is none."""
         if isinstance(error, FileNotFoundError) or (isinstance(error, ZarrCoreError) and not is_transient(error)):
             raise error
         if not is_transient(error):
             if isinstance(error, OSError) or type(error).__name__ in _REFUSALS or status_of(error):
                 raise self._transfer_error("was refused", error) from printable_cause(error)
-            raise error  # ours to mend
+            raise error  # a bug in this library: never retry
         self._failed += 1
         throttled = is_throttling(error)
         if throttled:
@@ -215,11 +217,11 @@ class _Tries:
         if self._failed >= self.policy.attempts or waited >= self.policy.deadline_s:
             if isinstance(error, ZarrCoreError):
                 raise error
-            tries = "once" if self._failed == 1 else f"{self._failed} times"
-            raise self._transfer_error(f"was tried {tries} in {waited:.0f} s", error) from printable_cause(error)
-        kind = "asked too much" if throttled else type(error).__name__
-        way_out = "asking for less at a time, and again" if throttled else "trying again"
-        self._where.log(kind, f"{describe(error)}; {way_out} (said once a minute at most)")
+            attempts = f"{self._failed} attempt{'s' * (self._failed > 1)}"
+            raise self._transfer_error(f"failed after {attempts} in {waited:.0f} s", error) from printable_cause(error)
+        kind = "throttled" if throttled else type(error).__name__
+        reaction = "sending fewer requests at a time" if throttled else "retrying"
+        self._where.log(kind, f"{describe(error)}; {reaction} (logged at most once a minute)")
         return self.policy.wait_s(self._failed, throttled)
 
     def _transfer_error(self, fate: str, error: Exception) -> TransferError:
@@ -227,13 +229,13 @@ class _Tries:
 
 
 def describe(error: BaseException) -> str:
-    """An error in a line that may be printed."""
+    """An error on one line, without credentials."""
     text = " ".join(redact(str(error)).split())
     return f"{type(error).__name__}: {text[:500]}" if text else type(error).__name__
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the same request may well succeed in a moment."""
+    """Whether the same request may succeed in a moment."""
     if isinstance(error, _PERMANENT) or type(error).__name__ in _REFUSALS:
         return False
     if isinstance(error, ZarrCoreError):
@@ -243,12 +245,12 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_throttling(error: BaseException) -> bool:
-    """Whether a service said that it is asked too much."""
+    """Whether an error is a service's request to slow down."""
     return status_of(error) in (429, 503) or any(_SLOW_DOWN.search(str(e)) for e in _chain(error))
 
 
 def status_of(error: BaseException) -> int | None:
-    """The HTTP status in an error of any client that is known here, or in one that it was raised from."""
+    """HTTP status of an error of any supported client, or of an error that it was raised from."""
     for each in _chain(error):
         response = getattr(each, "response", None)
         status = getattr(each, "status", None) or getattr(response, "status_code", None)
@@ -260,7 +262,7 @@ def status_of(error: BaseException) -> int | None:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error, and those that it was raised from."""
+    """The error and its causes."""
     seen: BaseException | None = error
     while seen is not None:
         yield seen

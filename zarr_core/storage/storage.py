@@ -1,9 +1,8 @@
-"""The ground floor: bytes below one root, on a local disk or on any fsspec location.
+"""Objects below one root, on a local disk or on any fsspec location.
 
-Readers and writers of the library meet a store only through :class:`Storage` (whole objects, byte ranges, and the one
-compare-and-swap that a commit needs) or through a Zarr store (``storage.zarr_stores``). Credentials and endpoints come
-from the environment or from fsspec's own configuration (``AWS_*``, ``OCIFS_*``, ``FSSPEC_*``, ``~/.config/fsspec``),
-never from arguments, so that they end up in no manifest, log or pickle.
+:class:`Storage` reads whole objects and byte ranges, writes whole objects, and provides the compare-and-swap that a
+commit needs. Credentials and endpoints come from the environment or from fsspec's configuration (``AWS_*``,
+``OCIFS_*``, ``FSSPEC_*``, ``~/.config/fsspec``), never from arguments, so they end up in no manifest, log or pickle.
 """
 
 from __future__ import annotations
@@ -38,11 +37,9 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# What a try may take that fetches an object whose size nobody has told.
-_UNKNOWN_BYTES = 64 << 20
-# Roots that were seen to refuse a conditional write whose condition does not hold, by process.
-_keep_conditions: set[tuple[int, str]] = set()
-_keep_conditions_lock = threading.Lock()
+# (process, root) pairs where a conditional write was refused when its condition did not hold.
+_checked_roots: set[tuple[int, str]] = set()
+_checked_roots_lock = threading.Lock()
 
 
 def is_local(url: str) -> bool:
@@ -51,13 +48,12 @@ def is_local(url: str) -> bool:
 
 
 def open_backend(url: str) -> RemoteBackend:
-    """How the objects at a URL are reached.
+    """The backend for the objects at a URL.
 
-    ``s3://`` goes through s3fs, which works on after a fork and commits on every S3 service that we know; through
-    obstore where only that is installed.
+    ``s3://`` uses s3fs, which survives a fork and can commit on all tested S3 services; obstore where s3fs is missing.
 
     Raises:
-        StoreError: nothing that is installed knows such URLs.
+        StoreError: no installed filesystem supports the URL.
     """
     if url.startswith("memory://"):
         return MemoryBackend(url)
@@ -74,7 +70,7 @@ def open_backend(url: str) -> RemoteBackend:
 
 
 class StoredObject(NamedTuple):
-    """An object as a listing shows it: name relative to the root, bytes, seconds since 1970 by the store's clock."""
+    """An entry of a listing: name relative to the root, bytes, seconds since 1970 by the store's clock."""
 
     name: str
     size: int
@@ -86,7 +82,7 @@ class Storage:
 
     Args:
         root: a local path or any fsspec URL ("s3://bucket/prefix", "oci://bucket@namespace/prefix", "memory://x").
-        backend: how a remote root is reached, where it is not to be :func:`open_backend`'s choice.
+        backend: makes the backend of a remote root; by default :func:`open_backend`.
 
     Raises:
         StoreError: the root is a file, or no filesystem is installed for the URL.
@@ -99,7 +95,7 @@ class Storage:
         if self._local:
             self.location = str(url_to_fs(self.root)[1]).rstrip("/")
             if "\0" in self.location:
-                raise StoreError(f"{self.url!r:.200} cannot be used: no path holds a null byte")
+                raise StoreError(f"{self.url!r:.200} cannot be used: a path must not contain a null byte")
             try:
                 is_file = Path(self.location).is_file()
             except OSError as error:  # a name that is too long, a folder that may not be looked into
@@ -123,7 +119,7 @@ class Storage:
 
     @property
     def identity(self) -> str:
-        """What tells this place from every other, wherever it is asked: absolute, and with the service's endpoint."""
+        """Unique name of this root on every machine: absolute, and with the service's endpoint."""
         if self._local:
             return f"file://{self.location}"
         return redact_url(self._backend.identity)
@@ -137,11 +133,11 @@ class Storage:
         path = self.path(name)
         if self._local:
             return local.read(path, start, stop)
-        size = _UNKNOWN_BYTES if stop is None else stop - (start or 0)
-        return bytes(self._ask(name, lambda backend: backend.get(path, start, stop), size)[0])
+        size = retries.UNKNOWN_BYTES if stop is None else stop - (start or 0)
+        return bytes(self._request(name, lambda backend: backend.get(path, start, stop), size)[0])
 
     def exists(self, name: str) -> bool:
-        """Whether the object is there now (no cached listing is asked)."""
+        """Whether the object exists now (no cached listing is used)."""
         try:
             self.info(name)
         except FileNotFoundError:
@@ -155,7 +151,7 @@ class Storage:
     def info(self, name: str) -> ObjectInfo:
         """Size, version and time of an object; raises FileNotFoundError."""
         path = self.path(name)
-        return local.info(path) if self._local else self._ask(name, lambda backend: backend.head(path))
+        return local.info(path) if self._local else self._request(name, lambda backend: backend.head(path))
 
     def list(self, prefix: str = "") -> dict[str, int]:
         """Name (relative to the root) and size of every object below a folder."""
@@ -168,9 +164,9 @@ class Storage:
         return {path[len(self.location) + 1 :]: info for path, info in sorted(found.items())}
 
     def write(self, name: str, pieces: Iterable[bytes]) -> int:
-        """Write an object whole: it appears complete or not at all, and replaces what was there.
+        """Write a whole object: it appears complete or not at all, and replaces an existing one.
 
-        A power cut may still lose it until :meth:`sync`. Memory: on a local disk one piece, elsewhere all of them.
+        A power failure may lose it until :meth:`sync`. Memory: one piece on a local disk, elsewhere all of them.
 
         Returns:
             Bytes written.
@@ -182,20 +178,20 @@ class Storage:
         for piece in pieces:
             data += piece
         try:
-            self._ask(name, lambda backend: backend.put(path, data), len(data))
+            self._request(name, lambda backend: backend.put(path, data), len(data))
         except FileNotFoundError as error:
             raise self._no_bucket() from error
         return len(data)
 
     def objects(self, prefix: str, *, recursive: bool = True) -> Iterator[StoredObject]:
-        """Everything below a folder, or of that name; links are not followed.
+        """Every object below a folder, or with that name; links are not followed.
 
         Args:
             prefix: of the folder; "" is the root.
             recursive: whether objects in folders below it are included.
 
         Raises:
-            StoreError: the location does not say when its objects were written.
+            StoreError: the location does not report modification times.
         """
         top = self.path(prefix) if prefix else self.location
         found: Iterable[tuple[str, ObjectInfo]]
@@ -205,11 +201,11 @@ class Storage:
             found = chain(self._alone(prefix), self._listing(prefix, f"{top}/", recursive))
         for path, info in found:
             if not info.modified:
-                raise StoreError(f"{self.url}: this location does not say when its objects were written")
+                raise StoreError(f"{self.url}: this location does not report modification times")
             yield StoredObject(path[len(self.location) + 1 :], info.size, info.modified)
 
     def delete(self, names: Sequence[str]) -> None:
-        """Remove objects, and folders of a local disk that are empty then; what is gone already is no error."""
+        """Remove objects, and folders of a local disk that become empty. Missing objects are no error."""
         paths = [self.path(name) for name in names]
         if self._local:
             local.delete(paths, self.location)
@@ -225,7 +221,7 @@ class Storage:
         self._run(delete_all(self._backend))
 
     def now(self) -> float:
-        """The time by the clock that stamps the objects of this place (seconds since 1970): of one written to ask."""
+        """Current time of the clock that stamps the objects here, in seconds since 1970; writes a temporary object."""
         name = add_temp_suffix("clock")
         self.write(name, [b"clock"])
         try:
@@ -234,30 +230,30 @@ class Storage:
             self.delete([name])
 
     def sync(self) -> None:
-        """Return when all that was written is on stable storage (object stores promise that at once)."""
+        """Return when everything written is on stable storage (object stores guarantee that for each write)."""
         if self._local:
             os.sync()
 
     def read_versioned(self, name: str) -> tuple[bytes, str]:
-        """Content and version of an object; the version is that of these very bytes, and what :meth:`replace` compares.
+        """Content and version of an object. The version belongs to these bytes; :meth:`replace` compares it.
 
         Raises:
-            FileNotFoundError: nothing is there.
+            FileNotFoundError: there is no such object.
             StoreError: the location reports no versions.
         """
         path = self.path(name)
         if self._local:
             data = local.read(path)
             return data, local.digest(data)
-        content, version = self._ask(name, lambda backend: backend.get(path), _UNKNOWN_BYTES)
+        content, version = self._request(name, lambda backend: backend.get(path), retries.UNKNOWN_BYTES)
         if not version:
             raise StoreError(f"{self.url}: this location reports no etag, so commits to it would not be safe")
         return bytes(content), version
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write an object only if none is there; False where one is.
+        """Write an object only if it does not exist; False if it does.
 
-        Over a network, where answers get lost, one that holds these very bytes counts as written by this call.
+        Over a network, where responses get lost, an existing object with these bytes counts as written by this call.
         """
         if not self._local:
             return self._write_if(name, data, None)
@@ -271,8 +267,8 @@ class Storage:
         """Compare and swap: write only if the object still has ``version`` (None: only if there is none).
 
         Raises:
-            CommitConflict: it has been written meanwhile.
-            StoreError: this kind of location cannot do it safely.
+            CommitConflict: another writer has changed it.
+            StoreError: this kind of location cannot do that safely.
         """
         if self._local:
             try:
@@ -284,7 +280,7 @@ class Storage:
         else:
             written = self._write_if(name, data, version)
         if not written:
-            raise CommitConflict(f"{self.url}/{name} was written by somebody else")
+            raise CommitConflict(f"{self.url}/{name} was changed by another writer")
 
     @property
     def _backend(self) -> RemoteBackend:
@@ -294,8 +290,8 @@ class Storage:
             self._process = os.getpid()
         return self._opened
 
-    def _ask(self, name: str, request: Callable[[RemoteBackend], Awaitable[T]], n_bytes: int = 0) -> T:
-        """The answer to a request, made as often as the policy allows."""
+    def _request(self, name: str, request: Callable[[RemoteBackend], Awaitable[T]], n_bytes: int = 0) -> T:
+        """Make a request with retries."""
         backend, what = self._backend, f"{self.root}/{name}"
         return self._run(retries.request(self._service, what, lambda: request(backend), n_bytes))
 
@@ -309,10 +305,10 @@ class Storage:
             raise
 
     def _listing(self, name: str, prefix: str, recursive: bool = True) -> Iterator[tuple[str, ObjectInfo]]:
-        """What is below a path of the service, a page at a time."""
+        """Objects below a path of the service, one page at a time."""
         token: str | None = None
         while True:
-            page, token = self._ask(name, lambda backend, token=token: backend.list_page(prefix, token, recursive))  # type: ignore[misc]
+            page, token = self._request(name, lambda backend, token=token: backend.list_page(prefix, token, recursive))  # type: ignore[misc]
             yield from page.items()
             if token is None:
                 return
@@ -323,9 +319,9 @@ class Storage:
                 yield self.path(name), self.info(name)
 
     def _write_if(self, name: str, data: bytes, version: str | None) -> bool:
-        """Whether the object is now as given, because it had this version (None: because there was none).
+        """Write if the object has this version (None: if it does not exist); whether it now holds these bytes.
 
-        A try whose answer was lost may have written all the same; the next one then finds its own bytes in the way.
+        An attempt whose response was lost may have written; the next attempt then finds its own bytes.
         """
         self._check_conditions()
         return self._write_unchecked_if(name, data, version)
@@ -341,7 +337,7 @@ class Storage:
             return True
 
         try:
-            if self._ask(name, put, len(data)):
+            if self._request(name, put, len(data)):
                 return True
         except FileNotFoundError as error:
             raise self._no_bucket() from error
@@ -351,11 +347,10 @@ class Storage:
         except StoreError as error:
             raise StoreError(f"{self.url}: {error}") from error
         else:
-            # Even where this was the only try: HTTP clients send a request again, and say nothing, when a connection
-            # that they had kept breaks.
+            # Also after a single attempt: HTTP clients silently resend a request when a kept-alive connection breaks.
             if not self._holds(name, data):
                 return False
-        logger.info("%s/%s: written by a try whose answer was lost", self.url, name)
+        logger.info("%s/%s: written by an attempt whose response was lost", self.url, name)
         return True
 
     def _holds(self, name: str, data: bytes) -> bool:
@@ -365,37 +360,37 @@ class Storage:
             return False
 
     def _check_conditions(self) -> None:
-        """Find out, once in a process and a root, whether the service keeps the conditions of writes, or ignores them.
+        """Check, once per process and root, that the service honours conditional writes; writes a temporary object.
 
-        Some gateways and older services do, and then the last writer wins. What is tried is an object of our own.
+        Some gateways and older services ignore the conditions, so that the last writer would win.
 
         Raises:
-            StoreError: it does not.
+            StoreError: the service ignores or refuses them.
         """
         never = self._backend.impossible_version
         place = (os.getpid(), self._backend.identity)
-        if not never or place in _keep_conditions:
+        if not never or place in _checked_roots:
             return
         name = add_temp_suffix("conditional-write")
         try:
             if not self._write_unchecked_if(name, b"1", None):
-                raise self._unsafe("refuses to create an object that is not there")
+                raise self._unsafe("refuses to create an object that does not exist")
             if self._write_unchecked_if(name, b"2", None):
-                raise self._unsafe("ignores If-None-Match, so that writers would undo each other's work")
+                raise self._unsafe("ignores If-None-Match, so that writers would overwrite each other")
             if self._write_unchecked_if(name, b"3", never):
-                raise self._unsafe("ignores If-Match, so that writers would undo each other's work")
+                raise self._unsafe("ignores If-Match, so that writers would overwrite each other")
             if not self._write_unchecked_if(name, b"4", self.read_versioned(name)[1]):
                 raise self._unsafe("refuses to replace an object by its etag")
         finally:
             try:
                 self.delete([name])
             except StoreError as error:
-                logger.info("%s/%s was to be deleted, and is of no use: %s", self.url, name, error)
-        with _keep_conditions_lock:
-            _keep_conditions.add(place)
+                logger.info("%s/%s is temporary, but could not be deleted: %s", self.url, name, error)
+        with _checked_roots_lock:
+            _checked_roots.add(place)
 
     def _no_bucket(self) -> StoreError:
-        return StoreError(f"{self.url} cannot be written: there is no such bucket; make it, or look at the name")
+        return StoreError(f"{self.url} cannot be written: the bucket does not exist; create it, or correct the name")
 
     def _unsafe(self, what: str) -> StoreError:
         return StoreError(

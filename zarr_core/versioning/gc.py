@@ -1,10 +1,9 @@
-"""Garbage collection: what no kept generation names, and is older than a grace period, is removed.
+"""Garbage collection: deletes everything that no kept generation names and that is older than a grace period.
 
-``zarr-core gc STORE`` keeps the current generation, tagged ones, and those that were replaced less than the
-grace period ago; the documents of all others go, and with them every group that only they name, or nobody. Readers and
-writers may be at work. What is to go is *condemned* first, in the head, by compare-and-swap: so whoever commits later
-cannot name it (``versioning.generations.commit``), and whoever committed earlier is seen here. Only then is anything
-deleted. A collection that died in the middle is finished by the next one.
+Kept are the current generation, tagged ones, and those that were replaced less than the grace period ago. All other
+archived generations are deleted, and so is every group that no kept generation names. Readers and writers may be at
+work. A prefix is *tombstoned* in the head before it is deleted, by compare-and-swap: a later commit cannot name it
+(``versioning.generations.commit``), and an earlier one is seen here. The next collection finishes one that died.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ from zarr_core.storage.temporary import strip_temp_suffix
 from zarr_core.versioning.generations import GENERATIONS, Head, Retention, S, amend, documents, generation_name, load
 
 DEFAULT_GRACE = "24h"
-# Names stay condemned for so long after their objects are gone. Nobody writes them anew in that time, so that a
-# collector that was suspended in the middle (a laptop that slept) deletes nothing that is in use; it stops after half.
-CONDEMNED_SECONDS = 24 * 3600
+# A tombstone lasts this long, also after its objects are deleted. Nobody writes the name anew in that time, so a
+# collector that was suspended (on a laptop that slept) deletes nothing in use; it stops after half of the time.
+TOMBSTONE_SECONDS = 24 * 3600
 _DELETED_AT_A_TIME = 1000
 
 
 @dataclass
 class Garbage:
-    """Objects of one prefix that are to go.
+    """Objects of one prefix to delete.
 
     Attributes:
-        bytes: of its objects.
-        objects: how many they are.
-        newest: when the last of them was written, in seconds since 1970.
+        bytes: sum of their sizes.
+        objects: their number.
+        newest: latest modification time, in seconds since 1970.
     """
 
     bytes: int = 0
@@ -48,17 +47,17 @@ class Garbage:
 
 
 @dataclass
-class Collection:
-    """What :func:`collect_garbage` removed, or would remove.
+class GcReport:
+    """What :func:`collect_garbage` deleted, or would delete.
 
     Attributes:
-        dry_run: whether it only looked.
-        kept: numbers of the generations that are kept.
-        expired: numbers of those that went.
-        prefixes: what went, by prefix; generations left out.
-        temporary: files that writers left half-written when they were killed.
-        young: prefixes that nothing names, but that are not older than the grace period.
-        foreign: objects among ours that no writer of this kind of store makes; they are left alone.
+        dry_run: whether nothing was deleted.
+        kept: numbers of the kept generations.
+        expired: numbers of the deleted generations.
+        prefixes: deleted objects by prefix, without generations.
+        temporary: temporary files that killed writers left behind.
+        young: number of prefixes that no generation names, but that are within the grace period.
+        foreign: number of objects that no writer of this kind of store makes; they are never deleted.
     """
 
     dry_run: bool
@@ -71,26 +70,26 @@ class Collection:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all objects below the prefixes, and of temporary files."""
+        """Bytes of all deleted objects and temporary files."""
         return sum(garbage.bytes for garbage in self.prefixes.values()) + self.temporary.bytes
 
 
-def collect_garbage(storage: Storage, head: Head[S], grace: float, *, dry_run: bool = False) -> Collection:
-    """Remove what no kept generation names and is older than the grace period.
+def collect_garbage(storage: Storage, head: Head[S], grace: float, *, dry_run: bool = False) -> GcReport:
+    """Delete everything that no kept generation names and that is older than the grace period.
 
-    Memory: the prefixes that kept generations name, and those that are to go; no listing is held whole.
+    Memory: the prefixes that kept generations name and those to delete, but no complete listing.
 
     Args:
         storage: the store.
         head: of its kind.
         grace: seconds.
-        dry_run: only look. Ages are then by this machine's clock alone.
+        dry_run: delete nothing. Ages are then by this machine's clock alone.
 
     Raises:
-        StoreError: there is no store, another program wrote it, a tagged generation is missing, or this took so long
-            that it had to stop; run again to go on.
-        ManifestError: a kept generation cannot be read, so that nothing can be said to be unnamed.
-        CommitConflict: others kept committing first.
+        StoreError: there is no store, another program wrote it, a tagged generation is missing, or the collection took
+            so long that it had to stop; run it again to continue.
+        ManifestError: a kept generation cannot be read, so that it is unknown what it names.
+        CommitConflict: other writers kept committing first.
     """
     if grace < 0:
         raise ZarrCoreError(f"the grace period must not be negative, but is {grace:g} seconds")
@@ -98,24 +97,24 @@ def collect_garbage(storage: Storage, head: Head[S], grace: float, *, dry_run: b
     state = load(storage, head)
     if not state.generation:
         raise StoreError(f"{storage.url} was written by another program and has no generations to keep or collect")
-    # Of two clocks that disagree the earlier one: it removes less. What seems to be from the future is young.
+    # The earlier of the two clocks deletes less. Objects from the future count as young.
     now = began if dry_run else min(storage.now(), began)
     collector = _Collector(storage, head, now, now - grace)
     found = collector.scan(state)
-    result = Collection(dry_run, young=found.young, foreign=found.foreign)
+    result = GcReport(dry_run, young=found.young, foreign=found.foreign)
     for temporary in found.temporary:
         result.temporary.add(temporary)
 
-    def condemn(current: S) -> Retention:
+    def tombstone(current: S) -> Retention:
         kept = collector.kept(current)
         result.kept, result.expired = kept.numbers, kept.expired
         result.prefixes = {prefix: garbage for prefix, garbage in found.garbage.items() if not kept.needs(prefix)}
-        return collector.condemn(current, [*result.prefixes, *map(generation_name, kept.expired)])
+        return collector.with_tombstones(current, [*result.prefixes, *map(generation_name, kept.expired)])
 
     if dry_run:
-        condemn(state)
+        tombstone(state)
         return result
-    amend(storage, head, condemn)
+    amend(storage, head, tombstone)
     collector.delete(
         [
             *(temporary.name for temporary in found.temporary),
@@ -130,7 +129,7 @@ def collect_garbage(storage: Storage, head: Head[S], grace: float, *, dry_run: b
 
 @dataclass(frozen=True)
 class _Kept:
-    """Generations that stay, those that do not, and what the former need."""
+    """Kept and expired generations, and the prefixes that the kept ones name."""
 
     numbers: list[int]
     expired: list[int]
@@ -138,13 +137,13 @@ class _Kept:
     above: set[str]
 
     def needs(self, prefix: str) -> bool:
-        """Whether a prefix, something below it, or something that it is part of is named."""
+        """Whether a kept generation names the prefix, something below it, or a folder above it."""
         return prefix in self.prefixes or prefix in self.above or not self.prefixes.isdisjoint(_folders_of(prefix))
 
 
 @dataclass
 class _Found:
-    """What a look at all objects has found; ``objects`` are the prefixes that are one object each."""
+    """Result of a scan of all objects; ``objects`` are the prefixes that are a single object."""
 
     garbage: dict[str, Garbage] = field(default_factory=dict)
     objects: set[str] = field(default_factory=set)
@@ -155,7 +154,7 @@ class _Found:
 
 @dataclass
 class _Collector(Generic[S]):
-    """One collection: ``horizon`` is the time before which everything is old."""
+    """One collection. ``horizon``: objects last modified before this time are old."""
 
     storage: Storage
     head: Head[S]
@@ -164,7 +163,7 @@ class _Collector(Generic[S]):
     _last: tuple[S, _Kept] | None = None
 
     def kept(self, current: S) -> _Kept:
-        """What the newest state, and every other that is kept, needs."""
+        """Kept generations and the prefixes that they name."""
         if self._last is not None and self._last[0] == current:
             return self._last[1]
         kept = self._kept(current)
@@ -194,12 +193,12 @@ class _Collector(Generic[S]):
         name = generation_name(number)
         try:
             data = self.storage.read(name)
-        except FileNotFoundError:  # another collection, with a shorter grace period, has just removed it
+        except FileNotFoundError:  # another collection, with a shorter grace period, has just deleted it
             return set()
         return set(self.head.named(self.head.parse(data, f"{self.storage.url}/{name}")))
 
     def scan(self, state: S) -> _Found:
-        """Look at every object: is it old, and named by nothing?"""
+        """Find the old objects that no kept generation names."""
         kept, found = self.kept(state), _Found()
         young: dict[str, Garbage] = {}
         for stored in self._ours(state):
@@ -228,16 +227,16 @@ class _Collector(Generic[S]):
         for root in (*self.head.roots(state), GENERATIONS):
             yield from self.storage.objects(root)
 
-    def condemn(self, current: S, doomed: Sequence[str]) -> Retention:
-        """The retention that says that these are being removed; what was removed long ago is forgotten."""
-        before = current.retention.condemned
-        recent = {prefix: since for prefix, since in before.items() if since >= self.now - CONDEMNED_SECONDS}
-        condemned = recent | dict.fromkeys(doomed, int(self.now))
-        collections = current.retention.collections + bool(set(doomed) - set(before))
-        return replace(current.retention, condemned=condemned, collections=collections)
+    def with_tombstones(self, current: S, prefixes: Sequence[str]) -> Retention:
+        """The current retention with new tombstones and without those that have run out."""
+        before = current.retention.tombstones
+        recent = {prefix: since for prefix, since in before.items() if since >= self.now - TOMBSTONE_SECONDS}
+        tombstones = recent | dict.fromkeys(prefixes, int(self.now))
+        collections = current.retention.collections + bool(set(prefixes) - set(before))
+        return replace(current.retention, tombstones=tombstones, collections=collections)
 
     def delete(self, names: Sequence[str], prefixes: Sequence[str], began: float) -> None:
-        """Remove objects, and all of ours that is below prefixes."""
+        """Delete objects, and everything below prefixes that writers of this kind of store make."""
         batch = list(names)
         for prefix in prefixes:
             below = (found.name for found in self.storage.objects(prefix))
@@ -249,7 +248,7 @@ class _Collector(Generic[S]):
 
     def _delete_batch(self, names: Sequence[str], began: float) -> None:
         for start in range(0, len(names), _DELETED_AT_A_TIME):
-            if time.time() - began > CONDEMNED_SECONDS / 2:
+            if time.time() - began > TOMBSTONE_SECONDS / 2:
                 raise StoreError(
                     f"{self.storage.url}: this collection has taken too long to go on safely; run it again"
                 )

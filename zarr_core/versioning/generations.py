@@ -1,10 +1,11 @@
-"""States of a store: one mutable object that names everything, and every state that it ever had.
+"""States of a store: one mutable object that names everything, and the history of its states.
 
-A store of any kind keeps what it holds in one small document, its *head*: ``manifest.json`` of points, ``HEAD.json`` of
-a wide matrix. Everything else is written once. A commit swaps the head by compare-and-swap, and each committed state
-stays as an immutable numbered generation, until garbage collection (``versioning.gc``) finds it replaced long ago.
+A store of any kind describes its content in one small document, its *head*: ``manifest.json`` of a point store,
+``HEAD.json`` of a wide matrix. Everything else is written once. A commit replaces the head by compare-and-swap. Each
+committed state stays as an immutable numbered *generation* until garbage collection (``versioning.gc``) removes it,
+some time after it was replaced.
 
-What differs between kinds of stores is given by their :class:`Head`; commits, tags, history, collection are one code.
+A :class:`Head` describes one kind of store; commits, tags, history and garbage collection are the same for all kinds.
 """
 
 from __future__ import annotations
@@ -31,40 +32,40 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Retention:
-    """What is to be kept and what is being removed: the part of a head that belongs to no generation.
+    """What to keep and what is pending deletion: the part of a head that belongs to no generation.
 
     Attributes:
         tags: generation by name; a tagged generation is never collected.
-        condemned: prefixes that are being removed, and when that was decided (seconds since 1970, the store's clock).
-            No commit names them any more: whoever commits swaps the head that says so.
-        collections: how often something has been condemned. So each of these heads differs from all others, and a
-            compare-and-swap cannot mistake a later one for an earlier one.
+        tombstones: prefixes that are pending deletion or were deleted lately, with the time of that decision (seconds
+            since 1970, the store's clock). No commit may name them. Stored under the key "condemned".
+        collections: how often tombstones were added. It makes every such head unique, so that a compare-and-swap
+            cannot mistake a later head for an earlier one.
     """
 
     tags: Mapping[str, int] = field(default_factory=dict)
-    condemned: Mapping[str, int] = field(default_factory=dict)
+    tombstones: Mapping[str, int] = field(default_factory=dict)
     collections: int = 0
 
     def to_document(self) -> dict[str, Any]:
-        """What a head keeps under the key "retention"; empty where there is nothing to keep."""
+        """Value of a head's key "retention"; empty if there is nothing to record."""
         if self == Retention():
             return {}
         return {
             "tags": dict(sorted(self.tags.items())),
-            "condemned": dict(sorted(self.condemned.items())),
+            "condemned": dict(sorted(self.tombstones.items())),
             "collections": self.collections,
         }
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Retention:
         """Read what :meth:`to_document` made; raises ManifestError."""
-        tags, condemned = document.get("tags", {}), document.get("condemned", {})
+        tags, tombstones = document.get("tags", {}), document.get("condemned", {})
         collections = document.get("collections", 0)
-        if not (isinstance(tags, dict) and isinstance(condemned, dict)):
+        if not (isinstance(tags, dict) and isinstance(tombstones, dict)):
             raise ManifestError("retention: tags and condemned must be objects")
-        if not all(isinstance(value, int) for value in (*tags.values(), *condemned.values(), collections)):
+        if not all(isinstance(value, int) for value in (*tags.values(), *tombstones.values(), collections)):
             raise ManifestError("retention: generations, times and counts must be integers")
-        return cls(dict(tags), dict(condemned), collections)
+        return cls(dict(tags), dict(tombstones), collections)
 
 
 @dataclass(frozen=True)
@@ -72,9 +73,9 @@ class Change:
     """One thing that a commit did.
 
     Attributes:
-        what: in a word or a few: "added", "replaced", "retired", "quarantined", "codec".
-        names: of the samples (or batches) that it was done to.
-        note: what else there is to say, as in "zstd:3 -> blosc-lz4:5".
+        what: kind of change: "added", "replaced", "retired", "quarantined", "codec".
+        names: samples (or batches) that changed.
+        note: details, as in "zstd:3 -> blosc-lz4:5".
     """
 
     what: str
@@ -83,22 +84,22 @@ class Change:
 
 
 class State(Protocol):
-    """What a store holds: a frozen dataclass with these, and whatever else it is about."""
+    """Interface of a store's state: a frozen dataclass with these fields and those of its kind."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     @property
     def generation(self) -> int:
-        """1 for a store's first commit, one more with each; 0 where another program wrote the store."""
+        """Number of commits so far; 0 if another program wrote the store."""
         ...
 
     @property
     def retention(self) -> Retention:
-        """Of the head; empty in a generation that was committed earlier."""
+        """Retention of the head; empty in an archived generation."""
         ...
 
     def to_json(self) -> bytes:
-        """The document: the same state gives the same bytes."""
+        """The document. Equal states give equal bytes."""
         ...
 
 
@@ -107,19 +108,19 @@ S = TypeVar("S", bound=State)
 
 @dataclass(frozen=True)
 class Head(Generic[S]):
-    """Where a kind of store keeps its state, how to read it, and what it says.
+    """The head of one kind of store: where it is, how to parse it, and which objects it names.
 
-    A *prefix* below is an object's name or a folder of objects: "samples/a/0123" stands for itself and all below it.
+    A *prefix* is the name of an object or a folder of objects: "samples/a/0123" stands for itself and all below it.
 
     Attributes:
-        name: of the object.
-        parse: the state from a document, and a name for it in errors; raises ManifestError.
-        roots: folders that hold what the commits of a store name; garbage is looked for there and nowhere else.
-        named: prefixes that a state needs.
-        owner: the prefix that an object below ``roots`` belongs to, which is named or not as a whole; None for objects
-            that no writer of this kind of store makes, and which are left alone.
-        is_whole: whether everything below a prefix is there, as far as sizes tell.
-        changes: what the second state has done to the first, None where it is the store's first.
+        name: of the head object.
+        parse: makes the state from a document and the document's name for errors; raises ManifestError.
+        roots: folders of the objects that commits name; garbage is collected there only.
+        named: prefixes that a state names.
+        owner: the prefix that an object below ``roots`` belongs to; None for an object that no writer of this kind of
+            store makes, which is never collected.
+        is_whole: whether everything below a prefix exists, judged by sizes.
+        changes: differences of the second state from the first (None: the second is the store's first).
     """
 
     name: str
@@ -132,12 +133,12 @@ class Head(Generic[S]):
 
 
 def generation_name(generation: int) -> str:
-    """Object that keeps a committed state."""
+    """Name of the object that archives a generation."""
     return f"{GENERATIONS}/{generation:08d}.json"
 
 
 def documents(storage: Storage) -> dict[int, StoredObject]:
-    """The objects that keep committed states, by generation; each was written when its generation was committed."""
+    """Archived generations by number; each object was written when its generation was committed."""
     names = (
         (re.fullmatch(rf"{GENERATIONS}/(\d{{8,}})\.json", found.name), found) for found in storage.objects(GENERATIONS)
     )
@@ -145,7 +146,7 @@ def documents(storage: Storage) -> dict[int, StoredObject]:
 
 
 def load(storage: Storage, head: Head[S], generation: int | str | None = None) -> S:
-    """The state of a store: the current one, one committed earlier, or the one that a tag names.
+    """A state of a store: the current one, an earlier generation, or a tagged one.
 
     Raises:
         StoreError: there is no store, no such tag, no such generation, or it has been collected.
@@ -178,20 +179,21 @@ def tagged_generation(storage: Storage, state: State, tag: str) -> int:
 
 
 def commit(storage: Storage, head: Head[S], change: Callable[[S | None], S]) -> S:
-    """Make the next generation of a store, whoever else is committing or collecting.
+    """Commit the next generation of a store; safe while others commit or collect garbage.
 
     Args:
         storage: the store.
         head: of its kind.
-        change: the next state from the current one (None: there is no store yet). It runs again on the newer state when
-            another commit came first, so it must only add what it knows. Returning what it was given commits nothing.
+        change: makes the next state from the current one (None: there is no store yet). It runs again on the newer
+            state when another commit came first, so it must only add its own changes. If it returns its argument,
+            nothing is committed.
 
     Returns:
-        The state as committed, or the current one where nothing changed.
+        The committed state, or the current one if nothing changed.
 
     Raises:
-        CommitConflict: others kept committing first.
-        CollectedError: the change names what has been, or is being, removed; nothing is committed.
+        CommitConflict: other writers kept committing first.
+        CollectedError: the change names something deleted or pending deletion; nothing is committed.
         StoreError: the location cannot compare and swap.
     """
 
@@ -203,8 +205,8 @@ def commit(storage: Storage, head: Head[S], change: Callable[[S | None], S]) -> 
             storage.sync()
             return replace(changed, generation=1, retention=Retention())
         _check_named(storage, head, current, changed)
-        # The state about to be replaced is kept first: should its own committer have died before it did so, it is
-        # still in the head now and would be lost a moment later.
+        # Archive the state about to be replaced: its own committer may have died before it did so, and the head is
+        # then the only copy.
         name = generation_name(current.generation)
         if not storage.exists(name):
             storage.create(name, archived(current, data))
@@ -218,14 +220,14 @@ def commit(storage: Storage, head: Head[S], change: Callable[[S | None], S]) -> 
 
 
 def amend(storage: Storage, head: Head[S], change: Callable[[S], Retention]) -> S:
-    """Change what is kept and what is being removed. That makes no generation: readers see what they saw.
+    """Change the retention of a store. That makes no generation and changes nothing for readers.
 
     Args:
         storage, head: as for :func:`commit`.
-        change: the next retention, from the current state; it runs again like that of :func:`commit`.
+        change: makes the next retention from the current state; may run again as in :func:`commit`.
 
     Raises:
-        StoreError: there is no store, or another program wrote it; otherwise as :func:`commit`.
+        StoreError: there is no store, or another program wrote it; also as for :func:`commit`.
     """
 
     def step(current: S | None, data: bytes) -> S | None:
@@ -240,7 +242,7 @@ def amend(storage: Storage, head: Head[S], change: Callable[[S], Retention]) -> 
 
 
 def archived(state: State, data: bytes) -> bytes:
-    """A state as its generation keeps it, given the document of the head."""
+    """The archived document of a state, given the document of the head."""
     return replace(state, retention=Retention()).to_json() if state.retention != Retention() else data
 
 
@@ -250,23 +252,23 @@ def is_below(name: str, prefix: str) -> bool:
 
 
 def _check_named(storage: Storage, head: Head[S], current: S, changed: S) -> None:
-    """Raise CollectedError where the change names something that garbage collection has taken or is about to.
+    """Raise CollectedError if the change newly names something deleted or pending deletion.
 
-    What was condemned before ``current`` was read is in its list, or deleted and therefore not whole. What is condemned
-    later swaps the head, so that this commit is tried again.
+    A prefix tombstoned before ``current`` was read is in its list, or already deleted and therefore not whole. A later
+    tombstone replaces the head, so that this commit runs again.
     """
     if not current.retention.collections:
         return
     added = sorted(set(head.named(changed)) - set(head.named(current)))
-    gone = tuple(name for name in added if name in current.retention.condemned or not head.is_whole(storage, name))
+    gone = tuple(name for name in added if name in current.retention.tombstones or not head.is_whole(storage, name))
     if gone:
         raise CollectedError(storage.url, gone)
 
 
 def _swap(storage: Storage, head: Head[S], step: Callable[[S | None, bytes], S | None]) -> tuple[S, bool]:
-    """Replace the head by what a step makes of it, and again on top of every other swap that came first.
+    """Replace the head by the result of a step; repeat on the newer head whenever another writer came first.
 
-    A step returns None where nothing is to be done. Returns the state now, and whether this call made it.
+    The step returns None if there is nothing to do. Returns the current state, and whether this call committed it.
     """
     for attempt in range(_COMMIT_ATTEMPTS):
         current, data, version = _current(storage, head)
@@ -277,13 +279,11 @@ def _swap(storage: Storage, head: Head[S], step: Callable[[S | None, bytes], S |
         try:
             storage.replace(head.name, changed.to_json(), version)
         except CommitConflict:
-            logger.info("%s: another commit came first, trying again on top of it", storage.url)
+            logger.info("%s: another commit came first; repeating on top of it", storage.url)
             time.sleep(random.uniform(0, 0.05 * 2 ** min(attempt, 6)))
             continue
         return changed, True
-    raise CommitConflict(
-        f"{storage.url}: {_COMMIT_ATTEMPTS} commits in a row lost the race against other writers; run again"
-    )
+    raise CommitConflict(f"{storage.url}: {_COMMIT_ATTEMPTS} commits in a row lost to other writers; run again")
 
 
 def _current(storage: Storage, head: Head[S]) -> tuple[S | None, bytes, str | None]:

@@ -1,4 +1,4 @@
-"""What each commit of a store did, as far back as its generations are kept."""
+"""The commits of a store, as far back as its generations are kept."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ class Commit:
     """One commit.
 
     Attributes:
-        generation: that it made.
-        committed: when, in seconds since 1970: as the store stamped the object that keeps the generation.
-        since: the generation that it is compared with: the one before, or where that has been collected the next one
-            that is left; None where none is.
-        tags: names of the generation.
-        changes: what it did to ``since``; nothing is known of a generation whose predecessors have all been collected.
+        generation: number of the generation that it made.
+        committed: time in seconds since 1970: modification time of the archived generation.
+        since: the generation that it is compared with: the newest kept one before it, or None.
+        tags: tags of the generation.
+        changes: differences from ``since``; empty if all earlier generations have been collected.
     """
 
     generation: int
@@ -35,7 +34,7 @@ def commits(storage: Storage, head: Head[S]) -> Iterator[Commit]:
     """The commits of a store, newest first. Two states are in memory at a time."""
     after = current = load(storage, head)
     times = {number: found.modified for number, found in documents(storage).items()}
-    if current.generation not in times:  # its committer died just before it kept it
+    if current.generation not in times:  # its committer died before it archived it
         times[current.generation] = next(storage.objects(head.name)).modified
     numbers = sorted((number for number in times if number <= current.generation), reverse=True)
     for number, since in zip(numbers, [*numbers[1:], None], strict=True):
@@ -48,7 +47,7 @@ def commits(storage: Storage, head: Head[S]) -> Iterator[Commit]:
 
 
 def brought_by(storage: Storage, head: Head[S], prefixes: Collection[str]) -> dict[str, int]:
-    """By prefix: the first commit that named it, of those whose generations are left and can be read."""
+    """By prefix: the first kept and readable generation that names it."""
     found: dict[str, int] = {}
     looked_for = set(prefixes)
     for number in sorted({*documents(storage), load(storage, head).generation}):

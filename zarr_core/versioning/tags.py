@@ -1,7 +1,7 @@
-"""Tags: names for generations, which are kept as long as they have one.
+"""Tags: names of generations. A tagged generation is never collected.
 
-``zarr-core tag STORE paper-v2 12`` names generation 12; every reader takes the name where it takes a number.
-A tag is never moved: delete it and make it again to name another generation.
+Readers accept a tag wherever they accept a number. A tag is never moved: delete it and create it again to name another
+generation.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _TAG = re.compile(r"[A-Za-z][\w.+-]{0,99}")
 
 
 def make_tag(storage: Storage, head: Head[S], tag: str, generation: int | None = None) -> int:
-    """Name a generation, the current one by default, so that it is never collected; returns its number.
+    """Tag a generation, the current one by default; returns its number.
 
     Raises:
-        StoreError: the tag names another one already or is no name, or there is no such generation (any more).
+        StoreError: the tag already names another generation or is not a valid name, or the generation does not exist.
     """
     if not _TAG.fullmatch(tag):
-        raise StoreError(f"tag {tag!r}: use a letter, then letters, digits and _.+-, a hundred at most")
+        raise StoreError(f"tag {tag!r}: use a letter, then letters, digits and _.+-, at most 100 characters")
 
     def change(current: S) -> Retention:
         number = current.generation if generation is None else generation
@@ -39,7 +39,7 @@ def make_tag(storage: Storage, head: Head[S], tag: str, generation: int | None =
 
 
 def delete_tag(storage: Storage, head: Head[S], tag: str) -> int:
-    """Let a generation go its way again; returns its number. Raises StoreError where there is no such tag."""
+    """Delete a tag; returns the number of its generation. Raises StoreError if there is no such tag."""
     found = 0
 
     def change(current: S) -> Retention:
@@ -53,7 +53,7 @@ def delete_tag(storage: Storage, head: Head[S], tag: str) -> int:
 
 
 def _check_kept(storage: Storage, head: Head[S], current: S, generation: int) -> None:
-    """Raise StoreError where a generation is gone, or about to go: garbage collection condemns before it deletes."""
+    """Raise StoreError if a generation is deleted or pending deletion."""
     state = load(storage, head, generation)
-    if not current.retention.condemned.keys().isdisjoint([generation_name(generation), *head.named(state)]):
+    if not current.retention.tombstones.keys().isdisjoint([generation_name(generation), *head.named(state)]):
         raise StoreError(f"{storage.url}: generation {generation} is being collected and can no longer be kept")

@@ -57,7 +57,7 @@ class DeepCheck:
 
     def collected(self) -> Collection[str]:
         """Prefixes that garbage collection is removing, or has lately removed: that they are not whole is no damage."""
-        return load_manifest(self.storage).retention.condemned
+        return load_manifest(self.storage).retention.tombstones
 
     def _new_in(self, state: StoreManifest) -> dict[str, SampleEntry]:
         new = {i: entry for i, entry in state.samples.items() if self._named.get(entry.relpath) != entry}

@@ -1,4 +1,4 @@
-"""How each kind of location keeps objects: what ``zarr_core.storage`` needs of it, and nothing more."""
+"""Backends: single requests to each kind of location, without retries."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ class ObjectInfo(NamedTuple):
 
     Attributes:
         size: bytes.
-        version: etag, or time of last change where the location has no etags; "" where it reports neither.
-        modified: time of last change in seconds since 1970; 0 where the location does not report it.
-        changed: of a local file, when the system last noted a change, and which file it was, by inode.
+        version: etag, or modification time if the location has no etags; "" if it reports neither.
+        modified: modification time in seconds since 1970; 0 if the location does not report it.
+        changed: inode and ctime of a local file.
     """
 
     size: int
@@ -22,33 +22,33 @@ class ObjectInfo(NamedTuple):
 
 
 class ConditionFailed(Exception):
-    """A conditional write was refused, for the condition did not hold."""
+    """The condition of a conditional write did not hold."""
 
 
 class RemoteBackend(Protocol):
-    """Objects of one kind of service. A method makes one try of one request: retries are the caller's.
+    """Interface to the objects of one kind of service. A method makes one attempt; the caller retries.
 
-    Paths are those of the service: bucket and key, say. All methods raise FileNotFoundError where nothing is there.
-    They run on fsspec's event loop.
+    Paths are those of the service, for example bucket and key. Methods raise FileNotFoundError if the object does not
+    exist. They run on fsspec's event loop.
     """
 
     #: The root in the service.
     location: str
-    #: What :meth:`put` compares, of an object that nobody has ever written; "" where versions are digests.
+    #: A version that no object has, to test conditional writes; "" where they need no test.
     impossible_version: str
 
     @property
     def identity(self) -> str:
-        """What tells the root from every other, endpoint included."""
+        """Unique name of the root, endpoint included."""
         ...
 
     async def get(self, path: str, start: int | None = None, stop: int | None = None) -> tuple[Any, str]:
-        """Bytes ``[start, stop)`` (the last ones where start is negative) and the version that they are of.
+        """Bytes ``[start, stop)`` (the last ones if start is negative) and their version.
 
-        The bytes are whatever supports Python's buffer protocol.
+        The bytes are any object with Python's buffer protocol.
 
         Raises:
-            TruncatedError: fewer came than the service announced.
+            TruncatedError: fewer bytes came than the service announced.
         """
         ...
 
@@ -57,15 +57,15 @@ class RemoteBackend(Protocol):
         ...
 
     async def put(self, path: str, data: bytes | bytearray) -> None:
-        """Write an object whole."""
+        """Write a whole object."""
         ...
 
     async def put_if(self, path: str, data: bytes, version: str | None) -> None:
-        """Write an object if it still has this version (None: if there is none).
+        """Write an object if it has this version (None: if it does not exist).
 
         Raises:
-            ConditionFailed: it has another.
-            StoreError: this kind of location cannot do it safely.
+            ConditionFailed: it has another version.
+            StoreError: this kind of location cannot do that safely.
         """
         ...
 
@@ -76,7 +76,7 @@ class RemoteBackend(Protocol):
     async def list_page(
         self, prefix: str, token: str | None, recursive: bool = True
     ) -> tuple[dict[str, ObjectInfo], str | None]:
-        """Some of the objects below a path (ending in "/"), and what brings the next ones; None where these are all.
+        """A page of the objects below a path (ending in "/"), and the token of the next page; None after the last.
 
         ``recursive=False`` leaves out the objects in folders below the path.
         """

@@ -1,4 +1,4 @@
-"""Any other fsspec location: read and written as its filesystem does it; only memory can commit."""
+"""Any other fsspec location, through its filesystem; only memory supports commits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOCK = threading.Lock()
 class FsspecBackend:
     """See :class:`zarr_core.storage.backends.RemoteBackend`.
 
-    Where the filesystem is not async, a try that takes too long is given up, but its thread goes on waiting.
+    If the filesystem is not async, an attempt that times out is abandoned, but its thread keeps waiting.
     """
 
     impossible_version = ""
@@ -52,7 +52,7 @@ class FsspecBackend:
         """See :class:`zarr_core.storage.backends.RemoteBackend`."""
         protocol = self.fs.protocol if isinstance(self.fs.protocol, str) else self.fs.protocol[0]
         raise StoreError(
-            f"no compare-and-swap is known for {protocol!r} locations, so commits to it would not be safe; write the "
+            f"{protocol!r} locations have no compare-and-swap, so commits to them would not be safe; write the "
             "store to a local path, s3:// or oci:// and copy it"
         )
 
@@ -63,7 +63,7 @@ class FsspecBackend:
     async def list_page(
         self, prefix: str, token: str | None, recursive: bool = True
     ) -> tuple[dict[str, ObjectInfo], str | None]:
-        """See :class:`zarr_core.storage.backends.RemoteBackend`; all at once."""
+        """See :class:`zarr_core.storage.backends.RemoteBackend`, in a single page."""
         self.fs.invalidate_cache()
         found = await self._do("find", prefix.rstrip("/"), maxdepth=None if recursive else 1, detail=True)
         return {path: _info(described) for path, described in found.items() if path.startswith(prefix)}, None
@@ -76,7 +76,7 @@ class FsspecBackend:
 
 
 class MemoryBackend(FsspecBackend):
-    """This process's memory: threads take turns, so a digest of the content will do for a version."""
+    """Memory of this process. A lock serialises writers; the version is a digest of the content."""
 
     async def get(self, path: str, start: int | None = None, stop: int | None = None) -> tuple[bytes, str]:
         """See :class:`zarr_core.storage.backends.RemoteBackend`."""

@@ -1,4 +1,4 @@
-"""Files: written whole, locked where writers meet, and on the disk when a commit says so."""
+"""Local files: atomic writes, compare-and-swap under a lock, and durable commits."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from zarr_core.errors import StoreError
 from zarr_core.storage.backends import ConditionFailed, ObjectInfo
 from zarr_core.storage.temporary import add_temp_suffix, strip_temp_suffix
 
-#: Seconds to wait for a lock: a commit holds it for a moment, and a process that was suspended for as long as it likes.
+#: Seconds to wait for a lock. A commit holds it for a moment, but a suspended process may hold it for long.
 LOCK_PATIENCE = 300.0
-#: Of the folder in which writers take turns where there are no hard links.
+#: Lock file of a folder on a filesystem without hard links.
 CREATE_LOCK = ".create.lock"
 
-# What filesystems without hard links say.
+# Errors of filesystems without hard links.
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV, errno.EINVAL}
 
 
@@ -32,15 +32,15 @@ def read(path: str, start: int | None = None, stop: int | None = None) -> bytes:
 
 
 def info(path: str, follow_links: bool = True) -> ObjectInfo:
-    """Size and times of a file, or of a link to one."""
+    """Size and times of a file; of the link itself if links are not followed."""
     stat = os.stat(path, follow_symlinks=follow_links)
-    # Not the device: other machines that mount the same disk number it otherwise.
+    # Without the device number, which differs between machines that mount the same disk.
     changed = f"{stat.st_ino} {stat.st_ctime_ns}"
     return ObjectInfo(stat.st_size, str(stat.st_mtime), stat.st_mtime, changed)
 
 
 def walk(top: str, *, follow_links: bool, recursive: bool = True) -> Iterator[tuple[str, ObjectInfo]]:
-    """Every file below a folder (``recursive=False``: directly in it), or of that name; not those that vanish."""
+    """Every file below a folder (``recursive=False``: directly in it), or with that name. Vanished ones are skipped."""
     if os.path.isfile(top):
         yield top, info(top)
     for parent, _, names in os.walk(top, followlinks=follow_links):
@@ -56,7 +56,7 @@ def walk(top: str, *, follow_links: bool, recursive: bool = True) -> Iterator[tu
 
 
 def delete(paths: Sequence[str], root: str) -> None:
-    """Remove files, and the folders that are empty then, but never the root; what is gone already is no error."""
+    """Remove files and the folders that become empty, but never the root. Missing files are no error."""
     for path in paths:
         with suppress(FileNotFoundError):
             os.unlink(path)
@@ -70,8 +70,8 @@ def delete(paths: Sequence[str], root: str) -> None:
 
 
 def replace_file(target: str, pieces: Iterable[bytes], *, durable: bool) -> int:
-    """Write a file whole beside the target, then let it become the target; its size."""
-    temporary, size = _write_beside(target, pieces, durable)
+    """Write a temporary file, then rename it to the target; returns its size."""
+    temporary, size = _write_temporary(target, pieces, durable)
     try:
         os.replace(temporary, target)
     except BaseException:
@@ -83,11 +83,11 @@ def replace_file(target: str, pieces: Iterable[bytes], *, durable: bool) -> int:
 
 
 def create_file(target: str, data: bytes) -> None:
-    """Write a file whole if none is there; raises FileExistsError.
+    """Write a whole file if the target does not exist; raises FileExistsError.
 
-    A link, unlike a rename, never replaces. Where the filesystem has none, writers take turns and look.
+    A hard link, unlike a rename, never replaces. Where the filesystem has none, a lock guards a check and a rename.
     """
-    temporary, _ = _write_beside(target, [data], durable=True)
+    temporary, _ = _write_temporary(target, [data], durable=True)
     try:
         try:
             os.link(temporary, target)
@@ -96,7 +96,7 @@ def create_file(target: str, data: bytes) -> None:
                 raise
             with _lock(f"{os.path.dirname(target)}/{CREATE_LOCK}"):
                 if os.path.lexists(target):
-                    raise FileExistsError(errno.EEXIST, "is there already", target) from None
+                    raise FileExistsError(errno.EEXIST, "already exists", target) from None
                 os.replace(temporary, target)
     finally:
         Path(temporary).unlink(missing_ok=True)
@@ -104,7 +104,7 @@ def create_file(target: str, data: bytes) -> None:
 
 
 def swap_file(target: str, data: bytes, version: str | None) -> None:
-    """Replace a file if its digest is still ``version`` (None: if there is none); raises ConditionFailed."""
+    """Replace a file if its digest is ``version`` (None: if it does not exist); raises ConditionFailed."""
     _make_folder(os.path.dirname(target))
     with _lock(f"{target}.lock"):
         if _digest_of(target) != version:
@@ -122,7 +122,7 @@ def _remove_leftovers(target: str) -> None:
 
 
 def digest(data: bytes) -> str:
-    """The version of an object that has no etag."""
+    """Version of an object without etag."""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -135,29 +135,29 @@ def _digest_of(path: str) -> str | None:
 
 @contextmanager
 def _lock(path: str) -> Iterator[None]:
-    """Hold a lock of the kernel's, which dies with its holder; refused where the filesystem has none."""
+    """Hold a kernel lock, which is released when its holder dies; raises StoreError if the filesystem has none."""
     lock = FileLock(path)
     try:
         lock.acquire(timeout=LOCK_PATIENCE)
     except Timeout as error:
         raise StoreError(
-            f"{path}: a process of this machine, or of one that shares the disk, has held this lock for "
-            f"{LOCK_PATIENCE:g} s; end the one that hangs, and run again"
+            f"{path}: another process, on this machine or on one that shares the disk, has held this lock for "
+            f"{LOCK_PATIENCE:g} s; end the process that hangs, and run again"
         ) from error
     except (NotImplementedError, OSError) as error:
         if isinstance(error, NotImplementedError) or error.errno in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP):
             raise StoreError(f"{path}: this filesystem has no locks, so commits to it would not be safe") from error
         raise
     try:
-        if isinstance(lock, SoftFileLock):  # what filelock falls back to: a file that outlives its holder
+        if isinstance(lock, SoftFileLock):  # filelock's fallback: a file that outlives its holder
             raise StoreError(f"{path}: this filesystem has no locks, so commits to it would not be safe")
         yield
     finally:
         lock.release()
 
 
-def _write_beside(target: str, pieces: Iterable[bytes], durable: bool) -> tuple[str, int]:
-    """A new file in the folder of the target, which is made where it is missing; its path and size."""
+def _write_temporary(target: str, pieces: Iterable[bytes], durable: bool) -> tuple[str, int]:
+    """Write a temporary file in the folder of the target, which is created if needed; its path and size."""
     temporary = add_temp_suffix(target)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     try:
@@ -177,7 +177,7 @@ def _write_beside(target: str, pieces: Iterable[bytes], durable: bool) -> tuple[
 
 
 def _open_in_new_folder(path: str, flags: int, durable: bool) -> int:
-    # Garbage collection may remove a folder that is still empty; it hardly does so time and again.
+    # Garbage collection may remove the folder while it is empty, but hardly ten times in a row.
     for _ in range(10):
         with suppress(FileNotFoundError):
             if durable:
@@ -189,7 +189,7 @@ def _open_in_new_folder(path: str, flags: int, durable: bool) -> int:
 
 
 def _make_folder(path: str) -> None:
-    """Make a folder, and those that it lies in, to last."""
+    """Create a folder and its parents durably."""
     missing = []
     while not os.path.isdir(path):
         missing.append(path)
@@ -200,7 +200,7 @@ def _make_folder(path: str) -> None:
 
 
 def _sync_folder(path: str) -> None:
-    # A rename is on disk only when the folder is.
+    # A rename is durable only when the folder is synced.
     folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)

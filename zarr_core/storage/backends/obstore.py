@@ -1,7 +1,7 @@
-"""S3 through obstore, which reads about twice as fast as s3fs: what reads chunks where it is installed.
+"""S3 through obstore, which reads about twice as fast as s3fs; chunks are read through it where it is installed.
 
-Writes and commits go through it where s3fs is not installed. A process that was forked off one that has used it cannot
-use it: its threads do not survive the fork.
+Writes and commits use it where s3fs is not installed. A fork of a process that has used obstore cannot use it, because
+its threads do not survive the fork.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from zarr_core.storage import retries
 from zarr_core.storage.backends import ConditionFailed, ObjectInfo
 from zarr_core.storage.backends.s3 import ConditionalPut, check_length, with_endpoint
 
-# The process that first used obstore. In a child of that process every request would wait for ever.
+# The process that first used obstore. In a fork of it every request would hang.
 _used_by: int | None = None
 
 
 def may_be_used() -> bool:
-    """Whether obstore is installed, and works in this process."""
+    """Whether obstore is installed and works in this process."""
     if _used_by not in (None, os.getpid()):
         return False
     try:
@@ -30,24 +30,24 @@ def may_be_used() -> bool:
     return True
 
 
-def open_obstore(url: str, tries: int = 1) -> Any:
+def open_obstore(url: str, attempts: int = 1) -> Any:
     """An obstore store for an ``s3://`` URL.
 
     Args:
         url: the root.
-        tries: of one request, by obstore itself.
+        attempts: per request, by obstore itself.
     """
     global _used_by
     import obstore.store
 
     _used_by = os.getpid()
     plain_http = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
-    # Our own timeout knows how many bytes are to come; this one ends what that one gave up.
+    # Our own timeout depends on the number of bytes; this one ends requests that ours has abandoned.
     timeout = timedelta(seconds=retries.POLICY.timeout_for(5 << 30))
     return obstore.store.from_url(
         url,
         client_options={"allow_http": plain_http, "timeout": timeout, "connect_timeout": timedelta(seconds=10)},
-        retry_config={"max_retries": tries - 1, "retry_timeout": timedelta(seconds=retries.POLICY.deadline_s)},
+        retry_config={"max_retries": attempts - 1, "retry_timeout": timedelta(seconds=retries.POLICY.deadline_s)},
     )
 
 
@@ -56,7 +56,7 @@ class ObstoreBackend(ConditionalPut):
 
     def __init__(self, url: str) -> None:
         if not may_be_used():
-            raise StoreError("obstore is not installed, or was used by the process that this one was forked off")
+            raise StoreError("obstore is not installed, or this process is a fork of one that has used it")
         self.location = url.partition("://")[2].rstrip("/")
         self._bucket = self.location.partition("/")[0]
         self._store = open_obstore(f"s3://{self._bucket}")
@@ -104,7 +104,7 @@ class ObstoreBackend(ConditionalPut):
     async def list_page(
         self, prefix: str, token: str | None, recursive: bool = True
     ) -> tuple[dict[str, ObjectInfo], str | None]:
-        """See :class:`zarr_core.storage.backends.RemoteBackend`; a thousand at a time."""
+        """See :class:`zarr_core.storage.backends.RemoteBackend`, in pages of a thousand."""
         import obstore
 
         if not recursive:

@@ -1,4 +1,4 @@
-"""OCI object storage through ocifs: its SDK's client, signed and set up by ocifs, one request for each thing."""
+"""OCI object storage through the SDK's client, as configured and signed by ocifs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from zarr_core.storage.filesystems import open_filesystem
 class OciBackend:
     """See :class:`zarr_core.storage.backends.RemoteBackend`.
 
-    ocifs itself would ask for the size before it reads, read 5 MiB ahead, write in pieces of 5 MiB one after another,
-    and list folder by folder.
+    Each method is one request. ocifs itself would request the size before a read, read 5 MiB ahead, write parts of
+    5 MiB in sequence, and list folder by folder.
     """
 
     impossible_version = "00000000-0000-0000-0000-000000000000"
@@ -83,12 +83,12 @@ class OciBackend:
 
         page = (await in_thread(work)).data
         found = {
-            # Whole seconds, as a head request gives them, so that times can be compared.
+            # Whole seconds, as in the response to a head request, so that times can be compared.
             f"{place}/{each.name}": ObjectInfo(
                 each.size, each.etag or "", each.time_modified.timestamp() // 1 if each.time_modified else 0.0
             )
             for each in page.objects
-            if not (each.name.endswith("/") and each.size == 0)  # what consoles make of folders
+            if not (each.name.endswith("/") and each.size == 0)  # folders made by web consoles
         }
         return found, page.next_start_with
 

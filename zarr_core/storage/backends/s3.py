@@ -1,4 +1,4 @@
-"""S3 through s3fs: what ``s3://`` means where s3fs is installed. Works on AWS, MinIO, moto and Ceph RGW."""
+"""S3 through s3fs: the default for ``s3://`` where s3fs is installed. Works on AWS, MinIO, moto and Ceph RGW."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from zarr_core.storage.retries import status_of
 
 
 class ConditionalPut(ABC):
-    """Conditional writes as S3 services understand them.
+    """Conditional writes on S3 services.
 
-    AWS takes an etag in ``If-Match`` with its quotes, as it is given. Ceph RGW compares them too, and finds no etag
-    like it; it wants the bare digits.
+    AWS expects the etag in ``If-Match`` in the quotes that it is reported in. Ceph RGW finds no match for a quoted
+    etag and expects the bare digits.
     """
 
     impossible_version = f'"{"0" * 32}"'
@@ -36,13 +36,13 @@ class ConditionalPut(ABC):
         except ConditionFailed:
             if not self._quoted or (await self.get(path, 0, 1))[1] != version:
                 raise
-            # Nobody has written, and yet it does not match.
+            # The object is unchanged, so the service expects the etag without quotes.
             await self._put_on_condition(path, data, version.strip('"'))
             self._quoted = False
 
     @abstractmethod
     async def _put_on_condition(self, path: str, data: bytes, etag: str | None) -> None:
-        """Write if the object has this etag, None: if there is none; raises ConditionFailed."""
+        """Write if the object has this etag (None: if there is no object); raises ConditionFailed."""
 
 
 class S3Backend(ConditionalPut):
@@ -81,10 +81,10 @@ class S3Backend(ConditionalPut):
         try:
             await self._call("put_object", path, Body=data, **condition)
         except (OSError, FileExistsError) as error:
-            # s3fs says FileExistsError, EINVAL or FileNotFoundError, by the service; the status is always the same.
+            # s3fs raises FileExistsError, EINVAL or FileNotFoundError, by service; the status is the same.
             if status_of(error) == 412 or isinstance(error, FileExistsError):
                 raise ConditionFailed from error
-            if isinstance(error, FileNotFoundError) and etag is not None:  # nothing is there that could match
+            if isinstance(error, FileNotFoundError) and etag is not None:  # no object, hence no match
                 raise ConditionFailed from error
             raise
 
@@ -110,13 +110,13 @@ class S3Backend(ConditionalPut):
 
 
 def with_endpoint(url: str, endpoint: str | None = None) -> str:
-    """What tells a place on S3 from the same name at another service."""
+    """The URL with the service's endpoint, so that equal names at two services differ."""
     endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     return f"{url} at {endpoint}" if endpoint else url
 
 
 def byte_range(start: int | None, stop: int | None) -> str | None:
-    """The ``Range`` header for bytes ``[start, stop)``; None where all are meant."""
+    """The ``Range`` header for bytes ``[start, stop)``; None for the whole object."""
     if start is not None and start < 0:
         return f"bytes={start}"
     if not start and stop is None:
@@ -125,9 +125,9 @@ def byte_range(start: int | None, stop: int | None) -> str | None:
 
 
 def check_length(came: int, announced: int | None) -> None:
-    """Raise TruncatedError where fewer bytes came than the service announced."""
+    """Raise TruncatedError if fewer bytes came than the service announced."""
     if announced is not None and came < announced:
-        raise TruncatedError(f"{came} bytes came where the service announced {announced}")
+        raise TruncatedError(f"the service announced {announced} bytes, but {came} came")
 
 
 def _info(size: int, described: dict[str, Any]) -> ObjectInfo:

@@ -1,4 +1,4 @@
-"""Threads for clients that have no event loop: one pool a process."""
+"""Threads for clients without an event loop: one pool per process."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _THREADS = 64
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """Do the work beside the event loop."""
+    """Call a function in a thread of the pool."""
     return await asyncio.get_running_loop().run_in_executor(_pool(os.getpid()), work)
 
 
 @cache
-def _pool(process: int) -> ThreadPoolExecutor:  # those of a parent do not survive a fork
+def _pool(process: int) -> ThreadPoolExecutor:  # threads do not survive a fork
     return ThreadPoolExecutor(_THREADS, thread_name_prefix="zarr_core.storage.backends")

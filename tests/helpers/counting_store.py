@@ -1,0 +1,51 @@
+"""A Zarr store that counts the read requests which reach it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from zarr.abc.store import ByteRequest, Store
+from zarr.core.buffer import Buffer, BufferPrototype
+from zarr.storage import WrapperStore
+
+
+class CountingStore(WrapperStore[Store]):
+    """Counts the read requests that reach the wrapped store and the bytes that they return.
+
+    Attributes:
+        requests: reads so far, those of absent objects included.
+        bytes: bytes returned so far.
+        by_key: per object ``[requests, bytes]``.
+    """
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.reset()
+
+    def reset(self) -> None:
+        """Start again from zero."""
+        self.requests = 0
+        self.bytes = 0
+        self.by_key: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+
+    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
+        """Fetch, and count it."""
+        found = await super().get(key, prototype, byte_range)
+        self._count(key, found)
+        return found
+
+    async def get_partial_values(self, prototype: BufferPrototype, key_ranges: Any) -> list[Buffer | None]:
+        """Fetch several ranges, and count each as one request."""
+        ranges = list(key_ranges)
+        found = await super().get_partial_values(prototype, ranges)
+        for (key, _), buffer in zip(ranges, found, strict=True):
+            self._count(key, buffer)
+        return found
+
+    def _count(self, key: str, buffer: Buffer | None) -> None:
+        size = len(buffer) if buffer is not None else 0
+        self.requests += 1
+        self.bytes += size
+        self.by_key[key][0] += 1
+        self.by_key[key][1] += size
