@@ -1,4 +1,4 @@
-"""The code location: the declared datasets, and what serves all of them."""
+"""The code location: all declared datasets, and the resources and sensors that they share."""
 
 from pathlib import Path
 
@@ -19,8 +19,8 @@ def defs() -> dg.Definitions:
         dg.Definitions(
             resources={"stores": StoreAccess(), "conversion_pool": ConversionPool(), "warehouses": WarehouseAccess()},
             sensors=[automation, failed_runs],
-            # The steps of a run follow one another, and conversion has a process pool of its own: a process per step
-            # would only cost its start.
+            # The steps of a run follow one another, and the conversion has its own process pool: a process per step
+            # would only add its start time.
             executor=dg.in_process_executor,
         ),
     )

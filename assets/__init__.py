@@ -1,1 +1,1 @@
-"""What exists: for every declared dataset its source samples, Zarr samples, manifest, statistics and report."""
+"""The assets of every declared dataset: source samples, Zarr samples, manifest, statistics and report."""

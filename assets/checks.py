@@ -1,4 +1,4 @@
-"""Checks of what was published. Those marked blocking keep statistics and report from being made of bad data."""
+"""Checks of the published store. A blocking check that fails keeps statistics and report from being made."""
 
 import hashlib
 import math
@@ -7,10 +7,10 @@ from typing import Any
 
 import dagster as dg
 
+from assets.dataset import DatasetDeclaration
 from assets.manifest import split_rows
 from assets.statistics import field_rows, statistics_split
 from assets.tables import table
-from resources.dataset import DeclaredDataset
 from resources.stores import StoreAccess
 from zarr_core.errors import StoreError
 from zarr_core.points.manifest import StoreManifest
@@ -20,17 +20,17 @@ from zarr_core.points.verify.store import VerificationReport, verify_store
 _FLOAT16_MAX = 65504.0
 
 
-def dataset_checks(dataset: DeclaredDataset) -> list[dg.AssetChecksDefinition]:
+def dataset_checks(dataset: DatasetDeclaration) -> list[dg.AssetChecksDefinition]:
     """Equivalence, checksums and splits of the manifest, plausibility of the statistics."""
     return [_equivalence(dataset), _checksums(dataset), _split_ids(dataset), _statistics_plausible(dataset)]
 
 
-def _equivalence(dataset: DeclaredDataset) -> dg.AssetChecksDefinition:
+def _equivalence(dataset: DatasetDeclaration) -> dg.AssetChecksDefinition:
     @dg.asset_check(
         asset=dataset.key("manifest"),
         name="equivalence",
         blocking=True,
-        description="Some samples, newly published ones first, hold row by row what their source files hold.",
+        description="Some samples, newly published ones first, equal their source files row by row.",
     )
     def equivalence(stores: StoreAccess) -> dg.AssetCheckResult:
         chosen = choose(stores, dataset, dataset.checked_samples)
@@ -39,7 +39,7 @@ def _equivalence(dataset: DeclaredDataset) -> dg.AssetChecksDefinition:
     return equivalence
 
 
-def _checksums(dataset: DeclaredDataset) -> dg.AssetChecksDefinition:
+def _checksums(dataset: DatasetDeclaration) -> dg.AssetChecksDefinition:
     @dg.asset_check(
         asset=dataset.key("manifest"),
         name="checksums",
@@ -53,32 +53,32 @@ def _checksums(dataset: DeclaredDataset) -> dg.AssetChecksDefinition:
     return checksums
 
 
-def _split_ids(dataset: DeclaredDataset) -> dg.AssetChecksDefinition:
+def _split_ids(dataset: DatasetDeclaration) -> dg.AssetChecksDefinition:
     @dg.asset_check(
         asset=dataset.key("manifest"),
         name="split_ids_present",
         description="Every split has samples in the store, and no sample is in two.",
     )
     def split_ids_present(stores: StoreAccess) -> dg.AssetCheckResult:
-        manifest = stores.manifest(dataset)
+        manifest = stores.manifest(dataset.store)
         rows = split_rows(manifest)
         places = Counter(i for split in manifest.splits for i in manifest.split_ids(split))
         twice = sorted(sample_id for sample_id, splits in places.items() if splits > 1)
         empty = [row["split"] for row in rows if not row["in the store"]]
-        said = [f"{', '.join(twice[:5])} in more than one split"] if twice else []
-        said += [f"no sample of split {split} is in the store" for split in empty]
+        problems = [f"{', '.join(twice[:5])} in more than one split"] if twice else []
+        problems += [f"no sample of split {split} is in the store" for split in empty]
         return dg.AssetCheckResult(
-            passed=not said,
-            # A split may fill up later; a sample that is trained and tested on never comes right by itself.
+            passed=not problems,
+            # A split may fill up later; a sample in two splits stays wrong.
             severity=dg.AssetCheckSeverity.ERROR if twice else dg.AssetCheckSeverity.WARN,
-            description="; ".join(said) or f"{len(places)} samples in {len(rows)} splits",
+            description="; ".join(problems) or f"{len(places)} samples in {len(rows)} splits",
             metadata={"splits": table(rows), "in_no_split": len(set(manifest.samples) - set(places))},
         )
 
     return split_ids_present
 
 
-def _statistics_plausible(dataset: DeclaredDataset) -> dg.AssetChecksDefinition:
+def _statistics_plausible(dataset: DatasetDeclaration) -> dg.AssetChecksDefinition:
     @dg.asset_check(
         asset=dataset.key("statistics"),
         name="plausible",
@@ -86,7 +86,7 @@ def _statistics_plausible(dataset: DeclaredDataset) -> dg.AssetChecksDefinition:
         description="All numbers are finite, no field is constant, means lie between extremes, counts are right.",
     )
     def plausible(stores: StoreAccess) -> dg.AssetCheckResult:
-        manifest = stores.manifest(dataset)
+        manifest = stores.manifest(dataset.store)
         numbers = calculate_store_statistics(dataset.store, split=statistics_split(manifest), read_concurrency=16)
         problems = implausible(manifest, numbers)
         return dg.AssetCheckResult(
@@ -99,7 +99,7 @@ def _statistics_plausible(dataset: DeclaredDataset) -> dg.AssetChecksDefinition:
 
 
 def implausible(manifest: StoreManifest, numbers: dict[str, Any]) -> list[str]:
-    """What about the statistics cannot be right."""
+    """List the contradictions in the statistics."""
     problems = []
     split = statistics_split(manifest)
     ids = manifest.split_ids(split) if split else list(manifest.samples)
@@ -121,11 +121,11 @@ def implausible(manifest: StoreManifest, numbers: dict[str, Any]) -> list[str]:
     return problems
 
 
-def choose(stores: StoreAccess, dataset: DeclaredDataset, most: int) -> list[str]:
-    """Samples to look at: those new in this generation first, then others in turn, so that all are seen some day."""
-    manifest = stores.manifest(dataset)
+def choose(stores: StoreAccess, dataset: DatasetDeclaration, most: int) -> list[str]:
+    """Choose samples to check: those new in this generation, then the others by turns over the generations."""
+    manifest = stores.manifest(dataset.store)
     try:
-        before = stores.manifest(dataset, manifest.generation - 1).samples if manifest.generation > 1 else {}
+        before = stores.manifest(dataset.store, manifest.generation - 1).samples if manifest.generation > 1 else {}
     except StoreError:
         before = {}
 
@@ -138,10 +138,10 @@ def choose(stores: StoreAccess, dataset: DeclaredDataset, most: int) -> list[str
 
 def _verified(chosen: list[str], report: VerificationReport) -> dg.AssetCheckResult:
     problems = [{"sample": p.sample_id, "field": p.field, "problem": p.message} for p in report.problems]
-    said = "; ".join(str(problem) for problem in report.problems[:3])
+    found = "; ".join(str(problem) for problem in report.problems[:3])
     return dg.AssetCheckResult(
         passed=report.ok,
-        description=said or f"{report.samples} samples, {report.arrays} arrays, {report.chunks} chunks",
+        description=found or f"{report.samples} samples, {report.arrays} arrays, {report.chunks} chunks",
         metadata={
             "samples": len(chosen),
             "arrays": report.arrays,

@@ -1,4 +1,4 @@
-"""When what is made: declarative automation that turns hundreds of arrivals into a handful of runs."""
+"""Automation conditions of the assets: hundreds of arrivals become a few runs."""
 
 from __future__ import annotations
 
@@ -8,29 +8,30 @@ _C = dg.AutomationCondition
 
 
 def convert_when_needed(retry_schedule: str) -> dg.AutomationCondition:
-    """Samples that are new, whose source changed, or whose last conversion failed and are due for another try.
+    """Samples that are new, whose source changed, or whose last conversion failed and is due for a retry.
 
-    A sample that failed is not simply missing: without the ``execution_failed`` clause it would be tried again at every
-    evaluation, for ever. ``newly_missing`` instead of ``missing`` would overlook all samples that were registered
-    before the first evaluation.
+    A failed sample is missing as well: without ``execution_failed`` it would be requested at every evaluation.
+    ``newly_missing`` instead of ``missing`` would ignore all samples registered before the first evaluation.
+
+    Args:
+        retry_schedule: cron schedule on which failed samples are retried.
     """
     source_changed = _C.any_deps_updated().since_last_handled()
-    try_again = (_C.execution_failed() & _C.cron_tick_passed(retry_schedule)).since_last_handled()
-    return ((_new() | source_changed | try_again) & ~_C.in_progress()).with_label("new, changed or due for another try")
+    retry = (_C.execution_failed() & _C.cron_tick_passed(retry_schedule)).since_last_handled()
+    return ((_new() | source_changed | retry) & ~_C.in_progress()).with_label("new, changed or due for another try")
 
 
 def publish_after_a_batch(listing: dg.AssetKey | None = None) -> dg.AutomationCondition:
-    """Once after all conversions have come to rest, whether or not all of them succeeded.
+    """Once after all conversions have ended, whether or not all of them succeeded.
 
-    ``any_deps_missing`` is left out on purpose: one refused sample would hold back all the others. Instead some sample
-    has to be there, so that nothing is made of a source that is still empty.
+    ``any_deps_missing`` is not used: one refused sample would block all the others. Instead at least one sample must
+    have been converted, so that nothing is published of an empty source.
 
     Args:
-        listing: the dependency whose changes count, but which is nothing to publish, where there is one.
+        listing: a dependency whose changes lead to a publication, but which is not converted itself.
     """
     some_sample = _C.any_deps_match(~_C.missing())
-    # Asked for in this evaluation at the latest; not yet "in progress", and will_be_requested() does not look across
-    # partitions.
+    # Requested in this evaluation or before, but not yet in progress; will_be_requested() ignores other partitions.
     due = _C.any_deps_match(_new())
     if listing is not None:
         some_sample, due = (condition.ignore(dg.AssetSelection.assets(listing)) for condition in (some_sample, due))
@@ -38,7 +39,7 @@ def publish_after_a_batch(listing: dg.AssetKey | None = None) -> dg.AutomationCo
 
 
 def follow_what_was_published() -> dg.AutomationCondition:
-    """Once after, and in one run with, what is upstream."""
+    """Once after each update of the upstream asset, in the same run."""
     there = _C.any_deps_match(~_C.missing() | _C.will_be_requested())
     return (_news() & _at_rest() & there).with_label("with each new generation")
 

@@ -1,4 +1,4 @@
-"""The manifest: one new generation of the store per batch, after which readers see the batch."""
+"""The manifest: one new generation of the store per batch. Its commit makes the batch visible to readers."""
 
 from collections import Counter
 from typing import Any
@@ -6,17 +6,18 @@ from typing import Any
 import dagster as dg
 
 from assets.conditions import publish_after_a_batch
+from assets.dataset import DatasetDeclaration
 from assets.tables import table
-from resources.dataset import DeclaredDataset
-from resources.source_watch import short_digest
 from resources.stores import StoreAccess
+from sensors.dagster_internals import ROW_COUNT
 from zarr_core.points.manifest import StoreManifest
 from zarr_core.points.publish import PublishReport, publish
+from zarr_core.sources.listing import short_digest
 from zarr_core.versioning.generations import archived
 
 
-def manifest_asset(dataset: DeclaredDataset) -> dg.AssetsDefinition:
-    """Finds the finished groups that belong to the source as it is now, and commits them together."""
+def manifest_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
+    """Finds the finished groups of the source's present samples and commits them together."""
 
     @dg.asset(
         key=dataset.key("manifest"),
@@ -33,20 +34,20 @@ def manifest_asset(dataset: DeclaredDataset) -> dg.AssetsDefinition:
         kinds={"json", "zarr"},
     )
     def manifest(context: dg.AssetExecutionContext, stores: StoreAccess) -> dg.MaterializeResult:
-        # A disk that is not mounted looks like an empty source; that must not retire every sample of the store.
-        if not stores.source(dataset).discover():
+        # A disk that is not mounted looks like an empty source, and must not retire every sample of the store.
+        if not stores.source(dataset.kind, dataset.source).discover():
             raise dg.Failure(f"{dataset.shown_source} holds no samples: is it there? Nothing was published.")
         report = publish(
-            dataset.kind, dataset.store, dataset_name=dataset.name, retire_vanished=True, **dataset.source_arguments
+            dataset.kind, dataset.store, dataset_name=dataset.name, retire_vanished=True, **dataset.conversion_arguments
         )
         generation = report.manifest.generation
         if report.collected:
             lost = ", ".join(report.collected)
-            context.log.warning(f"Garbage collection took these before they were published; convert them again: {lost}")
+            context.log.warning(f"Garbage collection deleted groups before their publication; convert again: {lost}")
         context.log.info(f"generation {generation}" if report.committed else f"generation {generation} is up to date")
         return dg.MaterializeResult(
             metadata={"store": dg.MetadataValue.path(dataset.shown_store), **_metadata(report)},
-            # Without tags and the like, which change nothing that is made from the manifest.
+            # Without tags and retention, which change nothing that is made from the manifest.
             data_version=dg.DataVersion(short_digest([archived(report.manifest, report.manifest.to_json()).decode()])),
         )
 
@@ -54,7 +55,7 @@ def manifest_asset(dataset: DeclaredDataset) -> dg.AssetsDefinition:
 
 
 def split_rows(manifest: StoreManifest) -> list[dict[str, Any]]:
-    """Per split: how many samples it lists, and how many of them the store holds."""
+    """Per split, the number of samples that it lists and the number of those in the store."""
     return [
         {
             "split": split,
@@ -91,5 +92,5 @@ def _metadata(report: PublishReport) -> dict[str, Any]:
         "splits": table(split_rows(manifest)),
         "fields": table(columns),
         **({"refused": table(refused)} if refused else {}),
-        "dagster/row_count": len(manifest.samples),
+        ROW_COUNT: len(manifest.samples),
     }

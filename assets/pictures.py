@@ -1,4 +1,4 @@
-"""Pictures small enough for Dagster to show them in place: it renders Markdown inline only below 1,000 characters."""
+"""Pictures small enough for Dagster to show inline: it renders Markdown inline only below 1,000 characters."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def silhouette(positions: np.ndarray, values: np.ndarray, title: str) -> str:
     Args:
         positions: some points of its surface, shape (n, 3).
         values: the scalar at each of them, shape (n,).
-        title: what the colours mean.
+        title: the quantity that the colours show.
     """
     extent = np.ptp(positions, axis=0)
     across = int(extent.argmax())
     up = 2 if across != 2 else 1
-    # The coarsest picture always fits: a few cells cannot have many runs.
+    # The coarsest picture always fits: few cells have few runs of equal colour.
     for width in range(64, 7, -4):
         cells = _cells(positions[:, across], positions[:, up], values, width)
         image = _image(cells, title)
@@ -51,7 +51,7 @@ def bars(shares: Sequence[tuple[str, float]], title: str) -> str:
 
 
 def _cells(across: np.ndarray, up: np.ndarray, values: np.ndarray, width: int) -> np.ndarray:
-    """Colour number of each cell of a grid, -1 where no point falls; row 0 is the top."""
+    """Colour index of each cell of a grid, -1 for cells without a point; row 0 is the top."""
     size = max(float(np.ptp(across)), 1e-9) / width
     height = max(1, min(width, round(float(np.ptp(up)) / size)))
     column = np.minimum(((across - across.min()) / size).astype(int), width - 1)
@@ -59,11 +59,11 @@ def _cells(across: np.ndarray, up: np.ndarray, values: np.ndarray, width: int) -
     place = row * width + column
     count = np.bincount(place, minlength=width * height)
     mean = np.bincount(place, weights=values, minlength=width * height) / np.maximum(count, 1)
-    # Equal numbers of points in each colour: most of a body has nearly one pressure, and looks flat otherwise.
+    # Equal numbers of points per colour: most of a body has nearly the same pressure, and would look flat.
     bounds = np.quantile(values, np.linspace(0, 1, len(_COLOURS) + 1)[1:-1])
     cells = np.where(count > 0, np.searchsorted(bounds, mean), -1).reshape(height, width)
     for row in cells:
-        # A cell that no point happened to fall into is not a hole in the body.
+        # An empty cell between others takes its neighbour's colour: it is no hole, only a cell without a sampled point.
         inside = np.flatnonzero(row >= 0)
         if len(inside):
             part = row[inside[0] : inside[-1] + 1]
@@ -86,6 +86,6 @@ def _image(cells: np.ndarray, title: str) -> str:
 
 
 def _markdown(svg: str, title: str) -> str:
-    # Shorter than base64: of what a path is made of, nothing has to be escaped.
+    # Shorter than base64, because the characters of an SVG path need no escape.
     escaped = quote(svg, safe="/:=',.-")
     return f"![{title}](data:image/svg+xml,{escaped})"

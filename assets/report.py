@@ -1,4 +1,4 @@
-"""The benchmark report: is the store what the source is, and what does a training step cost with it."""
+"""The benchmark report: whether the store equals its source, and the cost of a training step."""
 
 from pathlib import Path
 from typing import Any
@@ -6,17 +6,17 @@ from typing import Any
 import dagster as dg
 
 from assets.conditions import follow_what_was_published
+from assets.dataset import DatasetDeclaration
 from assets.pictures import bars
-from resources.dataset import DeclaredDataset
 
-# Enough for steady figures; each is read a dozen times.
+# Enough for stable figures; each sample is read a dozen times.
 MEASURED_SAMPLES = 12
 
 # The three ways to get a training sample, as the report names them.
 _WAYS = {"pt": ".pt files", "full": "whole sample from the store", "drawn": "draw from the store"}
 
 
-def report_asset(dataset: DeclaredDataset) -> dg.AssetsDefinition:
+def report_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
     """``report.html`` and ``report.json`` in the dataset's report folder."""
 
     @dg.asset(
@@ -31,7 +31,7 @@ def report_asset(dataset: DeclaredDataset) -> dg.AssetsDefinition:
         kinds={"html", "matplotlib"},
     )
     def benchmark_report() -> dg.MaterializeResult:
-        # Brings matplotlib along, which a code server that only lists assets can do without.
+        # Imports matplotlib, which a code server that only lists assets does not need.
         from zarr_core.benchmark import run_benchmark
 
         report = run_benchmark(dataset.source, dataset.store, dataset.report, samples=MEASURED_SAMPLES)

@@ -1,19 +1,19 @@
-"""Normalisation statistics of the store, merged from what the conversion recorded: no array is read for them."""
+"""Normalization statistics of the store, merged from the moments that the conversion recorded. No array is read."""
 
 from typing import Any
 
 import dagster as dg
 
 from assets.conditions import follow_what_was_published
+from assets.dataset import DatasetDeclaration
 from assets.tables import table
-from resources.dataset import DeclaredDataset
 from resources.stores import StoreAccess
 from zarr_core.points.manifest import StoreManifest
 from zarr_core.points.statistics import calculate_store_statistics, write_statistics
 
 
-def statistics_asset(dataset: DeclaredDataset) -> dg.AssetsDefinition:
-    """``stats.yaml`` and ``stats.json`` beside the manifest, of the training samples where there are any."""
+def statistics_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
+    """``stats.yaml`` and ``stats.json`` beside the manifest, over the training samples if there are any."""
 
     @dg.asset(
         key=dataset.key("statistics"),
@@ -22,14 +22,14 @@ def statistics_asset(dataset: DeclaredDataset) -> dg.AssetsDefinition:
         automation_condition=follow_what_was_published(),
         code_version="1",
         description="Mean, standard deviation, extremes and log-scale moments of every field over the training "
-        "samples: what the datasets normalise with.",
+        "samples: the datasets normalize with them.",
         metadata={"store": dataset.shown_store},
         kinds={"yaml", "numpy"},
     )
     def statistics(context: dg.AssetExecutionContext, stores: StoreAccess) -> dg.MaterializeResult:
-        manifest = stores.manifest(dataset)
+        manifest = stores.manifest(dataset.store)
         split = statistics_split(manifest)
-        # Reads one small object per sample, so the time goes into waiting.
+        # Reads one small object per sample: latency decides, so many requests run at once.
         numbers = calculate_store_statistics(dataset.store, split=split, read_concurrency=16)
         of = f"split {split}" if split else "all samples"
         written = write_statistics(dataset.store, numbers, of=f"{of}, generation {manifest.generation}")
@@ -49,7 +49,7 @@ def statistics_asset(dataset: DeclaredDataset) -> dg.AssetsDefinition:
 
 
 def statistics_split(manifest: StoreManifest) -> str | None:
-    """The training split where the store holds samples of it, else None: all samples."""
+    """The training split if the store holds samples of it; None otherwise, for all samples."""
     return "train" if "train" in manifest.splits and manifest.split_ids("train") else None
 
 
@@ -58,7 +58,10 @@ def field_rows(manifest: StoreManifest, numbers: dict[str, Any]) -> list[dict[st
     rows = []
     for field in manifest.fields:
         for axis, (mean, std, low, high) in enumerate(
-            zip(*(_components(numbers[f"{field}_{what}"]) for what in ("mean", "std", "min", "max")), strict=True)
+            zip(
+                *(_components(numbers[f"{field}_{name}"]) for name in ("mean", "std", "min", "max")),
+                strict=True,
+            )
         ):
             name = field if manifest.fields[field].dim == 1 else f"{field}[{axis}]"
             rows.append({"field": name, "mean": mean, "std": std, "min": low, "max": high})
@@ -66,7 +69,7 @@ def field_rows(manifest: StoreManifest, numbers: dict[str, Any]) -> list[dict[st
 
 
 def _scalars(manifest: StoreManifest, numbers: dict[str, Any]) -> dict[str, float]:
-    """Numbers that Dagster draws over time: a shift of the data shows as a step."""
+    """Numbers that Dagster plots over time: a shift of the data shows as a step."""
     scalars = {"raw_pos_min": numbers["raw_pos_min"], "raw_pos_max": numbers["raw_pos_max"]}
     for field, column in manifest.fields.items():
         if column.dim == 1:

@@ -1,4 +1,4 @@
-"""Tables and numbers as the UI shows them."""
+"""Tables and numbers for the UI."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import dagster as dg
 
 Cell = str | int | float | bool
 
-# The UI draws a table whole, and keeps every row of it in the database with each materialisation.
-MOST_ROWS = 25
+# The UI renders all rows of a table, and each materialization keeps them in the database.
+MAX_ROWS = 25
 
 
 def table(rows: Sequence[Mapping[str, Cell]]) -> dg.TableMetadataValue:
-    """The first rows as a table; columns as in the first row, numbers typed so that the UI aligns them."""
+    """The first rows as a table. Columns are those of the first row; numbers have types, so that the UI aligns them."""
     columns = rows[0] if rows else {"": ""}
     schema = dg.TableSchema([dg.TableColumn(name, _type(value)) for name, value in columns.items()])
     return dg.TableMetadataValue(
-        [dg.TableRecord({name: short(value) for name, value in row.items()}) for row in rows[:MOST_ROWS]], schema
+        [dg.TableRecord({name: short(value) for name, value in row.items()}) for row in rows[:MAX_ROWS]], schema
     )
 
 
 def short(value: Cell) -> Cell:
-    """A number as people read it; the store keeps all its digits."""
+    """Round a number to five digits for display; the store keeps all of them."""
     return float(f"{value:.5g}") if isinstance(value, float) else value
 
 

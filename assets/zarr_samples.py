@@ -1,4 +1,4 @@
-"""Converted samples: one Zarr group each, written by a pool of processes, a batch of samples a run."""
+"""Converted samples: one Zarr group each, written by a pool of processes, a batch of samples per run."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -10,38 +10,34 @@ import numpy as np
 import zarr
 
 from assets.conditions import convert_when_needed
+from assets.dataset import DatasetDeclaration
 from assets.pictures import silhouette
+from assets.retries import retried
 from assets.tables import short, table
-from resources.dataset import DeclaredDataset
 from resources.pools import ConversionPool
-from resources.source_watch import latest_observations, version_tags
 from resources.stores import StoreAccess
+from sensors.dagster_internals import latest_observations, version_tags
 from zarr_core.points.convert import ConversionResult, iter_convert
 from zarr_core.points.manifest import SampleEntry, StoreManifest
 from zarr_core.storage.zarr_stores import make_store
 
-# What breaks a whole run (a network away, a worker killed for memory) may be over in a minute; what is finished by
-# then is found again and not written twice.
-_TRY_AGAIN = dg.RetryPolicy(max_retries=2, delay=20, backoff=dg.Backoff.EXPONENTIAL)
-
 _PICTURE_POINTS = 4096
 
 
-def zarr_samples_asset(dataset: DeclaredDataset) -> dg.AssetsDefinition:
+def zarr_samples_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
     """The dataset's converted samples.
 
-    A generator, so that each sample is recorded the moment it is done, and a run that ends badly keeps what it made.
-    Nothing here is visible to readers of the store before the manifest names it.
+    A generator: each sample is recorded as soon as it is converted, and a run that fails keeps the samples before.
+    Readers of the store do not see the samples before the manifest names them.
     """
 
     @dg.asset(
         key=dataset.key("zarr_samples"),
         group_name=dataset.name,
-        partitions_def=dataset.samples,
-        deps=[dataset.key("source_samples")],
+        partitions_def=dataset.partitions,
+        deps=[dataset.observed],
         backfill_policy=dg.BackfillPolicy.multi_run(dataset.batch_size),
         automation_condition=convert_when_needed(dataset.retry_schedule),
-        retry_policy=_TRY_AGAIN,
         code_version=dataset.code_version,
         pool=dataset.pool,
         output_required=False,
@@ -54,82 +50,82 @@ def zarr_samples_asset(dataset: DeclaredDataset) -> dg.AssetsDefinition:
     def zarr_samples(
         context: dg.AssetExecutionContext, stores: StoreAccess, conversion_pool: ConversionPool
     ) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
-        waiting = set(context.partition_keys)
-        sources = latest_observations(context.instance, dataset, context.partition_keys)
-        reader = EntryReader(stores, dataset)
-        refused: list[ConversionResult] = []
-        with conversion_pool.executor(dataset.workers) as executor:
-            for outcome in iter_convert(
-                dataset.kind,
-                dataset.store,
-                sample_ids=context.partition_keys,
-                executor=executor,
-                **dataset.source_arguments,
-            ):
-                waiting.remove(outcome.sample_id)
-                entry = reader.entry(outcome)
-                if entry is None:
-                    refused.append(outcome)
-                    context.log.error(f"{outcome.sample_id} {outcome.status}: {outcome.reason}")
-                    yield dg.AssetObservation(
-                        context.asset_key,
-                        partition=outcome.sample_id,
-                        metadata={"status": outcome.status, "reason": outcome.reason},
-                    )
-                else:
-                    context.log.info(f"{outcome.sample_id} {outcome.status}, {len(waiting)} to go")
-                    yield dg.AssetMaterialization(
-                        context.asset_key,
-                        partition=outcome.sample_id,
-                        metadata=reader.metadata(outcome, entry),
-                        tags=version_tags(
-                            dataset,
-                            dataset.code_version,
-                            entry.relpath.rsplit("/", 1)[-1],
-                            sources.get(outcome.sample_id),
-                        ),
-                    )
-        # The source does not hold these samples any more: the sensor will remove their partitions.
-        refused += [ConversionResult(i, "failed", reason="no longer at the source") for i in sorted(waiting)]
-        if refused:
-            raise failure(refused, len(context.partition_keys))
+        with retried(context, dataset.retry_seconds):
+            yield from _convert(context, dataset, stores, conversion_pool)
 
     return zarr_samples
 
 
-class EntryReader:
-    """What the store says of samples just converted, and of those it had already."""
+def _convert(
+    context: dg.AssetExecutionContext, dataset: DatasetDeclaration, stores: StoreAccess, conversion_pool: ConversionPool
+) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
+    """Convert the partitions of a run; raises Failure at the end if some could not be converted."""
+    sample_ids = context.partition_keys
+    remaining = set(sample_ids)
+    sources = latest_observations(context.instance, dataset.observed, sample_ids)
+    reader = EntryReader(stores, dataset)
+    failed: list[ConversionResult] = []
+    with conversion_pool.executor(dataset.workers) as executor:
+        for result in iter_convert(
+            dataset.kind, dataset.store, sample_ids=sample_ids, executor=executor, **dataset.conversion_arguments
+        ):
+            sample_id = result.sample_id
+            remaining.remove(sample_id)
+            entry = reader.entry(result)
+            if entry is None:
+                failed.append(result)
+                context.log.error(f"{sample_id} {result.status}: {result.reason}")
+                metadata = {"status": result.status, "reason": result.reason}
+                yield dg.AssetObservation(context.asset_key, partition=sample_id, metadata=metadata)
+            else:
+                context.log.info(f"{sample_id} {result.status}, {len(remaining)} remaining")
+                data_version = entry.relpath.rpartition("/")[2]
+                source = sources.get(sample_id)
+                yield dg.AssetMaterialization(
+                    context.asset_key,
+                    partition=sample_id,
+                    metadata=reader.metadata(result, entry),
+                    tags=version_tags(dataset.code_version, data_version, dataset.observed, source),
+                )
+    # Requested, but no longer at the source: the sensor will remove the partition as well.
+    failed += [ConversionResult(i, "failed", reason="no longer at the source") for i in sorted(remaining)]
+    if failed:
+        raise failure(failed, len(sample_ids))
 
-    def __init__(self, stores: StoreAccess, dataset: DeclaredDataset) -> None:
-        self._storage = stores.store(dataset)
+
+class EntryReader:
+    """Reads what the store records of converted samples."""
+
+    def __init__(self, stores: StoreAccess, dataset: DatasetDeclaration) -> None:
+        self._storage = stores.store(dataset.store)
         self._arrays = make_store(dataset.store)
-        self._open_manifest = lambda: stores.manifest(dataset)
+        self._open_manifest = lambda: stores.manifest(dataset.store)
 
     @cached_property
     def _manifest(self) -> StoreManifest:
         return self._open_manifest()
 
-    def entry(self, outcome: ConversionResult) -> SampleEntry | None:
-        """Where the sample's group is; None where there is none for its present source."""
-        if outcome.status == "up to date":
-            return self._manifest.samples[outcome.sample_id]
-        return outcome.written.entry if outcome.written else None
+    def entry(self, result: ConversionResult) -> SampleEntry | None:
+        """The sample's group; None if its present source has none."""
+        if result.status == "up to date":
+            return self._manifest.samples[result.sample_id]
+        return result.written.entry if result.written else None
 
-    def metadata(self, outcome: ConversionResult, entry: SampleEntry) -> dict[str, Any]:
-        """What the UI shows of a converted sample, from what the writer noted in its group."""
+    def metadata(self, result: ConversionResult, entry: SampleEntry) -> dict[str, Any]:
+        """What the UI shows of a converted sample, from the attributes of its group."""
         group = json.loads(self._storage.read(f"{entry.relpath}/zarr.json"))
         recorded = group["attributes"]["zarr_core"]
         picture = self._picture(entry, recorded["moments"])
-        return {**({"picture": dg.MetadataValue.md(picture)} if picture else {}), **_numbers(outcome, entry, recorded)}
+        return {**({"picture": dg.MetadataValue.md(picture)} if picture else {}), **_numbers(result, entry, recorded)}
 
     def _picture(self, entry: SampleEntry, moments: dict[str, Any]) -> str:
-        """The surface from the side, coloured by its first scalar; "" for a sample without such a surface."""
+        """The surface from the side, coloured by its first scalar; "" for a sample without one."""
         scalars = [f for f, m in moments.items() if f.startswith("surface_") and len(m["mean"]) == 1]
         if not scalars or "surface" not in entry.domains:
             return ""
 
         def some(field: str) -> np.ndarray:
-            # Points were shuffled when they were written, so the first ones are from all over the surface.
+            # The points are stored in random order, so the first ones cover the whole surface.
             path = f"{entry.relpath}/surface/{field.removeprefix('surface_')}"
             array = zarr.open_array(self._arrays, path=path, mode="r", zarr_format=3)
             return np.asarray(array[:_PICTURE_POINTS], np.float64)
@@ -137,27 +133,27 @@ class EntryReader:
         return silhouette(some("surface_position"), some(scalars[0])[:, 0], scalars[0])
 
 
-def failure(refused: Sequence[ConversionResult], of: int) -> dg.Failure:
-    """Ends the run, naming the samples without a group.
+def failure(failed: Sequence[ConversionResult], total: int) -> dg.Failure:
+    """The error that ends the run and names the samples without a group.
 
-    The run has to fail: one that ended well with gaps would leave these samples merely missing, and the automation
-    would ask for them again at once. It is tried again by itself only where the world around the samples was at fault.
+    The run has to fail: if it succeeded with gaps, these samples would only be missing, and the automation would
+    request them again at once. The run is retried only if the environment of the samples was at fault.
     """
-    named = "; ".join(f"{outcome.sample_id}: {outcome.reason}" for outcome in refused[:5])
-    more = "; ..." if len(refused) > 5 else ""
-    rows = [{"sample": outcome.sample_id, "status": outcome.status, "reason": outcome.reason} for outcome in refused]
+    named = "; ".join(f"{result.sample_id}: {result.reason}" for result in failed[:5])
+    more = "; ..." if len(failed) > 5 else ""
+    rows = [{"sample": result.sample_id, "status": result.status, "reason": result.reason} for result in failed]
     return dg.Failure(
-        description=f"{len(refused)} of {of} samples could not be converted: {named}{more}",
-        metadata={"refused": table(rows), "refused_samples": len(refused)},
-        allow_retries=any(outcome.status == "failed" for outcome in refused),
+        description=f"{len(failed)} of {total} samples could not be converted: {named}{more}",
+        metadata={"refused": table(rows), "refused_samples": len(failed)},
+        allow_retries=any(result.status == "failed" for result in failed),
     )
 
 
-def _numbers(outcome: ConversionResult, entry: SampleEntry, recorded: dict[str, Any]) -> dict[str, Any]:
-    """Numbers that the UI draws over the samples: size, speed, and the extremes of the values, where outliers show."""
+def _numbers(result: ConversionResult, entry: SampleEntry, recorded: dict[str, Any]) -> dict[str, Any]:
+    """Numbers that the UI plots over the samples: size, speed, and the extremes of the values, which show outliers."""
     sizes = {field: info["size"] for field, info in recorded["source"]["files"].items()}
     numbers: dict[str, Any] = {
-        "status": outcome.status,
+        "status": result.status,
         "group": entry.relpath,
         "points": sum(grid.n_points for grid in entry.domains.values()),
         **{f"points/{domain}": grid.n_points for domain, grid in entry.domains.items()},
@@ -166,8 +162,8 @@ def _numbers(outcome: ConversionResult, entry: SampleEntry, recorded: dict[str, 
         "stored_share": round(entry.bytes / sum(sizes.values()), 4),
         **{f"parameters/{name}": short(value) for name, value in recorded["parameters"].items()},
     }
-    if outcome.status == "converted":
-        numbers["seconds"] = round(outcome.seconds, 3)
+    if result.status == "converted":
+        numbers["seconds"] = round(result.seconds, 3)
     rows = []
     for field, moments in recorded["moments"].items():
         low, mean, high = min(moments["min"]), sum(moments["mean"]) / len(moments["mean"]), max(moments["max"])

@@ -69,7 +69,9 @@ def all_samples(instance: dg.DagsterInstance) -> dict[str, str]:
         raise SystemExit(
             f"error: the source of {DATASET} holds no samples; assets/datasets/{DATASET}/defs.yaml names it"
         )
-    return {"dagster/asset_partition_range_start": sample_ids[0], "dagster/asset_partition_range_end": sample_ids[-1]}
+    from sensors.dagster_internals import partition_range_tags
+
+    return partition_range_tags(sample_ids[0], sample_ids[-1])
 
 
 def recorded(instance: dg.DagsterInstance, asset: str) -> dict[str, object]:

@@ -1,1 +1,1 @@
-"""What assets and sensors reach the world through: declared datasets, sources and stores, worker processes."""
+"""Dagster resources: access to sources, stores and warehouses, and worker processes."""

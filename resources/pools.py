@@ -1,4 +1,4 @@
-"""Where samples are converted: worker processes of this machine."""
+"""Worker processes of this machine that convert samples."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from zarr_core._util.processes import worker_pool
 
 
 class ConversionPool(dg.ConfigurableResource):
-    """Gives out executors; a cluster's, or anything else that speaks ``concurrent.futures``, can take its place."""
+    """Provides executors. Any other ``concurrent.futures.Executor``, such as that of a cluster, can replace it."""
 
     @contextmanager
     def executor(self, workers: int) -> Iterator[Executor]:
-        """A pool of so many processes, gone at the end of the block.
+        """A pool of processes for the duration of a block. If the block fails, samples not yet started are cancelled.
 
-        When the block fails, samples not yet begun are given up rather than waited for.
+        Args:
+            workers: number of processes.
         """
         pool = worker_pool(workers)
         try:

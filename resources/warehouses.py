@@ -1,69 +1,75 @@
-"""How warehouses and matrices are reached; credentials come from the environment, as for stores."""
+"""Access to warehouses and wide matrices; credentials come from the environment, as for stores."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 import dagster as dg
 import fsspec
 
-from resources.source_watch import Look
-from resources.warehouse_matrix import DeclaredMatrix
 from zarr_core._util.redaction import printable_cause, redact, redact_url
 from zarr_core.errors import MatrixError, StoreError
 from zarr_core.matrix import WideMatrix
 from zarr_core.warehouses import Warehouse
-from zarr_core.warehouses.batches import list_batches
 from zarr_core.warehouses.build import build_warehouse
 
 
 class WarehouseAccess(dg.ConfigurableResource):
-    """Opens what the assets of a wide matrix read and fill."""
+    """Opens the warehouses and matrices of wide datasets."""
 
-    def warehouse(self, declared: DeclaredMatrix) -> Warehouse:
-        """The long table; raises WarehouseError."""
-        return build_warehouse(declared.warehouse)
+    def warehouse(self, settings: Mapping[str, Any]) -> Warehouse:
+        """The long table that the settings of a declaration name; raises WarehouseError."""
+        return build_warehouse(settings)
 
-    def look(self, declared: DeclaredMatrix) -> Look:
-        """The batches that the warehouse holds now."""
-        found = list_batches(self.warehouse(declared))
-        shown = {name: {"fingerprint_of": batch.of, "source_bytes": batch.n_bytes} for name, batch in found.items()}
-        return Look(found, {}, "", shown)
+    def matrix(self, url: str) -> WideMatrix:
+        """The matrix in its present state; raises StoreError if there is none."""
+        return WideMatrix.open(url)
 
-    def matrix(self, declared: DeclaredMatrix) -> WideMatrix:
-        """The matrix as it is now; raises StoreError where there is none yet."""
-        return WideMatrix.open(declared.matrix)
+    def open_or_create(
+        self, url: str, values: Mapping[str, str], features: str | None, warehouse: Mapping[str, Any]
+    ) -> WideMatrix:
+        """The matrix, created if there is none.
 
-    def matrix_to_fill(self, declared: DeclaredMatrix) -> WideMatrix:
-        """The matrix, made where it is not there yet.
+        Args:
+            url: where it is.
+            values: stored dtype by value table.
+            features, warehouse: as for :meth:`feature_ids`, which gives a new matrix its axis.
 
         Raises:
-            MatrixError: what is there has other value tables than declared.
+            MatrixError: the matrix has other value tables.
         """
         try:
-            matrix = self.matrix(declared)
+            matrix = self.matrix(url)
         except StoreError:
             try:
-                return WideMatrix.create(declared.matrix, self.features(declared), dict(declared.values))
+                return WideMatrix.create(url, self.feature_ids(features, warehouse), dict(values))
             except MatrixError:
-                matrix = self.matrix(declared)  # another run has just made it, or this raises what is wrong
-        if matrix.values != dict(declared.values):
+                matrix = self.matrix(url)  # another run has just created it; if not, this raises the reason
+        if matrix.values != dict(values):
             raise MatrixError(
-                f"{matrix.url} has the tables {matrix.values}, declared are {dict(declared.values)}; the tables of a "
+                f"{matrix.url} has the tables {matrix.values}, declared are {dict(values)}; the tables of a "
                 "matrix never change: declare another place for it"
             )
         return matrix
 
-    def features(self, declared: DeclaredMatrix) -> list[str]:
-        """The declared axis, or what the warehouse has."""
-        if declared.features is None:
-            return self.warehouse(declared).feature_ids()
+    def feature_ids(self, features: str | None, warehouse: Mapping[str, Any]) -> list[str]:
+        """The axis: the first column of a Parquet file, the words of a text file, or (None) the warehouse's features.
+
+        Raises:
+            MatrixError: the file cannot be read.
+            WarehouseError: the warehouse cannot be queried.
+        """
+        if features is None:
+            return self.warehouse(warehouse).feature_ids()
         import pyarrow.parquet
 
         try:
-            with fsspec.open(declared.features, "rb") as file:
-                if not declared.features.endswith(".parquet"):
+            with fsspec.open(features, "rb") as file:
+                if not features.endswith(".parquet"):
                     return file.read().decode().split()
                 columns = pyarrow.parquet.read_table(file)
         except OSError as error:
-            message = f"features {redact_url(declared.features)} cannot be read: {redact(str(error))}"
+            message = f"features {redact_url(features)} cannot be read: {redact(str(error))}"
             raise MatrixError(message) from printable_cause(error)
         return [str(name) for name in columns.column(0).to_pylist()]

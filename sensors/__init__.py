@@ -1,1 +1,1 @@
-"""What sets work off: arrivals at the sources, schedules, automation conditions, failures."""
+"""Sensors and schedules: arrivals at the sources, automation, refreshes, failures."""

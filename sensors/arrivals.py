@@ -1,32 +1,44 @@
-"""Looks at a dataset's source now and then and tells Dagster which samples are new, changed or gone."""
+"""Lists a dataset's source at intervals and reports which samples are new, changed or gone."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import dagster as dg
 
-from resources.dataset import DeclaredDataset
-from resources.source_watch import (
-    Arrivals,
-    Look,
-    Unsettled,
-    Watched,
-    compare,
-    known_lists,
-    known_samples,
-    listing_observation,
-    make_neighbours,
-    observations,
-    take_look,
-)
 from resources.stores import StoreAccess
+from sensors.dagster_internals import DATA_VERSION
+from sensors.observations import (
+    DOCUMENTS_TAG,
+    WatchedSource,
+    known_documents,
+    known_items,
+    listing_metadata,
+    sensor_result,
+)
+from sensors.pending import PendingChanges, find_changes
+from zarr_core.sources.listing import list_samples
 
 
-def arrivals_sensor(dataset: DeclaredDataset) -> dg.SensorDefinition:
-    """The sensor that watches one dataset's source.
+class WatchedSamples(WatchedSource, Protocol):
+    """What the sensor needs to know of a declared dataset."""
 
-    It registers partitions and reports observations, and starts no run: what is converted when is for the automation
-    conditions to say, which see a thousand arrivals as one batch.
-    """
+    kind: str
+    source: str
+    splits: Sequence[str] | None
+
+    @property
+    def listing_key(self) -> dg.AssetKey:
+        """The asset of the listing as a whole."""
+
+    @property
+    def shown_source(self) -> str:
+        """The source's URL without secrets."""
+
+
+def arrivals_sensor(dataset: WatchedSamples) -> dg.SensorDefinition:
+    """The sensor that watches one dataset's source."""
 
     @dg.sensor(
         name=f"{dataset.name}_arrivals",
@@ -35,67 +47,17 @@ def arrivals_sensor(dataset: DeclaredDataset) -> dg.SensorDefinition:
         description=f"Registers samples that arrive, change or vanish at {dataset.shown_source}.",
     )
     def arrivals(context: dg.SensorEvaluationContext, stores: StoreAccess) -> dg.SensorResult:
-        look = take_look(stores.source(dataset), dataset.splits)
-        known = known_samples(context.instance, dataset)
-        news = compare(look, known, Unsettled.from_cursor(context.cursor))
-        listing = []
-        holds_samples = len(known) + len(news.new) > len(news.vanished)
-        # Before there is a sample, nothing downstream could follow a change of the listing.
-        if news.vanished or (holds_samples and look.lists != known_lists(context.instance, dataset)):
-            listing = [listing_observation(dataset, look)]
-        return tell(context, dataset, look, news, listing)
+        listing = list_samples(stores.source(dataset.kind, dataset.source), dataset.splits)
+        known = known_items(context.instance, dataset)
+        changes = find_changes(listing, known, PendingChanges.from_cursor(context.cursor))
+        observed = []
+        holds_samples = len(known) + len(changes.new) > len(changes.vanished)
+        # As long as there is no sample, no asset can follow a change of the listing.
+        if changes.vanished or (
+            holds_samples and listing.documents_digest != known_documents(context.instance, dataset.listing_key)
+        ):
+            tags = {DATA_VERSION: listing.version, DOCUMENTS_TAG: listing.documents_digest}
+            observed = [dg.AssetObservation(dataset.listing_key, metadata=listing_metadata(listing), tags=tags)]
+        return sensor_result(context, dataset, listing, changes, "samples", observed)
 
     return arrivals
-
-
-def tell(
-    context: dg.SensorEvaluationContext,
-    watched: Watched,
-    look: Look,
-    news: Arrivals,
-    more_events: Sequence[dg.AssetObservation] = (),
-    what: str = "samples",
-) -> dg.SensorResult:
-    """What a sensor returns after a look: partitions and observations."""
-    make_neighbours(context.instance, watched, news.changed)
-    events = [*observations(watched, look, news), *more_events]
-    said = describe(look, news, what)
-    context.log.info(said)
-    return dg.SensorResult(
-        dynamic_partitions_requests=partition_requests(watched, news),
-        asset_events=events,
-        cursor=news.unsettled.to_cursor(),
-        skip_reason=None if events else said,
-    )
-
-
-def partition_requests(
-    watched: Watched, news: Arrivals
-) -> list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest]:
-    """Partitions to add and to delete."""
-    requests: list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest] = []
-    if news.new:
-        requests.append(dg.AddDynamicPartitionsRequest(watched.partitions_name, list(news.new)))
-    if news.vanished:
-        requests.append(dg.DeleteDynamicPartitionsRequest(watched.partitions_name, list(news.vanished)))
-    return requests
-
-
-def describe(look: Look, news: Arrivals, what: str) -> str:
-    """One line for the sensor's page."""
-    parts = [f"{len(look.samples)} complete {what}"]
-    for word, ids in (("new", news.new), ("changed", news.changed), ("vanished", news.vanished)):
-        if ids:
-            parts.append(f"{len(ids)} {word} ({_some(ids)})")
-    if news.unsettled.seen_once:
-        parts.append(f"{len(news.unsettled.seen_once)} wait for a second look")
-    if news.unsettled.gone_once:
-        parts.append(f"{len(news.unsettled.gone_once)} not found, will look again")
-    if look.incomplete:
-        sample_id, missing = next(iter(sorted(look.incomplete.items())))
-        parts.append(f"{len(look.incomplete)} incomplete ({sample_id} lacks {_some(missing)})")
-    return ", ".join(parts)
-
-
-def _some(names: tuple[str, ...]) -> str:
-    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")

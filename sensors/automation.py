@@ -1,4 +1,4 @@
-"""Evaluates the automation conditions of all assets, and so sets off conversion and what follows from it."""
+"""Evaluates the automation conditions of all assets: starts conversions and the refreshes that follow them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 import dagster as dg
 
-# Trials set a shorter pause; half a minute batches what arrives together and is no burden on the database.
+# Half a minute batches samples that arrive together and is no burden on the database. Tests set a shorter interval.
 EVALUATE_EVERY_SECONDS = int(os.environ.get("ZARR_CORE_EVALUATE_EVERY_SECONDS", "30"))
 
 automation = dg.AutomationConditionSensorDefinition(
@@ -14,5 +14,5 @@ automation = dg.AutomationConditionSensorDefinition(
     target=dg.AssetSelection.all(),
     default_status=dg.DefaultSensorStatus.RUNNING,
     minimum_interval_seconds=EVALUATE_EVERY_SECONDS,
-    description="Converts samples that are new, changed or due for another try, and refreshes what follows from them.",
+    description="Converts samples that are new, changed or due for another try, and refreshes what is derived.",
 )

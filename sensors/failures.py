@@ -1,4 +1,4 @@
-"""Says in the log what failed, with the words that the failing step used."""
+"""Logs failed runs, with the message of the failing step."""
 
 import dagster as dg
 
@@ -10,19 +10,19 @@ import dagster as dg
     description="Logs every failed run; the place to hook up mail or chat.",
 )
 def failed_runs(context: dg.RunFailureSensorContext) -> None:
-    """Log a failed run: its steps, and what each said."""
+    """Log a failed run: its failed steps and their messages."""
     context.log.error(failure_message(context))
 
 
 def failure_message(context: dg.RunFailureSensorContext) -> str:
-    """One line that says which run failed, at which step, and why."""
+    """One line with the run, the steps that failed and their errors."""
     reasons = []
     for event in context.get_step_failure_events():
         failure = event.step_failure_data
         if failure.user_failure_data and failure.user_failure_data.description:
             reason = failure.user_failure_data.description
         else:
-            # The innermost error; what is wrapped round it only says that a step failed.
+            # The innermost error; the outer ones only report that a step failed.
             error = failure.error
             while error and error.cause:
                 error = error.cause

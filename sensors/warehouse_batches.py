@@ -1,15 +1,35 @@
-"""Looks at a warehouse now and then and tells Dagster which batches are new, changed or gone."""
+"""Lists a warehouse at intervals and reports which batches are new, changed or gone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import dagster as dg
 
-from resources.source_watch import Unsettled, compare, known_samples
-from resources.warehouse_matrix import DeclaredMatrix
 from resources.warehouses import WarehouseAccess
-from sensors.arrivals import tell
+from sensors.observations import WatchedSource, known_items, sensor_result
+from sensors.pending import PendingChanges, find_changes
+from zarr_core.sources.listing import Listing
+from zarr_core.warehouses import Warehouse
+from zarr_core.warehouses.batches import list_batches
 
 
-def warehouse_batches_sensor(declared: DeclaredMatrix) -> dg.SensorDefinition:
-    """The sensor that watches one warehouse; like that of a point store it starts no run."""
+class WatchedWarehouse(WatchedSource, Protocol):
+    """What the sensor needs to know of a declared matrix."""
+
+    warehouse: Mapping[str, Any]
+
+
+def list_warehouse(warehouse: Warehouse) -> Listing:
+    """The batches that the warehouse holds now; raises WarehouseError."""
+    found = list_batches(warehouse)
+    details = {name: {"fingerprint_of": batch.of, "source_bytes": batch.n_bytes} for name, batch in found.items()}
+    return Listing(found, details=details)
+
+
+def warehouse_batches_sensor(declared: WatchedWarehouse) -> dg.SensorDefinition:
+    """The sensor that watches one warehouse."""
 
     @dg.sensor(
         name=f"{declared.name}_batches",
@@ -18,8 +38,9 @@ def warehouse_batches_sensor(declared: DeclaredMatrix) -> dg.SensorDefinition:
         description=f"Registers batches that arrive, change or vanish in the warehouse of {declared.name}.",
     )
     def warehouse_batches(context: dg.SensorEvaluationContext, warehouses: WarehouseAccess) -> dg.SensorResult:
-        look = warehouses.look(declared)
-        news = compare(look, known_samples(context.instance, declared), Unsettled.from_cursor(context.cursor))
-        return tell(context, declared, look, news, what="batches")
+        listing = list_warehouse(warehouses.warehouse(declared.warehouse))
+        known = known_items(context.instance, declared)
+        changes = find_changes(listing, known, PendingChanges.from_cursor(context.cursor))
+        return sensor_result(context, declared, listing, changes, "batches")
 
     return warehouse_batches

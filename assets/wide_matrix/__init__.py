@@ -1,4 +1,4 @@
-"""A wide matrix as Dagster sees it: warehouse batches, the rows they become, and what follows from them."""
+"""The assets of a wide matrix: warehouse batches, the rows that they become, checks, column-major copy and report."""
 
 from assets.wide_matrix.component import WarehouseMatrix
 

@@ -1,56 +1,59 @@
-"""Batches of a warehouse, and the rows of the matrix that they become: one partition each, many in a run."""
+"""The batches of a warehouse, and the rows of the matrix that they become: one partition each, many per run."""
 
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import dagster as dg
 
 from assets.conditions import convert_when_needed
-from assets.source_samples import observe_now
+from assets.retries import retried
 from assets.tables import table
-from resources.source_watch import latest_observations, short_digest, version_tags
-from resources.warehouse_matrix import DeclaredMatrix
+from assets.wide_matrix.declaration import MatrixDeclaration
 from resources.warehouses import WarehouseAccess
+from sensors.dagster_internals import kind_tags, latest_observations, version_tags
+from sensors.observations import report_now
+from sensors.warehouse_batches import list_warehouse
 from zarr_core.errors import WarehouseError, ZarrCoreError
 from zarr_core.matrix.ingest.audit import audit_batches
 from zarr_core.matrix.ingest.loader import MatrixLoader
-
-# What breaks a whole run (a network away, a worker killed for memory) may be over in a minute.
-_TRY_AGAIN = dg.RetryPolicy(max_retries=2, delay=20, backoff=dg.Backoff.EXPONENTIAL)
+from zarr_core.sources.listing import short_digest
 
 
-def warehouse_batches_asset(declared: DeclaredMatrix) -> dg.SourceAsset:
-    """Observing it looks at the warehouse at once, for whoever does not want to wait for the sensor."""
+def warehouse_batches_asset(declared: MatrixDeclaration) -> dg.SourceAsset:
+    """The batches of the warehouse. To observe them by hand lists them at once, without waiting for the sensor."""
 
     @dg.observable_source_asset(
         key=declared.observed,
         group_name=declared.name,
-        partitions_def=declared.batches,
+        partitions_def=declared.partitions,
         description="Batches of the long table. The sensor "
         f"`{declared.name}_batches` registers what arrives; *Observe* looks at once.",
         metadata=declared.summary(),
-        tags={"dagster/kind/table": "", "dagster/kind/source": ""},
+        tags=kind_tags("table", "source"),
     )
     def warehouse_batches(context: dg.OpExecutionContext, warehouses: WarehouseAccess) -> dg.DataVersionsByPartition:
-        return observe_now(context, declared, lambda: warehouses.look(declared), "batches")
+        first = list_warehouse(warehouses.warehouse(declared.warehouse))
+        time.sleep(declared.settle_seconds)
+        second = list_warehouse(warehouses.warehouse(declared.warehouse))
+        return report_now(context, declared, first, second, "batches")
 
     return warehouse_batches
 
 
-def matrix_batches_asset(declared: DeclaredMatrix) -> dg.AssetsDefinition:
+def matrix_batches_asset(declared: MatrixDeclaration) -> dg.AssetsDefinition:
     """Each batch unloaded, scattered and appended.
 
-    A generator, so that each batch is recorded the moment it is committed, and a run that ends badly keeps the others.
+    A generator: each batch is recorded as soon as it is committed, and a run that fails keeps the batches before.
     """
 
     @dg.asset(
         key=declared.key("matrix_batches"),
         group_name=declared.name,
-        partitions_def=declared.batches,
+        partitions_def=declared.partitions,
         deps=[declared.observed],
         backfill_policy=dg.BackfillPolicy.multi_run(declared.batch_size),
         automation_condition=convert_when_needed(declared.retry_schedule),
-        retry_policy=_TRY_AGAIN,
         code_version=declared.code_version,
         pool=declared.pool,
         output_required=False,
@@ -62,48 +65,58 @@ def matrix_batches_asset(declared: DeclaredMatrix) -> dg.AssetsDefinition:
     def matrix_batches(
         context: dg.AssetExecutionContext, warehouses: WarehouseAccess
     ) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
-        sources = latest_observations(context.instance, declared, context.partition_keys)
-        loader = MatrixLoader(warehouses.warehouse(declared), warehouses.matrix_to_fill(declared))
-        refused: dict[str, Exception] = {}
-        for batch_id in context.partition_keys:
-            try:
-                numbers = _load(loader, batch_id)
-            except (ZarrCoreError, OSError) as error:
-                refused[batch_id] = error
-                context.log.error(f"{batch_id}: {error}")
-                yield dg.AssetObservation(context.asset_key, partition=batch_id, metadata={"reason": str(error)})
-                continue
-            context.log.info(f"{batch_id} {numbers['status']}, generation {loader.matrix.generation}")
-            version = short_digest([loader.matrix.matrix_id, batch_id, str(numbers["samples"])])
-            yield dg.AssetMaterialization(
-                context.asset_key,
-                partition=batch_id,
-                metadata=numbers,
-                tags=version_tags(declared, declared.code_version, version, sources.get(batch_id)),
-            )
-        if refused:
-            raise failure(refused, len(context.partition_keys))
+        with retried(context, declared.retry_seconds):
+            yield from _load_batches(context, declared, warehouses)
 
     return matrix_batches
 
 
-def failure(refused: Mapping[str, Exception], of: int) -> dg.Failure:
-    """Ends the run, naming the batches that are not in the matrix; see ``zarr_samples.failure``."""
-    rows = [{"batch": batch_id, "reason": str(error)} for batch_id, error in refused.items()]
+def _load_batches(
+    context: dg.AssetExecutionContext, declared: MatrixDeclaration, warehouses: WarehouseAccess
+) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
+    """Load the partitions of a run; raises Failure at the end if some could not be loaded."""
+    batch_ids = context.partition_keys
+    sources = latest_observations(context.instance, declared.observed, batch_ids)
+    matrix = warehouses.open_or_create(declared.matrix, declared.values, declared.features, declared.warehouse)
+    loader = MatrixLoader(warehouses.warehouse(declared.warehouse), matrix)
+    failed: dict[str, Exception] = {}
+    for batch_id in batch_ids:
+        try:
+            numbers = _load(loader, batch_id)
+        except (ZarrCoreError, OSError) as error:
+            failed[batch_id] = error
+            context.log.error(f"{batch_id}: {error}")
+            yield dg.AssetObservation(context.asset_key, partition=batch_id, metadata={"reason": str(error)})
+            continue
+        context.log.info(f"{batch_id} {numbers['status']}, generation {loader.matrix.generation}")
+        version = short_digest([loader.matrix.matrix_id, batch_id, str(numbers["samples"])])
+        yield dg.AssetMaterialization(
+            context.asset_key,
+            partition=batch_id,
+            metadata=numbers,
+            tags=version_tags(declared.code_version, version, declared.observed, sources.get(batch_id)),
+        )
+    if failed:
+        raise failure(failed, len(batch_ids))
+
+
+def failure(failed: Mapping[str, Exception], total: int) -> dg.Failure:
+    """The error that ends the run and names the batches that are not in the matrix; see ``zarr_samples.failure``."""
+    rows = [{"batch": batch_id, "reason": str(error)} for batch_id, error in failed.items()]
     named = "; ".join(f"{row['batch']}: {row['reason']}" for row in rows[:5]) + ("; ..." if len(rows) > 5 else "")
     return dg.Failure(
-        description=f"{len(refused)} of {of} batches could not be loaded: {named}",
-        metadata={"refused": table(rows), "refused_batches": len(refused)},
-        # What the data say they say again; the world around them may have changed by then.
-        allow_retries=any(not isinstance(error, ZarrCoreError) for error in refused.values()),
+        description=f"{len(failed)} of {total} batches could not be loaded: {named}",
+        metadata={"refused": table(rows), "refused_batches": len(failed)},
+        # An error in the data stays; an error of the environment may be over by the next attempt.
+        allow_retries=any(not isinstance(error, ZarrCoreError) for error in failed.values()),
     )
 
 
 def _load(loader: MatrixLoader, batch_id: str) -> dict[str, Any]:
-    """Bring one batch into the matrix, or make sure that it is there as the warehouse has it now.
+    """Load one batch into the matrix, or check that the matrix holds the batch as the warehouse has it now.
 
     Raises:
-        ZarrCoreError: it contradicts itself, or what the matrix holds.
+        ZarrCoreError: the batch contradicts itself or the matrix.
     """
     ingested = loader.ingest([batch_id])
     if not ingested.batches:

@@ -1,4 +1,4 @@
-"""Checks of what was loaded. All are blocking: nothing is derived from a matrix that is not the warehouse's."""
+"""Checks of the loaded matrix. All are blocking: nothing is derived from a matrix that differs from the warehouse."""
 
 import hashlib
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import dagster as dg
 
 from assets.tables import table
-from resources.warehouse_matrix import DeclaredMatrix
+from assets.wide_matrix.declaration import MatrixDeclaration
 from resources.warehouses import WarehouseAccess
 from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix import WideMatrix
@@ -14,12 +14,12 @@ from zarr_core.matrix.axis import FeatureAxis
 from zarr_core.matrix.ingest.audit import audit_batches
 
 
-def matrix_checks(declared: DeclaredMatrix) -> list[dg.AssetChecksDefinition]:
-    """The axis, and some batches held against the warehouse."""
+def matrix_checks(declared: MatrixDeclaration) -> list[dg.AssetChecksDefinition]:
+    """Checks of the axis, and of some batches compared with the warehouse."""
     return [_axis_hash(declared), _batches_equal_the_warehouse(declared)]
 
 
-def _axis_hash(declared: DeclaredMatrix) -> dg.AssetChecksDefinition:
+def _axis_hash(declared: MatrixDeclaration) -> dg.AssetChecksDefinition:
     @dg.asset_check(
         asset=declared.key("matrix"),
         name="axis_hash",
@@ -29,9 +29,11 @@ def _axis_hash(declared: DeclaredMatrix) -> dg.AssetChecksDefinition:
     )
     def axis_hash(warehouses: WarehouseAccess) -> dg.AssetCheckResult:
         try:
-            axis = warehouses.matrix(declared).feature_ids  # as they are read, they are held against the head's sha256
-            if declared.features is not None and FeatureAxis(warehouses.features(declared)) != axis:
-                raise ZarrCoreError("the declared features are not those that the matrix was made with")
+            axis = warehouses.matrix(declared.matrix).feature_ids  # reading them compares them with the head's sha256
+            if declared.features is not None:
+                given = warehouses.feature_ids(declared.features, declared.warehouse)
+                if FeatureAxis(given) != axis:
+                    raise ZarrCoreError("the declared features are not those that the matrix was made with")
         except ZarrCoreError as error:
             return dg.AssetCheckResult(passed=False, description=str(error))
         found = hashlib.sha256(axis.to_npy()).hexdigest()
@@ -40,8 +42,8 @@ def _axis_hash(declared: DeclaredMatrix) -> dg.AssetChecksDefinition:
     return axis_hash
 
 
-def _batches_equal_the_warehouse(declared: DeclaredMatrix) -> dg.AssetChecksDefinition:
-    """Two checks, as both come out of one unloading."""
+def _batches_equal_the_warehouse(declared: MatrixDeclaration) -> dg.AssetChecksDefinition:
+    """Two checks in one, because both need the same unload."""
     cells = dg.AssetCheckSpec(
         "cells_loaded",
         asset=declared.key("matrix"),
@@ -58,8 +60,8 @@ def _batches_equal_the_warehouse(declared: DeclaredMatrix) -> dg.AssetChecksDefi
 
     @dg.multi_asset_check(specs=[cells, doubles], name=f"{declared.name}__batches_equal_the_warehouse")
     def batches_equal_the_warehouse(warehouses: WarehouseAccess) -> Iterator[dg.AssetCheckResult]:
-        matrix = warehouses.matrix(declared)
-        warehouse = warehouses.warehouse(declared)
+        matrix = warehouses.matrix(declared.matrix)
+        warehouse = warehouses.warehouse(declared.warehouse)
         chosen = choose(matrix, warehouse.batch_ids(), declared.checked_batches)
         try:
             audits = audit_batches(warehouse, matrix, chosen)
@@ -95,9 +97,9 @@ def _batches_equal_the_warehouse(declared: DeclaredMatrix) -> dg.AssetChecksDefi
 
 
 def choose(matrix: WideMatrix, warehouse_batches: list[str], most: int) -> list[str]:
-    """Batches to look at: the latest ones of the matrix, and so many others in turn, so that all are seen some day.
+    """Choose batches to check: the latest of the matrix, and as many of the others, by turns over the generations.
 
-    Samples that arrived in a batch after it was loaded are a batch of the matrix named "<batch>@<digest>".
+    Samples that joined a batch after it was loaded are in a batch of the matrix named "<batch>@<digest>".
     """
     known = set(warehouse_batches)
     appended = [name if name in known else name.rpartition("@")[0] for name in matrix.batches]

@@ -1,16 +1,17 @@
-"""The matrix as a whole, and its transposed copy."""
+"""The matrix as a whole, and its column-major copy."""
 
 import dagster as dg
 
 from assets.conditions import follow_what_was_published, publish_after_a_batch
 from assets.tables import table
-from resources.source_watch import short_digest
-from resources.warehouse_matrix import DeclaredMatrix
+from assets.wide_matrix.declaration import MatrixDeclaration
 from resources.warehouses import WarehouseAccess
+from sensors.dagster_internals import ROW_COUNT
+from zarr_core.sources.listing import short_digest
 
 
-def matrix_asset(declared: DeclaredMatrix) -> dg.AssetsDefinition:
-    """What ``HEAD.json`` says after a run of loads; the checks stand here, before what is derived."""
+def matrix_asset(declared: MatrixDeclaration) -> dg.AssetsDefinition:
+    """The state in ``HEAD.json`` after a run of loads. Its checks precede everything that is derived."""
 
     @dg.asset(
         key=declared.key("matrix"),
@@ -24,7 +25,7 @@ def matrix_asset(declared: DeclaredMatrix) -> dg.AssetsDefinition:
         kinds={"json", "zarr"},
     )
     def matrix(warehouses: WarehouseAccess) -> dg.MaterializeResult:
-        opened = warehouses.matrix(declared)
+        opened = warehouses.matrix(declared.matrix)
         samples, features = opened.shape
         latest = list(opened.batches.items())[::-1]
         return dg.MaterializeResult(
@@ -35,7 +36,7 @@ def matrix_asset(declared: DeclaredMatrix) -> dg.AssetsDefinition:
                 "features": features,
                 "batches": len(latest),
                 "latest_batches": table([{"batch": name, "samples": len(ids)} for name, ids in latest]),
-                "dagster/row_count": samples,
+                ROW_COUNT: samples,
             },
             data_version=dg.DataVersion(short_digest([opened.matrix_id, *opened.sample_ids])),
         )
@@ -43,8 +44,8 @@ def matrix_asset(declared: DeclaredMatrix) -> dg.AssetsDefinition:
     return matrix
 
 
-def columns_asset(declared: DeclaredMatrix) -> dg.AssetsDefinition:
-    """The copy that serves few features of many samples, brought up to the latest batch."""
+def columns_asset(declared: MatrixDeclaration) -> dg.AssetsDefinition:
+    """The copy for reads of few features of many samples, brought up to the latest batch."""
 
     @dg.asset(
         key=declared.key("columns"),
@@ -52,15 +53,15 @@ def columns_asset(declared: DeclaredMatrix) -> dg.AssetsDefinition:
         deps=[declared.key("matrix")],
         automation_condition=follow_what_was_published(),
         code_version="1",
-        description="The transposed copy: reads of few features of many samples take it by themselves. Only batches "
+        description="The column-major copy: reads of few features of many samples use it automatically. Only batches "
         "that it lacks are read and written.",
         metadata={"matrix": declared.shown_matrix},
         kinds={"zarr"},
     )
     def columns(context: dg.AssetExecutionContext, warehouses: WarehouseAccess) -> dg.MaterializeResult:
-        opened = warehouses.matrix(declared)
+        opened = warehouses.matrix(declared.matrix)
         added = opened.derive_columns()
-        context.log.info(f"{len(added)} batches added to the transposed copy")
+        context.log.info(f"{len(added)} batches added to the column-major copy")
         return dg.MaterializeResult(
             metadata={
                 "added": len(added),

@@ -1,4 +1,4 @@
-"""The quality report of a matrix: a page to look at, and the numbers that Dagster draws over time."""
+"""The quality report of a matrix: a page, and the numbers that Dagster plots over time."""
 
 from pathlib import Path
 from typing import Any
@@ -8,13 +8,13 @@ import dagster as dg
 from assets.conditions import follow_what_was_published
 from assets.pictures import bars
 from assets.tables import table
-from resources.warehouse_matrix import DeclaredMatrix
+from assets.wide_matrix.declaration import MatrixDeclaration
 from resources.warehouses import WarehouseAccess
 
 _PICTURED_BATCHES = 6
 
 
-def quality_report_asset(declared: DeclaredMatrix) -> dg.AssetsDefinition:
+def quality_report_asset(declared: MatrixDeclaration) -> dg.AssetsDefinition:
     """``quality.html`` and ``quality.json`` in the declared report folder."""
 
     @dg.asset(
@@ -29,10 +29,10 @@ def quality_report_asset(declared: DeclaredMatrix) -> dg.AssetsDefinition:
         kinds={"html", "matplotlib"},
     )
     def quality_report(warehouses: WarehouseAccess) -> dg.MaterializeResult:
-        # Brings matplotlib along, which a code server that only lists assets can do without.
+        # Imports matplotlib, which a code server that only lists assets does not need.
         from zarr_core.matrix.quality.report import quality_report as make_report
 
-        report = make_report(warehouses.matrix(declared), declared.report, value=next(iter(declared.values)))
+        report = make_report(warehouses.matrix(declared.matrix), declared.report, value=next(iter(declared.values)))
         return dg.MaterializeResult(metadata=_metadata(Path(declared.report), report))
 
     return quality_report

@@ -125,7 +125,7 @@ def test_writers_of_overlapping_batches_end_with_each_once(any_root: str) -> Non
     for thread in threads:
         thread.join()
     assert failed == []
-    assert len(added) == len(set(added))  # each said to be added once
+    assert len(added) == len(set(added))  # each append was reported once
     check(any_root, added)
 
 
@@ -158,7 +158,7 @@ def test_a_crash_between_shards_and_commit_is_made_good_elsewhere(
         raise Died
 
     with monkeypatch.context() as patched:
-        patched.setattr("zarr_core.matrix.wide.commit", die)
+        patched.setattr("zarr_core.matrix.append.commit", die)
         with pytest.raises(Died):
             matrix.append("b", samples_of("b"), cells_of("b"))
     check(any_root, ["a"])
@@ -173,24 +173,24 @@ def test_a_crash_between_shards_and_commit_is_made_good_elsewhere(
 
 def test_a_writer_that_wakes_up_late_writes_over_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer stands still in the middle of its shards while others write the same batch, and another one."""
-    from zarr_core.matrix import wide
+    from zarr_core.matrix import append
 
     make(str(tmp_path))
     slow, quick = WideMatrix.open(tmp_path), WideMatrix.open(tmp_path)
-    original, versions = wide.create_shard, Versions(str(tmp_path))
+    original, versions = append.create_shard, Versions(str(tmp_path))
     written = 0
 
     def stand_still(*arguments: Any) -> int:
         nonlocal written
         written += 1
         if written == 4:
-            monkeypatch.setattr(wide, "create_shard", original)
+            monkeypatch.setattr(append, "create_shard", original)
             assert quick.append("a", samples_of("a"), cells_of("a"))
             assert quick.append("b", samples_of("b"), cells_of("b"))
             versions.check()
         return original(*arguments)
 
-    monkeypatch.setattr(wide, "create_shard", stand_still)
+    monkeypatch.setattr(append, "create_shard", stand_still)
     assert not slow.append("a", samples_of("a"), cells_of("a"))  # it is there by now
     versions.check()
     check(str(tmp_path), ["a", "b"])
@@ -200,19 +200,19 @@ def test_a_writer_that_wakes_up_late_writes_over_nobody(tmp_path: Path, monkeypa
 
 
 def test_a_writer_that_loses_against_other_content_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from zarr_core.matrix import wide
+    from zarr_core.matrix import append
 
     make(str(tmp_path))
     slow, quick = WideMatrix.open(tmp_path), WideMatrix.open(tmp_path)
-    original = wide.create_shard
+    original = append.create_shard
 
     def overtaken(*arguments: Any) -> int:
-        monkeypatch.setattr(wide, "create_shard", original)
+        monkeypatch.setattr(append, "create_shard", original)
         assert quick.append("other", samples_of("a"), cells_of("b"))
         return original(*arguments)
 
-    monkeypatch.setattr(wide, "create_shard", overtaken)
-    with pytest.raises(MatrixError, match="batch 'a': sample 'a_s0' is there already, in batch 'other'"):
+    monkeypatch.setattr(append, "create_shard", overtaken)
+    with pytest.raises(MatrixError, match="batch 'a': sample 'a_s0' is already in batch 'other'"):
         slow.append("a", samples_of("a"), cells_of("a"))
     assert list(WideMatrix.open(tmp_path).batches) == ["other"]
 
@@ -220,18 +220,18 @@ def test_a_writer_that_loses_against_other_content_is_told(tmp_path: Path, monke
 def test_a_matrix_that_was_made_anew_is_not_committed_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import shutil
 
-    from zarr_core.matrix import wide
+    from zarr_core.matrix import append
 
     matrix = make(str(tmp_path))
-    original = wide.create_shard
+    original = append.create_shard
 
     def removed(*arguments: Any) -> int:
-        monkeypatch.setattr(wide, "create_shard", original)
+        monkeypatch.setattr(append, "create_shard", original)
         shutil.rmtree(tmp_path)
         make(str(tmp_path))
         return original(*arguments)
 
-    monkeypatch.setattr(wide, "create_shard", removed)
-    with pytest.raises(MatrixError, match="removed or made anew while batch 'a' was written"):
+    monkeypatch.setattr(append, "create_shard", removed)
+    with pytest.raises(MatrixError, match="batch 'a': the matrix was removed or replaced"):
         matrix.append("a", samples_of("a"), cells_of("a"))
     assert WideMatrix.open(tmp_path).batches == {}

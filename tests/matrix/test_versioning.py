@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +9,13 @@ import numpy as np
 import pytest
 
 from tests.helpers.clocks import clocks_ahead
+from tests.helpers.matrices import FEATURES, SMALL, append
 from tests.helpers.matrix_writer import cells_of, samples_of
 from tests.matrix.test_crashes import check, make
-from tests.matrix.test_wide import FEATURES, SMALL, append, flip
 from zarr_core import diff, gc, log, tag, verify
 from zarr_core.errors import CollectedError, StoreError
-from zarr_core.matrix import WideMatrix, wide
+from zarr_core.matrix import WideMatrix
+from zarr_core.matrix import append as append_module
 from zarr_core.matrix.__main__ import main as matrix_main
 from zarr_core.matrix.state import HEAD
 from zarr_core.matrix.verify import verify_matrix
@@ -35,7 +35,7 @@ def leave_orphans(matrix: WideMatrix, monkeypatch: pytest.MonkeyPatch, batch_id:
         raise Died
 
     with monkeypatch.context() as patched:
-        patched.setattr(wide, "commit", die)
+        patched.setattr(append_module, "commit", die)
         with pytest.raises(Died):
             matrix.append(batch_id, samples_of(batch_id), cells_of(batch_id))
 
@@ -68,14 +68,14 @@ def test_a_writer_slower_than_the_grace_period_is_told_and_may_try_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     matrix = make(str(tmp_path))
-    original = wide.commit
+    original = append_module.commit
 
     def collected_first(*arguments: Any) -> Any:
-        monkeypatch.setattr(wide, "commit", original)
+        monkeypatch.setattr(append_module, "commit", original)
         assert len(collect_garbage(Storage(tmp_path), HEAD, 0).prefixes) == 6
         return original(*arguments)
 
-    monkeypatch.setattr(wide, "commit", collected_first)
+    monkeypatch.setattr(append_module, "commit", collected_first)
     with pytest.raises(CollectedError, match="garbage collection took it; run again"):
         matrix.append("a", samples_of("a"), cells_of("a"))
     assert matrix.append("a", samples_of("a"), cells_of("a"))
@@ -106,41 +106,6 @@ def test_the_shared_verbs_know_a_matrix(tmp_path: Path, capsys: pytest.CaptureFi
     capsys.readouterr()
     assert verify.main([root]) == 0
     assert "all sound: 5 samples" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (
-            lambda root: flip(root / "beta.zarr/c/0/0", 5),
-            r"beta.zarr/c/0/0: bytes 0 to \d+: checksum mismatch; gen.* 2 ",
-        ),
-        (lambda root: flip(root / "beta.zarr/c/1/0", -5), "beta.zarr/c/1/0: shard index: checksum mismatch; gen.* 2 "),
-        (lambda root: (root / "beta.zarr/c/2/0").unlink(), "beta.zarr/c/2/0: committed but not there; generation 3 "),
-        (lambda root: flip(root / "beta_columns.zarr/c/3/0", 9), r"beta_columns.zarr/c/3/0: bytes 0 to .*; gen.* 4 "),
-        (lambda root: flip(next((root / "cpg_ids").iterdir()), -1), "not those that the matrix was made with"),
-        (lambda root: flip(root / "generations/00000004.json", 30), "00000004.json"),
-        (lambda root: (root / "beta.zarr/zarr.json").unlink(), "beta.zarr/zarr.json: other Zarr readers cannot"),
-        (lambda root: _exchange(root), "beta_columns.zarr: sample 'a_s0', column 0: differs from the row copy"),
-    ],
-)
-def test_verify_finds(tmp_path: Path, damage: Any, message: str) -> None:
-    matrix = WideMatrix.create(tmp_path, FEATURES, {"beta": "float32"}, **SMALL)
-    append(matrix, "a", 6)
-    append(matrix, "b", 3, seed=9)
-    matrix.derive_columns()
-    assert verify_matrix(tmp_path).ok
-    damage(tmp_path)
-    problem, *_ = verify_matrix(tmp_path).problems
-    assert re.search(message, problem), problem
-
-
-def _exchange(root: Path) -> None:
-    """Two shards of the transposed copy, both sound, in each other's places."""
-    first, second = root / "beta_columns.zarr/c/0/0", root / "beta_columns.zarr/c/1/0"
-    a, b = first.read_bytes(), second.read_bytes()
-    first.write_bytes(b)
-    second.write_bytes(a)
 
 
 def test_pinned_reads_go_on_while_others_append_and_collect(tmp_path: Path) -> None:

@@ -9,25 +9,32 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets.component import PointDataset
-from resources.dataset import DeclaredDataset
+from assets.dataset import DatasetDeclaration
 from tests.platform.trial import Trial
 
 
 @pytest.fixture(autouse=True)
-def _quiet_and_quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("assets.source_samples.SETTLE_SECONDS", 0.02)
+def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dg.BetaWarning)
         yield
 
 
 @pytest.fixture
-def dataset(tmp_path: Path) -> DeclaredDataset:
+def dataset(tmp_path: Path) -> DatasetDeclaration:
     """A dataset whose source is an empty folder."""
     (tmp_path / "source").mkdir()
-    declared = PointDataset(name="trial", kind="ahmedml", source="source", store="store", report="report", workers=1)
-    return declared.declare(tmp_path, tmp_path)
+    declared = DatasetDeclaration(
+        name="trial",
+        kind="ahmedml",
+        source="source",
+        store="store",
+        report="report",
+        workers=1,
+        settle_seconds=0.02,
+        retry_seconds=0,
+    )
+    return declared.with_absolute_paths(tmp_path, tmp_path)
 
 
 @pytest.fixture
@@ -39,7 +46,7 @@ def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
 
 
 @pytest.fixture
-def trial(dataset: DeclaredDataset, instance: dg.DagsterInstance) -> Trial:
+def trial(dataset: DatasetDeclaration, instance: dg.DagsterInstance) -> Trial:
     """The dataset with its jobs."""
     return Trial(dataset, instance)
 

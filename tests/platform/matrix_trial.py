@@ -8,27 +8,30 @@ import dagster as dg
 import numpy as np
 import pandas as pd
 
-from assets.wide_matrix.component import WarehouseMatrix, matrix_definitions
-from resources.warehouse_matrix import DeclaredMatrix
+from assets.wide_matrix.component import matrix_definitions
+from assets.wide_matrix.declaration import MatrixDeclaration
 from resources.warehouses import WarehouseAccess
+from sensors.dagster_internals import partition_range_tags
 from zarr_core.matrix.ingest.loader import MatrixLoader
 
 FEATURES = [f"cg{number:03d}" for number in range(30)]
 
 
-def declare(folder: Path, **settings: object) -> DeclaredMatrix:
+def declare(folder: Path, **settings: object) -> MatrixDeclaration:
     """A matrix whose warehouse is the folder ``long`` and whose axis is declared."""
     pd.DataFrame({"cpg_id": FEATURES}).to_parquet(folder / "features.parquet")
     (folder / "long").mkdir(exist_ok=True)
-    component = WarehouseMatrix(
+    declared = MatrixDeclaration(
         name="trial",
         warehouse={"kind": "duckdb", "files": "long/*/*.parquet"},
         features="features.parquet",
         matrix="matrix",
         report="report",
+        settle_seconds=0.02,
+        retry_seconds=0,
         **settings,
     )
-    return component.declare(folder)
+    return declared.with_absolute_paths(folder)
 
 
 def long_rows(batch_id: str, samples: int = 5, shift: float = 0.0) -> pd.DataFrame:
@@ -47,7 +50,7 @@ def long_rows(batch_id: str, samples: int = 5, shift: float = 0.0) -> pd.DataFra
 class MatrixTrial:
     """A declared matrix, and its jobs run in this process."""
 
-    def __init__(self, declared: DeclaredMatrix, instance: dg.DagsterInstance) -> None:
+    def __init__(self, declared: MatrixDeclaration, instance: dg.DagsterInstance) -> None:
         self.dataset, self.instance = declared, instance
         self.folder = Path(declared.matrix).parent
 
@@ -67,12 +70,7 @@ class MatrixTrial:
 
     def run(self, job: str, *batch_ids: str) -> dg.ExecuteInProcessResult:
         """Run ``look``, ``load`` (the batches from the first to the last named) or ``refresh``."""
-        tags = {}
-        if batch_ids:
-            tags = {
-                "dagster/asset_partition_range_start": batch_ids[0],
-                "dagster/asset_partition_range_end": batch_ids[-1],
-            }
+        tags = partition_range_tags(batch_ids[0], batch_ids[-1]) if batch_ids else {}
         found = self.definitions.resolve_job_def(f"trial_{job}")
         return found.execute_in_process(instance=self.instance, tags=tags, raise_on_error=False)
 
@@ -85,8 +83,10 @@ class MatrixTrial:
     def load_directly(self) -> None:
         """What the warehouse holds, without Dagster: for tests that are about what comes after."""
         warehouses = WarehouseAccess()
-        warehouse = warehouses.warehouse(self.dataset)
-        MatrixLoader(warehouse, warehouses.matrix_to_fill(self.dataset)).ingest(warehouse.batch_ids())
+        declared = self.dataset
+        warehouse = warehouses.warehouse(declared.warehouse)
+        matrix = warehouses.open_or_create(declared.matrix, declared.values, declared.features, declared.warehouse)
+        MatrixLoader(warehouse, matrix).ingest(warehouse.batch_ids())
 
     def registered(self) -> list[str]:
         return list(self.instance.get_dynamic_partitions(self.dataset.partitions_name))

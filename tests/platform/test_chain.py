@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import dagster as dg
@@ -16,7 +15,6 @@ from dagster._core.loader import LoadingContextForTest
 from sensors.failures import failure_message
 from tests.platform.trial import Trial, corrupt, definitions_of, write_run
 from zarr_core.points.manifest import load_manifest
-from zarr_core.points.settings import ConversionSettings
 
 
 @pytest.fixture
@@ -115,7 +113,6 @@ def test_a_failure_of_the_world_is_tried_again(filled: Trial, monkeypatch: pytes
         return load(self, sample, canonical)
 
     monkeypatch.setattr(SampleTree, "load", unplugged)
-    monkeypatch.setattr("assets.zarr_samples._TRY_AGAIN", dg.RetryPolicy(max_retries=2))
     result = filled.convert_all()
     assert [event for event in result.all_events if event.is_step_up_for_retry]
     assert result.success
@@ -134,7 +131,6 @@ def test_the_alert_says_why(filled: Trial, monkeypatch: pytest.MonkeyPatch) -> N
     corrupt(filled.source / "run_2")
     assert "1 of 3 samples could not be converted: run_2: surface_pressure" in alert(filled, filled.convert_all())
 
-    monkeypatch.setattr("assets.zarr_samples._TRY_AGAIN", dg.RetryPolicy(max_retries=1))
     monkeypatch.setattr("zarr_core.sources.SampleTree.load", lambda *_: (_ for _ in ()).throw(OSError("unplugged")))
     write_run(filled.source, 2, shift=1.0)
     assert "run_2: OSError: unplugged" in alert(filled, filled.convert_all()), "also when it was tried in vain again"
@@ -176,7 +172,7 @@ def test_staleness_follows_source_and_settings(filled: Trial) -> None:
     assert filled.run("convert", "run_2").success
     assert stale(filled, "run_2") is StaleStatus.FRESH
 
-    other = Trial(replace(filled.dataset, settings=ConversionSettings(chunk_points=128)), filled.instance)
+    other = Trial(filled.dataset.model_copy(update={"chunk_points": 128}), filled.instance)
     assert stale(other, "run_1") is StaleStatus.STALE
     assert other.run("convert", "run_1").success
     assert (stale(other, "run_1"), stale(other, "run_4")) == (StaleStatus.FRESH, StaleStatus.STALE)

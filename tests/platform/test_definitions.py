@@ -8,16 +8,14 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import dagster as dg
 import pytest
 
+from assets.dataset import DatasetDeclaration
 from definitions import defs
-from resources.dataset import DeclaredDataset
 from tests.platform.trial import PROJECT
-from zarr_core.points.settings import ConversionSettings
 
 
 def test_the_code_location_loads() -> None:
@@ -40,23 +38,25 @@ def test_the_code_location_loads() -> None:
     assert {f"ahmed_rans_{job}" for job in ("look", "convert", "refresh")} <= set(repository.job_names)
 
 
-def test_samples_go_through_the_datasets_own_pool(dataset: DeclaredDataset) -> None:
+def test_samples_go_through_the_datasets_own_pool(dataset: DatasetDeclaration) -> None:
     from tests.platform.trial import definitions_of
 
     op = definitions_of(dataset).resolve_assets_def(dataset.key("zarr_samples")).op
     assert op.pool == "convert_trial"
 
 
-def test_the_code_version_follows_what_changes_the_bytes(dataset: DeclaredDataset) -> None:
-    other_chunks = replace(dataset, settings=ConversionSettings(chunk_points=4096))
-    other_files = replace(dataset, kind="emmi_wing")
-    moved = replace(dataset, store="/elsewhere", workers=9, batch_size=3)
+def test_the_code_version_follows_what_changes_the_bytes(dataset: DatasetDeclaration) -> None:
+    other_chunks = dataset.model_copy(update={"chunk_points": 4096})
+    other_files = dataset.model_copy(update={"kind": "emmi_wing"})
+    moved = dataset.model_copy(update={"store": "/elsewhere", "workers": 9, "batch_size": 3})
     assert len({dataset.code_version, other_chunks.code_version, other_files.code_version}) == 3
     assert moved.code_version == dataset.code_version
 
 
-def test_no_password_is_shown(dataset: DeclaredDataset) -> None:
-    secret = replace(dataset, source="s3://user:secret@bucket/runs", store="s3://user:secret@bucket/store")
+def test_no_password_is_shown(dataset: DatasetDeclaration) -> None:
+    secret = dataset.model_copy(
+        update={"source": "s3://user:secret@bucket/runs", "store": "s3://user:secret@bucket/store"}
+    )
     from tests.platform.trial import definitions_of
 
     graph = definitions_of(secret).resolve_asset_graph()

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import dagster as dg
 import pytest
-from dagster import DagsterEventType
 
-from resources.source_watch import DATA_VERSION, Look, Unsettled, compare, known_samples
 from resources.stores import StoreAccess
 from sensors.arrivals import arrivals_sensor
+from sensors.dagster_internals import observed_versions
+from sensors.observations import known_items
+from sensors.pending import PendingChanges, find_changes
 from tests.platform.trial import Trial, write_run
 from zarr_core.sources import FileInfo, SourceSample
+from zarr_core.sources.listing import Listing
 
 
 class Watcher:
@@ -45,7 +46,7 @@ class Watcher:
         return self.look()
 
     def versions(self) -> dict[str, str | None]:
-        return known_samples(self.trial.instance, self.trial.dataset)
+        return known_items(self.trial.instance, self.trial.dataset)
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def test_a_sample_is_registered_when_two_looks_saw_the_same_files(trial: Trial, 
     assert trial.samples() == []
     assert observed(watcher.look()) == ["run_1", "run_2", "run_3"]
     assert trial.samples() == ["run_1", "run_2", "run_3"]
-    seen = StoreAccess().source(trial.dataset).discover()
+    seen = StoreAccess().source(trial.dataset.kind, trial.dataset.source).discover()
     assert watcher.versions() == {sample_id: sample.fingerprint for sample_id, sample in seen.items()}
     assert observed(watcher.look()) == []
 
@@ -169,7 +170,7 @@ def test_a_changed_split_file_is_observed(trial: Trial, tmp_path: Path) -> None:
         "name: mine\nsamples: run_*\nfiles:\n  surface_position: surface_position_vtp.pt\n"
         "  surface_pressure: surface_pressure.pt\n"
     )
-    watcher = Watcher(Trial(replace(trial.dataset, kind=str(kind)), trial.instance))
+    watcher = Watcher(Trial(trial.dataset.model_copy(update={"kind": str(kind)}), trial.instance))
     write_run(trial.source, 1)
     watcher.settle()
     assert observed(watcher.look(), "source_listing") == []
@@ -180,7 +181,7 @@ def test_a_changed_split_file_is_observed(trial: Trial, tmp_path: Path) -> None:
 
 def test_samples_outside_the_declared_splits_are_not_registered(trial: Trial) -> None:
     # By AhmedML's rule run_1 is a training sample and run_4 a test sample.
-    watcher = Watcher(Trial(replace(trial.dataset, splits=("test",)), trial.instance))
+    watcher = Watcher(Trial(trial.dataset.model_copy(update={"splits": ["test"]}), trial.instance))
     write_run(trial.source, 1)
     write_run(trial.source, 4)
     watcher.settle()
@@ -191,29 +192,30 @@ def sample(sample_id: str, version: str = "1") -> SourceSample:
     return SourceSample(sample_id, sample_id, {"surface_position": FileInfo("p.pt", 1, version)})
 
 
-def look_at(*samples: SourceSample) -> Look:
-    return Look({s.sample_id: s for s in samples}, {}, "")
+def listing_of(*samples: SourceSample) -> Listing:
+    return Listing({s.sample_id: s for s in samples})
 
 
 def test_a_flood_is_taken_in_portions_and_the_cursor_stays_small() -> None:
-    flood = look_at(*(sample(f"run_{number:05d}") for number in range(2500)))
+    flood = listing_of(*(sample(f"run_{number:05d}") for number in range(2500)))
     known: dict[str, str | None] = {}
-    unsettled, portions, longest = Unsettled(), [], 0
+    pending, portions, longest = PendingChanges(), [], 0
     for _ in range(5):
-        news = compare(flood, known, unsettled, most=1000)
-        portions.append(len(news.told))
-        known |= {sample_id: flood.samples[sample_id].fingerprint for sample_id in news.told}
-        longest = max(longest, len(news.unsettled.to_cursor()))
-        unsettled = Unsettled.from_cursor(news.unsettled.to_cursor())
+        changes = find_changes(flood, known, pending, limit=1000)
+        reported = changes.new + changes.changed
+        portions.append(len(reported))
+        known |= {sample_id: flood.items[sample_id].fingerprint for sample_id in reported}
+        longest = max(longest, len(changes.pending.to_cursor()))
+        pending = PendingChanges.from_cursor(changes.pending.to_cursor())
     assert portions == [0, 1000, 1000, 500, 0]
     assert len(known) == 2500
     assert longest < 40_000
-    assert unsettled == Unsettled()
+    assert pending == PendingChanges()
 
 
 @pytest.mark.parametrize("cursor", [None, "", "not json", "[]", "null", '{"seen_once": 3}'])
-def test_a_cursor_of_another_time_is_as_good_as_none(cursor: str | None) -> None:
-    assert Unsettled.from_cursor(cursor) == Unsettled()
+def test_a_cursor_of_another_form_means_nothing_is_pending(cursor: str | None) -> None:
+    assert PendingChanges.from_cursor(cursor) == PendingChanges()
 
 
 def test_observing_by_hand_registers_at_once(trial: Trial) -> None:
@@ -221,7 +223,4 @@ def test_observing_by_hand_registers_at_once(trial: Trial) -> None:
     write_run(trial.source, 2)
     assert trial.run("look").success
     assert trial.samples() == ["run_1", "run_2"]
-    observed_tags = trial.instance.event_log_storage.get_latest_tags_by_partition(
-        trial.dataset.key("source_samples"), DagsterEventType.ASSET_OBSERVATION, [DATA_VERSION]
-    )
-    assert set(observed_tags) == {"run_1", "run_2"}
+    assert set(observed_versions(trial.instance, trial.dataset.observed)) == {"run_1", "run_2"}

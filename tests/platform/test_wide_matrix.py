@@ -8,7 +8,6 @@ import re
 import shutil
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import dagster as dg
@@ -21,9 +20,9 @@ from dagster._core.loader import LoadingContextForTest
 
 from assets.wide_matrix.checks import choose
 from assets.wide_matrix.component import WarehouseMatrix
-from resources.source_watch import known_samples
 from resources.warehouses import WarehouseAccess
-from sensors.warehouse_batches import warehouse_batches_sensor
+from sensors.observations import known_items
+from sensors.warehouse_batches import list_warehouse, warehouse_batches_sensor
 from tests.platform.matrix_trial import FEATURES, MatrixTrial, declare, long_rows
 from tests.platform.trial import PROJECT
 from zarr_core.errors import WarehouseError
@@ -211,9 +210,9 @@ def double_a_sample(trial: MatrixTrial) -> None:
         (move_a_value, "cells_loaded", "cells differ"),
         (leave_the_axis, "cells_loaded", "outside the axis"),
         (gain_a_sample, "cells_loaded", "not in the matrix, such as b0s5"),
-        (double_a_row, "no_doubles", "doubled beta rows"),
-        (double_a_file, "no_doubles", "doubled beta rows"),
-        (double_a_sample, "no_doubles", "b0s0 is in another batch"),
+        (double_a_row, "no_doubles", "duplicate beta rows"),
+        (double_a_file, "no_doubles", "duplicate beta rows"),
+        (double_a_sample, "no_doubles", "b0s0 is also in another batch"),
     ],
 )
 def test_a_check_sees_damage_and_stops_what_follows(
@@ -272,10 +271,10 @@ def test_the_sensor_registers_settled_batches_and_starts_nothing(trial: MatrixTr
     third = look(trial, second.cursor)
     fourth = look(trial, third.cursor)
     assert trial.registered() == ["b0", "b1"]
-    before = known_samples(trial.instance, trial.dataset)
+    before = known_items(trial.instance, trial.dataset)
     trial.write("b1", long_rows("b1", shift=0.1))
     fifth = look(trial, look(trial, fourth.cursor).cursor)
-    after = known_samples(trial.instance, trial.dataset)
+    after = known_items(trial.instance, trial.dataset)
     assert before["b0"] == after["b0"]
     assert before["b1"] != after["b1"]
     shutil.rmtree(trial.folder / "long" / "batch_id=b0")
@@ -344,11 +343,12 @@ def test_staleness_follows_the_warehouse(trial: MatrixTrial) -> None:
 
 
 def test_no_password_is_shown(trial: MatrixTrial) -> None:
-    secret = replace(
-        trial.dataset,
-        matrix="s3://user:secret@bucket/matrix",
-        features="s3://user:secret@bucket/f.parquet",
-        warehouse={"kind": "duckdb", "files": "s3://user:secret@bucket/long/*/*.parquet"},
+    secret = trial.dataset.model_copy(
+        update={
+            "matrix": "s3://user:secret@bucket/matrix",
+            "features": "s3://user:secret@bucket/f.parquet",
+            "warehouse": {"kind": "duckdb", "files": "s3://user:secret@bucket/long/*/*.parquet"},
+        }
     )
     graph = MatrixTrial(secret, trial.instance).definitions.resolve_asset_graph()
     nodes = [graph.get(key) for key in graph.get_all_asset_keys()]
@@ -360,7 +360,7 @@ def test_no_token_of_a_catalogue_is_recorded(trial: MatrixTrial, caplog: pytest.
     token = "eyJhbGciOiJIUzI1NiJ9"
     properties = {"type": "rest", "uri": f"http://me:{token}@127.0.0.1:9", "token": token, "credential": f"i:{token}"}
     warehouse = {"kind": "iceberg", "table": "lab.long", "properties": properties}
-    failing = MatrixTrial(replace(trial.dataset, warehouse=warehouse), trial.instance)
+    failing = MatrixTrial(trial.dataset.model_copy(update={"warehouse": warehouse}), trial.instance)
     result = failing.run("look")
     assert not result.success
     (run,) = trial.instance.get_runs()
@@ -368,7 +368,7 @@ def test_no_token_of_a_catalogue_is_recorded(trial: MatrixTrial, caplog: pytest.
     assert any("lab.long" in repr(event) for event in events)
     assert token not in repr(events) + repr(run) + repr(failing.definitions.resolve_job_def("trial_look")) + caplog.text
     with pytest.raises(WarehouseError) as caught:
-        WarehouseAccess().look(failing.dataset)
+        list_warehouse(WarehouseAccess().warehouse(warehouse))
     assert token not in "".join(traceback.format_exception(caught.value))
 
 
@@ -377,7 +377,7 @@ def test_no_token_of_a_catalogue_is_recorded(trial: MatrixTrial, caplog: pytest.
     [
         ({"warehouse": {"kind": "oracle"}}, "no kind of warehouse 'oracle'"),
         ({"warehouse": {"kind": "duckdb", "flies": "x"}}, "flies"),
-        ({"warehouse": {"kind": "athena", "table": "t", "database": "d", "staging": "/tmp"}}, "no S3 prefix"),
+        ({"warehouse": {"kind": "athena", "table": "t", "database": "d", "staging": "/tmp"}}, "not an S3 prefix"),
         ({"warehouse": {"kind": "duckdb", "files": "x", "columns": {"cpg": "c"}}}, "cpg"),
         ({"values": {"Beta": "float32"}}, "value table 'Beta'"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
@@ -400,5 +400,5 @@ def test_the_declaration_of_the_documentation_says_every_setting(tmp_path: Path,
     assert {name: getattr(component, name) for name in defaults if name != "features"} == {
         name: default for name, default in defaults.items() if name != "features"
     }
-    graph = MatrixTrial(component.declare(tmp_path), instance).definitions.resolve_asset_graph()
+    graph = MatrixTrial(component.with_absolute_paths(tmp_path), instance).definitions.resolve_asset_graph()
     assert dg.AssetKey(["blood", "quality_report"]) in graph.get_all_asset_keys()

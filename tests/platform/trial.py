@@ -11,9 +11,10 @@ import dagster as dg
 import torch
 
 from assets.component import dataset_definitions
-from resources.dataset import DeclaredDataset
+from assets.dataset import DatasetDeclaration
 from resources.pools import ConversionPool
 from resources.stores import StoreAccess
+from sensors.dagster_internals import partition_range_tags
 from zarr_core.sources import resolve_kind
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -46,7 +47,7 @@ def corrupt(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:200])
 
 
-def definitions_of(dataset: DeclaredDataset) -> dg.Definitions:
+def definitions_of(dataset: DatasetDeclaration) -> dg.Definitions:
     """The dataset's definitions, with what serves them."""
     return dg.Definitions.merge(
         dataset_definitions(dataset),
@@ -59,18 +60,13 @@ def definitions_of(dataset: DeclaredDataset) -> dg.Definitions:
 class Trial:
     """A dataset, and its jobs run in this process."""
 
-    def __init__(self, dataset: DeclaredDataset, instance: dg.DagsterInstance) -> None:
+    def __init__(self, dataset: DatasetDeclaration, instance: dg.DagsterInstance) -> None:
         self.dataset, self.instance = dataset, instance
         self.source = Path(dataset.source)
 
     def run(self, job: str, *sample_ids: str) -> dg.ExecuteInProcessResult:
         """Run ``look``, ``convert`` (the samples from the first to the last named) or ``refresh``."""
-        tags = {}
-        if sample_ids:
-            tags = {
-                "dagster/asset_partition_range_start": sample_ids[0],
-                "dagster/asset_partition_range_end": sample_ids[-1],
-            }
+        tags = partition_range_tags(sample_ids[0], sample_ids[-1]) if sample_ids else {}
         found = definitions_of(self.dataset).resolve_job_def(f"trial_{job}")
         return found.execute_in_process(instance=self.instance, tags=tags, raise_on_error=False)
 

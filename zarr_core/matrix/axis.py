@@ -1,6 +1,6 @@
-"""The features of a matrix: what its columns are called, fixed when it is made.
+"""Feature axis of a matrix: the names of its columns, fixed at creation.
 
-Tens of millions of names are kept as one NumPy array of bytes (or whole numbers), never as Python strings.
+Tens of millions of names are kept as one NumPy array of bytes or integers, never as Python strings.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from zarr_core.errors import CorruptChunkError, MatrixError, UnknownFieldError
 
 
 class FeatureAxis(Sequence[Any]):
-    """Names of the columns in their order; a sequence of ``str`` or ``int``.
+    """Names of the columns in order: a sequence of ``str`` or ``int``.
 
     Args:
-        ids: (features,) names: strings, bytes (UTF-8) or whole numbers.
+        ids: (features,) names: strings, bytes (UTF-8) or integers.
 
     Attributes:
-        ids: the same as a NumPy array of bytes (dtype "S") or of int64.
+        ids: (features,) the names as a NumPy array of bytes (dtype "S") or int64.
 
     Raises:
-        MatrixError: there are none, two are equal, or they are neither strings nor whole numbers; names the first.
+        MatrixError: there are no names, a name is repeated, or the names are neither strings nor integers.
     """
 
     def __init__(self, ids: Sequence[str] | Sequence[int] | np.ndarray) -> None:
@@ -34,12 +34,12 @@ class FeatureAxis(Sequence[Any]):
             raise MatrixError("a matrix needs at least one feature")
         self._order: np.ndarray | None = None
         if not (self.ids[1:] > self.ids[:-1]).all():
-            # Not in order: names are found by way of their sorted order, which takes 8 bytes a feature.
+            # Names that are not sorted are found through their sorted order, which takes 8 bytes per feature.
             self._order = np.argsort(self.ids, kind="stable")
             in_order = self.ids[self._order]
             double = in_order[1:] == in_order[:-1]
             if double.any():
-                raise MatrixError(f"feature {self._name(in_order[int(np.argmax(double))])!r} is named twice")
+                raise MatrixError(f"feature {self._name(in_order[int(np.argmax(double))])!r} appears twice")
 
     @property
     def is_text(self) -> bool:
@@ -50,7 +50,7 @@ class FeatureAxis(Sequence[Any]):
         return len(self.ids)
 
     def __getitem__(self, place: Any) -> Any:
-        """One name, or those of a slice or an array of positions as a NumPy array."""
+        """One name, or a NumPy array of names for a slice or an array of positions."""
         if isinstance(place, (int, np.integer)):
             return self._name(self.ids[place])
         found = self.ids[place]
@@ -78,12 +78,12 @@ class FeatureAxis(Sequence[Any]):
     __hash__ = None  # type: ignore[assignment]
 
     def positions(self, feature_ids: Sequence[str] | Sequence[int] | np.ndarray) -> np.ndarray:
-        """Columns of features, (n,) int64; raises UnknownFieldError for the first that is not on the axis."""
+        """Positions of features, (n,) int64; raises UnknownFieldError for the first unknown feature."""
         if not len(feature_ids):
             return np.empty(0, np.int64)
         wanted = _as_array(feature_ids)
         if wanted.dtype.kind != self.ids.dtype.kind:
-            kinds = ("strings", "whole numbers") if self.is_text else ("whole numbers", "strings")
+            kinds = ("strings", "integers") if self.is_text else ("integers", "strings")
             raise UnknownFieldError(f"the features of this matrix are {kinds[0]}, not {kinds[1]}: {feature_ids[0]!r}")
         if wanted.dtype.itemsize > self.ids.dtype.itemsize:  # a comparison would widen a copy of the whole axis
             too_long = np.char.str_len(wanted) > self.ids.dtype.itemsize
@@ -100,20 +100,24 @@ class FeatureAxis(Sequence[Any]):
         return found.astype(np.int64)
 
     def to_npy(self) -> bytes:
-        """The axis as a ``.npy`` file without Python objects."""
+        """The axis as the content of a ``.npy`` file."""
         file = io.BytesIO()
         np.save(file, self.ids, allow_pickle=False)
         return file.getvalue()
 
     @classmethod
     def from_npy(cls, data: bytes, sha256: str, where: str) -> FeatureAxis:
-        """The axis again; raises CorruptChunkError where the bytes are not those that were written."""
+        """Parse the result of :meth:`to_npy`; raises CorruptChunkError if the bytes have another digest."""
         if hashlib.sha256(data).hexdigest() != sha256:
-            raise CorruptChunkError(f"{where}: the features are not those that the matrix was made with")
+            raise CorruptChunkError(f"{where}: the features are not those that the matrix was created with")
         try:
-            return cls(np.load(io.BytesIO(data), allow_pickle=False))
-        except Exception as error:  # NumPy hands the header to Python's parsers, and raises whatever they do
-            raise CorruptChunkError(f"{where}: this is no list of features: {error}") from error
+            ids = np.load(io.BytesIO(data), allow_pickle=False)
+        except Exception as error:  # NumPy passes the header to Python's parsers, which raise many kinds of errors
+            raise CorruptChunkError(f"{where} is not a list of features: {error}") from error
+        try:
+            return cls(ids)
+        except MatrixError as error:
+            raise CorruptChunkError(f"{where} is not a list of features: {error}") from error
 
     def _name(self, stored: Any) -> str | int:
         return str(stored.decode("utf-8")) if self.is_text else int(stored)
@@ -132,10 +136,10 @@ def _as_array(ids: Sequence[str] | Sequence[int] | np.ndarray) -> np.ndarray:
         found = np.array([name.encode() for name in found])
     elif found.ndim == 1 and found.dtype.kind in "iu":
         if found.dtype == np.uint64 and len(found) and found.max() > np.iinfo(np.int64).max:
-            raise MatrixError(f"feature {found.max()} is beyond 64 bits with a sign; name it by a string")
+            raise MatrixError(f"feature {found.max()} does not fit in a signed 64-bit integer; use strings as names")
         return found.astype("<i8")
     if found.ndim != 1 or (found.dtype.kind != "S" and len(found)):
-        raise MatrixError("features are named by strings or whole numbers")
+        raise MatrixError("names of features must be strings or integers")
     if found.dtype.kind == "S" and len(found) and not np.char.str_len(found).all():
         raise MatrixError("a feature has an empty name")
     return found

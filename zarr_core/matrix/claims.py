@@ -1,9 +1,8 @@
-"""Writing shards: only once, and only at a place that was claimed.
+"""Create objects of a matrix exactly once. A shard is written only at a place that its writer has claimed.
 
-Claims form a chain: each is an object that is created only if it is not there yet, named by the first shard that it
-takes and saying where the next claim begins. A claim is never given back, so no two writers ever have the same shard,
-however slow, dead or repeated they are. A claim whose writer died leaves rows that no commit will ever name; they cost
-nothing but their numbers.
+Claims form a chain. Each claim is an object that is created only if it does not exist. It is named by the first shard
+that it takes, and records the start of the next claim. A claim is never given back, so no two writers ever own the same
+shard. If a writer dies, its claim leaves rows that no commit names; they cost nothing but their numbers.
 """
 
 from __future__ import annotations
@@ -14,26 +13,30 @@ from collections.abc import Iterable
 
 from zarr_core._util.documents import parse_json
 from zarr_core.errors import ManifestError, StoreError
-from zarr_core.matrix.state import MAX_LENGTH
+from zarr_core.format.object_names import ZARR_JSON
+from zarr_core.matrix.state import MAX_LENGTH, MatrixState, array_path, columns_path
 from zarr_core.storage import Storage
 
 CLAIMS = "claims"
 
 
 def claim(storage: Storage, copy: str, start: int, count: int, purpose: str) -> int:
-    """Take ``count`` consecutive shards for good, in the arrays of all value tables.
+    """Take ``count`` consecutive shards permanently, in the arrays of all value tables.
 
     Args:
-        storage: the matrix.
-        copy: of which copy, "rows" or "columns".
-        start: where to look first: the end of some earlier claim, or 0.
-        count: how many.
-        purpose: what for, so that people can see whose rows were left unused.
+        storage: root of the matrix.
+        copy: "rows" (row-major) or "columns" (column-major).
+        start: first candidate: the end of an earlier claim, or 0.
+        count: number of shards.
+        purpose: recorded for people who want to know whose rows are unused.
 
     Returns:
-        The first of them.
+        Number of the first shard.
+
+    Raises:
+        ManifestError: an existing claim is damaged.
     """
-    # To Storage.create an object with the same bytes is this call's own, so the claims of two writers must differ.
+    # Storage.create treats an object with equal bytes as its own, so the claims of two writers must differ.
     writer = uuid.uuid4().hex
     while True:
         name = f"{CLAIMS}/{copy}/{start:08d}.json"
@@ -41,18 +44,35 @@ def claim(storage: Storage, copy: str, start: int, count: int, purpose: str) -> 
         if storage.create(name, json.dumps(document).encode()):
             return start
         try:
-            end = parse_json(storage.read(name))["end"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ManifestError(f"{storage.url}/{name} is damaged: {error!r}") from error
+            found = parse_json(storage.read(name))
+        except ValueError as error:
+            raise ManifestError(f"{storage.url}/{name} is damaged: {error}") from error
+        end = found.get("end") if isinstance(found, dict) else None
         if type(end) is not int or not start < end <= MAX_LENGTH:
             raise ManifestError(f"{storage.url}/{name} is damaged: it ends at {end!r:.100}")
         start = end
 
 
 def create_shard(storage: Storage, name: str, pieces: Iterable[bytes]) -> int:
-    """Write a shard whose place is claimed, never over another; its bytes. Memory: the shard."""
+    """Write a shard at a claimed place, never over another one. Memory: the shard.
+
+    Returns:
+        Size in bytes.
+
+    Raises:
+        StoreError: the object exists with other content.
+    """
     data = b"".join(pieces)
-    # A service may have taken the bytes although its answer was lost; another try then finds them there.
+    # If the answer to a successful request was lost, a second attempt finds the bytes of the first.
     if not storage.create(name, data) and storage.read(name) != data:
-        raise StoreError(f"{storage.url}/{name} is there already with other content, though its place was claimed")
+        raise StoreError(f"{storage.url}/{name} already exists with other content, although its place was claimed")
     return len(data)
+
+
+def create_metadata(storage: Storage, state: MatrixState, *, columns: bool = False) -> None:
+    """Write the missing ``zarr.json`` objects of a copy's arrays; their content follows from the state."""
+    path = columns_path if columns else array_path
+    for value, layout in (state.column_layout if columns else state.row_layout).items():
+        name = f"{path(value)}/{ZARR_JSON}"
+        if not storage.exists(name):
+            storage.create(name, json.dumps(layout.to_zarr_json(), indent=1).encode())

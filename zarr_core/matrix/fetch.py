@@ -1,6 +1,6 @@
-"""Chunks of shards, fetched in waves of byte ranges: what both copies of a matrix are read with.
+"""Fetch chunks of shards by byte range, for both copies of a matrix.
 
-The index of a shard costs one request and is kept. Neighbouring chunks that are wanted are one range.
+The index of a shard costs one request and is kept in memory. Neighbouring chunks are fetched as one range.
 """
 
 from __future__ import annotations
@@ -16,26 +16,29 @@ import numpy as np
 from zarr_core._util.units import format_size
 from zarr_core.errors import CorruptChunkError, StoreError
 from zarr_core.format.array_metadata import CHECKSUM_BYTES
-from zarr_core.format.shards import decode_shard_index, is_intact
-from zarr_core.matrix.layout import GridLayout
+from zarr_core.format.shards import ChunkIndex, decode_shard_index, is_intact
+from zarr_core.matrix.layout import ChunkLayout
 from zarr_core.storage.byte_ranges import CountingObjects, JoinedObjects, LocalObjects, Objects, Request
+from zarr_core.storage.checked import fetch_checked
 
-_INDEX_BYTES = 64 << 20  # memory for shard indices, in every process that reads
-# Of one request at most: a long row comes over several connections, or through a buffer that a processor's cache holds.
+_INDEX_BYTES = 64 << 20  # memory limit of the shard indices, per reading process
+_INDEX_ENTRY_BYTES = 16
+# Size limit of one request. Remote: a long row is spread over several connections. Local: the buffer stays in the
+# processor's cache.
 _RANGE_BYTES = {True: 16 << 20, False: 256 << 10}
-_WAVE_BYTES = 256 << 20  # in flight together at most
-# What a request costs, in bytes that could have been fetched instead: 20 ms over a network with 64 of them in flight,
-# or the calls and the interpreter's work that a small local read takes.
+_BATCH_BYTES = 256 << 20  # limit of the bytes in flight together
+# Cost of a request in bytes that could be fetched in the same time: 20 ms over a network with 64 requests in flight,
+# or the system calls and interpreter time of a small local read.
 _REQUEST_BYTES = 64 << 10
 
 
-class ChunkRead(NamedTuple):
-    """A chunk that is wanted.
+class WantedChunk(NamedTuple):
+    """A chunk to fetch.
 
     Attributes:
         shard: full name of its object.
-        number: in the shard.
-        tag: whatever the caller needs to put the cells in their place.
+        number: index in the shard.
+        tag: number by which the caller finds the place of its cells.
     """
 
     shard: str
@@ -44,89 +47,92 @@ class ChunkRead(NamedTuple):
 
 
 @dataclass
-class Cost:
-    """Requests, and the bytes that they fetched."""
+class ReadCost:
+    """Number of requests, and the bytes that they fetched."""
 
     requests: int = 0
     bytes: int = 0
 
     def add(self, requests: int, n_bytes: int) -> None:
-        """Count more in."""
+        """Add requests and bytes."""
         self.requests += requests
         self.bytes += n_bytes
 
     @property
     def weight(self) -> int:
-        """What to compare costs by."""
+        """Single number for comparing costs, in bytes."""
         return self.bytes + self.requests * _REQUEST_BYTES
 
     def __str__(self) -> str:
         return f"{self.requests:,} requests, {format_size(self.bytes)}"
 
 
-# Takes the tag of a chunk and its bytes (None: it was not stored), and raises CorruptChunkError.
+# Takes the tag of a chunk and its bytes (None: the chunk is not stored). Raises CorruptChunkError for damaged bytes.
 Place = Callable[[int, np.ndarray | None], None]
-# Takes the tag of a chunk that is stored without a codec; where its cells belong, as uint8, if that is one piece.
-Room = Callable[[int], np.ndarray | None]
-_Wanted = tuple[ChunkRead, Request]
+# Takes the tag of a chunk that is stored without a codec. Returns the contiguous destination of its cells as uint8, or
+# None if there is none.
+Destination = Callable[[int], np.ndarray | None]
+# Describes a tag in error messages.
+Describe = Callable[[int], str]
 
 
 class ChunkFetcher:
-    """Fetches chunks of one matrix, for any number of threads. Belongs to the process that made it.
+    """Fetches chunks of one matrix, for any number of threads. Must not be used in a fork of the process.
 
     Args:
-        objects: below the root of the matrix.
-        url: of the matrix, for messages.
-        cached: lays a cache over objects.
+        objects: objects below the root of the matrix.
+        url: URL of the matrix, for messages.
+        cached: wraps objects in a cache.
     """
 
     def __init__(self, objects: Objects, url: str, cached: Callable[[Objects], Objects] | None = None) -> None:
         self._counter = CountingObjects(objects)
         self._files = objects if isinstance(objects, LocalObjects) and cached is None else None
-        # Over a network a few bytes too many cost less than another request.
+        # Over a network a few unused bytes cost less than another request.
         joined = JoinedObjects(self._counter, _REQUEST_BYTES if objects.remote else 0, _RANGE_BYTES[objects.remote])
         self._objects, self._url = joined if cached is None else cached(joined), url
-        self._indices: OrderedDict[str, np.ndarray] = OrderedDict()
+        self._indices: OrderedDict[str, ChunkIndex] = OrderedDict()
         self._index_bytes = 0
         self._lock = threading.Lock()
 
     def read(
         self,
-        layout: GridLayout,
-        chunks: Sequence[ChunkRead],
+        layout: ChunkLayout,
+        chunks: Sequence[WantedChunk],
         place: Place,
-        name: Callable[[int], str],
-        room: Room | None = None,
-    ) -> Cost:
-        """Fetch chunks and hand each to ``place``, in any order.
+        describe: Describe,
+        destination: Destination | None = None,
+    ) -> ReadCost:
+        """Fetch chunks and pass each to ``place``, in any order.
 
         Args:
-            layout: of the array that they are in.
+            layout: layout of their array.
             chunks: what to fetch, sorted by shard and number.
-            place: puts the cells where they belong.
-            name: says what a tag stands for, for messages.
-            room: where chunks of local files are read right into; ``place`` gets all others.
+            place: writes the cells to the output.
+            describe: describes a tag in error messages.
+            destination: where chunks of local files are read directly; ``place`` gets all others.
 
         Returns:
-            What it cost, shard indices included (and what other threads fetched meanwhile).
+            The cost, including shard indices (and concurrent reads of other threads).
 
         Raises:
-            CorruptChunkError: stored bytes are missing or damaged, also when they were fetched again.
-            StoreError: they cannot be reached.
+            CorruptChunkError: stored bytes are missing, or damaged in a second attempt as well.
+            StoreError: the bytes cannot be fetched.
         """
         requests, n_bytes = self._counter.requests, self._counter.bytes
-        indices = self._shard_indices(layout, chunks, name)
-        for wave in _waves(chunks, indices, place):
-            if room is not None and self._files is not None:
-                wave = [(chunk, request) for chunk, request in wave if not self._land(request, room(chunk.tag))]
-            again = self._execute(wave, place, name, last=not self._objects.remote)
-            if again:
-                self._objects.discard([request for _, request in again])
-                self._execute(again, place, name, last=True)
-        return Cost(self._counter.requests - requests, self._counter.bytes - n_bytes)
+        indices = self._shard_indices(layout, chunks, describe)
+        for batch in _batches(chunks, indices, place):
+            if destination is not None and self._files is not None:
+                batch = [
+                    (chunk, request)
+                    for chunk, request in batch
+                    if not self._read_directly(request, destination(chunk.tag))
+                ]
+            self._fetch_batch(batch, place, describe)
+        return ReadCost(self._counter.requests - requests, self._counter.bytes - n_bytes)
 
-    def _land(self, request: Request, cells: np.ndarray | None) -> bool:
-        """Read a chunk right into its place. False where that cannot be, or went wrong: the usual way says why."""
+    def _read_directly(self, request: Request, cells: np.ndarray | None) -> bool:
+        """Read a local chunk into its destination. False if that is impossible or fails; fetching reports the error."""
         if self._files is None or cells is None or request.size != len(cells) + CHECKSUM_BYTES:
             return False
         checksum = np.empty(CHECKSUM_BYTES, np.uint8)
@@ -138,34 +144,25 @@ class ChunkFetcher:
         self._counter.count(request, len(cells) + CHECKSUM_BYTES)
         return True
 
-    def _execute(self, wave: Sequence[_Wanted], place: Place, name: Callable[[int], str], last: bool) -> list[_Wanted]:
-        """Fetch and place; what was damaged, or an error where this was the last try."""
-        damaged = []
-        fetched = self._objects.fetch([request for _, request in wave])
-        for (chunk, request), data in zip(wave, fetched, strict=True):
+    def _fetch_batch(self, batch: Sequence[tuple[WantedChunk, Request]], place: Place, describe: Describe) -> None:
+        requests = [request for _, request in batch]
+
+        def use(number: int, data: np.ndarray | Exception) -> None:
+            chunk, request = batch[number]
+            if isinstance(data, Exception):
+                raise self._error(f"chunk {chunk.number} of {chunk.shard}", chunk, request, describe, data) from data
             try:
-                if isinstance(data, Exception):
-                    raise data
                 place(chunk.tag, data)
             except CorruptChunkError as error:
-                if last:
-                    where = f"chunk {chunk.number} of {chunk.shard}"
-                    raise CorruptChunkError(f"{self._url}: {name(chunk.tag)}: {where}: {error}") from error
-                damaged.append((chunk, request))
-            except FileNotFoundError as error:
-                raise self._missing(chunk, name) from error
-            except OSError as error:
-                raise self._unreachable(chunk.tag, request, name, error) from error
-            except Exception as error:
-                if not isinstance(data, Exception):
-                    raise
-                raise self._unreachable(chunk.tag, request, name, error) from error
-        return damaged
+                where = f"chunk {chunk.number} of {chunk.shard}"
+                raise CorruptChunkError(f"{self._url}: {describe(chunk.tag)}: {where}: {error}") from error
+
+        fetch_checked(self._objects, requests, use)
 
     def _shard_indices(
-        self, layout: GridLayout, chunks: Sequence[ChunkRead], name: Callable[[int], str]
-    ) -> dict[str, np.ndarray]:
-        """By shard (chunks, 2): first byte, -1 for a chunk that was not stored, and length of each chunk."""
+        self, layout: ChunkLayout, chunks: Sequence[WantedChunk], describe: Describe
+    ) -> dict[str, ChunkIndex]:
+        """The index of each shard by name."""
         wanted = {chunk.shard: chunk for chunk in chunks}
         with self._lock:
             found = {shard: self._indices[shard] for shard in wanted if shard in self._indices}
@@ -173,65 +170,58 @@ class ChunkFetcher:
                 self._indices.move_to_end(shard)
         missing = [chunk for shard, chunk in wanted.items() if shard not in found]
         requests = [Request(chunk.shard, -layout.flat.index_bytes) for chunk in missing]
-        for remote in (self._objects.remote, False):
-            damaged = []
-            for chunk, request, data in zip(missing, requests, self._objects.fetch(requests), strict=True):
-                try:
-                    if isinstance(data, Exception):
-                        raise data
-                    found[chunk.shard] = _decode_index(layout, data)
-                except CorruptChunkError as error:
-                    if not remote:
-                        raise CorruptChunkError(f"{self._url}: {name(chunk.tag)}: {chunk.shard}: {error}") from error
-                    damaged.append((chunk, request))
-                except FileNotFoundError as error:
-                    raise self._missing(chunk, name) from error
-                except Exception as error:
-                    raise self._unreachable(chunk.tag, request, name, error) from error
-                else:
-                    self._keep(chunk.shard, found[chunk.shard])
-            if not damaged:
-                break
-            missing, requests = [chunk for chunk, _ in damaged], [request for _, request in damaged]
-            self._objects.discard(requests)
+
+        def use(number: int, data: np.ndarray | Exception) -> None:
+            chunk = missing[number]
+            if isinstance(data, Exception):
+                raise self._error(chunk.shard, chunk, requests[number], describe, data) from data
+            try:
+                index = ChunkIndex.from_shards(layout.flat, [decode_shard_index(layout.flat, data.tobytes())])
+            except CorruptChunkError as error:
+                raise CorruptChunkError(f"{self._url}: {describe(chunk.tag)}: {chunk.shard}: {error}") from error
+            found[chunk.shard] = index
+            self._keep(chunk.shard, index)
+
+        fetch_checked(self._objects, requests, use)
         return found
 
-    def _keep(self, shard: str, index: np.ndarray) -> None:
+    def _keep(self, shard: str, index: ChunkIndex) -> None:
         with self._lock:
             if shard in self._indices:
                 return
             self._indices[shard] = index
-            self._index_bytes += index.nbytes
+            self._index_bytes += _INDEX_ENTRY_BYTES * len(index.starts)
             while self._index_bytes > _INDEX_BYTES and len(self._indices) > 1:
-                self._index_bytes -= self._indices.popitem(last=False)[1].nbytes
+                self._index_bytes -= _INDEX_ENTRY_BYTES * len(self._indices.popitem(last=False)[1].starts)
 
-    def _missing(self, chunk: ChunkRead, name: Callable[[int], str]) -> CorruptChunkError:
-        return CorruptChunkError(f"{self._url}: {name(chunk.tag)}: {chunk.shard} is committed but not there")
+    def _error(
+        self, where: str, chunk: WantedChunk, request: Request, describe: Describe, error: Exception
+    ) -> Exception:
+        """The error to raise for a request that failed."""
+        what = f"{self._url}: {describe(chunk.tag)}"
+        if isinstance(error, CorruptChunkError):
+            return CorruptChunkError(f"{what}: {where}: {error}")
+        if isinstance(error, FileNotFoundError):
+            return CorruptChunkError(f"{what}: {chunk.shard} is committed but missing")
+        return StoreError(f"{what}: {request} cannot be fetched: {type(error).__name__}: {error}")
 
-    def _unreachable(self, tag: int, request: Request, name: Callable[[int], str], error: Exception) -> StoreError:
-        return StoreError(f"{self._url}: {name(tag)}: {request} cannot be fetched: {type(error).__name__}: {error}")
 
-
-def _waves(chunks: Sequence[ChunkRead], indices: Mapping[str, np.ndarray], place: Place) -> Iterator[list[_Wanted]]:
-    """Chunks that may be in memory together, and where they are; those that were not stored are placed at once."""
-    wave: list[_Wanted] = []
+def _batches(
+    chunks: Sequence[WantedChunk], indices: Mapping[str, ChunkIndex], place: Place
+) -> Iterator[list[tuple[WantedChunk, Request]]]:
+    """Chunks that may be in memory together, with their byte ranges. Chunks that are not stored are placed at once."""
+    batch: list[tuple[WantedChunk, Request]] = []
     size = 0
     for chunk in chunks:
-        start, length = indices[chunk.shard][chunk.number].tolist()
+        index = indices[chunk.shard]
+        start, length = index.starts[chunk.number], index.lengths[chunk.number]
         if start < 0:
             place(chunk.tag, None)
             continue
-        if wave and size + length > _WAVE_BYTES:
-            yield wave
-            wave, size = [], 0
-        wave.append((chunk, Request(chunk.shard, start, start + length)))
+        if batch and size + length > _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append((chunk, Request(chunk.shard, start, start + length)))
         size += length
-    if wave:
-        yield wave
-
-
-def _decode_index(layout: GridLayout, tail: np.ndarray) -> np.ndarray:
-    index = decode_shard_index(layout.flat, tail.tobytes()).astype("<u8").view("<i8")
-    if (index[index[:, 0] >= 0, 1] < 0).any():
-        raise CorruptChunkError("shard index: names impossible lengths")
-    return index
+    if batch:
+        yield batch

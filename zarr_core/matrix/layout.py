@@ -1,8 +1,7 @@
-"""How the cells of a two-dimensional array become chunks and shards: plain Zarr v3, NaN for what is missing.
+"""Chunk layout of a two-dimensional array: its cells in chunks and shards of plain Zarr v3, NaN for missing cells.
 
-A shard holds its chunks in row-major order and without gaps, so the chunks of a run of rows are one byte range. The
-bytes are written and read by ``zarr_core.format.shards``, where a shard is a
-sequence of chunks of any shape.
+A shard holds its chunks in row-major order and without gaps, so the chunks of consecutive rows are one byte range.
+``zarr_core.format.shards`` writes and reads the bytes; there a shard is a sequence of chunks of any shape.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from zarr_core.format.shards import encode_shard
 
 
 @dataclass(frozen=True)
-class GridLayout:
-    """Where the cells of one array lie.
+class ChunkLayout:
+    """Chunk layout of one array.
 
     Attributes:
         shape: cells along each axis.
@@ -29,7 +28,7 @@ class GridLayout:
         shard: cells of a shard along each axis, multiples of the chunk's.
         dtype: stored NumPy dtype, a float.
         codec: compressor of each chunk.
-        axes: what the two axes are, "sample" and "feature".
+        axes: names of the two axes, as in ("sample", "feature").
     """
 
     shape: tuple[int, int]
@@ -46,7 +45,7 @@ class GridLayout:
 
     @cached_property
     def flat(self) -> ArrayLayout:
-        """A shard as the sequence of its chunks."""
+        """Layout of a shard as a one-dimensional sequence of its chunks."""
         cells = self.chunk[0] * self.chunk[1]
         in_shard = cells * self.chunks[0] * self.chunks[1]
         return ArrayLayout(in_shard, 1, cells, in_shard, self.dtype, self.codec)
@@ -67,10 +66,10 @@ class GridLayout:
         }
 
     def encode_shard(self, cells: np.ndarray) -> Iterator[bytes]:
-        """One shard object, piece by piece, from its cells; what lies beyond them is missing.
+        """One shard object, piece by piece. Chunks of NaN alone are not stored.
 
         Args:
-            cells: at most a shard's, of the stored dtype. Chunks of NaN alone are not stored.
+            cells: at most one shard's cells, of the stored dtype; the rest of the shard is missing.
         """
         return encode_shard(self.flat, self._chunks(cells))
 

@@ -1,4 +1,4 @@
-"""The row copy: whole samples, each a run of chunks that is one byte range."""
+"""Read from the row-major copy: whole samples, each of which is one byte range."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from zarr_core.format.shards import decode_into
-from zarr_core.matrix.fetch import ChunkFetcher, ChunkRead, Cost
-from zarr_core.matrix.layout import GridLayout
+from zarr_core.matrix.fetch import ChunkFetcher, ReadCost, WantedChunk
+from zarr_core.matrix.layout import ChunkLayout
 from zarr_core.matrix.state import MatrixState, array_path
 
 
 class ChunkCells(NamedTuple):
-    """What is wanted of the chunks of one number in their rows.
+    """Cells to read from one chunk of each row.
 
     Attributes:
-        number: of the chunk.
-        cells: which of its cells; None for the first ones, as many as there are places.
-        to: their places in a row of the output; a slice where ``cells`` is None.
+        number: index of the chunk in the row.
+        cells: indices of its cells; None for the first cells, as many as ``to`` has positions.
+        to: their positions in a row of the output; a slice if ``cells`` is None.
     """
 
     number: int
@@ -27,7 +27,7 @@ class ChunkCells(NamedTuple):
     to: Any
 
 
-def pick_chunks(layout: GridLayout, columns: np.ndarray | None) -> list[ChunkCells]:
+def pick_chunks(layout: ChunkLayout, columns: np.ndarray | None) -> list[ChunkCells]:
     """Chunks of a row that hold the columns (None: all), in order."""
     width, n_features = layout.chunk[1], layout.shape[1]
     if columns is None:
@@ -40,12 +40,12 @@ def pick_chunks(layout: GridLayout, columns: np.ndarray | None) -> list[ChunkCel
     return [ChunkCells(int(columns[to[0]]) // width, columns[to] % width, to) for to in np.split(order, cuts)]
 
 
-def expected_cost(state: MatrixState, value: str, sample_ids: Sequence[str], picked: Sequence[ChunkCells]) -> Cost:
-    """About what :func:`read_rows` will cost: chunks as large as they are on average."""
+def expected_cost(state: MatrixState, value: str, sample_ids: Sequence[str], picked: Sequence[ChunkCells]) -> ReadCost:
+    """Estimated cost of :func:`read_rows`, from the average size of the chunks."""
     numbers = np.array([wanted.number for wanted in picked])
     runs = 1 + int(np.count_nonzero(np.diff(numbers) > 1))
     share = len(picked) / state.row_layout[value].chunks[1]
-    expected = Cost()
+    expected = ReadCost()
     wanted = set(sample_ids)
     for batch in state.batches.values():
         count = len(wanted.intersection(batch.sample_ids))
@@ -61,42 +61,44 @@ def read_rows(
     picked: Sequence[ChunkCells],
     out: np.ndarray,
     places: np.ndarray,
-) -> Cost:
-    """Read samples into rows of an output.
+) -> ReadCost:
+    """Read samples into rows of an output array.
 
     Args:
-        fetcher: of the matrix.
-        state: of the matrix.
-        value: which table.
-        sample_ids: whom to read; no sample twice.
-        picked: which chunks of their rows, in order, and what of them.
-        out: (rows, features) of the stored dtype; whole chunks are decoded right into it where its rows are contiguous.
-        places: (samples,) row of the output for each.
+        fetcher: fetches chunks of the matrix.
+        state: state of the matrix.
+        value: name of the value table.
+        sample_ids: samples to read, without duplicates.
+        picked: cells to read from each row, in the order of the chunks.
+        out: (rows, features) of the stored dtype. Whole chunks are decoded in place if its rows are contiguous.
+        places: (samples,) row of the output for each sample.
 
     Returns:
-        What it cost.
+        The cost of the read.
     """
     layout = state.row_layout[value]
     width = layout.chunk[1]
     rows = np.array([state.rows[i] for i in sample_ids], np.int64)
-    chunks: list[ChunkRead] = []
+    chunks: list[WantedChunk] = []
     for sample in np.argsort(rows).tolist():
         shard, row = divmod(int(rows[sample]), layout.shard[0])
         key = f"{array_path(value)}/{layout.shard_key(shard, 0)}"
         first = row * layout.chunks[1]
-        chunks += [ChunkRead(key, first + number, sample * len(picked) + n) for n, (number, _, _) in enumerate(picked)]
+        chunks += [
+            WantedChunk(key, first + number, sample * len(picked) + n) for n, (number, _, _) in enumerate(picked)
+        ]
     scratch = np.empty(width, layout.dtype)
     in_place = out.strides[1] == out.itemsize and out.dtype == layout.dtype
 
     def whole(tag: int) -> np.ndarray | None:
-        """The place of a chunk's cells, if all of them belong there and in one piece."""
+        """The destination of a chunk's cells if all of them are wanted and contiguous."""
         sample, n = divmod(tag, len(picked))
         _, of_chunk, of_output = picked[n]
         if of_chunk is None and in_place and of_output.stop - of_output.start == width:
             return cast("np.ndarray", out[places[sample], of_output])
         return None
 
-    def room(tag: int) -> np.ndarray | None:
+    def destination(tag: int) -> np.ndarray | None:
         cells = whole(tag)
         return None if cells is None else cells.view(np.uint8)
 
@@ -113,7 +115,7 @@ def read_rows(
             decode_into(layout.flat, data, scratch)
             row[of_output] = scratch[: of_output.stop - of_output.start] if of_chunk is None else scratch[of_chunk]
 
-    def name(tag: int) -> str:
+    def describe(tag: int) -> str:
         return f"{value} of sample {sample_ids[tag // len(picked)]!r}"
 
-    return fetcher.read(layout, chunks, place, name, room if layout.codec.name == "none" else None)
+    return fetcher.read(layout, chunks, place, describe, destination if layout.codec.name == "none" else None)

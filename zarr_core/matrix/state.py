@@ -1,4 +1,4 @@
-"""What a matrix holds: ``HEAD.json``, its one object that is ever replaced."""
+"""State of a matrix: the content of ``HEAD.json``, the only object that is ever replaced."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from zarr_core._util.documents import parse_json
+from zarr_core._util.documents import expect, parse_json
 from zarr_core.errors import ManifestError, ZarrCoreError
 from zarr_core.format.array_metadata import MAX_CHUNKS, VALUE_DTYPES
 from zarr_core.format.codecs import Codec
 from zarr_core.format.names import check_relative_path
-from zarr_core.matrix.layout import GridLayout
+from zarr_core.format.object_names import ZARR_JSON
+from zarr_core.matrix.layout import ChunkLayout
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import Change, Head, Retention
 
@@ -25,25 +26,25 @@ FORMAT_VERSION = 1
 HEAD_NAME = "HEAD.json"
 AXIS = "cpg_ids"
 
-# Beyond these a head is no matrix but an attack on the memory of who opens it. Positions are joined as 32-bit integers.
+# Upper limits that protect the reader's memory against hostile metadata. Warehouses join positions as 32-bit integers.
 MAX_LENGTH = 2**31 - 1
 MAX_CHUNK_BYTES = 1 << 30
 
 _VALUE_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _COLUMNS = "_columns"
 _OTHER = re.compile(rf"{AXIS}/[0-9a-f]{{16}}\.npy|[a-z][a-z0-9_]*\.zarr/zarr\.json")
-#: Names of shards, of either copy.
+#: Pattern of the names of shards, of both copies.
 SHARD = re.compile(r"[a-z][a-z0-9_]*\.zarr/c/\d+/\d+")
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The object that holds the features' names.
+    """The object that holds the names of the features.
 
     Attributes:
-        path: of the object.
-        length: features.
-        sha256: of the object's bytes.
+        path: name of the object.
+        length: number of features.
+        sha256: digest of the object's bytes.
     """
 
     path: str
@@ -52,13 +53,13 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class MatrixBatch:
     """Samples that were appended together.
 
     Attributes:
-        row: of the first sample, the first of a shard; the others follow it.
-        sample_ids: in the order of their rows.
-        digest: of samples and values, whatever their order.
+        row: row of the first sample, which is the first row of a shard; the other samples follow it.
+        sample_ids: samples in the order of their rows.
+        digest: digest of samples and values, independent of their order.
         bytes: stored bytes by value.
     """
 
@@ -70,11 +71,11 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class ColumnBlock:
-    """Batches whose cells the transposed copy holds together.
+    """Batches that the column-major copy holds together.
 
     Attributes:
-        row: of their first sample along the copy's second axis; the others follow it, batch after batch.
-        batches: their ids, in order.
+        row: position of their first sample along the copy's second axis; the others follow it, batch after batch.
+        batches: ids of the batches, in order.
         bytes: stored bytes by value.
     """
 
@@ -88,20 +89,20 @@ class MatrixState:
     """One committed state of a matrix. Immutable; ``versioning.generations.commit`` derives the next one.
 
     Attributes:
-        matrix_id: random, so that no cache takes a matrix for one that was at the same place before.
-        created_at: UTC, ISO 8601.
-        axis: the features.
+        matrix_id: random id. A cache can tell the matrix from an earlier one at the same location.
+        created_at: time of creation, UTC, ISO 8601.
+        axis: the object that holds the names of the features.
         values: stored dtype by value table.
-        codec: compressor of the row copy.
-        column_codec: compressor of the transposed copy.
-        chunk_features: features of a chunk of the row copy, which is one row high.
-        shard_rows: rows of a shard of the row copy, which is as wide as the matrix.
-        max_shards: how many shards the row copy has room for.
-        column_chunk: (features, rows) of a chunk of the transposed copy.
-        batches: by id, in the order of their rows.
-        column_blocks: what the transposed copy holds.
-        generation: 1 for the matrix as it was made, one more with each commit.
-        retention: tags, and what is being removed; of the current state only.
+        codec: compressor of the row-major copy.
+        column_codec: compressor of the column-major copy.
+        chunk_features: features of a chunk of the row-major copy, which is one row high.
+        shard_rows: rows of a shard of the row-major copy, which is as wide as the matrix.
+        max_shards: largest number of shards of the row-major copy.
+        column_chunk: (features, rows) of a chunk of the column-major copy.
+        batches: batches by id, in the order of their rows.
+        column_blocks: content of the column-major copy.
+        generation: 1 for the new matrix, one more with each commit.
+        retention: tags and pending deletions; recorded in the current state only.
     """
 
     matrix_id: str
@@ -114,17 +115,17 @@ class MatrixState:
     shard_rows: int
     max_shards: int
     column_chunk: tuple[int, int]
-    batches: Mapping[str, Batch] = field(default_factory=dict)
+    batches: Mapping[str, MatrixBatch] = field(default_factory=dict)
     column_blocks: tuple[ColumnBlock, ...] = ()
     generation: int = 0
     retention: Retention = field(default_factory=Retention)
 
     @cached_property
-    def row_layout(self) -> Mapping[str, GridLayout]:
-        """Layout of the row copy by value."""
+    def row_layout(self) -> Mapping[str, ChunkLayout]:
+        """Chunk layout of the row-major copy by value."""
         width = self.chunk_features * -(-self.axis.length // self.chunk_features)
         return {
-            value: GridLayout(
+            value: ChunkLayout(
                 (self.shard_rows * self.max_shards, self.axis.length),
                 (1, self.chunk_features),
                 (self.shard_rows, width),
@@ -136,11 +137,11 @@ class MatrixState:
         }
 
     @cached_property
-    def column_layout(self) -> Mapping[str, GridLayout]:
-        """Layout of the transposed copy by value: a shard holds the features of a chunk of the row copy."""
+    def column_layout(self) -> Mapping[str, ChunkLayout]:
+        """Chunk layout of the column-major copy by value. A shard holds the features of one row-major chunk."""
         height, width = self.column_chunk
         return {
-            value: GridLayout(
+            value: ChunkLayout(
                 (self.axis.length, width * self.max_shards),
                 (height, width),
                 (self.chunk_features, width),
@@ -153,7 +154,7 @@ class MatrixState:
 
     @cached_property
     def column_rows(self) -> Mapping[str, int]:
-        """Place of each sample along the second axis of the transposed copy, for those that it holds."""
+        """Position along the second axis of the column-major copy, by sample, for the samples that it holds."""
         found: dict[str, int] = {}
         for block in self.column_blocks:
             members = [i for batch_id in block.batches for i in self.batches[batch_id].sample_ids]
@@ -162,31 +163,31 @@ class MatrixState:
 
     @cached_property
     def rows(self) -> Mapping[str, int]:
-        """Row of each sample."""
+        """Row by sample."""
         return {i: batch.row + n for batch in self.batches.values() for n, i in enumerate(batch.sample_ids)}
 
     @property
     def next_shard(self) -> int:
-        """The first shard of the row copy behind all that is committed."""
+        """The first shard of the row-major copy after all committed ones."""
         ends = [batch.row // self.shard_rows + self.shards_of(len(batch.sample_ids)) for batch in self.batches.values()]
         return max(ends, default=0)
 
     def shards_of(self, rows: int) -> int:
-        """Shards of the row copy that so many rows take: a batch begins a new one."""
+        """Number of row-major shards that a batch of so many rows takes. Each batch begins a new shard."""
         return -(-rows // self.shard_rows)
 
     def widths_of(self, block: ColumnBlock) -> int:
-        """Shards along the second axis of the transposed copy that a block takes."""
+        """Number of shards that a block takes along the second axis of the column-major copy."""
         return -(-sum(len(self.batches[batch_id].sample_ids) for batch_id in block.batches) // self.column_chunk[1])
 
     @property
     def next_column_shard(self) -> int:
-        """The first shard along the second axis of the transposed copy behind all that is committed."""
+        """The first shard along the second axis of the column-major copy after all committed ones."""
         ends = [block.row // self.column_chunk[1] + self.widths_of(block) for block in self.column_blocks]
         return max(ends, default=0)
 
     def to_json(self) -> bytes:
-        """The content of ``HEAD.json``: the same state gives the same bytes."""
+        """The content of ``HEAD.json``. Equal states give equal bytes."""
         axis, columns = self.axis, self.column_chunk
         document = {
             "format": FORMAT,
@@ -222,145 +223,165 @@ class MatrixState:
 
     @classmethod
     def from_json(cls, data: bytes, where: str = HEAD_NAME) -> MatrixState:
-        """Read what :meth:`to_json` wrote; raises ManifestError where it is not readable or contradicts itself."""
+        """Parse what :meth:`to_json` wrote. The document is untrusted: types are checked and counts are bounded.
+
+        Raises:
+            ManifestError: the document is unreadable, of another format version, or inconsistent.
+        """
         try:
-            document = parse_json(data)
-            kind, version = document["format"], document["format_version"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ManifestError(f"{where} is not the head of a matrix: {error!r}") from error
+            document = expect(dict, parse_json(data), "the document")
+        except ValueError as error:
+            raise ManifestError(f"{where} is not the head of a matrix: {error}") from error
+        kind, version = document.get("format"), document.get("format_version")
         if (kind, version) != (FORMAT, FORMAT_VERSION):
             raise ManifestError(
-                f"{where} is {kind!r} version {version!r}; this library reads {FORMAT} {FORMAT_VERSION}"
+                f"{where} is {kind!r:.100} version {version!r:.100}; this library reads {FORMAT} {FORMAT_VERSION}"
             )
         try:
             state = cls._from_document(document)
             state._check()
-        except (KeyError, TypeError, ValueError, AttributeError, ZarrCoreError) as error:
-            raise ManifestError(f"{where} is damaged: {error!r}") from error
+        except (ValueError, ZarrCoreError) as error:
+            raise ManifestError(f"{where} is damaged: {error}") from error
         return state
 
     @classmethod
     def _from_document(cls, document: Mapping[str, Any]) -> MatrixState:
-        axis = document[AXIS]
-        height, chunk_features = document["chunk_shape"]
+        axis = expect(dict, document.get(AXIS), AXIS)
+        height, chunk_features = _pair(document, "chunk_shape")
         if height != 1:
-            raise ValueError("chunks of the row copy are one row high")
-        features, rows = document["column_chunk_shape"]
+            raise ValueError("chunks of the row-major copy must be one row high")
+        values = expect(dict, document.get("values"), "values")
+        batches = expect(dict, document.get("batches"), "batches")
         return cls(
-            matrix_id=_text(document["matrix_id"]),
-            created_at=_text(document["created_at"]),
-            axis=Axis(check_relative_path(_text(axis["path"])), _length(axis["length"]), _text(axis["sha256"])),
-            values={value: _text(dtype) for value, dtype in document["values"].items()},
-            codec=_text(document["codec"]),
-            column_codec=_text(document["column_codec"]),
-            chunk_features=_length(chunk_features),
-            shard_rows=_length(document["shard_rows"]),
-            max_shards=_length(document["max_shards"]),
-            column_chunk=(_length(features), _length(rows)),
+            matrix_id=_text(document, "matrix_id"),
+            created_at=_text(document, "created_at"),
+            axis=Axis(check_relative_path(_text(axis, "path")), _length(axis, "length"), _text(axis, "sha256")),
+            values={value: _text(values, value) for value in values},
+            codec=_text(document, "codec"),
+            column_codec=_text(document, "column_codec"),
+            chunk_features=chunk_features,
+            shard_rows=_length(document, "shard_rows"),
+            max_shards=_length(document, "max_shards"),
+            column_chunk=_pair(document, "column_chunk_shape"),
             batches={
-                batch_id: Batch(_count(b["row"]), _texts(b["sample_ids"]), _text(b["digest"]), _counts(b["bytes"]))
-                for batch_id, b in document["batches"].items()
+                batch_id: MatrixBatch(
+                    _count(batch, "row"), _texts(batch, "sample_ids"), _text(batch, "digest"), _counts(batch, "bytes")
+                )
+                for batch_id, entry in batches.items()
+                for batch in [expect(dict, entry, f"batch {batch_id!r}")]
             },
             column_blocks=tuple(
-                ColumnBlock(_count(b["row"]), _texts(b["batches"]), _counts(b["bytes"]))
-                for b in document["column_blocks"]
+                ColumnBlock(_count(block, "row"), _texts(block, "batches"), _counts(block, "bytes"))
+                for entry in expect(list, document.get("column_blocks"), "column_blocks")
+                for block in [expect(dict, entry, "a column block")]
             ),
-            generation=_count(document["generation"]),
-            retention=Retention.from_document(document.get("retention", {})),
+            generation=_count(document, "generation"),
+            retention=Retention.from_document(expect(dict, document.get("retention", {}), "retention")),
         )
 
     def _check(self) -> None:
         Codec.parse(self.codec), Codec.parse(self.column_codec)
         check_values(self.values)
         if self.chunk_features % self.column_chunk[0]:
-            raise ValueError("a chunk of the row copy is no whole number of chunks of the transposed copy")
+            raise ValueError("a row-major chunk is not a whole number of column-major chunks")
         layouts = [*self.row_layout.values(), *self.column_layout.values()]
         if any(layout.flat.n_chunks > MAX_CHUNKS for layout in layouts):
-            raise ValueError("a shard has more chunks than any matrix has")
+            raise ValueError(f"a shard has more than {MAX_CHUNKS} chunks")
         if any(layout.flat.chunk_points * np.dtype(layout.dtype).itemsize > MAX_CHUNK_BYTES for layout in layouts):
-            raise ValueError("a chunk is larger than that of any matrix")
+            raise ValueError(f"a chunk is larger than {MAX_CHUNK_BYTES} bytes")
         end = 0
         for batch_id, batch in sorted(self.batches.items(), key=lambda item: item[1].row):
             if batch.row % self.shard_rows or batch.row < end or not batch.sample_ids:
-                raise ValueError(f"batch {batch_id!r} does not begin at a shard of its own")
+                raise ValueError(f"batch {batch_id!r} does not begin at a shard of its own, or has no samples")
             end = batch.row + self.shard_rows * self.shards_of(len(batch.sample_ids))
         if end > self.shard_rows * self.max_shards:
-            raise ValueError("there are more rows than the arrays have")
+            raise ValueError("the batches have more rows than the arrays")
         if len(self.rows) != sum(len(batch.sample_ids) for batch in self.batches.values()):
             raise ValueError("a sample has two rows")
         held = [batch_id for block in self.column_blocks for batch_id in block.batches]
         if len(set(held)) != len(held) or not self.batches.keys() >= set(held):
-            raise ValueError("the transposed copy names a batch twice, or one that is not there")
+            raise ValueError("the column-major copy names a batch twice, or an unknown batch")
         end = across = 0
         for block in sorted(self.column_blocks, key=lambda block: block.row):
             if block.row % self.column_chunk[1] or block.row < end or not block.batches:
-                raise ValueError("two blocks of the transposed copy overlap")
+                raise ValueError("two blocks of the column-major copy overlap")
             end = block.row + self.column_chunk[1] * self.widths_of(block)
             across += self.widths_of(block)
         if end > self.column_chunk[1] * self.max_shards:
-            raise ValueError("the transposed copy has more samples than its arrays")
+            raise ValueError("the column-major copy has more samples than its arrays")
         if across * -(-self.axis.length // self.chunk_features) > MAX_CHUNKS:
-            raise ValueError("the transposed copy has more shards than that of any matrix")
+            raise ValueError(f"the column-major copy has more than {MAX_CHUNKS} shards")
         recorded = [batch.bytes for batch in self.batches.values()] + [block.bytes for block in self.column_blocks]
         if any(stored.keys() != self.values.keys() for stored in recorded):
-            raise ValueError("bytes are recorded for other value tables")
+            raise ValueError("stored bytes are recorded for other value tables")
 
 
-def _count(value: Any) -> int:
-    """A whole number as JSON has it; raises ValueError."""
-    if type(value) is not int or not 0 <= value < 2**63:
-        raise ValueError(f"{value!r:.100} is no count")
+# Values of a document by key. All raise ValueError if the value is missing, of another type, or out of bounds.
+
+
+def _count(document: Mapping[str, Any], key: str) -> int:
+    value = expect(int, document.get(key), key)
+    if not 0 <= value < 2**63:
+        raise ValueError(f"{key} is {value}, expected a count")
     return value
 
 
-def _length(value: Any) -> int:
-    """A number of features, rows or shards; raises ValueError."""
-    if not 1 <= _count(value) <= MAX_LENGTH:
-        raise ValueError(f"a length is not positive, or beyond any matrix: {value}")
-    return int(value)
+def _length(document: Mapping[str, Any], key: str) -> int:
+    return _bounded(document.get(key), key)
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{value!r:.100} is no text")
-    return value
+def _bounded(value: Any, name: str) -> int:
+    number = expect(int, value, name)
+    if not 1 <= number <= MAX_LENGTH:
+        raise ValueError(f"{name} is {number}, expected 1 to {MAX_LENGTH}")
+    return number
 
 
-def _texts(values: Any) -> tuple[str, ...]:
-    if not isinstance(values, list):
-        raise ValueError(f"{values!r:.100} is no list of names")
-    return tuple(map(_text, values))
+def _pair(document: Mapping[str, Any], key: str) -> tuple[int, int]:
+    values = expect(list, document.get(key), key)
+    if len(values) != 2:
+        raise ValueError(f"{key} has {len(values)} values, expected 2")
+    return _bounded(values[0], key), _bounded(values[1], key)
 
 
-def _counts(values: Any) -> dict[str, int]:
-    return {name: _count(value) for name, value in values.items()}
+def _text(document: Mapping[str, Any], key: str) -> str:
+    return expect(str, document.get(key), key)
+
+
+def _texts(document: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    return tuple(expect(str, value, key) for value in expect(list, document.get(key), key))
+
+
+def _counts(document: Mapping[str, Any], key: str) -> dict[str, int]:
+    values = expect(dict, document.get(key), key)
+    return {name: _count(values, name) for name in values}
 
 
 def array_path(value: str) -> str:
-    """The row copy of a value table."""
+    """Array path of the row-major copy of a value table."""
     return f"{value}.zarr"
 
 
 def columns_path(value: str) -> str:
-    """The transposed copy of a value table."""
+    """Array path of the column-major copy of a value table."""
     return f"{value}{_COLUMNS}.zarr"
 
 
 def check_values(values: Mapping[str, str]) -> None:
-    """Raise ValueError for value tables that a matrix cannot have."""
+    """Raise ValueError for invalid names or dtypes of value tables."""
     if not values:
         raise ValueError("a matrix needs at least one value table")
     for value, dtype in values.items():
         if not _VALUE_NAME.fullmatch(value) or value.endswith(_COLUMNS) or value == AXIS:
             raise ValueError(f"value table {value!r}: use lower-case letters, digits and underscores, as in 'beta'")
         if dtype not in VALUE_DTYPES:
-            raise ValueError(f"value table {value!r}: {dtype!r} is none of {', '.join(VALUE_DTYPES)}")
+            raise ValueError(f"value table {value!r}: {dtype!r} is not one of {', '.join(VALUE_DTYPES)}")
 
 
 def named(state: MatrixState) -> Iterator[str]:
-    """Every object that a state needs: shards, the names of the features, and the arrays' metadata."""
+    """Every object that a state needs: shards, the names of the features, metadata of the arrays."""
     yield state.axis.path
-    yield from (f"{path(value)}/zarr.json" for value in state.values for path in (array_path, columns_path))
+    yield from (f"{path(value)}/{ZARR_JSON}" for value in state.values for path in (array_path, columns_path))
     for batch in state.batches.values():
         first = batch.row // state.shard_rows
         for value, layout in state.row_layout.items():
@@ -380,17 +401,17 @@ def _roots(state: MatrixState) -> Iterator[str]:
 
 
 def _owner(name: str) -> str | None:
-    """Each object that a writer of matrices makes is kept or collected for itself; None for all others."""
+    """Unit of garbage collection: the object itself, or None for objects that no writer of matrices creates."""
     return name if SHARD.fullmatch(name) or _OTHER.fullmatch(name) else None
 
 
 def _is_whole(storage: Storage, name: str) -> bool:
-    """Whether a shard is there: it was created whole or not at all."""
+    """Whether a shard exists. A shard is created whole or not at all."""
     return storage.exists(name)
 
 
 def changes(before: MatrixState | None, after: MatrixState) -> list[Change]:
-    """What a commit did: which batches came."""
+    """Batches that a commit added to each copy."""
     if before is None:
         tables = ", ".join(f"{value} {dtype}" for value, dtype in after.values.items())
         return [Change("created", note=f"{after.axis.length:,} features; {tables}; {after.codec}")]
@@ -403,5 +424,5 @@ def changes(before: MatrixState | None, after: MatrixState) -> list[Change]:
     return found + ([Change("transposed", tuple(transposed))] if transposed else [])
 
 
-#: Where a matrix keeps its state, and what it says.
+#: How a matrix keeps its state, for the code that is shared by all kinds of stores.
 HEAD = Head(HEAD_NAME, MatrixState.from_json, _roots, named, _owner, _is_whole, changes)

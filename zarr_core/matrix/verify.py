@@ -1,4 +1,4 @@
-"""Whether a matrix holds what its head says: every shard of every kept generation, and the two copies side by side."""
+"""Verify a matrix: every shard of every kept generation, the metadata, and both copies compared cell by cell."""
 
 from __future__ import annotations
 
@@ -6,34 +6,36 @@ import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from zarr_core._util.documents import parse_json
 from zarr_core.errors import CorruptChunkError, ManifestError, StoreError, ZarrCoreError
+from zarr_core.format.object_names import ZARR_JSON
+from zarr_core.format.ranges import MAX_READ_BYTES, coalesce
 from zarr_core.format.shards import check_chunk, decode_shard_index
 from zarr_core.matrix.axis import FeatureAxis
 from zarr_core.matrix.columns import read_columns
 from zarr_core.matrix.fetch import ChunkFetcher
-from zarr_core.matrix.layout import GridLayout
+from zarr_core.matrix.layout import ChunkLayout
 from zarr_core.matrix.rows import ChunkCells, read_rows
 from zarr_core.matrix.state import HEAD, SHARD, MatrixState, array_path, columns_path, named
 from zarr_core.storage import Storage
 from zarr_core.storage.byte_ranges import open_objects
+from zarr_core.storage.checked import read_checked
 from zarr_core.versioning.generations import archived, documents, generation_name, load
 from zarr_core.versioning.history import brought_by
-
-_SPAN_BYTES = 8 << 20
 
 
 @dataclass
 class MatrixVerification:
-    """What :func:`verify_matrix` found.
+    """Result of :func:`verify_matrix`.
 
     Attributes:
-        generations, samples, shards, chunks, bytes: how much was checked; samples of the current generation.
-        unnamed: shards that no kept generation names, of writers that died or have not committed yet: no damage.
-        problems: everything that is wrong, with the commit that brought it; empty means that all is well.
+        generations, samples, shards, chunks, bytes: amount checked; samples are those of the current generation.
+        unnamed: shards that no kept generation names, left by writers that died or have not committed yet.
+        problems: all damage found, with the commit that added the damaged object; empty if there is none.
     """
 
     generations: int = 0
@@ -46,15 +48,15 @@ class MatrixVerification:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there are no problems."""
         return not self.problems
 
 
 def verify_matrix(url: str | os.PathLike[str]) -> MatrixVerification:
-    """Check the features' names, every chunk's checksum, the arrays' metadata, and both copies against each other.
+    """Check the names of the features, every chunk's checksum, the arrays' metadata, and compare both copies.
 
     Returns:
-        The report; damage is a problem in it and never an exception.
+        The report. Damage is listed in it and never raised.
 
     Raises:
         StoreError, ManifestError: there is no readable head.
@@ -75,7 +77,7 @@ def verify_matrix(url: str | os.PathLike[str]) -> MatrixVerification:
                     damaged[name] = problem
     commits = brought_by(storage, HEAD, damaged) if damaged else {}
     for name, problem in damaged.items():
-        report.problems.append(f"{name}: {problem}; generation {commits.get(name, '?')} brought it")
+        report.problems.append(f"{name}: {problem}; generation {commits.get(name, '?')} added it")
     report.problems += _differences(storage, current, set(damaged))
     for root in HEAD.roots(current):
         report.unnamed += sum(
@@ -85,7 +87,7 @@ def verify_matrix(url: str | os.PathLike[str]) -> MatrixVerification:
 
 
 def _states(storage: Storage, current: MatrixState, report: MatrixVerification) -> Iterator[MatrixState]:
-    """Every state that is kept, newest first."""
+    """Every kept state, newest first."""
     yield current
     for number in sorted(documents(storage), reverse=True):
         if number < current.generation:
@@ -99,9 +101,9 @@ def _metadata_problems(storage: Storage, state: MatrixState) -> Iterator[str]:
     try:
         axis = FeatureAxis.from_npy(storage.read(state.axis.path), state.axis.sha256, state.axis.path)
         if len(axis) != state.axis.length:
-            yield f"{state.axis.path}: {len(axis)} features where the head says {state.axis.length}"
+            yield f"{state.axis.path}: {len(axis)} features, but the head records {state.axis.length}"
     except FileNotFoundError:
-        yield f"{state.axis.path}: the names of the features are not there"
+        yield f"{state.axis.path}: the names of the features are missing"
     except ZarrCoreError as error:
         yield str(error)
     name = generation_name(state.generation)
@@ -114,53 +116,58 @@ def _metadata_problems(storage: Storage, state: MatrixState) -> Iterator[str]:
     if state.column_blocks:
         arrays |= {columns_path(value): layout for value, layout in state.column_layout.items()}
     for path, layout in arrays.items():
+        name = f"{path}/{ZARR_JSON}"
         try:
-            if parse_json(storage.read(f"{path}/zarr.json")) != layout.to_zarr_json():
-                yield f"{path}/zarr.json: describes another array than the head"
+            if parse_json(storage.read(name)) != layout.to_zarr_json():
+                yield f"{name}: does not describe the array that the head records"
         except (FileNotFoundError, ValueError) as error:
-            yield f"{path}/zarr.json: other Zarr readers cannot open the array: {type(error).__name__}"
+            yield f"{name}: other Zarr readers cannot open the array: {type(error).__name__}"
 
 
-def _layout_of(state: MatrixState, shard: str) -> GridLayout:
+def _layout_of(state: MatrixState, shard: str) -> ChunkLayout:
     path = shard.partition("/")[0]
     layouts = {array_path(value): layout for value, layout in state.row_layout.items()}
     layouts |= {columns_path(value): layout for value, layout in state.column_layout.items()}
     return layouts[path]
 
 
-def _check_shard(storage: Storage, layout: GridLayout, name: str, report: MatrixVerification) -> str:
-    """Check the index and every chunk of a shard; what is wrong, or ""."""
+def _check_shard(storage: Storage, layout: ChunkLayout, name: str, report: MatrixVerification) -> str:
+    """Check the index and every chunk of a shard; returns the problem, or ""."""
     try:
         size = storage.size(name)
         tail = size - layout.flat.index_bytes
-        index = decode_shard_index(layout.flat, storage.read(name, max(0, tail), size)).view("<i8")
+        decode = partial(decode_shard_index, layout.flat)
+        index = read_checked(storage, name, max(0, tail), size, decode).view("<i8")
         present = index[index[:, 0] >= 0]
         ends = present.sum(axis=1)
         starts = np.concatenate([np.zeros(1, ends.dtype), ends])  # of each chunk, and of the index
         if (present[:, 0] != starts[:-1]).any() or starts[-1] != tail:
-            return "shard index: the chunks do not fill the object one after another"
+            return "shard index: the chunks do not fill the object without gaps"
         report.shards += 1
         report.chunks += len(present)
         report.bytes += size
-        for span in np.split(present, np.flatnonzero(np.diff(ends // _SPAN_BYTES)) + 1):
-            if not len(span):
-                continue
-            first = int(span[0, 0])
-            data = storage.read(name, first, int(span[-1].sum()))
-            for start, length in span.tolist():
-                try:
-                    check_chunk(layout.flat, data[start - first : start - first + length])
-                except CorruptChunkError as error:
-                    return f"bytes {start} to {start + length}: {error}"
+        chunks = [(name, start, start + length) for start, length in present.tolist()]
+        for group in coalesce(chunks, max_bytes=MAX_READ_BYTES):
+            read_checked(storage, name, group[0][1], group[-1][2], partial(_check_chunks, layout, group))
     except FileNotFoundError:
-        return "committed but not there"
+        return "committed but missing"
     except (CorruptChunkError, OSError) as error:
         return str(error)
     return ""
 
 
+def _check_chunks(layout: ChunkLayout, chunks: list[tuple[str, int, int]], data: bytes) -> None:
+    """Raise CorruptChunkError for the first damaged chunk of neighbouring (shard, start, stop) ranges."""
+    first = chunks[0][1]
+    for _, start, stop in chunks:
+        try:
+            check_chunk(layout.flat, data[start - first : stop - first])
+        except CorruptChunkError as error:
+            raise CorruptChunkError(f"bytes {start} to {stop}: {error}") from error
+
+
 def _differences(storage: Storage, state: MatrixState, damaged: set[str]) -> Iterator[str]:
-    """Blocks of the transposed copy that hold other cells than the rows; what is damaged has been told."""
+    """Cells that differ between the two copies. Not compared if shards are damaged, which is already reported."""
     if damaged:
         return
     fetcher = ChunkFetcher(open_objects(storage.root), storage.url)
@@ -183,5 +190,5 @@ def _differences(storage: Storage, state: MatrixState, damaged: set[str]) -> Ite
                         row, column = (int(place[0]) for place in np.nonzero(~same))
                         yield (
                             f"{columns_path(value)}: sample {sample_ids[row]!r}, column {columns[column]}: "
-                            "differs from the row copy"
+                            "differs from the row-major copy"
                         )

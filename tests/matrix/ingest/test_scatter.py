@@ -103,7 +103,7 @@ def test_values_of_any_number_type(kind: pa.DataType, values: list[Any]) -> None
     [
         (pa.int32(), 2**24 + 1, "cannot hold its value 16777217"),
         (pa.float64(), -1e300, "cannot hold its value -1e[+]300"),
-        (pa.string(), "0.5", "of type string, which is no number"),
+        (pa.string(), "0.5", "of type string, not a number"),
         (pa.bool_(), True, "of type bool"),
     ],
 )
@@ -157,9 +157,9 @@ def test_positions_beyond_32_bits_of_cells() -> None:
     [
         ((1, 5, 0.5), "batch b7, sample s1, feature number 5 is not on the matrix's axis"),
         ((1, -1, 0.5), "batch b7, sample s1, feature number -1 is not on the matrix's axis"),
-        ((3, 1, 0.5), "batch b7: a row of a sample that was not asked for came .number 3"),
-        ((-1, 1, 0.5), "a sample that was not asked for came .number -1"),
-        ((None, 1, 0.5), "a sample that was not asked for came .number None"),
+        ((3, 1, 0.5), "batch b7: a row of a sample that was not requested .number 3"),
+        ((-1, 1, 0.5), "a sample that was not requested .number -1"),
+        ((None, 1, 0.5), "a sample that was not requested .number None"),
     ],
 )
 def test_rows_from_outside_are_named(row: Row, message: str) -> None:
@@ -174,7 +174,7 @@ def test_a_feature_outside_the_axis_is_named_by_its_id() -> None:
 
 
 def test_a_sample_without_rows_is_refused() -> None:
-    with pytest.raises(WarehouseError, match="batch b7: no beta row of its sample s1 came"):
+    with pytest.raises(WarehouseError, match="batch b7: no beta row of its sample s1 was returned"):
         scattered(batch_of([FIRST[0], FIRST[2]]))
 
 

@@ -1,1 +1,1 @@
-"""Filling a wide matrix from a warehouse."""
+"""Load a wide matrix from a warehouse, and audit it."""

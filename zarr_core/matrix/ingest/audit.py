@@ -1,6 +1,6 @@
-"""Does a matrix hold what its warehouse holds: rows unloaded again, counted and compared cell by cell.
+"""Audit a matrix against its warehouse: unload the rows again, count them, and compare every cell.
 
-It shares nothing with the way in but the query, so that a fault of the way in shows.
+The audit shares only the query with the loader, so that it finds the loader's errors.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from zarr_core.warehouses.protocol import Unloaded, Warehouse
 
 @dataclass
 class ValueAudit:
-    """What one value table of a batch came to.
+    """Audit of one value table of a batch.
 
     Attributes:
-        rows: of the warehouse that have a value.
-        cells: of the matrix that have one.
-        doubled: rows beyond the first of their cell, with a value or without.
-        outside: rows of features that are not on the axis.
-        differing: cells that are not what the last of their rows says, missing ones included.
+        rows: number of warehouse rows with a value.
+        cells: number of matrix cells with a value.
+        doubled: number of rows after the first of their cell, with or without a value.
+        outside: number of rows whose feature is not on the axis.
+        differing: number of cells that differ from the last of their rows, including missing cells.
         example: the first doubled or differing cell, as "sample, feature".
     """
 
@@ -37,14 +37,14 @@ class ValueAudit:
 
 @dataclass
 class BatchAudit:
-    """A batch of the warehouse, held against the matrix.
+    """A batch of the warehouse, compared with the matrix.
 
     Attributes:
-        batch_id: of the warehouse.
-        samples: that the warehouse has in it.
-        absent: those of them that the matrix lacks.
-        elsewhere: those that are in other batches, too.
-        values: by table.
+        batch_id: id of the batch in the warehouse.
+        samples: number of its samples in the warehouse.
+        absent: its samples that the matrix lacks.
+        elsewhere: its samples that are also in other batches.
+        values: audit by value table.
     """
 
     batch_id: str
@@ -55,47 +55,47 @@ class BatchAudit:
 
     @property
     def doubles(self) -> list[str]:
-        """What is there twice, in words."""
-        said = [f"sample {sample_id} is in another batch, too" for sample_id in self.elsewhere[:1]]
+        """Duplicates in the warehouse, one message each."""
+        messages = [f"sample {sample_id} is also in another batch" for sample_id in self.elsewhere[:1]]
         for value, found in self.values.items():
             if found.doubled:
-                said.append(f"{found.doubled:,} doubled {value} rows, such as {found.example}")
-        return [f"batch {self.batch_id}: {words}" for words in said]
+                messages.append(f"{found.doubled:,} duplicate {value} rows, such as {found.example}")
+        return [f"batch {self.batch_id}: {message}" for message in messages]
 
     @property
     def losses(self) -> list[str]:
-        """Where warehouse and matrix differ, in words."""
-        said = []
+        """Differences between warehouse and matrix, one message each."""
+        messages = []
         if self.absent:
-            said.append(f"{len(self.absent)} samples are not in the matrix, such as {self.absent[0]}")
+            messages.append(f"{len(self.absent)} samples are not in the matrix, such as {self.absent[0]}")
         for value, found in self.values.items():
             if found.rows != found.cells:
-                said.append(f"{found.rows:,} {value} rows with a value, {found.cells:,} cells")
+                messages.append(f"{found.rows:,} {value} rows with a value, {found.cells:,} cells")
             if found.outside:
-                said.append(f"{found.outside:,} {value} rows of features outside the axis")
+                messages.append(f"{found.outside:,} {value} rows of features outside the axis")
             if found.differing:
-                said.append(f"{found.differing:,} {value} cells differ, such as {found.example}")
-        return [f"batch {self.batch_id}: {words}" for words in said]
+                messages.append(f"{found.differing:,} {value} cells differ, such as {found.example}")
+        return [f"batch {self.batch_id}: {message}" for message in messages]
 
 
 def audit_batches(warehouse: Warehouse, matrix: WideMatrix, batch_ids: Sequence[str]) -> list[BatchAudit]:
-    """Unload batches and hold them against the matrix. Memory: twice the wide size of one batch and value.
+    """Unload batches and compare them with the matrix. Memory: twice the wide size of one batch and value.
 
     Args:
-        warehouse: where they came from; batches that it no longer has are passed over.
-        matrix: where they are.
-        batch_ids: of the warehouse.
+        warehouse: source of the batches; batches that it no longer has are skipped.
+        matrix: the matrix.
+        batch_ids: ids of batches in the warehouse.
 
     Raises:
-        WarehouseError: the warehouse cannot be asked.
+        WarehouseError: a query fails.
         ZarrCoreError: the matrix cannot be read.
     """
     warehouse = warehouse.pinned()
     batches = {name: ids for name, ids in warehouse.samples(list(batch_ids)).items() if ids}
-    homes = warehouse.batches_of([sample_id for ids in batches.values() for sample_id in ids])
+    batches_of = warehouse.batches_of([sample_id for ids in batches.values() for sample_id in ids])
     there = set(matrix.sample_ids)
     with warehouse.unload(batches, list(matrix.values), matrix.feature_ids) as unloaded:
-        return [_audit(unloaded, matrix, name, ids, homes, there) for name, ids in batches.items()]
+        return [_audit(unloaded, matrix, name, ids, batches_of, there) for name, ids in batches.items()]
 
 
 def _audit(
@@ -103,11 +103,11 @@ def _audit(
     matrix: WideMatrix,
     batch_id: str,
     sample_ids: Sequence[str],
-    homes: Mapping[str, Sequence[str]],
+    batches_of: Mapping[str, Sequence[str]],
     there: set[str],
 ) -> BatchAudit:
     absent = [sample_id for sample_id in sample_ids if sample_id not in there]
-    elsewhere = [sample_id for sample_id in sample_ids if len(homes[sample_id]) > 1]
+    elsewhere = [sample_id for sample_id in sample_ids if len(batches_of[sample_id]) > 1]
     audit = BatchAudit(batch_id, len(sample_ids), absent, elsewhere)
     for value in matrix.values:
         audit.values[value] = _audit_value(unloaded, matrix, batch_id, sample_ids, there, value)

@@ -1,8 +1,8 @@
-"""Who is loading which batch, so that others wait for the result instead of doing the work again.
+"""Leases of loaders on batches, so that other loaders wait for the result instead of loading the same batch.
 
-A lease is a courtesy, never a lock: appending decides, by compare-and-swap, what a matrix holds. So a lease may end at
-the wrong moment, and all that is lost is work done twice. Leases are kept in one small object beside the matrix. Their
-holder renews them; one that was not renewed for a while, as seen by the clock of whoever waits, is taken over.
+A lease only saves work; it is not a lock. What a matrix holds is decided by the compare-and-swap of an append, so a
+lost lease costs a second load and nothing else. Leases are kept in one small object beside the matrix. The holder
+renews them. A lease that was not renewed for some time, by the clock of a waiting loader, is taken over.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Leases:
     """Leases on batches of one matrix; safe between threads, processes and hosts.
 
     Args:
-        storage: the matrix.
-        seconds: without renewal, after which another may take a lease over.
+        storage: root of the matrix.
+        seconds: time without renewal after which another loader may take a lease over.
     """
 
     def __init__(self, storage: Storage, seconds: float = 60.0) -> None:
@@ -47,7 +47,7 @@ class Leases:
         self._seen: dict[str, tuple[Any, float]] = {}
 
     def take(self, names: Collection[str]) -> list[str]:
-        """Take the leases of these names that are free; those we got."""
+        """Take those of the leases that are free or expired; returns their names."""
         now = time.monotonic()
         got: list[str] = []
 
@@ -61,7 +61,7 @@ class Leases:
                 if mark is None or now - self._seen[name][1] > self.seconds:
                     if mark is not None:
                         logger.warning(
-                            "%s: batch %s is taken over, its loader on %s has gone silent",
+                            "%s: takes over batch %s, whose loader on %s no longer renews its lease",
                             self.storage.url,
                             name,
                             (holder or {}).get("host"),
@@ -73,7 +73,7 @@ class Leases:
         return got
 
     def release(self, names: Collection[str]) -> None:
-        """Give leases back; those that others have taken over stay theirs."""
+        """Give leases back. Leases that others have taken over are left alone."""
 
         def change(holders: Holders) -> None:
             for name in names:
@@ -84,7 +84,7 @@ class Leases:
 
     @contextmanager
     def renewing(self) -> Iterator[None]:
-        """While open, all that we hold is renewed, from a thread."""
+        """While open, a thread renews all leases of this object."""
         done = threading.Event()
 
         def renew() -> None:
@@ -92,7 +92,7 @@ class Leases:
                 self._beat += 1
                 try:
                     self._change(self._renew)
-                except Exception:  # a courtesy: without it others may do the work again
+                except Exception:  # without renewal others may repeat the work, but nothing is lost
                     logger.warning("%s: leases could not be renewed", self.storage.url, exc_info=True)
 
         thread = threading.Thread(target=renew, name="lease-renewal", daemon=True)
@@ -128,11 +128,13 @@ class Leases:
                 time.sleep(random.uniform(0, 0.02 * 2 ** min(attempt, 6)))
             else:
                 return
-        raise CommitConflict(f"{self.storage.url}/{LEASES}: {_ATTEMPTS} changes in a row lost the race against others")
+        raise CommitConflict(
+            f"{self.storage.url}/{LEASES}: {_ATTEMPTS} changes in a row were overtaken by other writers"
+        )
 
 
 def _parse(data: bytes) -> Holders:
-    """The holders; none where somebody damaged the object, which nothing depends on."""
+    """Holders by batch. A damaged object has none, because nothing depends on leases."""
     try:
         document = parse_json(data)
     except ValueError:

@@ -1,8 +1,8 @@
-"""From sample ids to a wide array: what the matrix lacks is fetched from the warehouse first, once for everybody.
+"""Read samples of a warehouse as a wide array. Samples that the matrix lacks are loaded first, once for all users.
 
-Batches are taken whole: whoever asks for one sample of a batch pays for all of it, so that the next one costs nothing.
-A warehouse reads a partition whole anyway, and a matrix keeps each batch in shards of its own. Samples that arrive in
-a batch after it was taken are appended as a batch named "<batch>@<digest of the samples>".
+Batches are loaded whole, so later reads of other samples of a batch cost nothing: a warehouse scans whole partitions
+anyway, and a matrix keeps each batch in shards of its own. Samples that join a batch after it was loaded are appended
+as a batch named "<batch>@<digest of the samples>".
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class IngestedBatch:
-    """A batch as it came into the matrix.
+    """A batch that was loaded into the matrix.
 
     Attributes:
-        batch_id: of the warehouse.
-        sample_ids: that were appended.
-        rows: unloaded of each value, every one of which reached a cell of its own.
-        without_value: those of them whose value is missing.
-        cells: of each value's table, with those that no row reached.
-        seconds: for unloading, scattering and appending.
+        batch_id: id of the batch in the warehouse.
+        sample_ids: samples that were appended.
+        rows: number of unloaded rows by value; each row has a cell of its own.
+        without_value: number of rows without a value, by value.
+        cells: number of cells of each value's table, including cells without a row.
+        seconds: time for unloading, scattering and appending.
     """
 
     batch_id: str
@@ -51,11 +51,11 @@ class IngestedBatch:
 
 @dataclass(frozen=True)
 class Ingested:
-    """What one call brought into the matrix.
+    """Result of one load.
 
     Attributes:
-        batches: that this call loaded; others may have loaded the rest.
-        cost: of all that was asked of the warehouse for it.
+        batches: batches that this call loaded; other loaders may have loaded the rest.
+        cost: cost of the warehouse's queries.
     """
 
     batches: tuple[IngestedBatch, ...]
@@ -65,14 +65,14 @@ class Ingested:
 class MatrixLoader:
     """Reads a matrix as though it held the whole warehouse.
 
-    Any number of loaders, on any hosts, may ask for the same samples at once: one of them loads a batch, and the others
-    wait for it. The batch of a loader that died is taken over by one of those who wait. Memory: the wide tables of
-    one batch and a few record batches of its rows.
+    Any number of loaders, on any hosts, may read the same samples at the same time: one of them loads a batch, and the
+    others wait for it. If that loader dies, a waiting one takes over. Memory: the wide tables of one batch and a few
+    record batches of its rows.
 
     Args:
-        warehouse: where samples come from.
-        matrix: where they are kept.
-        lease_seconds: of silence, after which a loader is taken for dead.
+        warehouse: source of the samples.
+        matrix: stores the samples.
+        lease_seconds: time without renewal of its lease after which a loader is considered dead.
 
     Raises:
         WarehouseError: the warehouse has no column for one of the matrix's values.
@@ -82,30 +82,32 @@ class MatrixLoader:
         absent = [value for value in matrix.values if value not in warehouse.value_names]
         if absent:
             raise WarehouseError(
-                f"{warehouse!r} was told no column for {', '.join(absent)}, which {matrix.url} keeps; name it with "
-                "LongColumns, or make the matrix without it"
+                f"{warehouse!r} has no column for {', '.join(absent)}, a value table of {matrix.url}; set the column "
+                "with LongColumns, or create the matrix without the table"
             )
         self.warehouse, self.matrix, self.lease_seconds = warehouse, matrix, lease_seconds
 
     def load(self, sample_ids: Sequence[str], value: str = "beta") -> np.ndarray:
-        """Samples as rows, in the order asked for.
+        """Read samples as rows, in the given order.
 
         Args:
-            sample_ids: whom to read; those that the matrix lacks are fetched with their batches first.
-            value: which table.
+            sample_ids: samples to read; batches with samples that the matrix lacks are loaded first.
+            value: name of the value table.
 
         Returns:
-            (samples, features) of the table's dtype, NaN where nothing was measured.
+            (samples, features) of the table's dtype, NaN for missing cells.
 
         Raises:
-            UnknownFieldError: neither matrix nor warehouse has the sample, or there is no such value.
-            WarehouseError: rows contradict each other; names batch, sample and feature. Nothing of the batch is kept.
+            UnknownFieldError: neither the matrix nor the warehouse has a sample, or there is no such value table.
+            WarehouseError: rows of a batch contradict each other. Nothing of the batch is kept.
             MatrixError: the matrix was opened at a generation that lacks a sample.
         """
         if isinstance(sample_ids, str) or not all(isinstance(sample_id, str) for sample_id in sample_ids):
-            raise UnknownFieldError(f"sample_ids is a sequence of ids, each a string; given: {sample_ids!r:.80}")
+            raise UnknownFieldError(f"sample_ids must be a sequence of strings; given: {sample_ids!r:.80}")
         if value not in self.matrix.values:
-            raise UnknownFieldError(f"{self.matrix.url} keeps no {value!r}, only {', '.join(self.matrix.values)}")
+            raise UnknownFieldError(
+                f"{self.matrix.url} has no value table {value!r}; it has {', '.join(self.matrix.values)}"
+            )
         missing = self._lacking(sample_ids)
         if missing:
             warehouse = self._pinned_warehouse()
@@ -113,33 +115,33 @@ class MatrixLoader:
         return self.matrix.read(sample_ids, value=value)
 
     def ingest(self, batch_ids: Sequence[str]) -> Ingested:
-        """Bring whole batches into the matrix, as far as they are not there.
+        """Load whole batches into the matrix; samples that it already holds are skipped.
 
         Raises:
             UnknownFieldError: the warehouse has no such batch.
-            WarehouseError: as :meth:`load`; batches before it are kept.
+            WarehouseError: as for :meth:`load`; earlier batches are kept.
         """
         return self._ingest(self._pinned_warehouse(), batch_ids)
 
     def _pinned_warehouse(self) -> Warehouse:
-        """The warehouse as it is now, to load from; raises MatrixError where the matrix takes nothing."""
+        """The current state of the warehouse; raises MatrixError if the matrix is read-only."""
         if self.matrix._pinned:
             raise MatrixError(
-                f"{self.matrix.url} was opened at generation {self.matrix.generation}, which lacks what is asked for; "
-                "open it without a generation to load from the warehouse"
+                f"{self.matrix.url} was opened at generation {self.matrix.generation}, which lacks some of the "
+                "samples; open it without a generation to load them from the warehouse"
             )
         return self.warehouse.pinned()
 
     def _lacking(self, sample_ids: Sequence[str]) -> list[str]:
-        """Those that the matrix does not hold, each once."""
-        asked = dict.fromkeys(sample_ids)
-        lacking = asked.keys() - set(self.matrix.sample_ids)
+        """Samples that the matrix does not hold, without duplicates."""
+        requested = dict.fromkeys(sample_ids)
+        lacking = requested.keys() - set(self.matrix.sample_ids)
         if lacking:  # others may have appended since the matrix was opened
             lacking -= set(self.matrix.refresh().sample_ids)
-        return [sample_id for sample_id in asked if sample_id in lacking]
+        return [sample_id for sample_id in requested if sample_id in lacking]
 
     def _resolve(self, warehouse: Warehouse, sample_ids: Sequence[str]) -> list[str]:
-        """Batches that hold the samples."""
+        """Ids of the batches that hold the samples."""
         batches = warehouse.batches_of(sample_ids)
         unknown = [sample_id for sample_id in sample_ids if sample_id not in batches]
         if unknown:
@@ -160,12 +162,14 @@ class MatrixLoader:
                 mine = leases.take(list(todo))
                 if not mine:
                     if not waiting:
-                        logger.info("%s: waiting for %d batches that others load", self.matrix.url, len(todo))
+                        logger.info(
+                            "%s: waits for %d batches that other loaders are loading", self.matrix.url, len(todo)
+                        )
                     waiting = True
                     time.sleep(min(1.0, self.lease_seconds / 4) * random.uniform(0.5, 1))
                     continue
                 try:
-                    # Whoever had the lease may have finished just before it was ours.
+                    # The previous holder may have finished just before this loader got the lease.
                     todo = self._todo({batch_id: batches[batch_id] for batch_id in mine})
                     if todo:
                         ingested += self._take(warehouse, todo, leases)
@@ -184,7 +188,7 @@ class MatrixLoader:
         return done
 
     def _todo(self, batches: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-        """Samples of each batch that the matrix lacks now; raises WarehouseError for a sample of two batches."""
+        """Samples that the matrix lacks, by batch; raises WarehouseError if a sample is in two batches."""
         homes = {sample: name for name, samples in self.matrix.refresh().batches.items() for sample in samples}
         todo: dict[str, list[str]] = {}
         for batch_id, sample_ids in batches.items():
@@ -195,12 +199,12 @@ class MatrixLoader:
                     homes[sample_id] = batch_id
                 elif home != batch_id and not home.startswith(batch_id + _LATER):
                     raise WarehouseError(
-                        f"sample {sample_id} is in two batches, {home} and {batch_id}; ids must tell samples apart"
+                        f"sample {sample_id} is in two batches, {home} and {batch_id}; sample ids must be unique"
                     )
         return todo
 
     def _take(self, warehouse: Warehouse, todo: Mapping[str, Sequence[str]], leases: Leases) -> Iterator[IngestedBatch]:
-        """Unload batches and append them one by one; those that this call has added."""
+        """Unload batches and append them one by one; yields the batches that this call added."""
         with warehouse.unload(todo, list(self.matrix.values), self.matrix.feature_ids) as unloaded:
             for batch_id, sample_ids in todo.items():
                 added = self._append(unloaded, batch_id, sample_ids)
@@ -218,11 +222,13 @@ class MatrixLoader:
             rows[value], without[value] = done.rows, done.without_value
         if len(set(rows.values())) > 1:
             raise WarehouseError(
-                f"batch {batch_id} has as many rows for each value as it holds, but there came "
-                f"{', '.join(f'{n:,} for {value}' for value, n in rows.items())}: it changed meanwhile; load again"
+                f"batch {batch_id} returned different numbers of rows: "
+                f"{', '.join(f'{n:,} for {value}' for value, n in rows.items())}. It changed meanwhile; load again"
             )
         if not self._append_once(batch_id, sample_ids, tables):
-            logger.info("%s: samples of batch %s were loaded by somebody else meanwhile", self.matrix.url, batch_id)
+            logger.info(
+                "%s: samples of batch %s were loaded by another loader in the meantime", self.matrix.url, batch_id
+            )
             return None
         seconds = time.monotonic() - started
         cells = len(sample_ids) * len(self.matrix.feature_ids)
@@ -238,7 +244,7 @@ class MatrixLoader:
         return IngestedBatch(batch_id, tuple(sample_ids), rows, without, cells, seconds)
 
     def _append_once(self, batch_id: str, sample_ids: Sequence[str], tables: Mapping[str, np.ndarray]) -> bool:
-        """Whether this call has added the samples; not where the lease was lost and somebody else has added some."""
+        """Whether this call added the samples: False if the lease was lost and another loader added some of them."""
         name = batch_id
         if batch_id in self.matrix.batches:
             digest = hashlib.sha256("\n".join(sample_ids).encode()).hexdigest()[:12]
@@ -248,4 +254,4 @@ class MatrixLoader:
         except MatrixError:
             if set(sample_ids).isdisjoint(self.matrix.refresh().sample_ids):
                 raise
-            return False  # the others of them, if any, are still to be done
+            return False  # samples that are still missing are loaded in the next round

@@ -1,8 +1,8 @@
-"""Long rows to a wide buffer: each value goes to the cell of its sample and feature, whose positions the query joined.
+"""Scatter long rows into a wide array: each value goes to the cell of its sample and feature.
 
-Each cell is counted. The buffer itself remembers which cells a row has reached: NaNs of two payloads tell a cell that
-no row reached from one whose row holds no value, so the count costs no second array and no pass over the rows. A cell
-that no row reached is NaN as numpy writes it, which is what stays in cells without a value; no row can bring the other.
+The query has joined the positions. Every cell is counted, and the array itself records which cells have a row: NaNs
+with two different payloads distinguish a cell without a row from a cell whose row has no value. So counting needs no
+second array and no second pass over the rows. In the result every missing cell is the NaN that NumPy writes.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WideBlock:
-    """What the rows of one batch and one value become, and how its cells are called.
+    """Shape, names and dtype of the wide array for one batch and one value.
 
     Attributes:
-        batch_id: the batch.
-        value: name of the value, "beta".
-        sample_ids: sample of each row of the block.
+        batch_id: id of the batch.
+        value: name of the value, as in "beta".
+        sample_ids: sample of each row.
         feature_ids: feature of each column.
-        dtype: of the cells, a float.
+        dtype: dtype of the cells, a float.
     """
 
     batch_id: str
@@ -45,12 +45,12 @@ class WideBlock:
 
 @dataclass(frozen=True, eq=False)
 class Scattered:
-    """A filled block.
+    """Result of :func:`scatter`.
 
     Attributes:
         values: (samples, features) of the block's dtype, NaN where the warehouse has no row or no value.
-        rows: rows that came, each of which reached a cell of its own.
-        without_value: those of them whose value is null or NaN.
+        rows: number of rows; each row has a cell of its own.
+        without_value: number of rows whose value is null or NaN.
     """
 
     values: np.ndarray
@@ -59,17 +59,16 @@ class Scattered:
 
 
 def scatter(read_rows: Callable[[], Iterable[pa.RecordBatch]], block: WideBlock) -> Scattered:
-    """Fill a block from the rows of a warehouse; memory is the block's own and that of one record batch.
+    """Fill a wide array with the rows of a warehouse. Memory: the array and one record batch.
 
     Args:
-        read_rows: starts the rows anew, as ``Unloaded.rows`` gives them: columns ``sample`` and ``feature``, whole
-            numbers that count into the block, ``value``, and, where a feature is outside the axis, ``outside`` with
-            its id. Called a second time only to find the cell that has two rows.
-        block: what to fill.
+        read_rows: returns the rows from the start, with the columns of ``Unloaded.rows``. Called a second time only to
+            find a cell that has two rows.
+        block: shape, names and dtype of the array.
 
     Raises:
-        WarehouseError: two rows for one cell, a row of an unknown sample or feature, a sample without rows, or a value
-            that the block's dtype cannot hold.
+        WarehouseError: a cell has two rows, a sample or feature is unknown, a sample has no rows, or a value does not
+            fit in the block's dtype.
     """
     unreached = _bits(np.full(1, np.nan, block.dtype))[0]
     values = np.full(block.shape, unreached)
@@ -82,10 +81,12 @@ def scatter(read_rows: Callable[[], Iterable[pa.RecordBatch]], block: WideBlock)
         n_without += without
     reached = [int(np.count_nonzero(row != unreached)) for row in values]
     if sum(reached) != n_rows:
-        _refuse_double(read_rows(), block)
+        _raise_duplicate(read_rows(), block)
     if 0 in reached:
         sample_id = block.sample_ids[reached.index(0)]
-        raise WarehouseError(f"batch {block.batch_id}: no {block.value} row of its sample {sample_id} came; load again")
+        raise WarehouseError(
+            f"batch {block.batch_id}: no {block.value} row of its sample {sample_id} was returned; load again"
+        )
     if n_without:
         for row in values:
             row[row == unreached | 1] = unreached
@@ -93,21 +94,21 @@ def scatter(read_rows: Callable[[], Iterable[pa.RecordBatch]], block: WideBlock)
 
 
 def _flat_positions(rows: pa.RecordBatch, block: WideBlock) -> np.ndarray:
-    """Index of each row's cell in the block read as one row after another."""
+    """Index of each row's cell in the flattened array."""
     n_samples, n_features = block.shape
     if rows.column("sample").null_count or rows.column("feature").null_count:
-        _refuse_outsider(rows, block)
+        _raise_unknown(rows, block)
     samples = rows.column("sample").to_numpy()
     features = rows.column("feature").to_numpy()
     if samples.dtype.kind not in "iu" or features.dtype.kind not in "iu":
         raise WarehouseError(
-            f"batch {block.batch_id}: samples and features came as {samples.dtype} and {features.dtype}, "
-            "whole numbers were asked for"
+            f"batch {block.batch_id}: samples and features have dtypes {samples.dtype} and {features.dtype}, "
+            "expected integers"
         )
     if len(rows) and (
         samples.min() < 0 or samples.max() >= n_samples or features.min() < 0 or features.max() >= n_features
     ):
-        _refuse_outsider(rows, block)
+        _raise_unknown(rows, block)
     flat = np.empty(len(rows), np.int64)
     np.multiply(samples, n_features, out=flat, dtype=np.int64, casting="unsafe")
     np.add(flat, features, out=flat, casting="unsafe")
@@ -115,25 +116,26 @@ def _flat_positions(rows: pa.RecordBatch, block: WideBlock) -> np.ndarray:
 
 
 def _value_bits(rows: pa.RecordBatch, block: WideBlock, no_value: np.unsignedinteger[Any]) -> tuple[np.ndarray, int]:
-    """The values as the block's dtype, seen as whole numbers; and how many of them are missing."""
+    """The bits of the values in the block's dtype, and the number of missing values."""
     import pyarrow as pa
 
     column = rows.column("value")
     if pa.types.is_decimal(column.type):
         column = column.cast(pa.float64())
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
-        raise WarehouseError(f"batch {block.batch_id}: {block.value} is of type {column.type}, which is no number")
+        raise WarehouseError(f"batch {block.batch_id}: {block.value} is of type {column.type}, not a number")
     values = column.to_numpy(zero_copy_only=False)  # nulls become NaN
     if pa.types.is_integer(column.type):
-        unfit = np.abs(values.astype(np.float64)) > 2 ** (np.finfo(block.dtype).nmant + 1)  # it holds all up to there
+        exact = 2 ** (np.finfo(block.dtype).nmant + 1)  # the dtype represents all integers up to this one
+        unfit = np.abs(values.astype(np.float64)) > exact
         if unfit.any():
-            _refuse_value(rows, int(np.argmax(unfit)), block)
+            _raise_misfit(rows, int(np.argmax(unfit)), block)
     if values.dtype != block.dtype:
         with np.errstate(over="ignore"):
             stored = values.astype(block.dtype)
         unfit = np.isinf(stored) & ~np.isinf(values)
         if unfit.any():
-            _refuse_value(rows, int(np.argmax(unfit)), block)
+            _raise_misfit(rows, int(np.argmax(unfit)), block)
         values = stored
     missing = np.isnan(values)
     n_missing = int(np.count_nonzero(missing))
@@ -144,29 +146,27 @@ def _bits(values: np.ndarray) -> np.ndarray:
     return values.view(f"u{values.itemsize}")
 
 
-def _refuse_value(rows: pa.RecordBatch, number: int, block: WideBlock) -> NoReturn:
+def _raise_misfit(rows: pa.RecordBatch, number: int, block: WideBlock) -> NoReturn:
     value = rows.column("value")[number].as_py()
     raise WarehouseError(f"{_name_of(rows, number, block)}: {block.dtype} cannot hold its value {value}")
 
 
-def _refuse_outsider(rows: pa.RecordBatch, block: WideBlock) -> NoReturn:
+def _raise_unknown(rows: pa.RecordBatch, block: WideBlock) -> NoReturn:
     n_samples, n_features = block.shape
     samples, features = rows.column("sample").to_pylist(), rows.column("feature").to_pylist()
     for number, (sample, feature) in enumerate(zip(samples, features, strict=True)):
         if sample is None or not 0 <= sample < n_samples:
-            raise WarehouseError(
-                f"batch {block.batch_id}: a row of a sample that was not asked for came (number {sample})"
-            )
+            raise WarehouseError(f"batch {block.batch_id}: a row of a sample that was not requested (number {sample})")
         if feature is None or not 0 <= feature < n_features:
             raise WarehouseError(
-                f"{_name_of(rows, number, block)} is not on the matrix's axis of {n_features:,} features; make a "
-                "matrix whose axis holds it, or leave its rows out of the warehouse's table"
+                f"{_name_of(rows, number, block)} is not on the matrix's axis of {n_features:,} features; create "
+                "a matrix whose axis has it, or remove its rows from the warehouse's table"
             )
-    raise AssertionError("called without an outsider")
+    raise AssertionError("every sample and feature is in the block")
 
 
-def _refuse_double(batches: Iterable[pa.RecordBatch], block: WideBlock) -> NoReturn:
-    """Look for the cell that two rows reach."""
+def _raise_duplicate(batches: Iterable[pa.RecordBatch], block: WideBlock) -> NoReturn:
+    """Raise WarehouseError for the first cell with two rows."""
     reached = np.zeros(block.shape[0] * block.shape[1], bool)
     for rows in batches:
         flat = _flat_positions(rows, block)
@@ -176,14 +176,14 @@ def _refuse_double(batches: Iterable[pa.RecordBatch], block: WideBlock) -> NoRet
         if again.any():
             raise WarehouseError(
                 f"{_name_of(rows, int(np.argmax(again)), block)} has more than one {block.value} row; was the batch "
-                "loaded twice? Nothing of it was taken: remove the doubled rows from the warehouse and load again"
+                "loaded twice? Nothing of it was kept: remove the duplicate rows from the warehouse and load again"
             )
         reached[flat] = True
     raise WarehouseError(f"batch {block.batch_id}: its {block.value} rows changed while they were read; load again")
 
 
 def _name_of(rows: pa.RecordBatch, number: int, block: WideBlock) -> str:
-    """Batch, sample and feature of a row, as far as it has them."""
+    """Batch, sample and feature of a row, for messages."""
     sample, feature = rows.column("sample")[number].as_py(), rows.column("feature")[number].as_py()
     names = [f"batch {block.batch_id}"]
     if sample is not None and 0 <= sample < block.shape[0]:

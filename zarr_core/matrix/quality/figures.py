@@ -1,4 +1,4 @@
-"""The pictures of a quality report, drawn with matplotlib from what ``quality.json`` holds."""
+"""Figures of a quality report, drawn with matplotlib from the content of ``quality.json``."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from zarr_core.matrix.quality.report import COVERAGE_EDGES
+from zarr_core.matrix.quality.measure import COVERAGE_EDGES
 from zarr_core.reports.charts import DRAWN, FULL, INK, MUTED, PT, STYLE
 
-#: Batches that a figure can show; the latest ones are.
+#: Number of batches that a figure shows: the latest ones.
 MOST_BATCHES = 24
 _COLUMNS = 4
 
 
 def shown(report: Mapping[str, Any]) -> dict[str, Any]:
-    """The batches that figures show."""
+    """The batches that the figures show."""
     return dict(list(report["batches"].items())[-MOST_BATCHES:])
 
 
 def distributions(report: Mapping[str, Any]) -> Figure:
-    """Small multiples: how the values of each batch are distributed, over all batches together in the background."""
+    """Histogram of each batch, in front of the histogram of all batches."""
     batches = shown(report)
     everything = np.sum([batch["histogram"] for batch in report["batches"].values()], axis=0)
     edges = np.linspace(0, 1, len(everything) + 1)
@@ -46,7 +46,7 @@ def distributions(report: Mapping[str, Any]) -> Figure:
 
 
 def missingness(report: Mapping[str, Any]) -> Figure:
-    """Where along the axis each batch has no values: a row a batch, dark where all is missing."""
+    """Share of missing cells along the axis, one row per batch; dark means missing."""
     batches = shown(report)
     shares = np.array([batch["missing_along_axis"] for batch in batches.values()])
     colours = LinearSegmentedColormap.from_list("missing", [(*_rgb(FULL), 0.06), (*_rgb(FULL), 1.0)])
@@ -71,7 +71,7 @@ def missingness(report: Mapping[str, Any]) -> Figure:
 
 
 def samples_chart(report: Mapping[str, Any]) -> Figure:
-    """Every sample by what it lacks and how far it is from its batch; those that stand out are named."""
+    """Scatter plot of the samples: missing share and distance from the batch; samples that stand out are named."""
     far = {(found["batch"], found["sample"]) for found in report["outliers"]}
     points = [
         (batch_id, sample_id, sample["missing"], sample["distance"])
@@ -98,9 +98,9 @@ def samples_chart(report: Mapping[str, Any]) -> Figure:
 
 
 def coverage_chart(report: Mapping[str, Any]) -> Figure:
-    """How often the cells of each batch were measured, as shares of the cells that say so."""
+    """Histogram of the coverage of each batch, as shares of its cells with a coverage."""
     batches = {name: batch["coverage"] for name, batch in shown(report).items() if batch["coverage"]}
-    # Bins beyond all that was measured would only make the others narrow.
+    # Empty bins at the end are left out, because they would make the others narrow.
     n_bins = 1 + max(int(np.flatnonzero(coverage["histogram"]).max()) for coverage in batches.values())
     labels = [f"{low}" if high - low == 1 else f"{low}–{high - 1}" for low, high in pairwise(COVERAGE_EDGES)] + [
         f"≥{COVERAGE_EDGES[-1]}"

@@ -1,0 +1,119 @@
+"""The declaration of a dataset of points: its source, its store and how samples are converted."""
+
+import hashlib
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Self
+
+import dagster as dg
+import pydantic
+from pydantic import Field
+
+from assets.declaration import Declaration, absolute
+from zarr_core._util.redaction import redact_url
+from zarr_core.errors import ZarrCoreError
+from zarr_core.format.codecs import DEFAULT_CODEC
+from zarr_core.points.settings import ConversionSettings
+from zarr_core.sources import SourceDescription, resolve_kind
+
+
+class DatasetDeclaration(Declaration):
+    """The settings of ``assets.component.PointDataset``."""
+
+    kind: str = Field(description="ahmedml, drivaerml, drivaernet, emmi_wing, shapenet_car, a YAML file, a class.")
+    # URLs may hold passwords.
+    source: str = Field(repr=False, description="Folder or URL that holds the sample folders; it is watched.")
+    store: str = Field(repr=False, description="Folder or URL of the store.")
+    splits: list[str] | None = Field(default=None, description="Splits to convert; all samples if left out.")
+    chunk_points: int = Field(default=16_384, description="Points per chunk; close to what a training step draws.")
+    shard_points: int | None = Field(default=None, description="Maximum points per shard; no limit if left out.")
+    values_dtype: str = Field(default="float16", description="Stored dtype of everything but positions.")
+    field_dtypes: dict[str, str] = Field(default={}, description="Stored dtype of single fields.")
+    codec: str = Field(default=DEFAULT_CODEC, description="Compressor of the chunks, name or name:level.")
+    shuffle_seed: int = Field(default=0, description="Seed of the order of points.")
+    batch_size: int = Field(default=100, description="Maximum number of samples per conversion run.")
+    workers: int = Field(default=2, description="Number of processes that convert.")
+    checked_samples: int = Field(default=4, description="Number of samples that the checks compare with their source.")
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> Self:
+        self._check_at_least(1, "batch_size", "workers", "checked_samples")
+        try:
+            _ = self.settings
+        except ZarrCoreError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+    def with_absolute_paths(self, project: Path, folder: Path) -> Self:
+        """Resolve relative paths.
+
+        Args:
+            project: folder of ``definitions.py``; sources, stores and reports are relative to it.
+            folder: folder of the ``defs.yaml``; a ``kind`` that is a YAML file is relative to it.
+        """
+        kind = absolute(folder, self.kind) if self.kind.endswith((".yaml", ".yml")) else self.kind
+        paths = {name: absolute(project, getattr(self, name)) for name in ("source", "store", "report")}
+        return self.model_copy(update={"kind": kind, **paths})
+
+    @property
+    def settings(self) -> ConversionSettings:
+        """How samples are written; raises SourceError."""
+        return ConversionSettings(
+            self.chunk_points, self.shard_points, self.values_dtype, self.field_dtypes, self.codec, self.shuffle_seed
+        )
+
+    @property
+    def description(self) -> SourceDescription:
+        """The layout of the source; raises SourceError if the kind is unknown."""
+        return resolve_kind(self.kind)
+
+    @property
+    def partitions_name(self) -> str:
+        """Name of the partitions in the instance: one per sample that the source holds."""
+        return f"{self.name}__samples"
+
+    @property
+    def partitions(self) -> dg.DynamicPartitionsDefinition:
+        """One partition per sample that the source holds."""
+        return dg.DynamicPartitionsDefinition(name=self.partitions_name)
+
+    @property
+    def pool(self) -> str:
+        """Concurrency pool of the conversion runs."""
+        return f"convert_{self.name}"
+
+    @property
+    def observed(self) -> dg.AssetKey:
+        """The asset whose partitions the sensor observes."""
+        return self.key("source_samples")
+
+    @property
+    def listing_key(self) -> dg.AssetKey:
+        """The asset of the listing as a whole."""
+        return self.key("source_listing")
+
+    @property
+    def shown_source(self) -> str:
+        """The source's URL without secrets."""
+        return redact_url(self.source)
+
+    @property
+    def shown_store(self) -> str:
+        """The store's URL without secrets."""
+        return redact_url(self.store)
+
+    @property
+    def conversion_arguments(self) -> dict[str, Any]:
+        """Keyword arguments of ``iter_convert`` and ``publish``."""
+        return {"source_url": self.source, "splits": self.splits, **asdict(self.settings)}
+
+    @property
+    def code_version(self) -> str:
+        """Changes with everything that changes the bytes of a converted sample: field files and conversion settings."""
+        files = {name: field.filename for name, field in self.description.fields.items()}
+        return hashlib.sha256(f"{self.settings.digest} {sorted(files.items())}".encode()).hexdigest()[:12]
+
+    def summary(self) -> dict[str, str]:
+        """The declaration without secrets, as the UI shows it."""
+        shown = {**dict(self), "source": self.shown_source, "store": self.shown_store, **asdict(self.settings)}
+        return {name: str(value) for name, value in shown.items() if value is not None}

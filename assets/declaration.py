@@ -1,0 +1,47 @@
+"""What every declared dataset has in common, whichever kind of store it becomes."""
+
+import re
+from pathlib import Path
+
+import dagster as dg
+import pydantic
+from pydantic import Field
+
+
+class Declaration(dg.Model, dg.Resolvable):
+    """Settings that each ``defs.yaml`` may give, and the names that follow from them."""
+
+    name: str = Field(description="Prefix of the asset keys, and the asset group.")
+    report: str = Field(description="Local folder for the report.")
+    look_every_seconds: int = Field(default=30, description="Pause between two listings of the source.")
+    settle_seconds: float = Field(
+        default=1.0, description="Pause between the two listings of an observation by hand; a copy grows meanwhile."
+    )
+    refresh_schedule: str = Field(default="0 3 * * *", description="When everything that is derived is refreshed.")
+    retry_schedule: str = Field(default="0 * * * *", description="When failed partitions are tried again.")
+    retry_seconds: float = Field(
+        default=20.0, description="Pause before a run whose network or storage failed is tried again."
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _check_common(self) -> "Declaration":
+        # Not as constraints of the fields: those would apply to the text "{{ ... }}" of a template.
+        if not re.fullmatch(r"[a-z][a-z0-9_]*", self.name):
+            raise ValueError(f"name {self.name!r} must be lower case letters, digits and underscores")
+        self._check_at_least(1, "look_every_seconds")
+        self._check_at_least(0, "settle_seconds", "retry_seconds")
+        return self
+
+    def _check_at_least(self, minimum: int, *names: str) -> None:
+        for name in names:
+            if getattr(self, name) < minimum:
+                raise ValueError(f"{name} must be at least {minimum}, not {getattr(self, name)}")
+
+    def key(self, asset: str) -> dg.AssetKey:
+        """Key of one of the dataset's assets ("manifest")."""
+        return dg.AssetKey([self.name, asset])
+
+
+def absolute(folder: Path, location: str) -> str:
+    """Resolve a path against a folder, so that it does not depend on the working directory. URLs stay unchanged."""
+    return location if "://" in location else str(folder / Path(location).expanduser())

@@ -1,0 +1,30 @@
+"""Retries of a step, without the retry policy of its asset.
+
+Dagster 1.13 applies a retry policy to a terminated run as well: the step is retried and the run ends as a success. A
+step under :func:`retried` ends at once when its run is terminated, because the interrupt is not an ``Exception``.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import dagster as dg
+
+_MAX_RETRIES = 2
+
+
+@contextmanager
+def retried(context: dg.AssetExecutionContext, seconds: float) -> Iterator[None]:
+    """Retry the step after an error, because a network outage or a lack of memory may soon be over.
+
+    Args:
+        context: of the step.
+        seconds: pause before the first retry; it doubles with each further one.
+    """
+    try:
+        yield
+    except dg.DagsterError:
+        raise  # the definitions or the instance are at fault, and still will be
+    except Exception as error:
+        if isinstance(error, dg.Failure) and not error.allow_retries:
+            raise
+        raise dg.RetryRequested(_MAX_RETRIES, seconds * 2**context.retry_number) from error

@@ -1,0 +1,137 @@
+"""Reports the changes of a watched source to Dagster.
+
+Dagster holds what is known of a source: its items are partitions, and the fingerprint of each is the data version of
+its latest observation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, Protocol
+
+import dagster as dg
+
+from sensors.dagster_internals import DATA_VERSION, latest_observation, observed_versions
+from sensors.pending import Changes, PendingChanges, describe, find_changes
+from zarr_core.sources.listing import Listing
+
+DOCUMENTS_TAG = "zarr_core/lists"
+# Data version of an item that vanished. If it returns with the same files, its version still differs.
+ABSENT = "absent"
+
+
+class WatchedSource(Protocol):
+    """What a sensor needs to know of a declared source."""
+
+    name: str
+    look_every_seconds: int
+
+    @property
+    def partitions_name(self) -> str:
+        """Name of the partitions in the instance: one per item."""
+
+    @property
+    def observed(self) -> dg.AssetKey:
+        """The asset whose partitions are observed."""
+
+
+def known_items(instance: dg.DagsterInstance, source: WatchedSource) -> dict[str, str | None]:
+    """Registered items and the fingerprint last observed of each (None: never observed). Takes two queries."""
+    versions = observed_versions(instance, source.observed)
+    return {item_id: versions.get(item_id) for item_id in instance.get_dynamic_partitions(source.partitions_name)}
+
+
+def observations(source: WatchedSource, listing: Listing, changes: Changes) -> list[dg.AssetObservation]:
+    """One event per changed item, with its new version."""
+    present = [
+        dg.AssetObservation(
+            source.observed,
+            partition=item_id,
+            metadata=dict(listing.details.get(item_id, {})),
+            tags={DATA_VERSION: listing.items[item_id].fingerprint},
+        )
+        for item_id in changes.new + changes.changed
+    ]
+    return present + [
+        dg.AssetObservation(source.observed, partition=item_id, tags={DATA_VERSION: ABSENT})
+        for item_id in changes.vanished
+    ]
+
+
+def listing_metadata(listing: Listing) -> dict[str, Any]:
+    """What the UI shows of a listing as a whole."""
+    return {
+        "samples": len(listing.items),
+        "incomplete": len(listing.incomplete),
+        "source_bytes": sum(details["source_bytes"] for details in listing.details.values()),
+    }
+
+
+def known_documents(instance: dg.DagsterInstance, listing_key: dg.AssetKey) -> str | None:
+    """Digest of the split files and blacklists as last observed; None if they never were."""
+    found = latest_observation(instance, listing_key)
+    return found[0].get(DOCUMENTS_TAG) if found else None
+
+
+def make_neighbours(instance: dg.DagsterInstance, partitions_name: str, item_ids: Collection[str]) -> None:
+    """Move partitions to the end of the list, next to one another.
+
+    A run takes a contiguous range of partitions. Without this, a hundred changed samples scattered over the list would
+    become a hundred runs. The instance keeps the events of a partition meanwhile. Call it before the change is
+    reported: an automation tick between the two would ignore the update of a partition that is missing.
+    """
+    place = {item_id: number for number, item_id in enumerate(instance.get_dynamic_partitions(partitions_name))}
+    places = [place[item_id] for item_id in item_ids]
+    if not places or max(places) - min(places) == len(places) - 1:
+        return
+    for item_id in item_ids:
+        instance.delete_dynamic_partition(partitions_name, item_id)
+    instance.add_dynamic_partitions(partitions_name, list(item_ids))
+
+
+def sensor_result(
+    context: dg.SensorEvaluationContext,
+    source: WatchedSource,
+    listing: Listing,
+    changes: Changes,
+    noun: str,
+    more_events: Sequence[dg.AssetObservation] = (),
+) -> dg.SensorResult:
+    """Report the changes as a sensor does: partitions to add and delete, observations, and what stays pending.
+
+    No run is requested: the automation conditions decide what runs, and see a thousand arrivals as one batch.
+    """
+    make_neighbours(context.instance, source.partitions_name, changes.changed)
+    requests: list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest] = []
+    if changes.new:
+        requests.append(dg.AddDynamicPartitionsRequest(source.partitions_name, list(changes.new)))
+    if changes.vanished:
+        requests.append(dg.DeleteDynamicPartitionsRequest(source.partitions_name, list(changes.vanished)))
+    events = [*observations(source, listing, changes), *more_events]
+    summary = describe(listing, changes, noun)
+    context.log.info(summary)
+    return dg.SensorResult(
+        dynamic_partitions_requests=requests,
+        asset_events=events,
+        cursor=changes.pending.to_cursor(),
+        skip_reason=None if events else summary,
+    )
+
+
+def report_now(
+    context: dg.OpExecutionContext, source: WatchedSource, first: Listing, second: Listing, noun: str
+) -> dg.DataVersionsByPartition:
+    """Report the changes that two listings agree on from inside a run.
+
+    The events are logged here, with their metadata, instead of returned: an item that did not change needs none.
+    """
+    known = known_items(context.instance, source)
+    changes = find_changes(second, known, find_changes(first, known, PendingChanges()).pending)
+    make_neighbours(context.instance, source.partitions_name, changes.changed)
+    context.instance.add_dynamic_partitions(source.partitions_name, list(changes.new))
+    for event in observations(source, second, changes):
+        context.log_event(event)
+    for item_id in changes.vanished:
+        context.instance.delete_dynamic_partition(source.partitions_name, item_id)
+    context.log.info(describe(second, changes, noun))
+    return dg.DataVersionsByPartition({})

@@ -1,0 +1,111 @@
+"""Changes of a source between listings, debounced: a change counts when two listings in a row show the same version.
+
+A sample that is still being copied changes from one listing to the next and so stays pending. This module does not know
+Dagster: the sensors keep :class:`PendingChanges` as their cursor.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+from zarr_core.sources.listing import Listing
+
+# An observation takes about 7 ms on SQLite, and a tick has to end within its minute.
+MAX_CHANGES = 1000
+
+
+@dataclass(frozen=True)
+class PendingChanges:
+    """Changes that one listing shows and the next has to confirm.
+
+    Attributes:
+        seen_once: the first 12 digits of the fingerprint of each new or changed item.
+        gone_once: known items that the listing lacks.
+    """
+
+    seen_once: Mapping[str, str] = field(default_factory=dict)
+    gone_once: tuple[str, ...] = ()
+
+    def to_cursor(self) -> str:
+        """Serialize for a sensor's cursor."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @staticmethod
+    def from_cursor(cursor: str | None) -> PendingChanges:
+        """Parse a sensor's cursor. A cursor of another form, written by another version, means nothing is pending."""
+        try:
+            document = json.loads(cursor or "{}")
+        except ValueError:
+            return PendingChanges()
+        document = document if isinstance(document, dict) else {}
+        seen, gone = document.get("seen_once"), document.get("gone_once")
+        return PendingChanges(seen if isinstance(seen, dict) else {}, tuple(gone) if isinstance(gone, list) else ())
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Confirmed changes, by id, and those that stay pending."""
+
+    new: tuple[str, ...]
+    changed: tuple[str, ...]
+    vanished: tuple[str, ...]
+    pending: PendingChanges
+
+
+def find_changes(
+    listing: Listing, known: Mapping[str, str | None], before: PendingChanges, limit: int = MAX_CHANGES
+) -> Changes:
+    """Compare a listing with the known items.
+
+    Args:
+        listing: the source now.
+        known: fingerprint last recorded of each known item; None if there is none.
+        before: changes that the previous listing left pending.
+        limit: maximum number of items reported, and of items left pending.
+    """
+    fingerprints = {item_id: item.fingerprint for item_id, item in listing.items.items()}
+    differing = [i for i in sorted(fingerprints, key=_natural) if known.get(i) != fingerprints[i]]
+    confirmed = [i for i in differing if before.seen_once.get(i) == fingerprints[i][:12]][:limit]
+    taken = set(confirmed)
+    unconfirmed = [i for i in differing if i not in taken][:limit]
+    # An item with some of its files left is being copied again; only one without any has vanished. A source without a
+    # single item is a disk that is not mounted or a bucket that cannot be listed.
+    outage = not listing.items and not listing.incomplete
+    gone = [] if outage else sorted(known.keys() - listing.items.keys() - listing.incomplete.keys())[:limit]
+    vanished = tuple(i for i in gone if i in before.gone_once)
+    return Changes(
+        new=tuple(i for i in confirmed if i not in known),
+        changed=tuple(i for i in confirmed if i in known),
+        vanished=vanished,
+        pending=PendingChanges(
+            {i: fingerprints[i][:12] for i in unconfirmed}, tuple(i for i in gone if i not in vanished)
+        ),
+    )
+
+
+def describe(listing: Listing, changes: Changes, noun: str) -> str:
+    """Summarize a listing in one line, for the sensor's page and the log."""
+    parts = [f"{len(listing.items)} complete {noun}"]
+    for word, ids in (("new", changes.new), ("changed", changes.changed), ("vanished", changes.vanished)):
+        if ids:
+            parts.append(f"{len(ids)} {word} ({_some(ids)})")
+    if changes.pending.seen_once:
+        parts.append(f"{len(changes.pending.seen_once)} new or changed, waiting for the next listing")
+    if changes.pending.gone_once:
+        parts.append(f"{len(changes.pending.gone_once)} not found, waiting for the next listing")
+    if listing.incomplete:
+        item_id, missing = min(listing.incomplete.items())
+        parts.append(f"{len(listing.incomplete)} incomplete ({item_id} lacks {_some(missing)})")
+    return ", ".join(parts)
+
+
+def _some(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+
+
+def _natural(item_id: str) -> list[str | int]:
+    """Sort key that puts run_10 after run_9, so that items that arrive together are neighbours as partitions."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", item_id)]

@@ -1,0 +1,89 @@
+"""Append batches: what is written, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.helpers.matrices import FEATURES, SMALL, append, block, count_writes
+from zarr_core.errors import MatrixError
+from zarr_core.matrix import WideMatrix
+from zarr_core.storage import Storage
+
+
+def test_an_append_writes_its_shards_and_one_commit(any_root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix = WideMatrix.create(any_root, list(range(8)), {"beta": "float32", "coverage": "float32"}, shard_rows=2_000)
+    cells = np.arange(80_000, dtype=np.float32).reshape(10_000, 8)
+    matrix.append("many", [f"s{n}" for n in range(10_000)], {"beta": cells, "coverage": cells})
+    names = count_writes(monkeypatch)
+    matrix.append("few", ["x", "y"], {"beta": cells[:2], "coverage": cells[:2]})
+    assert sorted(names) == [
+        "create beta.zarr/c/5/0",
+        "create claims/rows/00000005.json",
+        "create coverage.zarr/c/5/0",
+        "create generations/00000003.json",
+        "replace HEAD.json",
+    ]
+    np.testing.assert_array_equal(matrix.read(["y", "s9999"]), cells[[1, 9999]])
+    assert Storage(any_root).size("HEAD.json") < 200_000
+
+
+def test_a_batch_is_not_appended_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix = WideMatrix.create(tmp_path, FEATURES, {"beta": "float32"}, **SMALL)
+    cells = block(3)
+    matrix.append("a", ["x", "y", "z"], {"beta": cells})
+    names = count_writes(monkeypatch)
+    other_nan = cells[::-1].copy()
+    other_nan[np.isnan(other_nan)] = -np.nan
+    assert not WideMatrix.open(tmp_path).append("a", ["z", "y", "x"], {"beta": other_nan})
+    assert names == []
+    cells[0, 0] = 7
+    with pytest.raises(MatrixError, match="batch 'a': already in the matrix with the same samples but other values"):
+        matrix.append("a", ["x", "y", "z"], {"beta": cells})
+    with pytest.raises(MatrixError, match="'a': already in the matrix with other samples; they differ in 'w'"):
+        matrix.append("a", ["x", "y", "z", "w"], {"beta": block(4)})
+    with pytest.raises(MatrixError, match="batch 'b': sample 'y' is already in batch 'a'"):
+        matrix.append("b", ["v", "y"], {"beta": block(2)})
+    assert names == []
+    assert matrix.generation == 2
+
+
+def _infinite() -> np.ndarray:
+    cells = block(2)
+    cells[1, 3] = -np.inf
+    return cells
+
+
+@pytest.mark.parametrize(
+    ("sample_ids", "values", "message"),
+    [
+        (["x", "y"], {"beta": block(3)}, r"beta has shape \(3, 100\), \(samples, features\) is \(2, 100\)"),
+        (["x", "y"], {"beta": block(2)[:, :-1]}, r"shape \(2, 99\)"),
+        (["x", "y"], {"beta": block(2, dtype="float64")}, "beta is float64, the matrix stores float32"),
+        (["x", "x"], {"beta": block(2)}, "duplicate sample 'x'"),
+        (["x", 1], {"beta": block(2)}, "must be strings, not 1"),
+        ([], {"beta": block(0)}, "at least one sample"),
+        ("xy", {"beta": block(2)}, "must be a sequence of at least one sample"),
+        (["x", "y"], {}, "value tables of this matrix are beta; given: none"),
+        (["x", "y"], {"beta": block(2), "depth": block(2)}, "given: beta, depth"),
+        (["x", "y"], {"beta": _infinite()}, "beta of sample 'y' is infinite at feature 'cg000021'"),
+    ],
+)
+def test_invalid_batches_are_refused_and_nothing_is_written(
+    tmp_path: Path, sample_ids: Any, values: Any, message: str
+) -> None:
+    matrix = WideMatrix.create(tmp_path, FEATURES, {"beta": "float32"}, **SMALL)
+    before = Storage(tmp_path).list()
+    with pytest.raises(MatrixError, match=message):
+        matrix.append("a", sample_ids, values)
+    assert Storage(tmp_path).list() == before
+
+
+def test_a_full_matrix_is_refused(tmp_path: Path) -> None:
+    matrix = WideMatrix.create(tmp_path, FEATURES, {"beta": "float32"}, **SMALL, max_shards=2)
+    append(matrix, "a", 5)
+    with pytest.raises(MatrixError, match=r"is full: it has room for 2 shards of 4 samples. Create a new matrix"):
+        matrix.append("b", ["x"], {"beta": block(1)})

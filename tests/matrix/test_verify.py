@@ -1,0 +1,48 @@
+"""Verification of a matrix finds every kind of damage."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.matrices import FEATURES, SMALL, append, flip
+from zarr_core.matrix import WideMatrix
+from zarr_core.matrix.verify import verify_matrix
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (
+            lambda root: flip(root / "beta.zarr/c/0/0", 5),
+            r"beta.zarr/c/0/0: bytes 0 to \d+: checksum mismatch; gen.* 2 ",
+        ),
+        (lambda root: flip(root / "beta.zarr/c/1/0", -5), "beta.zarr/c/1/0: shard index: checksum mismatch; gen.* 2 "),
+        (lambda root: (root / "beta.zarr/c/2/0").unlink(), "beta.zarr/c/2/0: committed but missing; generation 3 "),
+        (lambda root: flip(root / "beta_columns.zarr/c/3/0", 9), r"beta_columns.zarr/c/3/0: bytes 0 to .*; gen.* 4 "),
+        (lambda root: flip(next((root / "cpg_ids").iterdir()), -1), "not those that the matrix was created with"),
+        (lambda root: flip(root / "generations/00000004.json", 30), "00000004.json"),
+        (lambda root: (root / "beta.zarr/zarr.json").unlink(), "beta.zarr/zarr.json: other Zarr readers cannot"),
+        (lambda root: _exchange(root), "beta_columns.zarr: sample 'a_s0', column 0: differs from the row-major copy"),
+    ],
+)
+def test_verify_finds(tmp_path: Path, damage: Any, message: str) -> None:
+    matrix = WideMatrix.create(tmp_path, FEATURES, {"beta": "float32"}, **SMALL)
+    append(matrix, "a", 6)
+    append(matrix, "b", 3, seed=9)
+    matrix.derive_columns()
+    assert verify_matrix(tmp_path).ok
+    damage(tmp_path)
+    problem, *_ = verify_matrix(tmp_path).problems
+    assert re.search(message, problem), problem
+
+
+def _exchange(root: Path) -> None:
+    """Exchange two sound shards of the column-major copy."""
+    first, second = root / "beta_columns.zarr/c/0/0", root / "beta_columns.zarr/c/1/0"
+    a, b = first.read_bytes(), second.read_bytes()
+    first.write_bytes(b)
+    second.write_bytes(a)

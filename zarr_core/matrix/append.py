@@ -1,0 +1,154 @@
+"""Append a batch of samples to a matrix: check it, claim shards, write them, commit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from zarr_core.errors import MatrixError
+from zarr_core.matrix.claims import claim, create_metadata, create_shard
+from zarr_core.matrix.state import HEAD, MatrixBatch, MatrixState, array_path
+from zarr_core.storage import Storage
+from zarr_core.versioning.generations import commit
+
+logger = logging.getLogger(__name__)
+
+
+def check_batch(
+    state: MatrixState, where: str, batch_id: str, sample_ids: Sequence[str], values: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """The value tables of a batch as arrays; raises MatrixError if names, shapes or dtypes do not fit the matrix."""
+    if not isinstance(batch_id, str) or not batch_id:
+        raise MatrixError(f"{where}: batch_id must be a string that is not empty")
+    if isinstance(sample_ids, str) or not len(sample_ids):
+        raise MatrixError(f"{where}: sample_ids must be a sequence of at least one sample")
+    seen: set[str] = set()
+    for sample_id in sample_ids:
+        if not isinstance(sample_id, str) or not sample_id:
+            raise MatrixError(f"{where}: sample ids must be strings, not {sample_id!r}")
+        if sample_id in seen:
+            raise MatrixError(f"{where}: duplicate sample {sample_id!r}")
+        seen.add(sample_id)
+    if values.keys() != state.values.keys():
+        expected, got = ", ".join(state.values), ", ".join(values) or "none"
+        raise MatrixError(f"{where}: the value tables of this matrix are {expected}; given: {got}")
+    tables = {value: np.asarray(values[value]) for value in state.values}
+    shape = len(sample_ids), state.axis.length
+    for value, table in tables.items():
+        if table.shape != shape:
+            raise MatrixError(f"{where}: {value} has shape {table.shape}, (samples, features) is {shape}")
+        if table.dtype != np.dtype(state.values[value]):
+            raise MatrixError(f"{where}: {value} is {table.dtype}, the matrix stores {state.values[value]}; convert it")
+    return tables
+
+
+def find_infinite(tables: Mapping[str, np.ndarray]) -> tuple[str, int, int] | None:
+    """Value table, row and column of the first infinite value; None if there is none."""
+    for value, table in tables.items():
+        for number, row in enumerate(table):
+            infinite = np.isinf(row)
+            if infinite.any():
+                return value, number, int(np.argmax(infinite))
+    return None
+
+
+def append_batch(
+    storage: Storage,
+    state: MatrixState,
+    batch_id: str,
+    sample_ids: Sequence[str],
+    tables: Mapping[str, np.ndarray],
+) -> tuple[MatrixState, bool]:
+    """Write the shards of a batch and commit it, unless the matrix already holds it.
+
+    Args:
+        storage: root of the matrix.
+        state: current state.
+        batch_id, sample_ids: ids that passed :func:`check_batch`.
+        tables: (samples, features) arrays by value, which passed :func:`check_batch`.
+
+    Returns:
+        The new state, and whether this call added the batch.
+
+    Raises:
+        MatrixError: the matrix holds other content under one of the ids, is full, or was replaced.
+    """
+    where = f"{storage.url}, batch {batch_id!r}"
+    digest = _digest(sample_ids, tables)
+    if _holds(state, where, batch_id, sample_ids, digest):
+        logger.info("%s: already in the matrix", where)
+        return state, False
+    create_metadata(storage, state)
+    count = state.shards_of(len(sample_ids))
+    first = claim(storage, "rows", state.next_shard, count, f"batch {batch_id!r}")
+    if first + count > state.max_shards:
+        raise MatrixError(
+            f"{storage.url} is full: it has room for {state.max_shards} shards of {state.shard_rows} samples. "
+            "Create a new matrix with a larger max_shards and append the batches to it"
+        )
+    written = {value: _write_shards(storage, state, value, first, table) for value, table in tables.items()}
+    batch = MatrixBatch(first * state.shard_rows, tuple(sample_ids), digest, written)
+    added = False
+
+    def change(current: MatrixState | None) -> MatrixState:
+        nonlocal added
+        if current is None or current.matrix_id != state.matrix_id:
+            raise MatrixError(f"{where}: the matrix was removed or replaced during the append")
+        added = not _holds(current, where, batch_id, sample_ids, digest)
+        if not added:
+            return current
+        batches = {**current.batches, batch_id: batch}
+        return replace(current, batches=dict(sorted(batches.items(), key=lambda item: item[1].row)))
+
+    committed = commit(storage, HEAD, change)
+    if not added:
+        logger.info("%s: added by another writer in the meantime", where)
+    return committed, added
+
+
+def _holds(state: MatrixState, where: str, batch_id: str, sample_ids: Sequence[str], digest: str) -> bool:
+    """Whether the state holds the batch with this content; raises MatrixError if it holds other content."""
+    present = state.batches.get(batch_id)
+    if present is not None:
+        differing = sorted(set(present.sample_ids) ^ set(sample_ids))
+        if differing:
+            raise MatrixError(f"{where}: already in the matrix with other samples; they differ in {differing[0]!r}")
+        if present.digest != digest:
+            raise MatrixError(f"{where}: already in the matrix with the same samples but other values")
+        return True
+    for sample_id in sample_ids:
+        if sample_id in state.rows:
+            other = next(name for name, batch in state.batches.items() if sample_id in batch.sample_ids)
+            raise MatrixError(f"{where}: sample {sample_id!r} is already in batch {other!r}")
+    return False
+
+
+def _write_shards(storage: Storage, state: MatrixState, value: str, first: int, table: np.ndarray) -> int:
+    """Write a batch's shards of one value; returns their size in bytes."""
+    layout = state.row_layout[value]
+    height = layout.shard[0]
+    return sum(
+        create_shard(
+            storage,
+            f"{array_path(value)}/{layout.shard_key(first + number, 0)}",
+            layout.encode_shard(table[top : top + height]),
+        )
+        for number, top in enumerate(range(0, len(table), height))
+    )
+
+
+def _digest(sample_ids: Sequence[str], tables: Mapping[str, np.ndarray]) -> str:
+    """SHA-256 of samples and values, independent of their order and of the payload of a NaN."""
+    found = hashlib.sha256()
+    for row in sorted(range(len(sample_ids)), key=sample_ids.__getitem__):
+        found.update(json.dumps(sample_ids[row]).encode())
+        for value in sorted(tables):
+            cells = tables[value][row]
+            missing = np.isnan(cells)
+            found.update(np.ascontiguousarray(np.where(missing, np.nan, cells) if missing.any() else cells).data)
+    return found.hexdigest()

@@ -1,0 +1,115 @@
+"""Derive the column-major copy from the row-major one.
+
+Committed batches that the copy lacks are packed into blocks. Each block is written once and has a commit of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from zarr_core.errors import MatrixError
+from zarr_core.matrix.claims import claim, create_metadata, create_shard
+from zarr_core.matrix.fetch import ChunkFetcher
+from zarr_core.matrix.rows import ChunkCells, read_rows
+from zarr_core.matrix.state import HEAD, ColumnBlock, MatrixState, columns_path
+from zarr_core.storage import Storage
+from zarr_core.versioning.generations import commit
+
+
+def derive_columns(storage: Storage, fetcher: ChunkFetcher, state: MatrixState) -> tuple[MatrixState, list[str]]:
+    """Write the batches that the column-major copy lacks.
+
+    Args:
+        storage: root of the matrix.
+        fetcher: fetches chunks of the matrix.
+        state: current state.
+
+    Returns:
+        The new state, and the batches that this call added.
+
+    Raises:
+        MatrixError: the copy is full, or the matrix was replaced.
+    """
+    create_metadata(storage, state, columns=True)
+    added: list[str] = []
+    while blocks := plan_blocks(state):  # planned again after each block: others may derive at the same time
+        batches = blocks[0]
+        count = math.ceil(sum(len(state.batches[i].sample_ids) for i in batches) / state.column_chunk[1])
+        first = claim(storage, "columns", state.next_column_shard, count, f"batches {', '.join(batches)}")
+        if first + count > state.max_shards:
+            raise MatrixError(f"{storage.url}: the column-major copy is full ({state.max_shards} shards)")
+        block = write_block(storage, fetcher, state, batches, first)
+        state, committed = _commit_block(storage, state.matrix_id, block)
+        if committed:
+            added += batches
+    return state, added
+
+
+def plan_blocks(state: MatrixState) -> list[tuple[str, ...]]:
+    """Batches that the column-major copy lacks, packed in order so that few places are left empty."""
+    held = {batch_id for block in state.column_blocks for batch_id in block.batches}
+    width = state.column_chunk[1]
+    blocks: list[list[str]] = []
+    filled = width
+    for batch_id, batch in state.batches.items():
+        if batch_id in held:
+            continue
+        if filled + len(batch.sample_ids) > width:
+            blocks.append([])
+            filled = 0
+        blocks[-1].append(batch_id)
+        filled += len(batch.sample_ids)
+    return [tuple(block) for block in blocks]
+
+
+def write_block(
+    storage: Storage, fetcher: ChunkFetcher, state: MatrixState, batches: Sequence[str], first: int
+) -> ColumnBlock:
+    """Read batches from the row-major copy and write them column by column. Memory: a few column shards.
+
+    Args:
+        storage: root of the matrix.
+        fetcher: fetches chunks of the matrix.
+        state: state of the matrix, which holds the batches.
+        batches: ids of the batches.
+        first: number of the first, claimed shard along the second axis.
+    """
+    sample_ids = [sample_id for batch_id in batches for sample_id in state.batches[batch_id].sample_ids]
+    written = {value: sum(_write_value(storage, fetcher, state, value, sample_ids, first)) for value in state.values}
+    return ColumnBlock(first * state.column_chunk[1], tuple(batches), written)
+
+
+def _write_value(
+    storage: Storage, fetcher: ChunkFetcher, state: MatrixState, value: str, sample_ids: Sequence[str], first: int
+) -> Iterator[int]:
+    """Write the shards of one value; yields their sizes in bytes."""
+    layout = state.column_layout[value]
+    features, width = layout.shard  # as many features as a row chunk has, so that no row chunk is decoded twice
+    for number, start in enumerate(range(0, len(sample_ids), width)):
+        members = sample_ids[start : start + width]
+        for shard in range(math.ceil(layout.shape[0] / features)):
+            count = min(features, layout.shape[0] - shard * features)
+            cells = np.empty((len(members), count), layout.dtype)
+            picked = [ChunkCells(shard, None, slice(0, count))]
+            read_rows(fetcher, state, value, members, picked, cells, np.arange(len(members)))
+            key = f"{columns_path(value)}/{layout.shard_key(shard, first + number)}"
+            yield create_shard(storage, key, layout.encode_shard(np.ascontiguousarray(cells.T)))
+
+
+def _commit_block(storage: Storage, matrix_id: str, block: ColumnBlock) -> tuple[MatrixState, bool]:
+    """The committed state, and whether it has the block: False if another writer has derived one of its batches."""
+    added = False
+
+    def change(current: MatrixState | None) -> MatrixState:
+        nonlocal added
+        if current is None or current.matrix_id != matrix_id:
+            raise MatrixError(f"{storage.url}: the matrix was removed or replaced while columns were derived")
+        held = {batch_id for known in current.column_blocks for batch_id in known.batches}
+        added = held.isdisjoint(block.batches)
+        return replace(current, column_blocks=(*current.column_blocks, block)) if added else current
+
+    return commit(storage, HEAD, change), added

@@ -1,0 +1,69 @@
+"""One listing of a source: which items it holds now, in which version, and which of them are incomplete."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from zarr_core.sources.tree import SampleTree
+
+
+class Fingerprinted(Protocol):
+    """An item of a source: a sample, or a batch of a warehouse."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with the item's content."""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The items of a source at one moment.
+
+    Attributes:
+        items: complete items by id.
+        incomplete: names of the missing files by id of the others.
+        documents_digest: digest of the split files and blacklists beside the items.
+        details: plain values that describe each item, by id.
+    """
+
+    items: Mapping[str, Fingerprinted]
+    incomplete: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    documents_digest: str = ""
+    details: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def version(self) -> str:
+        """Changes with the set of complete items and with the documents, not with the content of an item."""
+        return short_digest([self.documents_digest, *sorted(self.items)])
+
+
+def list_samples(tree: SampleTree, splits: Collection[str] | None = None) -> Listing:
+    """List the samples of some splits (None: all), without those on the source's blacklists.
+
+    Raises:
+        SourceError: the source cannot be listed, or a split file cannot be used.
+    """
+    found = tree.discover()
+    excluded = tree.excluded()
+    if splits is not None:
+        listed = tree.splits(found)
+        excluded |= found.keys() - {sample_id for split in splits for sample_id in listed.get(split, ())}
+    samples = {sample_id: sample for sample_id, sample in found.items() if sample_id not in excluded}
+    complete = {sample_id: sample for sample_id, sample in samples.items() if sample.complete}
+    return Listing(
+        complete,
+        {sample_id: sample.missing for sample_id, sample in samples.items() if not sample.complete},
+        short_digest(f"{name}\n{text}" for name, text in sorted(tree.split_documents().items())),
+        {
+            sample_id: {"source_bytes": sample.n_bytes, "files": len(sample.files), "folder": sample.folder}
+            for sample_id, sample in complete.items()
+        },
+    )
+
+
+def short_digest(parts: Iterable[str]) -> str:
+    """The first 16 hex digits of the SHA-256 of some strings, joined by newlines."""
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
