@@ -28,8 +28,9 @@ demo: .venv/installed $(DAGSTER_HOME)/dagster.yaml  ## convert the bundled sampl
 ui: .venv/installed $(DAGSTER_HOME)/dagster.yaml  ## Dagster's webserver and daemon on http://127.0.0.1:3000
 	$(BIN)/dagster dev --workspace workspace.yaml --host 127.0.0.1 --port 3000
 
+# One process more than the two cores of CI's machines, since some tests wait for a daemon or a server.
 test: .venv/installed  ## run all tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 lint: .venv/installed  ## ruff, and mypy on zarr_core
 	$(BIN)/ruff check .

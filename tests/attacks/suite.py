@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.attacks import disk, kills, matrix, network, sandbox, sources
+from tests.attacks import cache, disk, kills, matrix, network, sandbox, sources
 from tests.attacks.tally import Attack
 from tests.helpers.faults import Kill
 
@@ -73,6 +73,7 @@ ENTRIES = (
     Entry("hostile .pt files", sandbox.fuzz("tensors"), 1000),
     Entry("hostile settings", sandbox.fuzz("description", "splits", "config", "state", "statistics"), 4000),
     Entry("damaged cache entries", sandbox.fuzz("cache"), 1000),
+    Entry("kill -9 of cache readers", cache.killed_readers, 100),
     Entry("kill -9 of two appenders", matrix.killed_appenders(matrix.on_disk), 25, 1, quick_attack=_APPENDERS_KILLED),
     Entry("the same on S3 (moto)", matrix.killed_appenders(matrix.on_moto), 6),
     Entry("hostile matrix heads", sandbox.fuzz("head"), 3000),

@@ -186,7 +186,7 @@ def test_a_refused_version_leaves_the_good_one_in_place(tmp_path: Path, source: 
     assert "NaN" in load_manifest(store).quarantine["run_2"].reason
 
 
-def test_a_quarantined_sample_is_tried_again_on_request(
+def test_a_quarantined_sample_is_converted_again_on_request(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken(source, "run_2", "surface_pressure.pt", nan(77))
@@ -217,7 +217,7 @@ def test_a_field_must_be_as_wide_as_in_the_samples_before(tmp_path: Path) -> Non
     assert "4 components per point, the store's samples have 2" in manifest.quarantine["b"].reason
 
 
-def test_trouble_with_the_world_does_not_blame_the_sample(
+def test_an_environment_error_does_not_quarantine_the_sample(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*args: object) -> None:
@@ -257,7 +257,7 @@ def test_a_sample_that_changes_while_it_is_read_is_not_committed(
 
 
 @pytest.mark.parametrize("again", ["the same listing", "a new one"])
-def test_what_was_read_of_two_versions_is_taken_over_by_nobody(
+def test_data_of_two_file_versions_is_never_committed(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, again: str
 ) -> None:
     """Another converter that has listed the sample before it changed; or a file that is put back with its time."""
@@ -298,8 +298,8 @@ def test_a_sample_that_vanishes_while_it_is_converted_fails_alone(
 
     monkeypatch.setattr(SampleTree, "load", vanishing)
     report = convert("ahmedml", tmp_path / "store", root=source, **SETTINGS)
-    assert [outcome.status for outcome in report.outcomes] == ["converted", "failed", "converted"]
-    assert "changed while they were read" in report.outcomes[1].reason
+    assert [result.status for result in report.results] == ["converted", "failed", "converted"]
+    assert "changed while they were read" in report.results[1].reason
 
 
 def test_a_slow_converter_writes_no_other_version_into_a_committed_group(
@@ -320,15 +320,15 @@ def test_a_slow_converter_writes_no_other_version_into_a_committed_group(
 
     monkeypatch.setattr(SampleTree, "load", slow)
     report = convert("ahmedml", store, root=source, sample_ids=["run_2"], **SETTINGS)
-    assert [outcome.status for outcome in report.outcomes] == ["failed"]
+    assert [result.status for result in report.results] == ["failed"]
     assert objects(store) == committed
 
 
 def test_unpublished_groups_are_found_and_committed_once(tmp_path: Path, source: Path) -> None:
     store = tmp_path / "store"
     broken(source, "run_2", "surface_pressure.pt", nan(77))
-    outcomes = list(iter_convert("ahmedml", store, source_url=str(source), **SETTINGS))
-    assert [o.status for o in outcomes] == ["converted", "quarantined", "converted"]
+    results = list(iter_convert("ahmedml", store, source_url=str(source), **SETTINGS))
+    assert [result.status for result in results] == ["converted", "quarantined", "converted"]
     assert not (store / "manifest.json").exists()
     first = publish("ahmedml", store, source_url=str(source), **SETTINGS)
     assert (first.added, first.committed, first.manifest.generation) == (["run_1", "run_3"], True, 1)
@@ -419,7 +419,7 @@ def test_any_object_with_a_filemap_and_a_load(tmp_path: Path) -> None:
     assert (manifest.split_ids("train"), manifest.split_ids("test")) == (["run_1", "run_2"], ["run_3"])
 
 
-def test_somebody_elses_class_by_dotted_path(tmp_path: Path) -> None:
+def test_an_external_class_by_dotted_path(tmp_path: Path) -> None:
     kind = f"{__name__}.SomebodyElses"
     with pytest.warns(UserWarning, match="no split val"):
         report = convert(kind, tmp_path / "store", root=tmp_path, splits=["train", "val", "test"], chunk_points=16)
@@ -443,7 +443,7 @@ def test_any_executor_will_do(tmp_path: Path, source: Path) -> None:
             return future
 
     with Immediate() as executor:
-        assert len(convert("ahmedml", tmp_path / "s", root=source, executor=executor, **SETTINGS).outcomes) == 3
+        assert len(convert("ahmedml", tmp_path / "s", root=source, executor=executor, **SETTINGS).results) == 3
 
 
 def _die(*args: object) -> None:
@@ -453,7 +453,7 @@ def _die(*args: object) -> None:
 def test_a_worker_that_is_killed_is_reported_and_what_was_done_is_kept(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("zarr_core.points.convert_sample.convert_sample", _die)
+    monkeypatch.setattr("zarr_core.points.convert.convert_sample", _die)
     with pytest.raises(StoreError, match="worker process died"):
         convert("ahmedml", tmp_path / "store", root=source, workers=2, **SETTINGS)
     monkeypatch.undo()

@@ -43,7 +43,7 @@ def encode(layout: ArrayLayout, points: np.ndarray) -> tuple[list[bytes], list[i
     return shards, lengths
 
 
-def carry_out(
+def execute(
     layout: ArrayLayout, index: ChunkIndex, drawn: Draw, shards: list[bytes], max_gap: int = 1 << 20
 ) -> np.ndarray:
     plan = plan_read(layout, index, drawn, max_gap)
@@ -53,8 +53,8 @@ def carry_out(
         data = np.frombuffer(shards[fetched.shard][fetched.start : fetched.stop], np.uint8)
         assert len(data) == fetched.stop - fetched.start
         unpack(layout, fetched, data, out, scratch)
-    for piece in plan.absent:
-        for first, last, to in piece.copies:
+    for chunk in plan.missing:
+        for first, last, to in chunk.rows:
             out[to : to + last - first] = 0
     return out
 
@@ -80,9 +80,7 @@ def shuffled(layout: ArrayLayout, shards: list[bytes], seed: int) -> tuple[list[
 
 @settings(max_examples=examples(150))
 @given(layout=layouts, wanted=st.integers(1, 220), seed=st.integers(0, 999), max_gap=st.sampled_from([0, 5, 1 << 20]))
-def test_carrying_out_a_plan_gives_the_rows_of_the_draw(
-    layout: ArrayLayout, wanted: int, seed: int, max_gap: int
-) -> None:
+def test_executing_a_plan_gives_the_rows_of_the_draw(layout: ArrayLayout, wanted: int, seed: int, max_gap: int) -> None:
     points = rows(layout)
     shards, lengths = encode(layout, points)
     drawn = draw(layout.n_points, layout.chunk_points, wanted, seed=seed)
@@ -90,9 +88,9 @@ def test_carrying_out_a_plan_gives_the_rows_of_the_draw(
     index = ChunkIndex.from_lengths(layout, unpack_lengths(pack_lengths(lengths)))
     stored = [decode_shard_index(layout, shard[-layout.index_bytes :]) for shard in shards]
     assert index == ChunkIndex.from_shards(layout, stored)
-    assert np.array_equal(carry_out(layout, index, drawn, shards, max_gap), expected)
+    assert np.array_equal(execute(layout, index, drawn, shards, max_gap), expected)
     moved, indices = shuffled(layout, shards, seed)
-    assert np.array_equal(carry_out(layout, ChunkIndex.from_shards(layout, indices), drawn, moved, max_gap), expected)
+    assert np.array_equal(execute(layout, ChunkIndex.from_shards(layout, indices), drawn, moved, max_gap), expected)
 
 
 @settings(max_examples=examples(100))
@@ -114,14 +112,14 @@ def test_distant_chunks_of_a_wrapped_draw_are_two_ranges_where_the_gap_is_large(
     assert [(r.start, r.stop) for r in plan_read(layout, index, drawn).ranges] == [(40, 360)]
 
 
-def test_chunks_that_were_not_written_are_said_to_be_absent() -> None:
+def test_chunks_that_were_not_written_are_listed_as_missing() -> None:
     layout = ArrayLayout(30, 1, 10, 30, "float32", Codec.parse("none"), False)
     stored = np.array([[0, 40], [2**64 - 1, 2**64 - 1], [40, 40]], np.uint64)
     plan = plan_read(layout, ChunkIndex.from_shards(layout, [stored]), Draw(((0, 30),), 10))
-    assert [piece.chunk for piece in plan.absent] == [1]
-    assert [[piece.chunk for piece in fetched.pieces] for fetched in plan.ranges] == [[0, 2]]
+    assert [chunk.chunk for chunk in plan.missing] == [1]
+    assert [[chunk.chunk for chunk in fetched.chunks] for fetched in plan.ranges] == [[0, 2]]
     nothing = plan_read(layout, ChunkIndex.from_shards(layout, [None]), Draw(((0, 30),), 10))
-    assert (nothing.ranges, len(nothing.absent)) == ([], 3)
+    assert (nothing.ranges, len(nothing.missing)) == ([], 3)
 
 
 @settings(max_examples=examples(60))
@@ -134,7 +132,7 @@ def test_wrong_lengths_are_noticed_by_the_checksums(layout: ArrayLayout, data: s
     wrong[place] += data.draw(st.sampled_from([-1, 1, 7])) if wrong[place] > 1 else 1
     index = ChunkIndex.from_lengths(layout, wrong)
     with pytest.raises((CorruptChunkError, AssertionError)):
-        carry_out(layout, index, Draw(((0, layout.n_points),), layout.chunk_points), shards)
+        execute(layout, index, Draw(((0, layout.n_points),), layout.chunk_points), shards)
 
 
 def test_lengths_of_another_array_are_refused() -> None:

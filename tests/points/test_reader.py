@@ -1,4 +1,4 @@
-"""Reading: the right rows, nothing that was not asked for, clear words when something is wrong, any kind of process."""
+"""Reader: the right rows, only the requested bytes, clear errors, every kind of process."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_generator_is_the_source_of_randomness(root: Path) -> None:
 # --- requests -----------------------------------------------------------------------------------------------------
 
 
-def test_fields_not_asked_for_cost_nothing(root: Path) -> None:
+def test_unrequested_fields_cost_nothing(root: Path) -> None:
     counted = Counted()
     reader = ZarrChunkReader(root, store_factory=counted)
     reader.read_sample("run_1", {"surface": 4, "volume": 4}, ["surface_pressure"])
@@ -214,7 +214,7 @@ def test_wrong_coordinates_are_named(root: Path) -> None:
         ZarrChunkReader(root, read_concurrency=0)
 
 
-def test_a_refused_sample_is_told_from_an_unknown_one(tmp_path: Path, samples: dict[str, Any]) -> None:
+def test_the_error_distinguishes_refused_from_unknown_samples(tmp_path: Path, samples: dict[str, Any]) -> None:
     refused = {"fingerprint": "", "settings": "", "field": "volume_vorticity", "reason": "holds NaN"}
     store = write_published_store(tmp_path, samples, CHUNK, quarantine={"run_9": refused})
     with pytest.raises(UnknownFieldError, match=r"run_9.*refused at conversion.*volume_vorticity: holds NaN"):
@@ -341,12 +341,12 @@ def test_readers_in_use_work_in_child_processes(root: Path, method: str) -> None
     children = [context.Process(target=read_in_child, args=(readers, expected, results)) for _ in range(2)]
     for child in children:
         child.start()
-    outcomes = dict(results.get(timeout=300) for _ in children)
+    equal_in_child = dict(results.get(timeout=300) for _ in children)
     for child in children:
         child.join(timeout=300)
         assert child.exitcode == 0
-    assert os.getpid() not in outcomes
-    assert list(outcomes.values()) == [True, True]
+    assert os.getpid() not in equal_in_child
+    assert list(equal_in_child.values()) == [True, True]
 
 
 @pytest.fixture

@@ -54,17 +54,17 @@ def test_blocks_are_a_partition_into_whole_chunks_of_at_least_t_points(n: int, c
 
 @given(n=st.integers(2, 60), c=st.integers(1, 25), t=st.integers(1, 59))
 def test_law_every_point_is_drawn_with_probability_t_over_n(n: int, c: int, t: int) -> None:
-    """All (phase, start) outcomes are equally likely; going through them gives the law without any sampling."""
+    """All pairs (phase, start) are equally likely, so enumerating them gives the exact probabilities."""
     assume(t < n)
     phases = block_count(n, c, t)
-    outcomes = phases * n
+    draws = phases * n
     drawn: Counter[int] = Counter()
     for phase in range(phases):
         for start in range(n):
             in_window = window(n, c, t, phase, start)
             assert all(first < stop for first, stop in in_window.runs)
             drawn.update(in_window.indices().tolist())
-    assert {point: Fraction(drawn[point], outcomes) for point in range(n)} == dict.fromkeys(range(n), Fraction(t, n))
+    assert {point: Fraction(drawn[point], draws) for point in range(n)} == dict.fromkeys(range(n), Fraction(t, n))
 
 
 def test_leftover_chunks_are_spread_over_all_blocks_in_turn() -> None:
@@ -174,7 +174,7 @@ PINNED = [
 ]
 
 
-def test_draws_of_today_are_draws_of_tomorrow() -> None:
+def test_draws_never_change() -> None:
     """Published results rest on these numbers: a change here is a new format of draws, not a fix of this test."""
     assert draw(28_504, 4_096, 3_586, seed=0, epoch=0, sample_id="param1/abc", stream="volume").runs == PINNED[0]
     assert draw(100_000, 16_384, 20_000, seed=1, epoch=2, sample_id="run_1", stream="surface").runs == PINNED[1]

@@ -1,4 +1,4 @@
-"""Reading an array whole: in order, in requests of bounded size, whatever the order in which chunks lie in a shard."""
+"""Whole arrays: chunks in order, requests of bounded size, any order of chunks in a shard."""
 
 from __future__ import annotations
 

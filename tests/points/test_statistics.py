@@ -88,7 +88,7 @@ def test_plain_numbers_in_a_fixed_order(store: Path) -> None:
     assert [type(value) for value in statistics["volume_velocity_std"]] == [float] * 3
 
 
-def test_no_array_is_read_unless_asked_for(store: Path, tmp_path: Path) -> None:
+def test_no_array_is_read_without_recompute(store: Path, tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     for path in store.rglob("*"):
         if path.is_file() and "/c/" not in str(path):
@@ -161,7 +161,7 @@ def test_published_store_points_to_recompute(tmp_path: Path) -> None:
 def test_unknown_sample_and_empty_choice_are_errors(store: Path) -> None:
     with pytest.raises(UnknownFieldError, match="holds no sample 'run_77'"):
         calculate_store_statistics(str(store), sample_ids=["run_77"])
-    with pytest.raises(ZarrCoreError, match="none of the samples"):
+    with pytest.raises(ZarrCoreError, match="none of the requested samples"):
         calculate_store_statistics(str(store), sample_ids=[])
 
 
@@ -178,7 +178,7 @@ def test_command_line_writes_into_the_store(store: Path, capsys: pytest.CaptureF
     assert f"wrote {store}/stats.yaml" in capsys.readouterr().out
 
 
-def test_command_line_writes_where_it_is_told(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_line_writes_to_the_given_files(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     before = {path: path.stat().st_mtime_ns for path in store.glob("stats.*")}
     assert main(["--store", str(store), "--recompute", "--output-json", "stats.json"]) == 0

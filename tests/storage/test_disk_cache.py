@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pickle
-import random
 import resource
 import shutil
-import signal
-import subprocess
-import sys
-import time
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.helpers.cache_reader import BLOCK, ENTRY, content, fetched
 from tests.helpers.published_store import make_samples, write_published_store
 from tests.helpers.small_source import KIND, write_source
 from zarr_core._util.units import format_size, parse_size
@@ -30,26 +25,6 @@ from zarr_core.points.convert import convert
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.storage.byte_ranges import CachedObjects, CountingObjects, Request, open_objects
 from zarr_core.storage.disk_cache import DiskCache
-
-# Of `kill -9`, on a normal day and on a long one: ZARR_CORE_CACHE_READERS=20 ZARR_CORE_CACHE_SECONDS=60.
-READERS = int(os.environ.get("ZARR_CORE_CACHE_READERS", "8"))
-SECONDS = float(os.environ.get("ZARR_CORE_CACHE_SECONDS", "6"))
-BLOCK = 4096
-ENTRY = 10_000  # bytes, so that an entry takes three blocks
-
-
-def content(key: str, start: int, stop: int) -> bytes:
-    """What object ``key`` holds there: other keys and other ranges hold other bytes."""
-    return random.Random(f"{key} {start}").randbytes(stop - start)
-
-
-def fetched(cache: DiskCache, key: str, start: int = 0, stop: int = ENTRY) -> bytes:
-    """The range as a reader gets it: from the cache, or from the object and then kept."""
-    data = cache.lookup(key, start, stop)
-    if data is None:
-        data = content(key, start, stop)
-        cache.store(key, start, stop, data)
-    return data
 
 
 def files(cache: DiskCache) -> list[Path]:
@@ -281,137 +256,6 @@ def test_a_folder_that_is_a_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ZarrCoreError, match="is a file"):
         DiskCache(tmp_path / "file")
-
-
-# --- many processes -----------------------------------------------------------------------------------------------
-
-_READER = """
-import random, sys
-from tests.storage.test_disk_cache import content, fetched
-from zarr_core.storage.disk_cache import DiskCache
-cache = DiskCache(sys.argv[1], int(sys.argv[2]))
-chance = random.Random(int(sys.argv[3]))
-while True:
-    key = f"object {chance.randrange(60)}"
-    size = 500 + 400 * int(key[7:])
-    if fetched(cache, key, 0, size) != content(key, 0, size):
-        print("WRONG", key, flush=True)
-        sys.exit(1)
-"""
-
-
-def test_readers_that_are_killed_leave_a_working_cache(tmp_path: Path) -> None:
-    folder, limit = tmp_path / "cache", 40 * 3 * BLOCK
-
-    def start(seed: int) -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", _READER, str(folder), str(limit), str(seed)]
-        return subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])},
-        )
-
-    readers = [start(seed) for seed in range(READERS)]
-    chance, killed, end = random.Random(0), 0, time.monotonic() + SECONDS
-    try:
-        while time.monotonic() < end:
-            time.sleep(min(1.0, SECONDS / 10) * chance.random())
-            number = chance.randrange(READERS)
-            assert readers[number].poll() is None, readers[number].stdout and readers[number].stdout.read()
-            readers[number].kill()
-            readers[number].wait()
-            killed += 1
-            readers[number] = start(READERS + killed)
-        assert all(reader.poll() is None for reader in readers)
-    finally:
-        for reader in readers:
-            reader.send_signal(signal.SIGKILL)
-            reader.wait()
-            assert reader.stdout is not None
-            assert reader.stdout.read() == ""
-            reader.stdout.close()
-    assert killed >= 5
-    cache = DiskCache(folder, limit)
-    assert cache.size() <= limit
-    for number in range(60):
-        size = 500 + 400 * number
-        assert fetched(cache, f"object {number}", 0, size) == content(f"object {number}", 0, size)
-        assert is_kept(cache, f"object {number}", 0, size)
-    assert cache.size() <= limit
-    assert cache.corrupt_evicted == 0  # a rename is whole: death leaves nothing to heal
-    Path(cache.folder, "lock").write_bytes(b"")  # an hour has passed: the next entry counts anew and tidies up
-    fetched(cache, "one more")
-    assert not list(Path(cache.folder).rglob("*.tmp"))
-
-
-def test_death_in_the_middle_of_an_entry_leaves_none(tmp_path: Path) -> None:
-    cache = DiskCache(tmp_path / "cache")
-    fetched(cache, "a")
-    child = os.fork()
-    if not child:
-        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (ENTRY // 2, ENTRY // 2))  # the kernel kills who writes on
-        fetched(cache, "b")
-        os._exit(0)
-    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGXFSZ
-    assert not is_kept(cache, "b")
-    assert cache.corrupt_evicted == 0
-    assert fetched(cache, "b") == content("b", 0, ENTRY)
-    assert is_kept(cache, "a")
-
-
-def _hold_the_lock(folder: str, held: Any) -> None:
-    cache = DiskCache(folder)
-    with cache._locked() as lock:
-        assert lock is not None
-        held.set()
-        time.sleep(60)
-
-
-def test_nobody_waits_for_a_process_that_holds_the_lock_nor_for_a_dead_one(tmp_path: Path) -> None:
-    cache = DiskCache(tmp_path / "cache")
-    fetched(cache, "a")
-    context = multiprocessing.get_context("spawn")
-    held = context.Event()
-    holder = context.Process(target=_hold_the_lock, args=(str(tmp_path / "cache"), held))
-    holder.start()
-    assert held.wait(300)
-    assert fetched(cache, "b") == content("b", 0, ENTRY)
-    assert not is_kept(cache, "b")
-    assert is_kept(cache, "a")
-    holder.kill()
-    holder.join()
-    fetched(cache, "b")
-    assert is_kept(cache, "b")
-
-
-_FORKS_WITH_THE_LOCK = """
-import os, sys, time
-from zarr_core.storage.disk_cache import DiskCache
-with DiskCache(sys.argv[1])._locked():
-    child = os.fork()
-    if child:
-        print(child, flush=True)
-    time.sleep(60)
-"""
-
-
-def test_a_child_does_not_keep_the_lock_that_its_parent_died_with(tmp_path: Path) -> None:
-    cache = DiskCache(tmp_path / "cache")
-    fetched(cache, "a")
-    command = [sys.executable, "-c", _FORKS_WITH_THE_LOCK, str(tmp_path / "cache")]
-    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    child = int(parent.stdout.readline())
-    try:
-        assert not cache.store("b", 0, 5, b"bytes")
-        parent.kill()
-        parent.wait()
-        assert cache.store("b", 0, 5, b"bytes")
-    finally:
-        os.kill(child, signal.SIGKILL)
-        parent.stdout.close()
 
 
 def test_a_pickled_cache_is_the_same_cache(tmp_path: Path) -> None:

@@ -26,10 +26,9 @@ from filelock import FileLock
 from tests.helpers.servers.oci import NAMESPACE, OciServer
 from tests.helpers.small_source import KIND, write_source
 from zarr_core.errors import CommitConflict, StoreError
-from zarr_core.points.convert import convert
-from zarr_core.points.convert_sample import convert_samples
+from zarr_core.points.convert import convert, convert_samples
 from zarr_core.points.manifest import HEAD, SampleEntry, StoreManifest, load_manifest
-from zarr_core.points.publish import Results, commit_results
+from zarr_core.points.publish import Pending, commit_results
 from zarr_core.points.settings import ConversionSettings
 from zarr_core.points.writer import ZarrStoreWriter
 from zarr_core.sources.selection import Selection, open_source, select_samples
@@ -507,7 +506,7 @@ def two_states(tmp_path: Path) -> tuple[Path, Callable[[], None]]:
     return source, change
 
 
-def _converted(source: Path, store: Path) -> tuple[Selection, Results, ConversionSettings]:
+def _converted(source: Path, store: Path) -> tuple[Selection, Pending, ConversionSettings]:
     """What a converter has in hand when it comes to commit."""
     settings = ConversionSettings(chunk_points=16)
     selection = select_samples(open_source(KIND, root=source))
@@ -515,7 +514,7 @@ def _converted(source: Path, store: Path) -> tuple[Selection, Results, Conversio
         selection.source, ZarrStoreWriter(store, settings), [*selection.samples.values()], False, 1, None
     )
     assert outcome.written is not None
-    return selection, Results({"run_1": outcome.written}), settings
+    return selection, Pending({"run_1": outcome.written}), settings
 
 
 def test_a_stale_converter_does_not_undo_a_newer_one(
@@ -531,7 +530,7 @@ def test_a_stale_converter_does_not_undo_a_newer_one(
     report = commit_results(store, old[0], old[2], old[1])
     assert (report.added, report.replaced, report.committed) == ([], [], False)
     assert load_manifest(store).samples["run_1"] == newest
-    assert "run_1: its source has changed since it was converted" in caplog.text
+    assert "run_1: its source changed after this conversion read it" in caplog.text
 
 
 def test_a_newer_converter_replaces_an_older_one_and_says_so(
@@ -589,7 +588,7 @@ def test_a_stale_refusal_does_not_blame_a_sample_that_was_repaired(
     change()
     new = _converted(source, tmp_path / "store")
     commit_results(store, new[0], new[2], new[1])
-    report = commit_results(store, selection, settings, Results(refused={"run_1": refused.quarantine}))
+    report = commit_results(store, selection, settings, Pending(refused={"run_1": refused.quarantine}))
     assert (report.committed, load_manifest(store).quarantine) == (False, {})
 
 
@@ -602,12 +601,12 @@ def test_a_sample_that_came_after_a_converter_had_looked_is_not_retired(tmp_path
     convert(KIND, tmp_path / "store", root=source, **settings)
     (source / "run_3").rename(tmp_path / "run_3")
     report = commit_results(
-        Storage(tmp_path / "store"), early, ConversionSettings(**settings), Results(), retire_vanished=True
+        Storage(tmp_path / "store"), early, ConversionSettings(**settings), Pending(), retire_vanished=True
     )
     assert (report.retired, sorted(report.manifest.samples)) == ([], ["run_1", "run_2", "run_3"])
     late = select_samples(open_source(KIND, root=source))
     report = commit_results(
-        Storage(tmp_path / "store"), late, ConversionSettings(**settings), Results(), retire_vanished=True
+        Storage(tmp_path / "store"), late, ConversionSettings(**settings), Pending(), retire_vanished=True
     )
     assert (report.retired, sorted(report.manifest.samples)) == (["run_3"], ["run_1", "run_2"])
 

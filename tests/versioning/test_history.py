@@ -58,8 +58,8 @@ def test_what_each_commit_did_newest_first(store: Path, capsys: pytest.CaptureFi
         "quarantined 1: run_2",
         f"replaced 1: run_1 (settings {later})",
         "codec: blosc-lz4:5 -> zstd:1",
-        "points a chunk: 16 -> 32",
-        "points a shard: 80 to 240 -> 96 to 256",
+        "points per chunk: 16 -> 32",
+        "points per shard: 80 to 240 -> 96 to 256",
         f"added 1: run_3 (settings {first})",
         f"added 2: run_1, run_2 (settings {first})",
     ]

@@ -1,26 +1,27 @@
-"""Convert a dataset to a store: ``zarr-core convert``, or :func:`convert` in code.
+"""Converts a whole dataset to a store.
 
-A run looks at the source, leaves out what the store already has, converts the rest in worker processes, and commits
-what came out. Interrupted anywhere, the next run goes on where it stopped.
+A run lists the source, skips samples that the store already has, converts the rest in worker processes, and commits the
+results. If it is interrupted, the next run continues from there.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from concurrent.futures import Executor
-from contextlib import closing
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Executor, as_completed
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any
 
 from tqdm import tqdm
 
+from zarr_core._util.processes import worker_pool
 from zarr_core._util.units import format_size
-from zarr_core.errors import SourceError
-from zarr_core.points.convert_sample import ConversionResult, Status, convert_samples, quarantined
+from zarr_core.errors import SourceError, StoreError
+from zarr_core.points.convert_sample import ConversionResult, Status, convert_sample, quarantined
 from zarr_core.points.manifest import StoreManifest
-from zarr_core.points.publish import PublishReport, Results, commit_results, is_current, load_if_any
+from zarr_core.points.publish import Pending, PublishReport, commit_results, is_current, load_if_any
 from zarr_core.points.settings import ConversionSettings
 from zarr_core.points.writer import ZarrStoreWriter
 from zarr_core.sources.aero import AeroDataset
@@ -28,34 +29,34 @@ from zarr_core.sources.description import SourceDescription
 from zarr_core.sources.sample import SampleSource, SourceSample
 from zarr_core.sources.selection import DatasetKind, Selection, open_source, select_samples
 
-# A long conversion commits this often, so that its samples can be used, and survive it, before it ends.
+# Seconds between commits of a long conversion, so that readers can use its samples before it ends.
 _COMMIT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class ConversionReport:
-    """What a run came to.
+    """Result of a conversion.
 
     Attributes:
-        outcomes: one a selected sample.
-        manifest: the store's state after it.
-        seconds: time it took.
-        retired: samples that the source holds no longer and that were taken out of the manifest, if that was asked for.
+        results: one per selected sample.
+        manifest: the store's manifest after the last commit.
+        seconds: duration.
+        retired: samples removed from the manifest because the source no longer holds them, if requested.
     """
 
-    outcomes: list[ConversionResult]
+    results: list[ConversionResult]
     manifest: StoreManifest
     seconds: float
     retired: list[str]
 
     def having(self, status: Status) -> list[ConversionResult]:
-        """The outcomes with a status."""
-        return [outcome for outcome in self.outcomes if outcome.status == status]
+        """The results with a status."""
+        return [result for result in self.results if result.status == status]
 
     @property
     def ok(self) -> bool:
-        """Whether something was converted, or everything was there already."""
-        return bool(self.having("converted")) or len(self.having("up to date")) == len(self.outcomes)
+        """Whether at least one sample was converted, or all were up to date."""
+        return bool(self.having("converted")) or len(self.having("up to date")) == len(self.results)
 
 
 def convert(
@@ -75,7 +76,7 @@ def convert(
     progress: bool = False,
     **settings: Any,
 ) -> ConversionReport:
-    """Convert what is missing or changed, and commit it.
+    """Convert and commit the samples that are new or changed.
 
     Args:
         dataset_kind: short name ("ahmedml"), dotted path, YAML file, description, class or dataset object.
@@ -84,23 +85,23 @@ def convert(
         source_url: fsspec location of the dataset, found by listing and streamed without a local copy.
         splits: splits to convert; None: everything that is there.
         sample_ids: only these.
-        limit: at most so many samples.
-        dataset_name: name in the manifest; the kind's name where None.
-        retry_quarantined: try refused samples again although nothing about them has changed.
-        retire_vanished: take samples out of the manifest that the source no longer holds; not together with ``splits``,
-            of which the others may not be looked at. Their bytes stay as long as a generation is kept that names them.
-        workers: processes to convert in; 1 converts in this one. The result is the same byte for byte.
-        executor: runs the conversions instead of ``workers`` processes; stays open.
+        limit: maximum number of samples.
+        dataset_name: name in the manifest; the kind's name if None.
+        retry_quarantined: convert refused samples again, even if their source and the settings are unchanged.
+        retire_vanished: remove samples from the manifest that the source no longer holds. Excludes ``splits``, because
+            the whole source has to be listed. The groups stay as long as a kept generation names them.
+        workers: processes; 1 converts in this process. The stored bytes are the same.
+        executor: runs the conversions instead of ``workers`` processes; it is not shut down.
         progress: show a progress bar.
         **settings: ``chunk_points``, ``shard_points``, ``values_dtype``, ``field_dtypes``, ``codec`` and
             ``shuffle_seed``, as in :class:`zarr_core.points.writer.ConversionSettings`.
 
     Raises:
         SourceError: the source cannot be used, or holds nothing to convert.
-        StoreError: the store cannot be used; what was converted until then is committed.
+        StoreError: the store cannot be used; samples converted before are committed.
     """
     if retire_vanished and splits is not None:
-        raise SourceError("samples can be retired only when the whole source is looked at: give no splits")
+        raise SourceError("retire_vanished needs the whole source to be listed; do not give splits")
     source = open_source(dataset_kind, root=root, source_url=source_url, splits=splits)
     return _convert(
         source,
@@ -118,11 +119,11 @@ def convert(
 def convert_aero_dataset(
     writer: ZarrStoreWriter, dataset: AeroDataset, *, workers: int = 1, executor: Executor | None = None
 ) -> ConversionReport:
-    """Convert a dataset object of any framework: one with a ``filemap``, a ``_load`` and sample ids.
+    """Convert a dataset object of any framework that has a ``filemap``, a ``_load`` method and sample ids.
 
     Args:
-        writer: where to and how.
-        dataset: the object; its ``split``, if it has one, is kept in the store. ``workers > 1`` pickle it.
+        writer: of the store.
+        dataset: the object; its ``split``, if any, is kept in the store. It is pickled if ``workers > 1``.
         workers, executor: as for :func:`convert`.
     """
     source = open_source(dataset)
@@ -140,7 +141,7 @@ def convert_fsspec_source(
     """Convert a tree of ``.pt`` files at any fsspec location.
 
     Args:
-        writer: where to and how.
+        writer: of the store.
         description: kind of the dataset, see :func:`zarr_core.sources.resolve_kind`.
         source_url: its location.
         workers, executor: as for :func:`convert`.
@@ -162,7 +163,7 @@ def iter_convert(
     executor: Executor | None = None,
     **settings: Any,
 ) -> Iterator[ConversionResult]:
-    """Convert what is missing or changed and yield each sample as it is done; commit nothing.
+    """Convert the samples that are new or changed, and yield each result when it is done. Nothing is committed.
 
     :func:`zarr_core.points.publish.publish` commits. Arguments are those of :func:`convert`.
     """
@@ -187,45 +188,46 @@ def _convert(
     progress: bool = False,
 ) -> ConversionReport:
     started = committed_at = time.monotonic()
-    outcomes, todo, writer = _plan(selection, writer, retry_quarantined)
-    results = Results()
+    finished, todo, writer = _plan(selection, writer, retry_quarantined)
+    pending = Pending()
 
     def save(*, retire: bool = False) -> PublishReport:
-        nonlocal results
-        saved, results = results, Results()  # once only: by the next time others may have replaced what this run made
+        nonlocal pending
+        # Commit each result once only: later, other converters may have replaced it.
+        saved, pending = pending, Pending()
         report = commit_results(
             writer.storage, selection, writer.settings, saved, dataset_name=dataset_name, retire_vanished=retire
         )
-        for at, outcome in enumerate(outcomes):
-            if outcome.sample_id in report.collected:
-                reason = "garbage collection took its group before it was committed; run again"
-                outcomes[at] = ConversionResult(outcome.sample_id, "failed", reason=reason)
+        for at, result in enumerate(finished):
+            if result.sample_id in report.collected:
+                reason = "its group was garbage collected before the commit; run again"
+                finished[at] = ConversionResult(result.sample_id, "failed", reason=reason)
         return report
 
     with closing(convert_samples(source, writer, todo, retry_quarantined, workers, executor)) as running:
         try:
-            for outcome in _shown(running, todo) if progress else running:
-                outcomes.append(outcome)
-                if outcome.written is not None:
-                    results.written[outcome.sample_id] = outcome.written
-                if outcome.quarantine is not None:
-                    results.refused[outcome.sample_id] = outcome.quarantine
+            for result in _with_progress(running, len(todo)) if progress else running:
+                finished.append(result)
+                if result.written is not None:
+                    pending.written[result.sample_id] = result.written
+                if result.quarantine is not None:
+                    pending.refused[result.sample_id] = result.quarantine
                 if time.monotonic() - committed_at > _COMMIT_SECONDS:
                     save()
                     committed_at = time.monotonic()
         except BaseException:
-            # However the run ends, interrupted or not, what has been converted is kept.
-            if results.written or results.refused:
+            # Commit the converted samples even if the run is interrupted.
+            if pending.written or pending.refused:
                 save()
             raise
     report = save(retire=retire_vanished)
-    return ConversionReport(outcomes, report.manifest, time.monotonic() - started, report.retired)
+    return ConversionReport(finished, report.manifest, time.monotonic() - started, report.retired)
 
 
 def _plan(
     selection: Selection, writer: ZarrStoreWriter, retry_quarantined: bool
 ) -> tuple[list[ConversionResult], list[SourceSample], ZarrStoreWriter]:
-    """What the manifest already settles, what is to be done, and the writer that does it to the store as it is."""
+    """Results of samples that need no conversion, the samples to convert, and the writer with the store's retention."""
     writer.settings.check_fields(selection.source.description.fields)
     manifest = load_if_any(writer.storage)
     done, todo = [], []
@@ -242,12 +244,50 @@ def _plan(
     return done, todo, writer.with_retention(manifest.retention) if manifest else writer
 
 
-def _shown(outcomes: Iterable[ConversionResult], todo: Sequence[SourceSample]) -> Iterator[ConversionResult]:
-    """Pass outcomes on, with a progress bar: samples, samples/s, time left, bytes read and written."""
+def convert_samples(
+    source: SampleSource,
+    writer: ZarrStoreWriter,
+    samples: Sequence[SourceSample],
+    retry_quarantined: bool,
+    workers: int,
+    executor: Executor | None,
+) -> Generator[ConversionResult, None, None]:
+    """Convert samples in this process, in worker processes or on an executor; yields each result when it is done."""
+    if workers < 1:
+        raise SourceError(f"workers must be at least 1, not {workers}")
+    if executor is None and (workers == 1 or len(samples) < 2):
+        yield from (convert_sample(writer, source, sample, retry_quarantined) for sample in samples)
+        return
+    with ExitStack() as cleanup:
+        if executor is None:
+            executor = cleanup.enter_context(worker_pool(workers))
+        futures = [
+            executor.submit(
+                convert_sample,
+                # Every task carries its writer, so the writer carries only this sample's tombstones.
+                writer.with_retention(writer.retention, sample.sample_id, sample.fingerprint),
+                source,
+                sample,
+                retry_quarantined,
+            )
+            for sample in samples
+        ]
+        cleanup.callback(lambda: [future.cancel() for future in futures])
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        except BrokenExecutor as error:
+            raise StoreError(
+                "a worker process died (out of memory?); converted samples are kept; run again with fewer workers"
+            ) from error
+
+
+def _with_progress(results: Iterable[ConversionResult], total: int) -> Iterator[ConversionResult]:
+    """Yield the results and show a progress bar: samples, samples/s, time left, bytes read and written."""
     read = written = 0
-    with tqdm(total=len(todo), unit="sample", dynamic_ncols=True) as bar:
-        for outcome in outcomes:
-            read, written = read + outcome.bytes_read, written + outcome.bytes_written
+    with tqdm(total=total, unit="sample", dynamic_ncols=True) as bar:
+        for result in results:
+            read, written = read + result.bytes_read, written + result.bytes_written
             bar.set_postfix_str(f"{format_size(read)} read, {format_size(written)} written", refresh=False)
             bar.update()
-            yield outcome
+            yield result

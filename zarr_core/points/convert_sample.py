@@ -1,16 +1,12 @@
-"""Converting samples, here or in worker processes: what a conversion does to each, and what came of it."""
+"""Converts one sample, in this process or in a worker, and reports the result."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
-from concurrent.futures import BrokenExecutor, Executor, as_completed
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from zarr_core._util.processes import worker_pool
-from zarr_core.errors import SampleError, SourceError, StoreError, ZarrCoreError
+from zarr_core.errors import SampleError, SourceError, ZarrCoreError
 from zarr_core.points.manifest import Quarantine
 from zarr_core.points.writer import WrittenSample, ZarrStoreWriter
 from zarr_core.sources.sample import SampleSource, SourceSample
@@ -25,17 +21,17 @@ Status = Literal["converted", "up to date", "quarantined", "failed"]
 
 @dataclass(frozen=True)
 class ConversionResult:
-    """What became of one sample.
+    """Result of converting one sample.
 
     Attributes:
-        sample_id: its id.
-        status: "quarantined" blames the sample, "failed" the world around it (a network error, say).
+        sample_id: id of the sample.
+        status: "quarantined" is a problem of the sample, "failed" a problem of its environment (network, disk).
         written: the finished group of a converted sample.
-        quarantine: the refusal of a quarantined one.
-        reason: why it was not converted.
-        seconds: time it took.
-        bytes_read: size of its source files.
-        bytes_written: size of its arrays.
+        quarantine: the refusal of a quarantined sample.
+        reason: why the sample was not converted, or "".
+        seconds: duration.
+        bytes_read: size of the source files.
+        bytes_written: size of the arrays.
     """
 
     sample_id: str
@@ -48,48 +44,10 @@ class ConversionResult:
     bytes_written: int = 0
 
 
-def convert_samples(
-    source: SampleSource,
-    writer: ZarrStoreWriter,
-    samples: Sequence[SourceSample],
-    retry_quarantined: bool,
-    workers: int,
-    executor: Executor | None,
-) -> Generator[ConversionResult, None, None]:
-    """Convert samples here, in worker processes or on an executor, yielding each as it is done."""
-    if workers < 1:
-        raise SourceError(f"workers must be at least 1, not {workers}")
-    if executor is None and (workers == 1 or len(samples) < 2):
-        yield from (convert_sample(writer, source, sample, retry_quarantined) for sample in samples)
-        return
-    with ExitStack() as cleanup:
-        if executor is None:
-            executor = cleanup.enter_context(worker_pool(workers))
-        futures = [
-            executor.submit(
-                convert_sample,
-                # Each task carries its writer, which need not know what is collected elsewhere.
-                writer.with_retention(writer.retention, sample.sample_id, sample.fingerprint),
-                source,
-                sample,
-                retry_quarantined,
-            )
-            for sample in samples
-        ]
-        cleanup.callback(lambda: [future.cancel() for future in futures])
-        try:
-            for future in as_completed(futures):
-                yield future.result()
-        except BrokenExecutor as error:
-            raise StoreError(
-                "a worker process died (out of memory?); what was converted is kept: run again with fewer workers"
-            ) from error
-
-
 def convert_sample(
     writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample, retry_quarantined: bool = False
 ) -> ConversionResult:
-    """Convert one sample, or take over what an earlier try finished. What is wrong with the sample never raises."""
+    """Convert one sample, or use the group of an earlier attempt. Errors of the sample are reported in the result."""
     started = time.perf_counter()
     sample_id, fingerprint = sample.sample_id, sample.fingerprint
     try:
@@ -100,7 +58,7 @@ def convert_sample(
             written = _write(writer, source, sample)
     except SampleError as error:
         if not _is_unchanged(source, sample):
-            # It may have been half written when it was read; what it is now is nobody's fault.
+            # The file may have been read while it was written: not a problem of the sample.
             return ConversionResult(sample_id, "failed", reason=_CHANGED, seconds=time.perf_counter() - started)
         quarantine = writer.write_quarantine(sample_id, fingerprint, error)
         return quarantined(sample_id, quarantine, time.perf_counter() - started)
@@ -112,7 +70,7 @@ def convert_sample(
 
 
 def quarantined(sample_id: str, quarantine: Quarantine, seconds: float = 0.0) -> ConversionResult:
-    """The outcome of a sample that was refused, now or earlier."""
+    """The result of a sample that was refused, now or earlier."""
     reason = f"{quarantine.field}: {quarantine.reason}" if quarantine.field else quarantine.reason
     return ConversionResult(sample_id, "quarantined", quarantine=quarantine, reason=reason, seconds=seconds)
 
@@ -123,8 +81,8 @@ def _write(writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample) 
     files = {c: {"name": f.name, "size": f.size, "version": f.version} for c, f in sample.files.items()}
 
     def load(canonical: str) -> torch.Tensor:
-        # The name of the group stands for the files as they were listed. Another converter may take the group over, or
-        # have committed it already, so that nothing of any other version may ever be written there.
+        # The group's name is a digest of the listed files. Another converter may use or commit the same group, so data
+        # of any other file version must never be written to it.
         values = source.load(sample, canonical)
         if not _is_unchanged(source, sample):
             raise SourceError(f"{sample.sample_id}: {_CHANGED}")
@@ -136,12 +94,13 @@ def _write(writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample) 
         load,
         fingerprint=sample.fingerprint,
         source={"folder": sample.folder, "files": files},
-        parameters=source.load_parameters(sample),  # before the fields, and so before the sample is looked at again
+        # Loaded before the fields, so that the checks after each field cover it.
+        parameters=source.load_parameters(sample),
     )
 
 
 def _is_unchanged(source: SampleSource, sample: SourceSample) -> bool:
     try:
         return source.is_unchanged(sample)
-    except (OSError, SourceError):  # the folder is gone, or cannot be listed now
+    except (OSError, SourceError):  # the folder is missing or cannot be listed
         return False

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import reprlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -144,6 +144,21 @@ class StoreManifest:
             sample_id
             for sample_id in self.splits[split]
             if sample_id not in self.excluded and (not present_only or sample_id in self.samples)
+        ]
+
+    def select(self, split: str | None = None, sample_ids: Collection[str] | None = None) -> list[str]:
+        """Ids of the stored samples of a split, or among the given ids, in the manifest's order; all by default.
+
+        Raises:
+            UnknownFieldError: the store has no such split or sample.
+        """
+        unknown = sorted(set(sample_ids or ()) - set(self.samples))
+        if unknown:
+            raise UnknownFieldError(f"store {self.dataset_name!r} holds no sample {unknown[0]!r}")
+        of_split = None if split is None else set(self.split_ids(split))
+        requested = None if sample_ids is None else set(sample_ids)
+        return [
+            i for i in self.samples if (of_split is None or i in of_split) and (requested is None or i in requested)
         ]
 
     def to_json(self) -> bytes:
@@ -330,8 +345,8 @@ def changes(before: StoreManifest | None, after: StoreManifest) -> list[Change]:
         "shuffle seed": lambda state: state.shuffle_seed,
         "values dtype": lambda state: state.values_dtype,
         "codec": lambda state: state.compressor,
-        "points a chunk": lambda state: _grids(state, replaced, "chunk_points"),
-        "points a shard": lambda state: _grids(state, replaced, "shard_points"),
+        "points per chunk": lambda state: _grids(state, replaced, "chunk_points"),
+        "points per shard": lambda state: _grids(state, replaced, "shard_points"),
         "fields": lambda state: ", ".join(f"{name} {column.dtype}" for name, column in state.fields.items()),
         "splits": lambda state: ", ".join(f"{name} {len(ids)}" for name, ids in state.splits.items()),
         "excluded": lambda state: len(state.excluded),

@@ -1,4 +1,4 @@
-"""Committing what conversions wrote: finished groups and refusals become the next generation of the manifest."""
+"""Commits conversions: finished groups and refusals become the next generation of the manifest."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zarr_core.errors import CollectedError, SourceError
+from zarr_core.format.object_names import MANIFEST
 from zarr_core.points.manifest import (
     HEAD,
     ArrayColumn,
@@ -28,21 +29,20 @@ from zarr_core.versioning.generations import commit
 
 logger = logging.getLogger(__name__)
 
-# Metadata reads in flight while finished groups are looked for: on an object store each is a round trip.
+# Metadata reads in flight during the search for finished groups. On an object store, each is a round trip.
 _LOOKUPS = 16
 
 
 @dataclass(frozen=True)
 class PublishReport:
-    """What a commit changed.
+    """Result of a commit.
 
     Attributes:
-        manifest: the state of the store now.
+        manifest: the store's manifest after the commit.
         added, replaced, retired: sample ids.
-        quarantined: refusals on record now, by sample id.
-        committed: whether there is a new generation; False where nothing had changed.
-        collected: sample ids whose new groups garbage collection took before they were named; they are to be converted
-            again.
+        quarantined: all refusals in the manifest, by sample id.
+        committed: whether there is a new generation; False if nothing changed.
+        collected: sample ids whose new groups were garbage collected before the commit; convert them again.
     """
 
     manifest: StoreManifest
@@ -55,8 +55,8 @@ class PublishReport:
 
 
 @dataclass
-class Results:
-    """What conversions came to, by sample id."""
+class Pending:
+    """Written and refused samples to commit, by sample id."""
 
     written: dict[str, WrittenSample] = field(default_factory=dict)
     refused: dict[str, Quarantine] = field(default_factory=dict)
@@ -75,14 +75,14 @@ def publish(
 ) -> PublishReport:
     """Commit every finished group that belongs to the source as it is now, in one generation (none if nothing changed).
 
-    Groups are found by what they were made from, so it does not matter which process or machine wrote them, or whether
-    it lived to say so.
+    Groups are found by the digest in their name, so it does not matter which process or machine wrote them, or whether
+    that process died later.
 
     Args:
         dataset_kind, root, source_url, splits, settings: as for :func:`zarr_core.points.convert.convert`.
         store_root: the store.
-        dataset_name: name in the manifest; the kind's name where None.
-        retire_vanished: drop samples that the source no longer holds (their bytes stay).
+        dataset_name: name in the manifest; the kind's name if None.
+        retire_vanished: remove samples from the manifest that the source no longer holds; gc deletes the groups.
     """
     conversion = ConversionSettings(**settings)
     writer = ZarrStoreWriter(store_root, conversion)
@@ -91,36 +91,36 @@ def publish(
     current = load_if_any(writer.storage)
     if current is not None:
         writer = writer.with_retention(current.retention)
-    results = _find_finished(writer, selection, current)
+    pending = _find_finished(writer, selection, current)
     return commit_results(
-        writer.storage, selection, conversion, results, dataset_name=dataset_name, retire_vanished=retire_vanished
+        writer.storage, selection, conversion, pending, dataset_name=dataset_name, retire_vanished=retire_vanished
     )
 
 
 def load_if_any(storage: Storage) -> StoreManifest | None:
-    """The current manifest, None where there is no store yet."""
-    return load_manifest(storage) if storage.exists("manifest.json") else None
+    """The current manifest; None if there is no store yet."""
+    return load_manifest(storage) if storage.exists(MANIFEST) else None
 
 
 def commit_results(
     storage: Storage,
     selection: Selection,
     settings: ConversionSettings,
-    results: Results,
+    pending: Pending,
     *,
     dataset_name: str | None = None,
     retire_vanished: bool = False,
 ) -> PublishReport:
-    """Commit what is known of the selected samples; the split files of the source go along."""
+    """Commit results of the selected samples, and write the split files of the source."""
     for name, text in selection.source.split_documents().items():
         storage.write(name, [text.encode()])
     before: StoreManifest | None = None
     retired: list[str] = []
 
     def change(current: StoreManifest | None) -> StoreManifest:
-        nonlocal before, retired, results
+        nonlocal before, retired, pending
         before = current
-        results = _without_stale(results, current, selection)
+        pending = _without_stale(pending, current, selection)
         description = selection.source.description
         start = current or StoreManifest(dataset_name or description.name)
         changed = replace(
@@ -134,10 +134,10 @@ def commit_results(
             excluded=selection.excluded,
         )
         retired = [i for i in start.samples if i not in selection.present] if retire_vanished else []
-        if retired:  # another converter may have committed what has come since
-            there = selection.source.discover(retired)
-            retired = [i for i in retired if i not in there]
-        changed = _with_results(_without(changed, retired), results)
+        if retired:  # another converter may have committed samples that arrived later
+            found = selection.source.discover(retired)
+            retired = [i for i in retired if i not in found]
+        changed = _with_pending(_without(changed, retired), pending)
         return current if current == changed else changed
 
     collected: list[str] = []
@@ -146,16 +146,16 @@ def commit_results(
             manifest = commit(storage, HEAD, change)
             break
         except CollectedError as error:
-            gone = [i for i, written in results.written.items() if written.entry.relpath in error.names]
+            gone = [i for i, written in pending.written.items() if written.entry.relpath in error.names]
             if not gone:
                 raise
-            results = Results({i: w for i, w in results.written.items() if i not in gone}, results.refused)
+            pending = Pending({i: w for i, w in pending.written.items() if i not in gone}, pending.refused)
             collected += gone
     known = before.samples if before else {}
     return PublishReport(
         manifest,
-        added=[i for i in results.written if i not in known and i in manifest.samples],
-        replaced=[i for i, w in results.written.items() if i in known and known[i] != w.entry],
+        added=[i for i in pending.written if i not in known and i in manifest.samples],
+        replaced=[i for i, w in pending.written.items() if i in known and known[i] != w.entry],
         retired=retired,
         quarantined=manifest.quarantine,
         committed=before is None or manifest.generation != before.generation,
@@ -163,40 +163,40 @@ def commit_results(
     )
 
 
-def _find_finished(writer: ZarrStoreWriter, selection: Selection, current: StoreManifest | None) -> Results:
-    """Groups and refusals on record for the selected samples that the manifest does not know yet."""
+def _find_finished(writer: ZarrStoreWriter, selection: Selection, current: StoreManifest | None) -> Pending:
+    """Groups and refusals of the selected samples that the manifest does not have yet."""
     digest = writer.settings.digest
     unknown = [
         sample
         for sample in selection.samples.values()
         if not is_current(current.samples.get(sample.sample_id) if current else None, sample.fingerprint, digest)
     ]
-    results = Results()
+    pending = Pending()
     with ThreadPoolExecutor(_LOOKUPS) as pool:
         found = pool.map(lambda sample: writer.find(sample.sample_id, sample.fingerprint), unknown)
-        for sample, outcome in zip(unknown, found, strict=True):
-            match outcome:
+        for sample, result in zip(unknown, found, strict=True):
+            match result:
                 case WrittenSample():
-                    results.written[sample.sample_id] = outcome
+                    pending.written[sample.sample_id] = result
                 case Quarantine():
-                    results.refused[sample.sample_id] = outcome
-    return results
+                    pending.refused[sample.sample_id] = result
+    return pending
 
 
 def is_current(entry: SampleEntry | Quarantine | None, fingerprint: str, settings_digest: str) -> bool:
-    """Whether what is on record was made from these files with these settings."""
+    """Whether an entry was made from these source files with these settings."""
     return entry is not None and (entry.fingerprint, entry.settings) == (fingerprint, settings_digest)
 
 
-def _without_stale(results: Results, current: StoreManifest | None, selection: Selection) -> Results:
-    """The results without those of an earlier state of the source than what somebody else has committed meanwhile.
+def _without_stale(pending: Pending, current: StoreManifest | None, selection: Selection) -> Pending:
+    """The results, without those of an older state of the source than another converter has committed meanwhile.
 
-    Fingerprints do not say which of two is the later one, but the source does: it is the one that it has now. Where it
-    has both (two copies of a dataset) or cannot say, the later commit wins.
+    Fingerprints have no order, so the source decides: its current state is the newer one. If the source has both (two
+    copies of a dataset) or cannot be read, the later commit wins.
     """
     stale = set()
-    made_from = {sample_id: written.entry.fingerprint for sample_id, written in results.written.items()}
-    made_from |= {sample_id: refusal.fingerprint for sample_id, refusal in results.refused.items()}
+    made_from = {sample_id: written.entry.fingerprint for sample_id, written in pending.written.items()}
+    made_from |= {sample_id: refusal.fingerprint for sample_id, refusal in pending.refused.items()}
     for sample_id, fingerprint in made_from.items():
         entry = current.samples.get(sample_id) if current else None
         if entry is None or not entry.fingerprint or entry.fingerprint == fingerprint:
@@ -205,19 +205,19 @@ def _without_stale(results: Results, current: StoreManifest | None, selection: S
         if sample is not None and _has_changed(selection.source, sample):
             stale.add(sample_id)
             logger.warning(
-                "%s: its source has changed since it was converted, and what is committed (source %s) stays; run again "
-                "for the newest (this was of source %s)",
+                "%s: its source changed after this conversion read it (source %s), so the committed sample (source %s) "
+                "stays; run again to convert the current source",
                 sample_id,
-                entry.fingerprint,
                 fingerprint,
+                entry.fingerprint,
             )
-        elif sample_id in results.written:
+        elif sample_id in pending.written:
             logger.info("%s: source %s replaces %s", sample_id, fingerprint, entry.fingerprint)
     if not stale:
-        return results
-    return Results(
-        {i: written for i, written in results.written.items() if i not in stale},
-        {i: refusal for i, refusal in results.refused.items() if i not in stale},
+        return pending
+    return Pending(
+        {i: written for i, written in pending.written.items() if i not in stale},
+        {i: refusal for i, refusal in pending.refused.items() if i not in stale},
     )
 
 
@@ -225,7 +225,7 @@ def _has_changed(source: SampleSource, sample: SourceSample) -> bool:
     try:
         return not source.is_unchanged(sample)
     except (SourceError, OSError) as error:
-        logger.warning("%s: its source cannot be asked, so the later commit wins: %s", sample.sample_id, error)
+        logger.warning("%s: its source cannot be read, so the later commit wins: %s", sample.sample_id, error)
         return False
 
 
@@ -238,11 +238,11 @@ def _without(manifest: StoreManifest, sample_ids: Collection[str]) -> StoreManif
     )
 
 
-def _with_results(manifest: StoreManifest, results: Results) -> StoreManifest:
-    """The manifest with the results on top. A refused sample keeps the group that an earlier version of it had."""
+def _with_pending(manifest: StoreManifest, pending: Pending) -> StoreManifest:
+    """The manifest with the results added. A refused sample keeps its earlier group, if it has one."""
     samples, quarantine = dict(manifest.samples), dict(manifest.quarantine)
     domains = {name: DomainLayout(layout.position, dict(layout.arrays)) for name, layout in manifest.domains.items()}
-    for sample_id, written in sorted(results.written.items()):
+    for sample_id, written in sorted(pending.written.items()):
         misfit = _misfit(domains, written)
         if misfit:
             entry = written.entry
@@ -253,12 +253,12 @@ def _with_results(manifest: StoreManifest, results: Results) -> StoreManifest:
             domains[domain] = DomainLayout(layout.position, dict(arrays) | dict(layout.arrays))
         samples[sample_id] = written.entry
         quarantine.pop(sample_id, None)
-    quarantine |= results.refused
+    quarantine |= pending.refused
     return replace(manifest, domains=domains, samples=samples, quarantine=quarantine)
 
 
 def _misfit(domains: Mapping[str, DomainLayout], written: WrittenSample) -> tuple[str, str] | None:
-    """The first field whose width differs from what the store has, and the reason to refuse it."""
+    """The first field whose width differs from that of the store's samples, and the reason to refuse it."""
     for domain, layout in written.domains.items():
         columns: Mapping[str, ArrayColumn] = domains[domain].arrays if domain in domains else {}
         for canonical, column in layout.arrays.items():

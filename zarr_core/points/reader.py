@@ -1,7 +1,7 @@
-"""Points of stored samples, as NumPy arrays: which points of which arrays are wanted, for an engine to read.
+"""Reads points of stored samples as NumPy arrays. The reader selects points and arrays; an engine reads them.
 
-With the default engine a sample costs one metadata request, once, and a field one byte range; what was not asked for
-costs nothing, and everything that a call asks for is in flight together.
+With the default engine, a sample costs one metadata request, once, and a field costs one byte range. Other fields cost
+nothing. All requests of a call are in flight together.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from zarr_core._util.redaction import redact_url
 from zarr_core._util.units import parse_size
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
+from zarr_core.format.object_names import ATTRIBUTES_KEY
 from zarr_core.points.engines import ENGINES, Engine, FieldRead
 from zarr_core.points.manifest import DomainGrid, SampleEntry, StoreManifest, load_manifest
 from zarr_core.points.sampling import Draw, draw
@@ -31,35 +32,34 @@ if TYPE_CHECKING:
 class ZarrChunkReader:
     """Reads drawn or whole samples of one store.
 
-    Safe to fork, pickle and share between threads: handles are opened on first use in each process.
+    Safe to fork, to pickle and to share between threads: each process opens its handles on first use.
 
     Args:
         root: local path or fsspec URL of the store.
         engine: "direct" (the default), "zarr" (zarr-python, the reference) or "tensorstore". All give equal results.
-        store_factory: opens the Zarr store below a root, for the engine "zarr", which it implies; a module-level
-            function where the reader is to be pickled. A ``zarr.storage.WrapperStore`` of ``make_store(root)`` can
-            count requests.
+        store_factory: opens the Zarr store below a root; selects the engine "zarr". A module-level function if the
+            reader is to be pickled. A ``zarr.storage.WrapperStore`` of ``make_store(root)`` can count requests.
         objects_factory: opens the objects below a root, for the engine "direct"; as above.
             ``lambda root: CountingObjects(open_objects(root))`` counts requests and bytes.
-        read_concurrency: how many fields the engine "zarr" reads at the same time, in threads; the others have all
-            fields in flight anyway.
-        generation: read the store as that commit left it, given its number or a tag; the latest by default.
-        cache_dir: folder on a fast local disk where ranges that were fetched are kept, shared by all processes of the
-            host; for the engine "direct". Samples of stores that another program wrote may change and are not kept.
-        cache_limit: bytes to keep there, as in "200GB".
-        cache_bytes: memory to keep ranges in that were fetched, as in "2GB", in each process that reads, each worker of
-            a DataLoader included; None keeps nothing. For remote stores, or over ``cache_dir``: local files are in the
-            system's page cache anyway, and are not kept twice. For the engine "direct"; what may change is not kept.
+        read_concurrency: fields that the engine "zarr" reads at the same time, in threads. The other engines have all
+            fields in flight.
+        generation: number or tag of the generation to read; the latest by default.
+        cache_dir: folder on a fast local disk that keeps fetched ranges, shared by all processes of the host; for the
+            engine "direct". Samples that another program wrote may change and are not kept.
+        cache_limit: maximum size of ``cache_dir``, for example "200GB".
+        cache_bytes: memory for fetched ranges, for example "2GB", per process and DataLoader worker; None keeps
+            nothing. For the engine "direct", with a remote store or ``cache_dir``. The operating system caches local
+            files already. Samples that another program wrote are not kept.
 
     Attributes:
-        manifest: what the store holds, as it was when the reader was made.
-        engine: name of the engine that reads.
-        cache: the cache of this process, None without ``cache_dir``; counts hits and misses.
+        manifest: manifest of the store at the time the reader was created.
+        engine: name of the engine.
+        cache: the disk cache, with counts of hits and misses of this process; None without ``cache_dir``.
 
     Raises:
         StoreError: there is no store at the root, or no such generation or tag.
         ManifestError: its manifest is unreadable.
-        ZarrCoreError: ``read_concurrency`` is not positive, a size is none, or there is no such engine.
+        ZarrCoreError: ``read_concurrency`` is not positive, a size is invalid, or there is no such engine.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class ZarrChunkReader:
 
     @property
     def sample_ids(self) -> list[str]:
-        """All samples, in the manifest's order."""
+        """Ids of all samples, in the manifest's order."""
         return list(self.manifest.samples)
 
     @property
@@ -120,16 +120,16 @@ class ZarrChunkReader:
         epoch: int = 0,
         generator: Generator | None = None,
     ) -> dict[str, np.ndarray]:
-        """Read fields of a sample, the same points in every field of a domain.
+        """Read fields of a sample. All fields of a domain have the same points.
 
         Args:
-            sample_id: a sample of the manifest.
-            num_points: points to draw by domain, ``{"surface": 4096}``; a domain that is absent, None, or has no more
-                points than that is read whole, in stored order. Domains are drawn independently.
-            fields: canonical names to read; all by default.
-            seed: of the training run.
-            epoch: other epochs draw other points.
-            generator: takes the place of ``seed`` and ``epoch`` as the source of randomness.
+            sample_id: id of the sample.
+            num_points: points to draw by domain, ``{"surface": 4096}``. A domain that is absent, is None, or has at
+                most that many points is read whole, in stored order. Domains are drawn independently.
+            fields: canonical names of the fields to read; all by default.
+            seed: seed of the training run.
+            epoch: number of the epoch; each epoch draws different points.
+            generator: NumPy or torch generator that replaces ``seed`` and ``epoch``.
 
         Returns:
             Arrays of the stored dtype by canonical name, each (points, dim).
@@ -169,7 +169,7 @@ class ZarrChunkReader:
         epoch: int = 0,
         generator: Generator | None = None,
     ) -> dict[str, FieldRead]:
-        """What :meth:`read_sample` would read, by canonical name: for :meth:`execute`, together with other reads."""
+        """The reads of :meth:`read_sample` by canonical name, to be combined with other reads in :meth:`execute`."""
         entry = self._entry(sample_id)
         names = self._check_fields(sample_id, entry, fields)
         num_points = dict(num_points or {})
@@ -190,7 +190,7 @@ class ZarrChunkReader:
         stream: str = "geometry",
         generator: Generator | None = None,
     ) -> FieldRead:
-        """What :meth:`read_coords` would read."""
+        """The read of :meth:`read_coords`."""
         entry = self._entry(sample_id)
         self.check_num_points({domain: num_points})
         (name,) = self._check_fields(sample_id, entry, [self.manifest.domains[domain].position])
@@ -201,25 +201,25 @@ class ZarrChunkReader:
         """Read fields of any samples, all of them in flight together on remote stores.
 
         Args:
-            reads: of :meth:`field_reads` and :meth:`coords_read`.
+            reads: results of :meth:`field_reads` and :meth:`coords_read`.
             out: arrays to write into, C-contiguous and of each read's ``shape``; new ones by default.
 
         Returns:
-            The arrays, (points, dim), of the stored dtype where they are new. Errors as for :meth:`read_sample`.
+            The arrays, (points, dim); new arrays have the stored dtype. Errors as for :meth:`read_sample`.
         """
         return self._engine.read(reads, out)
 
     def read_attributes(self, sample_id: str) -> dict[str, Any]:
-        """What the conversion recorded of a sample: source files, parameters, moments, byte counts.
+        """Attributes that the conversion recorded: source files, parameters, moments, byte counts.
 
         Returns:
-            The group's "zarr_core" attributes; empty in a store that another program wrote.
+            The group's "zarr_core" attributes; empty if another program wrote the store.
         """
         entry = self._entry(sample_id)
-        return dict(self._engine.attributes(f"{self._url}, {sample_id}", entry).get("zarr_core", {}))
+        return dict(self._engine.attributes(f"{self._url}, {sample_id}", entry).get(ATTRIBUTES_KEY, {}))
 
     def check_fields(self, fields: Iterable[str]) -> list[str]:
-        """The names as a list; raises UnknownFieldError for a field that the store does not hold."""
+        """The names as a list without duplicates; raises UnknownFieldError if the store does not hold a field."""
         if isinstance(fields, str):
             raise UnknownFieldError(f"fields must be a collection of names; for one field pass [{fields!r}]")
         names = list(dict.fromkeys(fields))
@@ -229,7 +229,7 @@ class ZarrChunkReader:
         return names
 
     def check_num_points(self, num_points: Mapping[str, int | None]) -> None:
-        """Raise unless every domain exists and every number of points is None or positive."""
+        """Raise UnknownFieldError for an unknown domain, ZarrCoreError for a number that is not None or positive."""
         for domain, wanted in num_points.items():
             if domain not in self.manifest.domains:
                 known = ", ".join(self.manifest.domains)
@@ -239,7 +239,7 @@ class ZarrChunkReader:
                     f"num_points of {domain!r} must be positive, not {wanted}; None reads all points of the domain"
                 )
 
-    # --- which points, of which arrays
+    # --- selection of points and arrays
 
     def _entry(self, sample_id: str) -> SampleEntry:
         try:
@@ -300,7 +300,7 @@ def _make_engine(
     cache: DiskCache | None,
     cache_bytes: int | None,
 ) -> Engine:
-    # Imported here, so that the direct engine needs no zarr-python, and neither of them TensorStore.
+    # Imported on use: the direct engine does not need zarr-python, and neither needs TensorStore.
     if name not in ENGINES:
         raise ZarrCoreError(f"no engine {name!r}; use one of {', '.join(ENGINES)}")
     if store_factory and name != "zarr":

@@ -1,25 +1,25 @@
-"""Which points of a sample a training step sees: exact, pure, one byte range per field.
+"""Draws the points of a sample for a training step: exact probabilities, a pure function, one byte range per field.
 
-A stored sample is *n* shuffled points in chunks of *c* (the last one ragged). A draw asks for *T* of them, each point
-with probability T/n, and may touch only few neighbouring chunks. Three steps do it:
+A stored sample has *n* shuffled points in chunks of *c* points; the last chunk may be shorter. A draw selects *T*
+points, each with probability T/n, from few neighbouring chunks. It has three steps:
 
-1. **Partition.** Cut the point axis into blocks of whole neighbouring chunks, each block holding at least T points
-   (``k = ceil(T/c)`` chunks are enough). What does not divide evenly is spread over the blocks, with a random phase
-   so that no two chunks are tied together for ever. The ragged tail is a block of its own if it holds T points,
+1. **Partition.** Divide the point axis into blocks of whole neighbouring chunks, so that each block holds at least T
+   points (``k = ceil(T/c)`` chunks are enough). Remaining chunks are distributed over the blocks with a random phase,
+   so that which chunks share a block varies. A shorter last chunk is a block of its own if it holds T points;
    otherwise it belongs to the last block.
-2. **Start.** Choose one of the n points, all equally likely.
-3. **Window.** Take the T points from there on, going round at the end of the starting point's block.
+2. **Start.** Choose one of the n points uniformly.
+3. **Window.** Take T points from the start on, and continue at the beginning of its block when the block ends.
 
-*Why it is exact.* Look at any point p and any partition; p's block has s >= T points. The windows that hold p are
-those that start at p or at one of the T - 1 points before it, going round in p's block: T starts, all different
-because T <= s, all inside the block. Starts are uniform over n, so p is drawn with probability T/n. This holds for
-each partition, hence also for a random one, and uses no property of n, c or the tail.
+*Why the probabilities are exact.* Consider any point p and any partition; p's block has s >= T points. The windows that
+contain p are those that start at p or at one of the T - 1 points before it (cyclically in the block): T starts, all
+different because T <= s, all in the block. Starts are uniform over n, so p is drawn with probability T/n. This holds
+for each partition, hence also for a random one, and for any n, c and length of the last chunk.
 
-*Why it is one byte range.* A window lies in one block, and a block is a row of neighbouring chunks: k of them where
-that divides evenly, and never more than 2k, the ragged one included.
+*Why a draw is one byte range.* A window lies in one block, and a block is a run of neighbouring chunks: k of them if
+the number of chunks divides evenly, and at most 2k including the shorter last chunk.
 
-A draw is a function of (seed, epoch, sample id, stream) and of nothing else: its random words are BLAKE2b hashes of
-those four, so that any process, in any order, on any library version, gets the same points.
+A draw is a function of (seed, epoch, sample id, stream) only. Its random words are BLAKE2b hashes of these four, so
+every process, in any order, with any version of the libraries, draws the same points.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Draw:
     """Points of one sample and domain, in the order in which they are returned.
 
     Attributes:
-        runs: one or two half-open ranges of point indices; two where the window goes round in its block, and then
-            the first run ends where the block ends and the second starts where it starts.
-        chunk_points: points per chunk of the arrays to be read.
+        runs: one or two half-open ranges of point indices. There are two if the window wraps in its block: the first
+            ends at the end of the block, the second starts at its beginning.
+        chunk_points: points per chunk of the arrays to read.
     """
 
     runs: tuple[tuple[int, int], ...]
@@ -57,17 +57,17 @@ class Draw:
 
     @property
     def num_points(self) -> int:
-        """How many points are drawn."""
+        """Number of points drawn."""
         return sum(stop - start for start, stop in self.runs)
 
     @property
     def span(self) -> tuple[int, int]:
-        """The shortest half-open range of points that holds all runs."""
+        """The shortest half-open range of points that contains all runs."""
         return min(start for start, _ in self.runs), max(stop for _, stop in self.runs)
 
     @property
     def chunks(self) -> range:
-        """The shortest range of chunks that holds all runs."""
+        """The shortest range of chunks that contains all runs."""
         start, stop = self.span
         return range(start // self.chunk_points, -(-stop // self.chunk_points))
 
@@ -90,15 +90,15 @@ def draw(
     """Draw ``num_points`` of ``n_points`` points, each with probability ``num_points / n_points``.
 
     Args:
-        n_points: points the sample holds in this domain.
+        n_points: points of the sample in this domain.
         chunk_points: points per stored chunk.
-        num_points: points wanted; as many as there are, or more, gives all of them in stored order.
-        seed: of the training run.
-        epoch: other epochs draw other points.
-        sample_id: other samples draw other points.
-        stream: keeps draws apart that belong to the same sample, such as those of its domains.
-        generator: a numpy or torch generator to take the randomness from instead of ``seed`` and ``epoch``; its
-            state moves on, so the order of calls matters.
+        num_points: points to draw; ``n_points`` or more returns all points in stored order.
+        seed: seed of the training run.
+        epoch: number of the epoch; each epoch draws different points.
+        sample_id: id of the sample; each sample has independent draws.
+        stream: makes draws of the same sample independent, for example those of its domains.
+        generator: NumPy or torch generator that replaces ``seed`` and ``epoch``. Each call advances its state, so the
+            order of calls matters.
 
     Raises:
         ZarrCoreError: a count is not a positive integer.
@@ -109,22 +109,22 @@ def draw(
     if num_points >= n_points:
         return Draw(((0, n_points),), chunk_points)
     start_word, phase_word = _random_words(seed, epoch, sample_id, stream, generator)
-    # The words have 128 bits, so reducing them by modulo favours no value by more than n / 2**128.
+    # The words have 128 bits, so the bias of the modulo is at most n / 2**128.
     phase = phase_word % block_count(n_points, chunk_points, num_points)
     return window(n_points, chunk_points, num_points, phase, start_word % n_points)
 
 
 def block_count(n_points: int, chunk_points: int, num_points: int) -> int:
-    """How many blocks the full chunks are cut into; the phase of a partition is one of ``range(block_count)``."""
+    """Number of blocks of the full chunks. The phase of a partition is one of ``range(block_count)``."""
     chunks_needed = -(-num_points // chunk_points)
     return max(1, n_points // chunk_points // chunks_needed)
 
 
 def block_around(n_points: int, chunk_points: int, num_points: int, phase: int, point: int) -> tuple[int, int]:
-    """The block of a partition that holds ``point``, as a half-open range of points.
+    """The block of a partition that contains ``point``, as a half-open range of points.
 
     Of K full chunks in B blocks, block j has the chunks from ``(j*K + phase) // B`` to ``((j+1)*K + phase) // B``:
-    ``K // B`` of them or one more, and the phase says which blocks get the one more.
+    ``K // B`` or one more. The phase determines which blocks have one more.
     """
     full_chunks = n_points // chunk_points
     tail_start = full_chunks * chunk_points
@@ -133,7 +133,7 @@ def block_around(n_points: int, chunk_points: int, num_points: int, phase: int, 
         return tail_start, n_points
     blocks = block_count(n_points, chunk_points, num_points)
     chunk = min(point // chunk_points, full_chunks - 1)
-    block = ((chunk + 1) * blocks - 1 - phase) // full_chunks  # the last block that starts at this chunk or before
+    block = ((chunk + 1) * blocks - 1 - phase) // full_chunks  # the last block that starts at or before this chunk
     first_chunk = (block * full_chunks + phase) // blocks
     stop_chunk = ((block + 1) * full_chunks + phase) // blocks
     takes_tail = stop_chunk == full_chunks and not tail_is_block
@@ -141,10 +141,10 @@ def block_around(n_points: int, chunk_points: int, num_points: int, phase: int, 
 
 
 def window(n_points: int, chunk_points: int, num_points: int, phase: int, start: int) -> Draw:
-    """The ``num_points`` points from ``start`` on, going round in the block around it.
+    """The ``num_points`` points from ``start`` on, cyclically in the block around it.
 
-    All randomness is in ``phase`` (of ``range(block_count(...))``) and ``start`` (of ``range(n_points)``), each
-    uniform, so that the law of a draw can be checked by going through all of them. ``num_points < n_points``.
+    All randomness is in ``phase`` (of ``range(block_count(...))``) and ``start`` (of ``range(n_points)``), both
+    uniform, so a test can enumerate all draws. ``num_points < n_points``.
     """
     block_start, block_stop = block_around(n_points, chunk_points, num_points, phase, start)
     beyond = start + num_points - block_stop
@@ -156,7 +156,7 @@ def window(n_points: int, chunk_points: int, num_points: int, phase: int, start:
 def _random_words(seed: int, epoch: int, sample_id: str, stream: str, generator: Generator | None) -> tuple[int, int]:
     """Two independent words, uniform over 128 bits."""
     entropy: list[Any] = [operator.index(seed), operator.index(epoch)] if generator is None else [_entropy(generator)]
-    # JSON gives every key its own text: lists of other lengths, other numbers, other strings all differ.
+    # JSON is injective here: different keys give different texts.
     key = json.dumps([*entropy, sample_id, stream], ensure_ascii=True, separators=(",", ":"))
     digest = hashlib.blake2b(key.encode("ascii"), digest_size=2 * _WORD_BYTES, person=b"zarr_core.draw").digest()
     return int.from_bytes(digest[:_WORD_BYTES], "little"), int.from_bytes(digest[_WORD_BYTES:], "little")

@@ -110,7 +110,9 @@ def stage_store(
     started = time.monotonic()
     manifest = load_manifest(source, generation)
     copy = _StoreCopy.of(source, target, manifest, fields, check)
-    chosen = _chosen(source, manifest, split, sample_ids)
+    chosen = manifest.select(split, sample_ids)
+    if not chosen:
+        raise ZarrCoreError(f"{source.url}: none of the requested samples is in the store")
     with _locked(target):
         current = load_manifest(target) if target.exists(MANIFEST) else None
         copy.check_target(current, chosen)
@@ -139,23 +141,6 @@ def stage_store(
         report.manifest = copy.commit(report.samples, chosen)
     report.seconds = time.monotonic() - started
     return report
-
-
-def _chosen(
-    source: Storage, manifest: StoreManifest, split: str | None, sample_ids: Collection[str] | None
-) -> list[str]:
-    """The samples to copy, in the manifest's order."""
-    unknown = sorted(set(sample_ids or ()) - set(manifest.samples))
-    if unknown:
-        raise UnknownFieldError(f"{source.url} holds no sample {unknown[0]!r}")
-    chosen = set(manifest.samples)
-    if split is not None:
-        chosen &= set(manifest.split_ids(split))
-    if sample_ids is not None:
-        chosen &= set(sample_ids)
-    if not chosen:
-        raise ZarrCoreError(f"{source.url}: none of the requested samples is in the store")
-    return [sample_id for sample_id in manifest.samples if sample_id in chosen]
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Normalisation statistics of a store: merged from the moments that conversion recorded, or taken again.
+"""Normalisation statistics of a store: merged from the moments that conversion recorded, or computed again.
 
 ``zarr-core statistics STORE`` writes ``stats.yaml`` and ``stats.json`` beside the manifest. No array is
 read for that: a store of 25,000 samples costs 25,000 small metadata reads. ``--recompute`` streams every array once.
@@ -18,13 +18,15 @@ import numpy as np
 import yaml
 from tqdm import tqdm
 
-from zarr_core._util.documents import parse_json
+from zarr_core._util.documents import DocumentError, expect, parse_json
 from zarr_core._util.processes import map_in_processes
 from zarr_core._util.redaction import redact_url
-from zarr_core.errors import CorruptChunkError, StoreError, UnknownFieldError, ZarrCoreError
+from zarr_core.errors import CorruptChunkError, StoreError, ZarrCoreError
 from zarr_core.format.array_metadata import group_arrays
 from zarr_core.format.moments import FieldMoments
 from zarr_core.format.names import POSITION
+from zarr_core.format.object_names import STATISTICS_JSON, STATISTICS_YAML, ZARR_JSON
+from zarr_core.points.group import recorded_attributes, recorded_moments
 from zarr_core.points.manifest import StoreManifest, load_manifest
 from zarr_core.points.scan import read_chunks
 from zarr_core.storage import Storage
@@ -43,28 +45,28 @@ def calculate_store_statistics(
     read_concurrency: int = 1,
     progress: bool = False,
 ) -> dict[str, Any]:
-    """Mean, std, extremes, count and logscale moments of every field, in the units of the source.
+    """Mean, standard deviation, extremes, count and logscale moments of every field, in the units of the source.
 
     Args:
         store_root: path or URL of the store.
-        split: only the samples of this split ("train"), blacklisted ones left out.
-        split_file: only the samples listed in this file, one id a line; a bare name is looked up in the store's root.
+        split: only the samples of this split ("train"), without blacklisted ones.
+        split_file: only the samples listed in this file, one id per line; a bare name lies in the store's root.
             Blacklisted ids are left out; ids that the store lacks are skipped with one warning.
         sample_ids: only these samples.
         recompute: read every array instead of merging the recorded moments.
         workers: processes that recompute.
-        read_concurrency: reads in flight in each of them; without ``recompute``, the metadata of
+        read_concurrency: reads in flight per process; without ``recompute``, the metadata of
             ``workers * read_concurrency`` samples are read at a time.
         progress: show a progress bar.
 
     Returns:
         ``{field}_mean``, ``_std`` (ddof = 1), ``_min``, ``_max``, ``_count``, ``_logscale_mean``, ``_logscale_std`` for
-        every field in alphabetical order, then ``raw_pos_min`` and ``raw_pos_max`` over all position fields. A scalar's
-        values are floats, a vector's are lists with one float a component.
+        every field in alphabetical order, then ``raw_pos_min`` and ``raw_pos_max`` over all position fields. Values of
+        a scalar are floats, those of a vector are lists with one float per component.
 
     Raises:
-        UnknownFieldError: a sample or split is asked for that the store does not hold.
-        ZarrCoreError: nothing to take statistics of, a sample without recorded moments, or a damaged chunk.
+        UnknownFieldError: the store does not hold a requested sample or split.
+        ZarrCoreError: no sample is selected, a sample has no recorded moments, or a chunk is damaged.
     """
     if min(workers, read_concurrency) < 1:
         raise ZarrCoreError("workers and read_concurrency must be positive")
@@ -72,7 +74,7 @@ def calculate_store_statistics(
     manifest = load_manifest(storage)
     chosen = sorted(_chosen_samples(storage, manifest, split, split_file, sample_ids))
     if not chosen:
-        raise ZarrCoreError(f"{storage.url}: none of the samples asked for is in the store")
+        raise ZarrCoreError(f"{storage.url}: none of the requested samples is in the store")
     groups = [(sample_id, manifest.samples[sample_id].relpath) for sample_id in chosen]
     bar = partial(tqdm, total=len(groups), unit="sample", desc="statistics", disable=not progress)
     if not recompute:
@@ -89,10 +91,8 @@ def _chosen_samples(
     split_file: str | None,
     sample_ids: Sequence[str] | None,
 ) -> set[str]:
-    """The samples to take statistics of, all of them in the store."""
-    chosen = set(manifest.samples)
-    if split is not None:
-        chosen &= set(manifest.split_ids(split))
+    """Ids of the samples to include; all are in the store."""
+    chosen = set(manifest.select(split, sample_ids))
     if split_file is not None:
         listed = set(_lines(storage, split_file)) - set(manifest.excluded)
         missing = sorted(listed - set(manifest.samples))
@@ -104,16 +104,11 @@ def _chosen_samples(
                 stacklevel=3,
             )
         chosen &= listed
-    if sample_ids is not None:
-        unknown = sorted(set(sample_ids) - set(manifest.samples))
-        if unknown:
-            raise UnknownFieldError(f"{storage.url} holds no sample {unknown[0]!r}")
-        chosen &= set(sample_ids)
     return chosen
 
 
 def _lines(storage: Storage, split_file: str) -> list[str]:
-    """Non-empty lines of a text file: a bare name lies in the store's root, anything else is a path or URL."""
+    """Non-empty lines of a text file: a bare name lies in the store's root, any other is a path or URL."""
     folder, _, name = split_file.rpartition("/")
     try:
         text = (Storage(folder or "/") if "/" in split_file else storage).read(name).decode()
@@ -124,15 +119,16 @@ def _lines(storage: Storage, split_file: str) -> list[str]:
 
 
 def _recorded_moments(storage: Storage, group: tuple[str, str]) -> SampleMoments:
-    """What the writer noted in a sample's attributes: one small read."""
+    """The moments in a sample's attributes: one small read."""
     sample_id, relpath = group
+    document = _group(storage, sample_id, relpath)
     try:
-        recorded = _group(storage, sample_id, relpath)["attributes"].get("zarr_core", {}).get("moments")
-        if recorded is not None:
-            return {field: FieldMoments.from_json(moments) for field, moments in recorded.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        recorded = recorded_attributes(document)
+        if recorded is not None and "moments" in recorded:
+            return recorded_moments(recorded)
+    except DocumentError as error:
         raise StoreError(
-            f"{sample_id}: the moments in {relpath}/zarr.json cannot be read ({error!r}); use --recompute, or convert "
+            f"{sample_id}: the moments in {relpath}/zarr.json cannot be read ({error}); use --recompute, or convert "
             "the sample again"
         ) from error
     raise ZarrCoreError(
@@ -142,7 +138,7 @@ def _recorded_moments(storage: Storage, group: tuple[str, str]) -> SampleMoments
 
 
 def _recomputed_moments(storage: Storage, read_concurrency: int, group: tuple[str, str]) -> SampleMoments:
-    """Moments of a sample's arrays, chunk after chunk in order."""
+    """Moments of a sample's arrays, computed chunk by chunk in order."""
     sample_id, relpath = group
     moments: SampleMoments = {}
     for array, layout in group_arrays(_group(storage, sample_id, relpath)).items():
@@ -158,22 +154,23 @@ def _recomputed_moments(storage: Storage, read_concurrency: int, group: tuple[st
 
 def _group(storage: Storage, sample_id: str, relpath: str) -> dict[str, Any]:
     try:
-        group: dict[str, Any] = parse_json(storage.read(f"{relpath}/zarr.json"))
+        return expect(dict, parse_json(storage.read(f"{relpath}/{ZARR_JSON}")), "the document")
     except FileNotFoundError:
         raise StoreError(f"{sample_id}: {relpath}/zarr.json is missing from {storage.url}") from None
     except ValueError as error:
         raise StoreError(f"{sample_id}: {relpath}/zarr.json in {storage.url} cannot be read: {error}") from error
-    return group
 
 
 def _flat(samples: Iterable[SampleMoments]) -> dict[str, Any]:
-    """Merge samples in the order given (the last bits must not depend on who finished first) and name the results."""
+    """Merge samples in the order given (otherwise the last bits would depend on timing) and name the results."""
     total: SampleMoments = {}
     for sample in samples:
         for field, moments in sample.items():
             components = {len(moments.mean), len(total.get(field, moments).mean)}
             if len(components) > 1:
-                raise StoreError(f"{field}: samples of one store differ in its components: {sorted(components)}")
+                raise StoreError(
+                    f"{field}: samples of the store have different numbers of components: {sorted(components)}"
+                )
             total[field] = total[field].merge(moments) if field in total else moments
     flat: dict[str, Any] = {}
     for field, moments in sorted(total.items()):
@@ -198,13 +195,13 @@ def _plain(values: np.ndarray) -> float | list[float]:
 
 
 def to_yaml(statistics: dict[str, Any], heading: str) -> bytes:
-    """The statistics as YAML: one line a key, vectors inline, what they are of in a comment on top."""
+    """The statistics as YAML, one line per key, with a heading as comment."""
     body = yaml.safe_dump(statistics, sort_keys=False, default_flow_style=None, width=math.inf)
     return f"# {heading}\n{body}".encode()
 
 
 def to_json(statistics: dict[str, Any]) -> bytes:
-    """The statistics as JSON, one line a key."""
+    """The statistics as JSON, one line per key."""
     lines = (f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in statistics.items())
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
@@ -217,24 +214,24 @@ def write_statistics(
     output_yaml: str | None = None,
     output_json: str | None = None,
 ) -> list[str]:
-    """Write the statistics; into the store (``stats.yaml`` and ``stats.json``) unless another file is named.
+    """Write the statistics to the store (``stats.yaml`` and ``stats.json``), or to other files.
 
     Args:
         store_root: path or URL of the store.
-        statistics: what :func:`calculate_store_statistics` returned.
-        of: which samples they are of ("split train"), for the comment on top of the YAML.
+        statistics: result of :func:`calculate_store_statistics`.
+        of: description of the samples ("split train"), for the heading of the YAML.
         output_yaml: path or URL of a YAML file to write instead.
         output_json: path or URL of a JSON file to write instead.
 
     Returns:
-        What was written, as it may be printed.
+        The files written, without credentials.
     """
     root = store_root.rstrip("/")
     if output_yaml is None and output_json is None:
-        output_yaml, output_json = f"{root}/stats.yaml", f"{root}/stats.json"
+        output_yaml, output_json = f"{root}/{STATISTICS_YAML}", f"{root}/{STATISTICS_JSON}"
     written = []
     for target, data in (
-        (output_yaml, to_yaml(statistics, f"Normalisation statistics of {of}, by zarr_core.points.statistics")),
+        (output_yaml, to_yaml(statistics, f"Normalisation statistics of {of}, by zarr_core.statistics")),
         (output_json, to_json(statistics)),
     ):
         if target is not None:

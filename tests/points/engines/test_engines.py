@@ -255,7 +255,7 @@ def test_a_store_without_chunk_lengths_costs_its_shard_indices_once() -> None:
         assert sum(data) <= (1 if epoch else 4) + 1  # three shards of the array; a draw may touch two
 
 
-def test_a_batch_is_one_wave(remote: str) -> None:
+def test_all_reads_of_a_batch_are_fetched_together(remote: str) -> None:
     counted = Counted()
     reader = ZarrChunkReader(remote, objects_factory=counted)
     points = {"surface": 4, "volume": 4}
@@ -268,14 +268,14 @@ def test_a_batch_is_one_wave(remote: str) -> None:
     assert all(np.array_equal(one, other) for one, other in zip(results, expected, strict=True))
 
 
-def test_what_is_known_of_samples_is_bounded(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zarr_core.points.engines.direct._KNOWN_BYTES", 1)
+def test_sample_metadata_in_memory_is_bounded(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zarr_core.points.engines.direct._METADATA_BYTES", 1)
     counted = Counted()
     reader = ZarrChunkReader(root, objects_factory=counted)
     for sample_id in ("run_1", "run_1", "run_2", "run_1"):
         reader.read_sample(sample_id, fields=["surface_pressure"])
-    asked = [requests for key, (requests, _) in counted.all.by_key.items() if key.endswith("zarr.json")]
-    assert sorted(asked) == [1, 2]
+    counts = [requests for key, (requests, _) in counted.all.by_key.items() if key.endswith("zarr.json")]
+    assert sorted(counts) == [1, 2]
 
 
 @pytest.mark.parametrize("kind", [LocalObjects, MappedObjects])
@@ -299,7 +299,7 @@ def test_a_reader_of_many_samples_holds_few_descriptors(
     many_samples: Path, factory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the sizes as they are, in threads, and where samples are forgotten and looked up again."""
-    monkeypatch.setattr("zarr_core.points.engines.direct._KNOWN_BYTES", 50_000)
+    monkeypatch.setattr("zarr_core.points.engines.direct._METADATA_BYTES", 50_000)
     before = descriptors()
     reader = ZarrChunkReader(many_samples, objects_factory=factory)
     ids, threads = reader.sample_ids, 4

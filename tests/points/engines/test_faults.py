@@ -1,4 +1,4 @@
-"""The fault proxy passes everything on untouched, keeps connections, and does each fault it is told to do."""
+"""The fault proxy passes everything on untouched, keeps connections, and injects every requested fault."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_refusal_keeps_the_connection_and_does_not_reach_the_server(
     assert proxy.counts["503"] == 1
 
 
-def test_oci_is_refused_in_its_own_words(proxy: FaultProxy) -> None:
+def test_refusals_of_oci_have_its_error_format(proxy: FaultProxy) -> None:
     proxy.faults = Faults(slow_down=1)
     connection = connect(proxy)
     connection.request("GET", "/object", headers={"Authorization": 'Signature version="1"'})
@@ -146,7 +146,7 @@ def test_truncated_bodies_announce_all_and_hold_half(proxy: FaultProxy) -> None:
     assert proxy.counts["GET bytes"] == len(BODY) // 2
 
 
-def test_faults_come_as_often_as_told_and_the_same_for_a_seed(server: ThreadingHTTPServer) -> None:
+def test_faults_have_the_requested_rate_and_repeat_for_a_seed(server: ThreadingHTTPServer) -> None:
     def statuses(seed: int) -> list[int]:
         with FaultProxy(f"http://127.0.0.1:{server.server_port}", Faults(slow_down=0.3), seed) as proxy:
             connection = connect(proxy)
@@ -180,7 +180,7 @@ def test_signed_requests_are_accepted_and_retried_by_a_client(s3_root: str) -> N
         assert proxy.counts["503"] > 0
 
 
-def test_as_a_process_it_is_asked_over_http(server: ThreadingHTTPServer) -> None:
+def test_the_proxy_runs_as_a_process(server: ThreadingHTTPServer) -> None:
     command = [sys.executable, "-m", "tests.helpers.servers.fault_proxy", f"http://127.0.0.1:{server.server_port}"]
     root = Path(__file__).parents[3]
     with subprocess.Popen(

@@ -109,9 +109,9 @@ def test_extra_objects_elsewhere(store: Path) -> None:
         (store / name).write_bytes(b"extra")
     (store / "notes.txt").write_bytes(b"beside the store's own objects one may keep others")
     assert sorted(problems(store)) == [
-        "generations/backup.json keeps no generation",
-        "samples/readme is no object that a conversion writes",
-        "samples/run_1/notes.txt is no object that a conversion writes",
+        "generations/backup.json is not the archive of a generation",
+        "samples/readme is not an object that a conversion writes",
+        "samples/run_1/notes.txt is not an object that a conversion writes",
     ]
 
 
@@ -147,7 +147,7 @@ def test_earlier_generations_that_cannot_be_read(store: Path) -> None:
     edit(store / "generations" / "00000002.json", lambda document: document.update(generation=7))
     found = problems(store)
     assert len(found) == 2
-    assert "00000002.json says that it is generation 7" in found[0]
+    assert "00000002.json holds generation 7" in found[0]
     assert "00000001.json is not a store manifest" in found[1]
 
 

@@ -1,4 +1,4 @@
-"""Verification: what is equal is said to be equal, and every kind of damage is named where it is."""
+"""Verification: equal stores pass, and every kind of damage is reported with its location."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def group_of(place: Path, sample_id: str) -> Path:
     return place / "store" / load_manifest(str(place / "store")).samples[sample_id].relpath
 
 
-def said(report: VerificationReport) -> list[str]:
+def messages(report: VerificationReport) -> list[str]:
     return [str(problem) for problem in report.problems]
 
 
@@ -85,7 +85,7 @@ def rewrite(place: Path, sample_id: str, array: str, change: Callable[[np.ndarra
 @pytest.mark.parametrize("workers", [1, 2])
 def test_all_equal(place: Path, workers: int) -> None:
     report = check(place, workers=workers)
-    assert said(report) == []
+    assert messages(report) == []
     assert report.ok
     assert (report.samples, report.arrays) == (3, 21)
     assert report.fields["surface_pressure"].points == 70 + 77 + 84
@@ -97,7 +97,7 @@ def test_all_equal(place: Path, workers: int) -> None:
 def test_equal_within_the_rounding_of_the_stored_dtype(tmp_path: Path, dtype: torch.dtype, values_dtype: str) -> None:
     write_source(tmp_path / "source", ("run_1",), surface=3000, volume=5000, dtype=dtype)
     convert(KIND, tmp_path / "store", source_url=str(tmp_path / "source"), values_dtype=values_dtype)
-    assert said(check(tmp_path)) == []
+    assert messages(check(tmp_path)) == []
 
 
 def test_a_value_rounded_the_wrong_way_is_found(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_value_rounded_the_wrong_way_is_found(tmp_path: Path) -> None:
         return rows
 
     rewrite(tmp_path, "run_1", "surface/pressure", nudge)
-    problems = said(check(tmp_path))
+    problems = messages(check(tmp_path))
     assert any("surface_pressure: 1 of 70 rows differ from the source: stored row 5 is" in line for line in problems)
 
 
@@ -134,8 +134,8 @@ def test_flipped_byte_names_the_chunk_and_hides_nothing(place: Path) -> None:
         "run_1, volume_velocity: chunk 5: checksum mismatch (volume/velocity/c/1/0)",
         "run_1, volume_velocity: chunk 7: checksum mismatch (volume/velocity/c/1/0)",
     ]
-    assert said(check(place)) == expected
-    assert said(verify_store(str(place / "store"))) == expected
+    assert messages(check(place)) == expected
+    assert messages(verify_store(str(place / "store"))) == expected
 
 
 @pytest.mark.parametrize("at", range(0, 1500, 97))
@@ -148,7 +148,7 @@ def test_any_flipped_byte_of_a_shard_is_found(place: Path, at: int) -> None:
 
 def test_flipped_byte_in_a_shard_index(place: Path) -> None:
     flip(group_of(place, "run_1") / "surface/friction/c/0/0", -10)
-    assert said(check(place)) == [
+    assert messages(check(place)) == [
         "run_1, surface_friction: shard 0: shard index: checksum mismatch (surface/friction/c/0/0)"
     ]
 
@@ -162,15 +162,15 @@ def test_swapped_rows_are_found_though_the_values_are_the_same(place: Path) -> N
     stored = ZarrChunkReader(place / "store").read_sample("run_1", fields=["surface_pressure"])["surface_pressure"]
     source = load_field(place / "source", "run_1", "surface_pressure")
     assert np.array_equal(np.sort(stored, axis=0), np.sort(source, axis=0))
-    problems = [line for line in said(check(place)) if "bytes" not in line]
+    problems = [line for line in messages(check(place)) if "bytes" not in line]
     assert len(problems) == 1
     assert "run_1, surface_pressure: 2 of 70 rows differ from the source: stored row 3 is" in problems[0]
-    assert not [line for line in said(verify_store(str(place / "store"))) if "bytes" not in line]
+    assert not [line for line in messages(verify_store(str(place / "store"))) if "bytes" not in line]
 
 
 def test_a_field_shuffled_like_another_domain_is_found(place: Path) -> None:
     rewrite(place, "run_1", "surface/friction", lambda rows: rows[::-1])
-    assert any("surface_friction" in line and "rows differ" in line for line in said(check(place)))
+    assert any("surface_friction" in line and "rows differ" in line for line in messages(check(place)))
 
 
 def test_missing_and_cut_shards(place: Path) -> None:
@@ -178,7 +178,7 @@ def test_missing_and_cut_shards(place: Path) -> None:
     (group / "volume/pressure/c/2/0").unlink()
     cut = group / "surface/position/c/0/0"
     cut.write_bytes(cut.read_bytes()[:20])
-    problems = said(check(place))
+    problems = messages(check(place))
     assert "run_3, volume_pressure: shard 2: the object is missing (volume/pressure/c/2/0)" in problems
     assert any(line.startswith("run_3, surface_position: shard 0: shard index") for line in problems)
     assert all(line.startswith("run_3, ") for line in problems)
@@ -189,7 +189,7 @@ def test_an_object_that_cannot_be_read_hides_nothing(place: Path) -> None:
     (group / "volume/pressure/c/2/0").unlink()
     (group / "volume/pressure/c/2/0").mkdir()
     flip(group / "volume/pressure/c/3/0", 0)
-    problems = said(check(place))
+    problems = messages(check(place))
     assert problems[0].startswith("run_1, volume_pressure: shard 2: cannot be read: [Errno 21]")
     assert problems[1] == "run_1, volume_pressure: chunk 12: checksum mismatch (volume/pressure/c/3/0)"
     assert len(problems) == 2
@@ -212,7 +212,7 @@ def test_missing_group_and_array_metadata(place: Path) -> None:
     (group_of(place, "run_1") / "zarr.json").unlink()
     array = group_of(place, "run_2") / "volume/velocity/zarr.json"
     array.write_text("{")
-    problems = said(verify_store(str(place / "store")))
+    problems = messages(verify_store(str(place / "store")))
     assert any(line.startswith("run_1: ") and line.endswith("zarr.json is missing") for line in problems)
     assert any(line.startswith("run_2, volume_velocity: ") and "not readable" in line for line in problems)
     assert len(problems) == 2
@@ -222,7 +222,7 @@ def test_objects_that_belong_nowhere(place: Path) -> None:
     group = group_of(place, "run_1")
     (group / "surface/pressure/c/9").mkdir()
     (group / "surface/pressure/c/9/0").write_bytes(b"?")
-    assert said(check(place)) == ["run_1: surface/pressure/c/9/0 belongs to no array of the manifest"]
+    assert messages(check(place)) == ["run_1: surface/pressure/c/9/0 belongs to no array of the manifest"]
 
 
 def test_what_writers_leave_beside_a_committed_group_is_no_damage(place: Path) -> None:
@@ -243,7 +243,7 @@ def test_a_commit_while_it_is_verified_is_no_damage(place: Path, monkeypatch: py
         return found
 
     monkeypatch.setattr(zarr_core.points.verify.store, "load_manifest", overtaken)
-    assert said(check(place)) == []
+    assert messages(check(place)) == []
 
 
 def test_grid_of_the_manifest_against_that_of_the_array(place: Path) -> None:
@@ -251,9 +251,9 @@ def test_grid_of_the_manifest_against_that_of_the_array(place: Path) -> None:
         manifest["samples"]["run_2"]["domains"]["surface"] |= {"chunk_points": 8, "n_chunks": 10}
 
     edit_json(place / "store" / "manifest.json", halve)
-    problems = said(check(place))
+    problems = messages(check(place))
     assert "generations/00000001.json is not equal to manifest.json" in problems
-    assert "run_2, surface_position: points a chunk: the array has 16, the manifest says 8" in problems
+    assert "run_2, surface_position: points per chunk: the array has 16, the manifest says 8" in problems
     assert "run_2, surface_position: chunks: the array has 5, the manifest says 10" in problems
     assert not any("volume" in line or "differ" in line for line in problems)
 
@@ -263,7 +263,7 @@ def test_dtype_and_width_of_the_manifest(place: Path) -> None:
         manifest["domains"]["surface"]["arrays"]["surface_friction"] |= {"dtype": "float16", "dim": 1}
 
     edit_json(place / "store" / "manifest.json", change)
-    problems = said(check(place))
+    problems = messages(check(place))
     assert "run_1, surface_friction: dtype: the array has float32, the manifest says float16" in problems
     assert "run_1, surface_friction: components: the array has 3, the manifest says 1" in problems
 
@@ -274,7 +274,7 @@ def test_metadata_inlined_in_the_group_is_that_of_the_array(place: Path) -> None
         del group["consolidated_metadata"]["metadata"]["surface/friction"]
 
     edit_json(group_of(place, "run_1") / "zarr.json", change)
-    assert sorted(said(check(place))) == [
+    assert sorted(messages(check(place))) == [
         "run_1, surface_friction: is not in the metadata of its group",
         "run_1, surface_pressure: its zarr.json differs from the copy in that of its group",
     ]
@@ -283,7 +283,7 @@ def test_metadata_inlined_in_the_group_is_that_of_the_array(place: Path) -> None
 def test_bytes_of_the_manifest(place: Path) -> None:
     for name in ("manifest.json", "generations/00000001.json"):
         edit_json(place / "store" / name, lambda manifest: manifest["samples"]["run_2"].update(bytes=12))
-    (problem,) = said(check(place))
+    (problem,) = messages(check(place))
     assert problem.startswith("run_2: its arrays have")
     assert problem.endswith("the manifest says 12")
 
@@ -299,7 +299,7 @@ def test_samples_shuffled_with_different_seeds(place: Path) -> None:
         **settings,
     )
     assert load_manifest(str(place / "store")).shuffle_seed == 5
-    assert said(check(place)) == []
+    assert messages(check(place)) == []
 
 
 def test_recorded_moments_and_sizes_are_checked(place: Path) -> None:
@@ -310,7 +310,7 @@ def test_recorded_moments_and_sizes_are_checked(place: Path) -> None:
         attributes["fingerprint"] = "0" * 16
 
     edit_json(group_of(place, "run_1") / "zarr.json", change)
-    problems = said(check(place))
+    problems = messages(check(place))
     assert len(problems) == 3
     assert any("run_1, surface_pressure: recorded mean" in line for line in problems)
     assert any("run_1, volume_velocity: its shards have" in line for line in problems)
@@ -325,9 +325,9 @@ def test_values_that_are_not_finite(place: Path) -> None:
     rewrite(place, "run_1", "volume/pressure", spoil)
     assert any(
         line == "run_1, volume_pressure: chunk 1: 2 values are not finite"
-        for line in said(verify_store(str(place / "store")))
+        for line in messages(verify_store(str(place / "store")))
     )
-    assert any("2 of 230 rows differ" in line for line in said(check(place)))
+    assert any("2 of 230 rows differ" in line for line in messages(check(place)))
 
 
 def test_wrong_source(place: Path, tmp_path: Path) -> None:
@@ -337,7 +337,7 @@ def test_wrong_source(place: Path, tmp_path: Path) -> None:
     assert all("rows differ from the source" in problem.message for problem in report.problems)
     # The same sizes, so that only the contents tell; and a tree without these samples says that.
     report = verify_store(str(place / "store"), source=str(tmp_path))
-    assert said(report)[0] == f"run_1: cannot be compared: its folder has vanished from {tmp_path}"
+    assert messages(report)[0] == f"run_1: cannot be compared: its folder is no longer in {tmp_path}"
     assert len(report.problems) == 3
 
 
@@ -347,11 +347,9 @@ def test_source_that_vanished_or_changed_since(place: Path) -> None:
     (source / "run_2" / "surface_pressure.pt").unlink()
     torch.save(torch.zeros(5), source / "run_3" / "surface_pressure.pt")
     (source / "run_3" / "volume_cell_velocity.pt").write_bytes(b"no tensor")
-    problems = said(check(place))
-    assert problems[0].startswith("run_1: cannot be compared: its folder has vanished")
-    assert (
-        problems[1] == "run_2, surface_pressure: cannot be compared: surface_pressure.pt has vanished from the source"
-    )
+    problems = messages(check(place))
+    assert problems[0].startswith("run_1: cannot be compared: its folder is no longer in")
+    assert problems[1] == "run_2, surface_pressure: cannot be compared: surface_pressure.pt is no longer in the source"
     assert problems[2].startswith("run_3, surface_pressure: has shape (84, 1), its source (5, 1)")
     assert "surface_pressure.pt has changed since" in problems[2]
     assert problems[3].startswith("run_3, volume_velocity: cannot be compared: volume_cell_velocity.pt: ")
@@ -368,7 +366,7 @@ def test_root_with_or_without_the_subfolder(tmp_path: Path) -> None:
     convert("shapenet_car", tmp_path / "store", source_url=str(tmp_path / "source"))
     for root in (tmp_path / "source", tmp_path / "source" / "preprocessed"):
         report = verify_store(str(tmp_path / "store"), source=str(root))
-        assert (said(report), report.samples) == ([], 2)
+        assert (messages(report), report.samples) == ([], 2)
 
 
 def test_a_changed_file_of_equal_size_is_said_to_be_newer(place: Path) -> None:
@@ -376,7 +374,7 @@ def test_a_changed_file_of_equal_size_is_said_to_be_newer(place: Path) -> None:
     values = torch.load(path, weights_only=True)
     values[7] += 1
     torch.save(values, path)
-    (problem,) = said(check(place))
+    (problem,) = messages(check(place))
     assert "1 of 70 rows differ" in problem
     assert problem.endswith("surface_pressure.pt was written again since the conversion")
 
@@ -393,8 +391,8 @@ def test_stores_of_another_program(tmp_path: Path) -> None:
     samples = make_samples(2)
     samples["run_1"]["surface_pressure"][:] = 0  # zarr-python leaves such chunks out
     store = write_published_store(tmp_path / "store", samples)
-    assert said(verify_store(str(store))) == []
-    problems = said(verify_store(str(store), source=str(tmp_path)))
+    assert messages(verify_store(str(store))) == []
+    problems = messages(verify_store(str(store), source=str(tmp_path)))
     assert problems == [
         f"{i}: cannot be compared: the files that it was made from were not recorded" for i in ("run_1", "run_2")
     ]
@@ -434,5 +432,5 @@ def test_real_samples(tmp_path: Path) -> None:
         warnings.simplefilter("ignore")
         convert(KIND, tmp_path, source_url=str(source), sample_ids=["run_1", "run_10"], chunk_points=4096)
     report = verify_store(str(tmp_path), source=str(source))
-    assert said(report) == []
+    assert messages(report) == []
     assert report.samples == 2

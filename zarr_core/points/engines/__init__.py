@@ -1,4 +1,4 @@
-"""Ways to carry out reads, behind one reader and with equal results: ``ENGINES`` says which there are."""
+"""Engines execute the reads of one reader. All of ``ENGINES`` give equal results."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from zarr_core.errors import CorruptChunkError, ManifestError, StoreError
+from zarr_core.errors import CorruptChunkError, ManifestError, StoreError, TransferError
 from zarr_core.format.array_metadata import MAX_CHUNKS
+from zarr_core.format.object_names import ZARR_JSON
 from zarr_core.points.manifest import SampleEntry
 from zarr_core.points.sampling import Draw
+from zarr_core.storage.retries import describe
 
 ENGINES = ("direct", "zarr", "tensorstore")
 
 
 class FieldRead(NamedTuple):
-    """One field of one sample, and the points of it that are wanted.
+    """The wanted points of one field of one sample.
 
     Attributes:
-        url, sample_id, field: what it is, for messages.
-        entry: the sample as the manifest knows it.
-        array_name: the array below the sample's group.
+        url, sample_id, field: store, sample and canonical field name, for messages.
+        entry: the sample's entry in the manifest.
+        array_name: path of the array below the sample's group.
         dim: components per point.
-        dtype: stored dtype, as the manifest says.
+        dtype: stored dtype according to the manifest.
         domain: domain of the field.
         drawn: the points.
     """
@@ -46,18 +48,18 @@ class FieldRead(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The array below the store's root."""
+        """Path of the array below the store's root."""
         return f"{self.entry.relpath}/{self.array_name}"
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of the result."""
+        """Shape of the result."""
         return self.drawn.num_points, self.dim
 
     def check_shape(self, shape: tuple[int, ...], chunk_points: int) -> None:
-        """Raise ManifestError unless the stored array has the shape and the chunks that the manifest gives it.
+        """Raise ManifestError unless the stored array has the shape and the chunks of the manifest.
 
-        Stores of other writers may have other chunks than their manifest says, within reason.
+        Stores of other writers may have other chunks than in their manifest, up to ``MAX_CHUNKS``.
         """
         grid = self.entry.domains[self.domain]
         expected = (grid.n_points, self.dim)
@@ -65,28 +67,30 @@ class FieldRead(NamedTuple):
             raise ManifestError(f"{self.where}: the manifest says {expected}, the array is {shape}")
         n_chunks = -(-shape[0] // chunk_points)
         if n_chunks > MAX_CHUNKS or (self.entry.fingerprint and n_chunks != grid.n_chunks):
-            said = f"the manifest says {grid.chunk_points} points a chunk"
-            raise ManifestError(f"{self.where}: {said}, the array has {chunk_points}")
+            expected_chunks = f"the manifest says {grid.chunk_points} points per chunk"
+            raise ManifestError(f"{self.where}: {expected_chunks}, the array has {chunk_points}")
 
     def allocate(self, dtype: np.dtype[Any]) -> np.ndarray:
-        """Room for the points, of undefined content; raises StoreError where they do not fit in memory."""
+        """A new array for the points, with undefined content; raises StoreError if it does not fit in memory."""
         try:
             return np.empty(self.shape, dtype)
         except (MemoryError, ValueError) as error:  # ValueError: more than can be addressed
             raise self.too_large() from error
 
     def too_large(self) -> StoreError:
-        """What to raise where the points do not fit in memory."""
+        """The error for points that do not fit in memory."""
         return StoreError(f"{self.where}: {self.shape[0]} points do not fit in memory; draw fewer (num_points)")
 
     def missing_array(self) -> ManifestError:
-        """What to raise where the group does not hold the array."""
+        """The error for a group that does not hold the array."""
         return ManifestError(f"{self.where}: the manifest names this field but the sample's group does not hold it")
 
-    def points(self) -> str:
-        """The span of points, for messages."""
+    def unreadable(self, reason: object) -> CorruptChunkError:
+        """The error for stored bytes that are missing or damaged."""
         start, stop = self.drawn.span
-        return f"points {start} to {stop}"
+        return CorruptChunkError(
+            f"{self.where}: points {start} to {stop} cannot be read: {reason}; convert the sample again"
+        )
 
 
 class Engine(Protocol):
@@ -96,11 +100,11 @@ class Engine(Protocol):
         """The points of each field, (points, dim).
 
         Args:
-            reads: what to read, of any samples.
-            out: where the results go: C-contiguous, of the right shape; new arrays of the stored dtype by default.
+            reads: reads of any samples.
+            out: arrays for the results, C-contiguous, of each read's shape; new arrays of the stored dtype by default.
 
         Raises:
-            ManifestError: a group or array that the manifest names is not there, or is another.
+            ManifestError: a group or array that the manifest names is missing, or is another.
             CorruptChunkError: stored bytes are missing or damaged.
             StoreError: the store cannot be reached.
         """
@@ -112,19 +116,25 @@ class Engine(Protocol):
 
 
 def check_origin(where: str, entry: SampleEntry, recorded: Mapping[str, Any]) -> None:
-    """Raise ManifestError where a group records that it was made from other files than the manifest says."""
-    made_from = recorded.get("fingerprint", entry.fingerprint)
-    if entry.fingerprint and made_from != entry.fingerprint:
-        said = f"the manifest says that {entry.relpath} was made from {entry.fingerprint}"
-        raise ManifestError(f"{where}: {said}, the group that it was made from {reprlib.repr(made_from)}")
+    """Raise ManifestError if a group records another source fingerprint than the manifest."""
+    fingerprint = recorded.get("fingerprint", entry.fingerprint)
+    if entry.fingerprint and fingerprint != entry.fingerprint:
+        expected = f"the manifest says that {entry.relpath} was made from {entry.fingerprint}"
+        raise ManifestError(f"{where}: {expected}, the group says {reprlib.repr(fingerprint)}")
 
 
 def missing_group(where: str, entry: SampleEntry) -> ManifestError:
-    """What to raise where a sample's group is not there."""
-    return ManifestError(f"{where}: the manifest names the group {entry.relpath}, which is not there")
+    """The error for a sample whose group is missing."""
+    return ManifestError(f"{where}: the manifest names the group {entry.relpath}, which is missing")
 
 
 def damaged_group(where: str, entry: SampleEntry, error: Exception) -> CorruptChunkError:
-    """What to raise where a sample's metadata is not what it should be."""
-    reason = f"{entry.relpath}/zarr.json cannot be read: {type(error).__name__}: {error}"
+    """The error for a sample whose metadata is damaged."""
+    reason = f"{entry.relpath}/{ZARR_JSON} cannot be read: {type(error).__name__}: {error}"
     return CorruptChunkError(f"{where}: {reason}; convert the sample again")
+
+
+def fetch_failure(where: str, request: str, error: Exception) -> StoreError:
+    """The error for bytes that could not be fetched."""
+    cause = str(error) if isinstance(error, TransferError) else describe(error)
+    return StoreError(f"{where}: {request} cannot be fetched: {cause}")

@@ -1,7 +1,7 @@
-"""zarr-python, whose word on the format is final: the engine that the others are held against.
+"""The reference engine: zarr-python. Tests compare the other engines with it.
 
-A sample's group is opened with one metadata request and kept; a field costs the shard index and one range per chunk of
-its draw.
+A sample's group is opened with one metadata request and kept open. A field costs the shard index and one range per
+chunk of its draw.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import WrapperStore
 
 from zarr_core.errors import CorruptChunkError, ManifestError, StoreError
+from zarr_core.format.object_names import ATTRIBUTES_KEY, ZARR_JSON
 from zarr_core.points.engines import FieldRead, check_origin, damaged_group, missing_group
 from zarr_core.points.manifest import SampleEntry
 from zarr_core.storage.zarr_stores import make_store
 
-# An opened sample of seven fields takes about 100 kB; sample groups beyond these are opened again when needed.
+# Samples that stay open; one of seven fields takes about 100 kB of memory.
 _OPEN_SAMPLES = 512
-# What zarr-python and its codecs raise on damaged bytes and metadata. A network that fails raises OSError, or its
-# client's own errors.
-_OF_DAMAGE = (
+# Errors that zarr-python and its codecs raise for damaged bytes and metadata. Network failures raise OSError or
+# the errors of the client library.
+_DAMAGE = (
     ValueError,
     LookupError,
     TypeError,
@@ -88,12 +89,10 @@ class ZarrEngine:
             points = cast("np.ndarray", array[start:stop])
         except MemoryError as error:
             raise read.too_large() from error
-        except _OF_DAMAGE as error:
-            raise CorruptChunkError(
-                f"{read.where}: {read.points()} cannot be read: {error}; convert the sample again"
-            ) from error
+        except _DAMAGE as error:
+            raise read.unreadable(error) from error
         except Exception as error:
-            raise StoreError(f"{read.where}: {read.path} cannot be fetched: {_said(error)}") from error
+            raise StoreError(f"{read.where}: {read.path} cannot be fetched: {_with_type(error)}") from error
         if len(read.drawn.runs) == 1:
             return points
         return np.concatenate([points[first - start : last - start] for first, last in read.drawn.runs])
@@ -102,7 +101,7 @@ class ZarrEngine:
         handles = self._handles
         with _metadata_errors(where, entry):
             opened = handles.sample(entry)
-            recorded: Any = opened.group.attrs.get("zarr_core", {})
+            recorded: Any = opened.group.attrs.get(ATTRIBUTES_KEY, {})
             check_origin(where, entry, recorded)
         return opened
 
@@ -118,25 +117,25 @@ class ZarrEngine:
 
 @contextmanager
 def _metadata_errors(where: str, entry: SampleEntry) -> Iterator[None]:
-    """Give what opening a group raises a name and a place."""
+    """Add store and sample to the errors of opening a group."""
     try:
         yield
     except ManifestError:
         raise
     except FileNotFoundError as error:
         raise missing_group(where, entry) from error
-    except _OF_DAMAGE as error:
+    except _DAMAGE as error:
         raise damaged_group(where, entry, error) from error
     except Exception as error:
-        raise StoreError(f"{where}: {entry.relpath}/zarr.json cannot be fetched: {_said(error)}") from error
+        raise StoreError(f"{where}: {entry.relpath}/{ZARR_JSON} cannot be fetched: {_with_type(error)}") from error
 
 
-def _said(error: Exception) -> str:
+def _with_type(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
 class _Handles:
-    """What a reader has open in one process: sockets, locks and threads of a parent do not work after a fork."""
+    """Open handles of one process. Sockets, locks and threads do not survive a fork."""
 
     def __init__(self, root: str, store_factory: Callable[[str], Store], threads: int) -> None:
         self.pid = os.getpid()
@@ -146,12 +145,12 @@ class _Handles:
         self._lock = threading.Lock()
 
     def sample(self, entry: SampleEntry) -> _OpenSample:
-        """An opened sample, from memory if it was used lately."""
+        """An open sample."""
         with self._lock:
             if entry.relpath in self._samples:
                 self._samples.move_to_end(entry.relpath)
                 return self._samples[entry.relpath]
-        # Our writer stores every chunk; others may leave out those that hold nothing but zeros.
+        # This library writes every chunk; other writers may leave out chunks of zeros.
         store = _CompleteStore(self._store) if entry.fingerprint else _CheckedStore(self._store)
         opened = _OpenSample(zarr.open_group(store, path=entry.relpath, mode="r", zarr_format=3))
         with self._lock:
@@ -162,7 +161,7 @@ class _Handles:
 
 
 class _OpenSample:
-    """A sample's group and those of its arrays that were read; making an array parses its codecs, so it is kept."""
+    """A sample's group and its arrays. Opening an array parses its codecs, so arrays are kept."""
 
     def __init__(self, group: zarr.Group) -> None:
         self.group = group
@@ -176,7 +175,7 @@ class _OpenSample:
 
 
 class _CheckedStore(WrapperStore[Store]):
-    """Of any writer: zarr-python would read an empty object as one that was left out, hence as zeros."""
+    """For stores of any writer. zarr-python reads an empty object like a missing one, as zeros."""
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         found = await super().get(key, prototype, byte_range)
@@ -186,7 +185,7 @@ class _CheckedStore(WrapperStore[Store]):
 
 
 class _CompleteStore(_CheckedStore):
-    """Of a writer that stores every chunk: zarr-python would read an object that is gone as zeros."""
+    """For stores of this library, which writes every chunk. zarr-python reads a missing object as zeros."""
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         found = await super().get(key, prototype, byte_range)

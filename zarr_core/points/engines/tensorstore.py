@@ -1,4 +1,4 @@
-"""TensorStore, an independent implementation of Zarr: an engine for comparison (extra ``tensorstore``)."""
+"""TensorStore engine: an independent implementation of Zarr, for comparison (extra ``tensorstore``)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from zarr_core.storage.retries import POLICY
 
 _OPEN_ARRAYS = 4096
 
-# The policy in TensorStore's words. It knows no timeouts but those in its environment (TENSORSTORE_CURL_LOW_SPEED_*).
+# The retry policy as TensorStore options. Timeouts can only be set in the environment (TENSORSTORE_CURL_LOW_SPEED_*).
 _RETRIES = {
     "max_retries": POLICY.attempts - 1,
     "initial_delay": f"{POLICY.first_wait_s}s",
     "max_delay": f"{POLICY.longest_wait_s}s",
 }
 
-# The process that first used TensorStore. Its threads do not survive a fork: a child would wait for ever.
+# The process that first used TensorStore. Its threads do not survive a fork: a child would hang.
 _used_by: int | None = None
 
 
@@ -37,7 +37,7 @@ class TensorStoreEngine:
         root: a local path or ``s3://`` URL.
 
     Raises:
-        StoreError: TensorStore is not installed, or does not know such locations.
+        StoreError: TensorStore is not installed, or does not support the location.
     """
 
     def __init__(self, root: str) -> None:
@@ -59,7 +59,7 @@ class TensorStoreEngine:
                 array = self._open(read)
                 process.keep(read.path, array)
             read.check_shape(tuple(array.shape), array.chunk_layout.read_chunk.shape[0])
-            read.allocate(np.dtype(read.dtype))  # TensorStore ends the process where it finds no memory
+            read.allocate(np.dtype(read.dtype))  # TensorStore aborts the process if memory runs out
             start, stop = read.drawn.span
             futures.append(array[start:stop].read())
         results = []
@@ -67,9 +67,7 @@ class TensorStoreEngine:
             try:
                 points = np.asarray(future.result())
             except ValueError as error:
-                raise CorruptChunkError(
-                    f"{read.where}: {read.points()} cannot be read: {error}; convert the sample again"
-                ) from error
+                raise read.unreadable(error) from error
             start = read.drawn.span[0]
             if len(read.drawn.runs) > 1:
                 points = np.concatenate([points[first - start : last - start] for first, last in read.drawn.runs])
@@ -94,7 +92,7 @@ class TensorStoreEngine:
             "kvstore": {**self._kvstore, "path": f"{self._kvstore['path']}/{read.path}/"},
             "recheck_cached_metadata": "open",
             "context": {"s3_request_retries": _RETRIES},
-            # Of a writer that stores every chunk, TensorStore would read an object that is gone as zeros.
+            # This library writes every chunk, and TensorStore reads a missing object as zeros.
             "fill_missing_data_reads": not read.entry.fingerprint,
         }
         try:
@@ -124,7 +122,7 @@ class TensorStoreEngine:
 
 
 class _Process:
-    """Arrays that are open in this process."""
+    """Open arrays of one process."""
 
     def __init__(self) -> None:
         self.arrays: OrderedDict[str, Any] = OrderedDict()
@@ -148,5 +146,5 @@ def _kvstore(root: str, storage: Storage) -> dict[str, Any]:
         kvstore["endpoint"] = endpoint
         kvstore["aws_region"] = os.environ.get("AWS_DEFAULT_REGION", "us-east-1")
     if "AWS_ACCESS_KEY_ID" in os.environ:
-        kvstore["aws_credentials"] = {"type": "environment"}  # else it looks for profiles as well, at every request
+        kvstore["aws_credentials"] = {"type": "environment"}  # otherwise it also looks for profiles, at every request
     return kvstore

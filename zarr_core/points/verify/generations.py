@@ -1,4 +1,4 @@
-"""What a deep verification looks at beyond the current samples: earlier generations, and objects of none."""
+"""Deep verification: samples of all kept generations, and objects that no generation names."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from zarr_core.versioning.history import brought_by
 
 
 @dataclass
-class DeepCheck:
-    """Everything that is kept of a store, generation by generation.
+class GenerationCheck:
+    """Verification of all kept generations of a store.
 
     Attributes:
         storage: the store.
-        current: its manifest.
-        problems: what is wrong with the store as a whole; complete when all has been gone through.
-        unnamed: groups that no generation names: of a conversion that has not committed yet, or that died. They are no
-            damage, and garbage collection takes them when they are old.
+        current: its current manifest.
+        problems: problems of the whole store; complete after :meth:`states` and :meth:`check_unnamed`.
+        unnamed: groups that no generation names, of conversions that have not committed or that died. They are not
+            damage; garbage collection removes them when they are old.
     """
 
     storage: Storage
@@ -35,7 +35,7 @@ class DeepCheck:
     _named: dict[str, SampleEntry] = field(default_factory=dict)
 
     def states(self) -> Iterator[tuple[StoreManifest, dict[str, SampleEntry]]]:
-        """Every state that is kept, newest first, with its samples that no newer one has in the same way."""
+        """All kept generations, newest first, each with the samples that no newer one has unchanged."""
         yield self.current, self._new_in(self.current)
         there = documents(self.storage)
         for tag, number in sorted(self.current.retention.tags.items()):
@@ -52,11 +52,11 @@ class DeepCheck:
                     self.problems.append(str(error))
                 continue
             if state.generation != number:
-                self.problems.append(f"{name} says that it is generation {state.generation}")
+                self.problems.append(f"{name} holds generation {state.generation}")
             yield state, self._new_in(state)
 
     def collected(self) -> Collection[str]:
-        """Prefixes that garbage collection is removing, or has lately removed: that they are not whole is no damage."""
+        """Tombstoned prefixes. Garbage collection deletes them, so missing objects below them are not damage."""
         return load_manifest(self.storage).retention.tombstones
 
     def _new_in(self, state: StoreManifest) -> dict[str, SampleEntry]:
@@ -64,8 +64,8 @@ class DeepCheck:
         self._named |= {entry.relpath: entry for entry in new.values()}
         return new
 
-    def look_for_strays(self) -> None:
-        """Look at every object outside the groups that :meth:`states` has gone through."""
+    def check_unnamed(self) -> None:
+        """Check the objects outside the groups that :meth:`states` has yielded."""
         unnamed = set()
         for stored in self.storage.objects(SAMPLES):
             name, _ = strip_temp_suffix(stored.name)
@@ -73,20 +73,20 @@ class DeepCheck:
             if group is not None and group not in self._named:
                 unnamed.add(group)
             elif group is None and not self._is_in_a_named_group(name):
-                self.problems.append(f"{stored.name} is no object that a conversion writes")
+                self.problems.append(f"{stored.name} is not an object that a conversion writes")
         self.unnamed = len(unnamed)
         kept = {f"{GENERATIONS}/{CREATE_LOCK}", *map(generation_name, documents(self.storage))}
         for stored in self.storage.objects(GENERATIONS):
             if stored.name not in kept and not strip_temp_suffix(stored.name)[1]:
-                self.problems.append(f"{stored.name} keeps no generation")
+                self.problems.append(f"{stored.name} is not the archive of a generation")
 
     def _is_in_a_named_group(self, name: str) -> bool:
-        """Whether an object lies in a group that has been checked, which has told what is wrong with it."""
+        """Whether an object belongs to a group whose check covers it."""
         parts = name.split("/")
         return any("/".join(parts[:end]) in self._named for end in range(1, len(parts)))
 
     def commits(self, relpaths: set[str]) -> dict[str, str]:
-        """By group, in words: the commit that brought it."""
+        """Description of the commit that added each group."""
         oldest = min(documents(self.storage), default=0)
         return {
             relpath: f"committed in generation {number}" + " or before" * (number == oldest and number > 1)

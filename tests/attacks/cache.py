@@ -1,0 +1,42 @@
+"""``kill -9`` of readers that share a disk cache, at any moment."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import time
+from pathlib import Path
+
+from tests.attacks.tally import Tally, kill_and_look, start
+from tests.helpers.cache_reader import LIMIT, OBJECTS, content, fetched
+from zarr_core.storage.disk_cache import DiskCache
+
+_READERS = 8
+
+
+def killed_readers(rounds: int, folder: Path, tally: Tally, chance: random.Random) -> None:
+    """Each round one of eight readers is killed, and another one takes its place."""
+    seeds = iter(range(_READERS + rounds))
+
+    def start_reader() -> subprocess.Popen[str]:
+        return start(["-m", "tests.helpers.cache_reader", folder / "cache", str(LIMIT), str(next(seeds))])
+
+    readers = [start_reader() for _ in range(_READERS)]
+    try:
+        for number in range(rounds):
+            time.sleep(chance.uniform(0, 1))
+            place = chance.randrange(_READERS)
+            tally.add("faults", kill_and_look(readers[place], tally, f"round {number}"))
+            readers[place] = start_reader()
+            tally.add("rounds")
+    finally:
+        for reader in readers:
+            kill_and_look(reader, tally, "in the end")
+    cache = DiskCache(folder / "cache", LIMIT)
+    for key, size in OBJECTS.items():
+        if fetched(cache, key, 0, size) != content(key, 0, size):
+            tally.add("wrong", 1, f"in the end: {key}")
+    if cache.size() > LIMIT:
+        tally.add("wrong", 1, f"the cache has {cache.size()} of {LIMIT} bytes")
+    if cache.corrupt_evicted:
+        tally.add("wrong", 1, "a kill left a damaged entry")

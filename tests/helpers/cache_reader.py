@@ -1,0 +1,44 @@
+"""Reading through a disk cache: in tests, and in processes that they kill.
+
+``python -m tests.helpers.cache_reader FOLDER LIMIT SEED`` reads until it is killed, or until it gets wrong bytes.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from itertools import count, islice
+
+from zarr_core.storage.disk_cache import DiskCache
+
+BLOCK = 4096
+ENTRY = 10_000  # bytes, so that an entry takes three blocks
+OBJECTS = {f"object {number}": 500 + 400 * number for number in range(60)}  # sizes
+LIMIT = 40 * 3 * BLOCK  # too little for all of them
+
+
+def content(key: str, start: int, stop: int) -> bytes:
+    """Bytes of object ``key`` there: other keys and other ranges hold other bytes."""
+    return random.Random(f"{key} {start}").randbytes(stop - start)
+
+
+def fetched(cache: DiskCache, key: str, start: int = 0, stop: int = ENTRY) -> bytes:
+    """The range as a reader gets it: from the cache, or from the object and then kept."""
+    data = cache.lookup(key, start, stop)
+    if data is None:
+        data = content(key, start, stop)
+        cache.store(key, start, stop, data)
+    return data
+
+
+def read_on(folder: str, limit: int, seed: int, reads: int | None = None) -> None:
+    """Read objects in an order that the seed gives; None: for ever. Raises ValueError for wrong bytes."""
+    cache, chance = DiskCache(folder, limit), random.Random(seed)
+    for _ in islice(count(), reads):
+        key = chance.choice(list(OBJECTS))
+        if fetched(cache, key, 0, OBJECTS[key]) != content(key, 0, OBJECTS[key]):
+            raise ValueError(f"the cache returned other bytes than those of {key}")
+
+
+if __name__ == "__main__":
+    read_on(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,197 @@
+"""Batches of an epoch, their ranks, and the state that resumes them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torchdata.stateful_dataloader.stateful import Stateful
+
+from tests.helpers.examples import examples
+from tests.helpers.loading import NUMBERS, SAMPLES, opened, together
+from tests.helpers.published_store import make_samples, write_published_store
+from zarr_core.errors import ZarrCoreError
+from zarr_core.loader import EpochBatchSampler, Permutation, ResumableLoader, rank_and_world
+
+
+@given(
+    size=st.integers(1, 200),
+    part=st.integers(1, 9),
+    world=st.sampled_from([1, 2, 3, 4, 6, 12]),
+    mode=st.sampled_from(["pad", "drop", "evaluate"]),
+    shuffle=st.booleans(),
+    start=st.integers(0, 30),
+)
+@settings(max_examples=examples(300))
+def test_every_world_makes_the_same_batches(
+    size: int, part: int, world: int, mode: str, shuffle: bool, start: int
+) -> None:
+    batch_size = 12 * part
+    options = {"drop_last": mode == "drop", "evaluation": mode == "evaluate", "shuffle": shuffle, "seed": size}
+    if mode == "drop" and size < batch_size:
+        return
+    if mode == "evaluate" and size // -(-size // batch_size) < world:
+        with pytest.raises(ZarrCoreError, match="needs a sample"):
+            list(EpochBatchSampler(size, batch_size, **options, replica=lambda: (0, world)))
+        return
+    whole = list(EpochBatchSampler(size, batch_size, **options))
+    samplers = [
+        EpochBatchSampler(size, batch_size, **options, replica=lambda rank=rank: (rank, world)) for rank in range(world)
+    ]
+    parts = [list(sampler) for sampler in samplers]
+    assert together(parts) == whole
+    assert {len(shares) for shares in parts} == {len(whole)} == {len(samplers[0])}
+    order = list(range(size)) if not shuffle else Permutation(size, seed=size)(np.arange(size)).tolist()
+    flat = list(itertools.chain.from_iterable(whole))
+    if mode == "evaluate":
+        assert flat == order
+        assert max(map(len, whole)) - min(map(len, whole)) <= 1
+        assert max(map(len, whole)) <= batch_size
+        assert all(share for shares in parts for share in shares)
+    else:
+        assert {len(batch) for batch in whole} == {batch_size}
+        assert {len(share) for shares in parts for share in shares} == {batch_size // world}
+        assert flat == (order * (len(flat) // size + 1))[: len(flat)]
+        assert abs(len(flat) - size) < batch_size
+        assert (len(flat) <= size) if mode == "drop" else (len(flat) >= size)
+    start = min(start, len(whole))
+    resumed = EpochBatchSampler(size, batch_size, **options)
+    resumed.load_state_dict(samplers[0].state_at(0, start))
+    assert list(resumed) == whole[start:]
+
+
+def test_epochs_and_seeds_differ_and_repeat() -> None:
+    def epoch(number: int, seed: int = 0) -> list[list[int]]:
+        sampler = EpochBatchSampler(26, 4, seed)
+        sampler.set_epoch(number)
+        return list(sampler)
+
+    assert epoch(3) == epoch(3)
+    assert len({str(epoch(number, seed)) for number in range(10) for seed in range(3)}) == 30
+    plain = EpochBatchSampler(6, 4, shuffle=False)
+    assert list(plain) == list(plain) == [[0, 1, 2, 3], [4, 5, 0, 1]]
+
+
+def test_what_cannot_be_shared_or_makes_no_batch_is_refused(ranks: Callable[[int], Iterator[int]]) -> None:
+    for arguments, match in (
+        ({"dataset_size": 0, "batch_size": 1}, "dataset_size"),
+        ({"dataset_size": 1, "batch_size": 0}, "batch_size"),
+        ({"dataset_size": 3, "batch_size": 4, "drop_last": True}, "drops all 3 samples"),
+        ({"dataset_size": 3, "batch_size": 4, "drop_last": True, "evaluation": True}, "choose one"),
+    ):
+        with pytest.raises(ZarrCoreError, match=match):
+            EpochBatchSampler(**arguments)
+    sampler = EpochBatchSampler(26, 4)
+    for _ in ranks(3):
+        with pytest.raises(ZarrCoreError, match="batch_size=4.*not a multiple of 3 ranks"):
+            next(iter(sampler))
+        with pytest.raises(ZarrCoreError, match=r"evaluating 2 samples.*each of 3 ranks.*Use fewer ranks"):
+            next(iter(EpochBatchSampler(2, 8, evaluation=True)))
+
+
+def test_the_rank_is_read_when_an_iteration_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = EpochBatchSampler(8, 4, shuffle=False)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert rank_and_world() == (1, 2)
+    assert list(sampler) == [[2, 3], [6, 7]]
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        assert rank_and_world() == (0, 1)
+        assert list(sampler) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    finally:
+        torch.distributed.destroy_process_group()
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    with pytest.raises(ZarrCoreError, match="RANK=1 and WORLD_SIZE=1"):
+        list(sampler)
+    monkeypatch.delenv("WORLD_SIZE")
+    with pytest.raises(ZarrCoreError, match="set both"):
+        list(sampler)
+    monkeypatch.delenv("RANK")
+    assert rank_and_world() == (0, 1)
+    assert not torch.distributed.is_initialized()
+
+
+def test_a_state_is_small_plain_and_argument_free() -> None:
+    sampler = EpochBatchSampler(1_000_000, 64, fingerprint="store, generation 3")
+    assert all(isinstance(thing, Stateful) for thing in (sampler, iter(sampler), ResumableLoader(NUMBERS, sampler)))
+    state = sampler.state_dict()
+    assert json.loads(json.dumps(state)) == state
+    assert len(json.dumps(state)) < 300
+    assert state == pickle.loads(pickle.dumps(sampler)).state_dict()
+
+
+@pytest.mark.parametrize("position", [0, 7_000, 15_624, 15_625])
+def test_resuming_takes_no_memory_to_speak_of(position: int) -> None:
+    state = EpochBatchSampler(1_000_000, 64).state_at(5, position)
+    tracemalloc.start()
+    try:
+        sampler = EpochBatchSampler(1_000_000, 64)
+        sampler.load_state_dict(state)
+        left = next(iter(sampler), [])
+        assert len(left) == (64 if position < 15_625 else 0)
+        assert tracemalloc.get_traced_memory()[1] < 500_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_state_of_other_data_or_batches_is_refused(store: Path, tmp_path: Path) -> None:
+    state = EpochBatchSampler.of(opened(store), 4).state_dict()
+    for changes in ({"split": "train[:9]"}, {"split": "train[::-1]"}):
+        other = EpochBatchSampler.of(opened(store, **changes), 4)
+        with pytest.raises(ZarrCoreError, match=r"other data.*generation 0, split train, 10 samples.*start a new run"):
+            other.load_state_dict(state)
+    committed = write_published_store(tmp_path, make_samples(SAMPLES), 16, splits={"train": ["run_1"]}, generation=4)
+    assert opened(committed).fingerprint != opened(store, split="train[0]").fingerprint
+    assert "generation 4" in opened(committed, generation=4).fingerprint
+    for other, match in (
+        (EpochBatchSampler(26, 4), "dataset_size 26 .here 27."),
+        (EpochBatchSampler(26, 2), "batch_size 4 .here 2."),
+        (EpochBatchSampler(26, 4, drop_last=True), "drop_last False .here True."),
+        (EpochBatchSampler(26, 4, evaluation=True), "evaluation"),
+        (EpochBatchSampler(26, 4, shuffle=False), "shuffle"),
+    ):
+        saved = EpochBatchSampler(26, 4).state_dict()
+        if "27" in match:
+            other = EpochBatchSampler(27, 4)
+        with pytest.raises(ZarrCoreError, match=match):
+            other.load_state_dict(saved)
+        assert other.state_dict()["position"] == 0
+    for nonsense in ({}, {"version": 2, "position": 3}, EpochBatchSampler(26, 4).state_at(0, 8)):
+        with pytest.raises(ZarrCoreError, match="not a state|batch 8 of 7"):
+            EpochBatchSampler(26, 4).load_state_dict(nonsense)
+
+
+def test_a_copy_of_the_store_elsewhere_is_the_same_data(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(store)
+    assert opened(tmp_path / "link").fingerprint == opened(store).fingerprint
+    assert opened(store, num_volume_points=3).fingerprint == opened(store).fingerprint
+
+
+def test_the_end_of_an_epoch_is_the_start_of_the_next() -> None:
+    sampler = EpochBatchSampler(8, 4, seed=9)
+    first = list(sampler)
+    done = sampler.state_dict()
+    assert done["position"] == 2
+    assert list(sampler) == first  # nobody said set_epoch, as with torch's samplers
+    resumed = EpochBatchSampler(8, 4)
+    resumed.load_state_dict(done)
+    resumed.set_epoch(0)
+    assert list(resumed) == []
+    resumed.set_epoch(1)
+    second = list(resumed)
+    assert second != first
+    ahead = EpochBatchSampler(8, 4)
+    ahead.set_epoch(1)
+    ahead.load_state_dict(done)
+    assert list(ahead) == second
+    assert ahead.seed == 9

@@ -1,0 +1,98 @@
+"""The result of a verification."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One problem of a store.
+
+    Attributes:
+        sample_id: the sample; "" for a problem of the whole store.
+        field: canonical field name; "" for a problem of the whole sample.
+        message: description, with the chunk and the object if it is about one.
+        commit: description of the commit that added the group; "" unless ``deep`` was requested.
+    """
+
+    sample_id: str
+    field: str
+    message: str
+    commit: str = ""
+
+    def __str__(self) -> str:
+        where = ", ".join(part for part in (self.sample_id, self.field) if part)
+        message = f"{where}: {self.message}" if where else self.message
+        return f"{message}; {self.commit}" if self.commit else message
+
+
+@dataclass
+class FieldTally:
+    """Amounts of one field that were checked."""
+
+    samples: int = 0
+    points: int = 0
+    chunks: int = 0
+    bytes: int = 0
+
+    def add(self, other: FieldTally) -> None:
+        """Add another tally."""
+        self.samples += other.samples
+        self.points += other.points
+        self.chunks += other.chunks
+        self.bytes += other.bytes
+
+
+@dataclass
+class VerificationReport:
+    """Result of :func:`zarr_core.points.verify.store.verify_store`.
+
+    Attributes:
+        samples: samples checked.
+        generations: generations whose samples were checked: the current one, or all kept ones with ``deep``.
+        unnamed: groups that no generation names, which is not a problem; counted with ``deep`` only.
+        against_source: whether arrays were compared with their source.
+        fields: amounts read, by canonical field name.
+        problems: all problems; empty if the store is intact.
+    """
+
+    samples: int = 0
+    generations: int = 0
+    unnamed: int = 0
+    against_source: bool = False
+    fields: dict[str, FieldTally] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether no problem was found."""
+        return not self.problems
+
+    @property
+    def arrays(self) -> int:
+        """Arrays read."""
+        return sum(tally.samples for tally in self.fields.values())
+
+    @property
+    def chunks(self) -> int:
+        """Chunks read."""
+        return sum(tally.chunks for tally in self.fields.values())
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the objects read."""
+        return sum(tally.bytes for tally in self.fields.values())
+
+
+@dataclass
+class SampleFindings:
+    """Problems and amounts of one sample."""
+
+    sample_id: str
+    problems: list[Problem] = field(default_factory=list)
+    fields: dict[str, FieldTally] = field(default_factory=dict)
+
+    def add(self, name: str, message: str) -> None:
+        """Add a problem of a field, or of the whole sample if ``name`` is ""."""
+        self.problems.append(Problem(self.sample_id, name, message))
