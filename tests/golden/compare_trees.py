@@ -10,8 +10,8 @@ statistics, stages, tags and collects garbage. At the end both copies must have 
 trees must have read the same values, and each must be able to read and verify the copy of the other. Only documented
 command lines and the public Python API are used, so that one script drives both trees.
 
-Exempt: ``writer`` in ``claims/`` of a matrix, which is random; times of pending deletions in ``retention``; the reason of
-a quarantine, which is text.
+Exempt: ``writer`` in ``claims/`` of a matrix, which is random; times of pending deletions in ``retention``; the reason
+of a quarantine, which is text.
 """
 
 from __future__ import annotations
