@@ -1,4 +1,4 @@
-"""What each codec saves and costs on shuffled CFD fields: the table in ``docs/format.md``.
+"""Compression ratio and speed of each codec on shuffled CFD fields: the table in ``docs/format.md``.
 
 ``python -m benchmarks.codecs [FOLDER ...]`` takes sample folders in the AhmedML layout (default: the bundled ones), one
 core, chunks of 4,096 points as stored (positions float32, the rest float16).
@@ -24,7 +24,7 @@ CODECS = ("none", "blosc-lz4:1", "blosc-lz4:5", "blosc-lz4:9", "blosc-zstd:1", "
 
 
 def stored_chunks(folder: Path) -> list[np.ndarray]:
-    """Every chunk of a sample as the store would hold it, before compression."""
+    """Every chunk of a sample as stored, before compression."""
     chunks = []
     for file in resolve_kind("ahmedml").fields.values():
         values = torch.load(folder / file.filename, weights_only=True)

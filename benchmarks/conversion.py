@@ -1,4 +1,4 @@
-"""Conversion against the same work done by hand, and two workers against one.
+"""Conversion compared with the same work written by hand, and two workers compared with one.
 
 ``python -m benchmarks.conversion`` makes 24 synthetic samples in the AhmedML layout (300,000 volume and 100,000
 surface points each), then converts them, in turn: by hand (load, permute, gather, encode with the same codec and
@@ -47,7 +47,7 @@ def make_samples(root: Path, count: int) -> None:
 
 
 def convert_by_hand(root: Path, output: Path, part: slice = slice(None)) -> None:
-    """Load, permute, gather, encode, write: what no converter can do without."""
+    """Load, permute, gather, encode, write: the minimum work of a conversion."""
     codec = Blosc(cname="lz4", clevel=5, shuffle=Blosc.SHUFFLE)
     for folder in sorted(root.iterdir())[part]:
         target = output / folder.name
@@ -69,7 +69,7 @@ def convert_by_hand_twice(pool: Executor, root: Path, output: Path) -> None:
 
 
 def measure(root: Path, rounds: int) -> dict[str, float]:
-    """Median seconds of each way, measured in turn so that a slow minute of the machine hits all."""
+    """Median seconds of each way, measured in turns so that other load on the machine affects all alike."""
     started = time.perf_counter()
     pool = worker_pool(2)
     list(pool.map(abs, range(8)))

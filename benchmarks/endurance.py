@@ -1,4 +1,4 @@
-"""Whether a long run grows: memory and open files over 10,000 reads.
+"""Growth of memory and open files over 10,000 reads.
 
 ``python -m benchmarks.endurance`` writes 150 small synthetic samples, of more files than are kept open, and reads
 draws of them in a random order in one process.
@@ -25,7 +25,7 @@ SAMPLES, POINTS, CHUNK_POINTS, READS = 150, 20_000, 4_096, 10_000
 
 
 def resident_mb() -> float:
-    """Memory of this process, MB; files that are mapped left out, which belong to the page cache."""
+    """Memory of this process in MB, without mapped files, which belong to the page cache."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(status["RssAnon"].split()[0]) * 1024 / 1e6
 
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def growth(store: Path, factory: Callable[[str], Objects]) -> tuple[float, float, int]:
-    """Memory before, what came on top, and the most files that were open."""
+    """Memory before the reads, its growth, and the maximum number of open files."""
     reader = ZarrChunkReader(store, objects_factory=factory)
     before, files = resident_mb(), 0
     for epoch, sample in enumerate(random.Random(0).choices(reader.sample_ids, k=READS)):

@@ -1,4 +1,4 @@
-"""The machine and the versions that a figure was measured with; every benchmark prints them."""
+"""Machine and versions of a measurement; every benchmark prints them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 
 def describe() -> str:
-    """One line: processor, cores, Python and the packages that matter."""
+    """One line: processor, cores, Python and the packages that affect speed."""
     packages = ", ".join(f"{name} {version(name)}" for name in ("numpy", "torch", "zarr", "numcodecs", "fsspec"))
     return f"{_processor()}, {os.cpu_count()} cores; Python {platform.python_version()}, {packages}"
 

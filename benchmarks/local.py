@@ -31,7 +31,7 @@ from zarr_core.points.sampling import draw
 
 
 class ByHand:
-    """What no reader can do without: the bytes of the chunks of a draw, and decoding them."""
+    """The minimum work of a reader: reading and decoding the chunks of a draw."""
 
     def __init__(self, store: Path, checked: bool) -> None:
         reader = ZarrChunkReader(store)
@@ -63,7 +63,7 @@ class ByHand:
 
 
 def measure(ways: dict[str, Callable[[int], object]], rounds: int) -> dict[str, float]:
-    """Median milliseconds of each way, in turn, so that a slow minute of the machine hits all.
+    """Median milliseconds of each way, in turns, so that other load on the machine affects all alike.
 
     A turn is ten draws, of which the first two are not counted: they find the caches as another way left them.
     """

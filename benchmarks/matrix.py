@@ -1,4 +1,4 @@
-"""The wide matrix: rows and columns read, against the bytes that they take; what an append writes.
+"""The wide matrix: reads of rows and columns compared with reads of the same bytes; the objects that an append writes.
 
 ``python -m benchmarks.matrix [--features 450000] [--samples 256] [--codec CODEC ...]``. Every ratio is of two things
 done side by side in this run, local and warm, best of several. Values are betas as arrays give them: random, with four
@@ -38,7 +38,7 @@ def betas(samples: int, features: int, seed: int) -> np.ndarray:
 
 
 def counted(url: str) -> tuple[WideMatrix, CountingObjects]:
-    """A matrix that has read nothing yet, and its counter."""
+    """A newly opened matrix and its counter."""
     counter = CountingObjects(open_objects(url))
     return WideMatrix.open(url, objects_factory=lambda _: counter), counter
 
@@ -97,7 +97,7 @@ def read_columns(root: str, writer: WideMatrix, picked: list[str]) -> dict[str, 
 
 
 def count_append(folder: str) -> tuple[Counter[str], int]:
-    """What is written for one more batch of a matrix with 10,000 samples and two tables; bytes of its head."""
+    """Objects written by appending a batch to a matrix of 10,000 samples and two tables; size of its head."""
     root, features = f"{folder}/many", 64
     matrix = WideMatrix.create(root, list(range(features)), shard_rows=64)
     tables = {value: betas(50, features, 0) for value in matrix.values}

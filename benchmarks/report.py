@@ -1,4 +1,4 @@
-"""``docs/performance.md`` and its plots, made from ``benchmarks/results/*.json`` and nothing else.
+"""Creates ``docs/performance.md`` and its plots from ``benchmarks/results/*.json``.
 
 ``python -m benchmarks.report``
 """
@@ -80,7 +80,7 @@ def draw(table: dict[str, Any], path: Path) -> None:
 
 
 def is_ours(name: str) -> bool:
-    """Whether a row is about this library's own reading or converting."""
+    """Whether a row measures this library."""
     return name.startswith(("direct", "zarr_core")) or name.endswith(("worker", "workers"))
 
 

@@ -1,4 +1,4 @@
-"""What a benchmark found, printed as it goes and written to JSON, from which ``benchmarks.report`` makes the page."""
+"""Results of a benchmark: printed as they arrive, and written as JSON for ``benchmarks.report``."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Result:
         print(f"\n{title}\n\n{table_markdown(table)}", flush=True)
 
     def add_target(self, what: str, measured: float | None, relation: str, target: float, unit: str = "") -> None:
-        """Something to reach.
+        """Add a target.
 
         Args:
             what: was measured.
@@ -70,7 +70,7 @@ class Result:
         print(f"\n{target_text(entry)}" if len(self._content["targets"]) == 1 else target_text(entry), flush=True)
 
     def add_note(self, text: str) -> None:
-        """What a reader of the figures should know."""
+        """Add a note on the figures."""
         self._content["notes"].append(text)
         print(f"\n{text}", flush=True)
 
@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def is_met(target: dict[str, Any]) -> bool | None:
-    """Whether a target was reached; None where nothing was measured."""
+    """Whether a target was reached; None if it was not measured."""
     if target["measured"] is None:
         return None
     if target["relation"] == "at most":
@@ -98,7 +98,7 @@ def is_met(target: dict[str, Any]) -> bool | None:
 
 
 def target_text(target: dict[str, Any]) -> str:
-    """One line: what, how much, and whether that is enough."""
+    """One line: name, value, and whether the target was reached."""
     verdict = {True: "reached", False: "MISSED", None: "not measured"}[is_met(target)]
     unit = target["unit"]
     measured = "" if target["measured"] is None else f"{shown(target['measured'])}{unit}, "
@@ -113,7 +113,7 @@ def table_markdown(table: dict[str, Any]) -> str:
 
 
 def shown(value: Value) -> str:
-    """A value as people read it: three digits."""
+    """A value with three digits."""
     if value is None:
         return ""
     if isinstance(value, str):

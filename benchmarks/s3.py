@@ -41,7 +41,7 @@ DIRECT, S3FS, PLAIN, THREADS, TENSORSTORE = (
 
 
 def s3fs_objects(root: str) -> Objects:
-    """As where obstore is not installed."""
+    """Hide obstore, as if it were not installed."""
     with mock.patch("zarr_core.storage.backends.obstore.may_be_used", return_value=False):
         return RemoteObjects(root)
 
@@ -66,7 +66,7 @@ def upload(store: Path, bucket: str) -> str:
 
 
 def chunk_bytes(reader: ZarrChunkReader, sample_id: str, epoch: int) -> int:
-    """Stored bytes of the chunks that a draw touches: what no reader can do without."""
+    """Stored bytes of the chunks of a draw: the minimum that a reader fetches."""
     total = 0
     for read in reader.field_reads(sample_id, DRAWS, epoch=epoch).values():
         _, index = _array(reader, sample_id, read.array_name)

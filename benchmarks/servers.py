@@ -51,7 +51,7 @@ class ProxyProcess:
     """The fault proxy as a process of its own; ``url`` is where it listens."""
 
     def __init__(self, upstream: str) -> None:
-        command = [sys.executable, "-m", "tests.servers.fault_proxy", upstream]
+        command = [sys.executable, "-m", "tests.helpers.servers.fault_proxy", upstream]
         self._process = subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         self.url = self._process.stdout.readline().strip()
@@ -64,11 +64,11 @@ class ProxyProcess:
         self._process.wait()
 
     def set_faults(self, **faults: float) -> None:
-        """From the next request on; see :class:`tests.servers.fault_proxy.Faults`."""
+        """Apply faults from the next request on; see :class:`tests.helpers.servers.fault_proxy.Faults`."""
         self._ask("PUT", "faults", json.dumps(faults).encode())
 
     def counts(self) -> dict[str, int]:
-        """What has passed since the last call."""
+        """Requests and bytes since the last call."""
         found = self._ask("GET", "counts")
         self._ask("DELETE", "counts")
         return found

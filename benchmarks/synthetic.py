@@ -1,4 +1,4 @@
-"""Samples of a size that training has, and the store that they become."""
+"""Synthetic samples of realistic size, and the store made from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way from a long warehouse to a wide matrix: scattering against what one would write instead, and loading twice.
+"""From a long warehouse to a wide matrix: scattering compared with other implementations, and a first and later load.
 
 ``python -m benchmarks.warehouse``; a batch of 64 samples x 450,000 features by default. Scattering runs on one core.
 """

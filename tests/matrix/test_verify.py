@@ -29,7 +29,7 @@ from zarr_core.matrix.verify import verify_matrix
         (lambda root: _exchange(root), "beta_columns.zarr: sample 'a_s0', column 0: differs from the row-major copy"),
     ],
 )
-def test_verify_finds(tmp_path: Path, damage: Any, message: str) -> None:
+def test_damage_is_reported(tmp_path: Path, damage: Any, message: str) -> None:
     matrix = WideMatrix.create(tmp_path, FEATURES, {"beta": "float32"}, **SMALL)
     append(matrix, "a", 6)
     append(matrix, "b", 3, seed=9)

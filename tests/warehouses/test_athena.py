@@ -33,7 +33,7 @@ def staged(warehouse: AthenaWarehouse, folder: str) -> list[str]:
     return [item["Key"] for item in found]
 
 
-def test_nothing_unloaded_stays(athena: tuple[AthenaInDuckDB, AthenaWarehouse]) -> None:
+def test_unloaded_files_are_deleted(athena: tuple[AthenaInDuckDB, AthenaWarehouse]) -> None:
     _, warehouse = athena
     warehouse.batch_ids()
     with warehouse.unload(BATCHES, ["beta"], FEATURES) as unloaded:
@@ -45,7 +45,7 @@ def test_nothing_unloaded_stays(athena: tuple[AthenaInDuckDB, AthenaWarehouse]) 
     assert staged(warehouse, "unloads") == []
 
 
-def test_nothing_stays_of_a_query_that_failed(athena: tuple[AthenaInDuckDB, AthenaWarehouse]) -> None:
+def test_files_of_a_failed_query_are_deleted(athena: tuple[AthenaInDuckDB, AthenaWarehouse]) -> None:
     runner, warehouse = athena
     runner.fail = "EXCEEDED_MEMORY_LIMIT: Query exceeded per-node memory limit"
     with pytest.raises(WarehouseError, match="'long', database=.*EXCEEDED_MEMORY_LIMIT"):
@@ -75,7 +75,7 @@ def test_orphans_are_removed_a_day_later(
     assert boto3.client("s3").get_object(Bucket=bucket, Key="theirs")["Body"].read() == b"rows"
 
 
-def test_one_query_a_value_whatever_the_number_of_batches(athena: tuple[AthenaInDuckDB, AthenaWarehouse]) -> None:
+def test_one_query_per_value_for_any_number_of_batches(athena: tuple[AthenaInDuckDB, AthenaWarehouse]) -> None:
     runner, warehouse = athena
     with warehouse.unload(BATCHES, ["beta", "coverage"], FEATURES):
         assert len(runner.queries) == 2

@@ -24,7 +24,7 @@ def test_files_in_a_bucket(long: Path, s3_root: str) -> None:
 
 
 def test_files_may_store_a_column_as_different_types(tmp_path: Path) -> None:
-    """Whole numbers or nothing in one file are no reason to round, or to take for a number, what others hold."""
+    """Integers or nulls in one file must not round the values of other files, or parse their texts as numbers."""
     stored: list[tuple[str, list[Any], list[Any]]] = [
         ("a", [1, 2], [1, 0]),
         ("b", ["007", "8"], [0.25, 0.75]),
@@ -45,7 +45,7 @@ def test_files_may_store_a_column_as_different_types(tmp_path: Path) -> None:
             np.testing.assert_array_equal(got, betas)
 
 
-def test_batches_of_any_name_and_files_of_none(tmp_path: Path) -> None:
+def test_batch_ids_with_special_characters_and_files_without_folders(tmp_path: Path) -> None:
     names = ["a b", "x/y", "a+b", "p\u00fc", "50%"]
     for number, name in enumerate(names):
         folder = tmp_path / "long" / f"batch_id={quote(name, safe='+')}"

@@ -1,4 +1,4 @@
-"""Each kind of warehouse against pandas: the same questions, the same cells, the same refusals."""
+"""Every kind of warehouse gives the results of pandas and refuses the same errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def open_warehouse(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[O
         )
 
 
-def test_what_is_there(open_warehouse: Open, long: Path) -> None:
+def test_batches_samples_and_features(open_warehouse: Open, long: Path) -> None:
     warehouse = open_warehouse(long)
     assert warehouse.batch_ids() == sorted(BATCHES)
     assert warehouse.samples(["001", "absent"]) == {"001": sorted(BATCHES["001"])}
@@ -52,7 +52,7 @@ def test_equals_pandas(open_warehouse: Open, long: Path) -> None:
     assert_equals_pandas(open_warehouse(long), long, FEATURES[::-1])  # an axis in an order of its own
 
 
-def test_only_samples_asked_for_come(open_warehouse: Open, long: Path) -> None:
+def test_only_requested_samples_are_unloaded(open_warehouse: Open, long: Path) -> None:
     with open_warehouse(long).unload({"001": ["s:5", "s2"]}, ["beta"], FEATURES) as unloaded:
         done = wide(unloaded, "001", ["s:5", "s2"], "beta", FEATURES)
     assert np.array_equal(done.values, pivoted(long, ["s:5", "s2"], FEATURES, "beta"), equal_nan=True)
@@ -77,7 +77,7 @@ def test_columns_of_other_names(open_warehouse: Open, tmp_path: Path) -> None:
     assert np.array_equal(done.values, pivoted(usual, ["1", "2"], FEATURES, "beta"), equal_nan=True)
 
 
-def test_ids_are_only_ever_compared(open_warehouse: Open, long: Path) -> None:
+def test_ids_are_never_executed_as_sql(open_warehouse: Open, long: Path) -> None:
     hostile = ["x' OR 'a' = 'a", "x') UNION SELECT 1; --", '"; DROP VIEW long; --', "%", "\\", ":s1", "{s1}", "$1", "?"]
     warehouse = open_warehouse(long)
     assert warehouse.samples(hostile) == {}
@@ -122,7 +122,7 @@ def test_a_value_without_column_is_refused(open_warehouse: Open, long: Path) -> 
         pass
 
 
-def test_a_column_that_is_not_there_is_named(open_warehouse: Open, long: Path) -> None:
+def test_a_missing_column_is_named(open_warehouse: Open, long: Path) -> None:
     warehouse = open_warehouse(long, LongColumns(sample="patient"))
     with pytest.raises(WarehouseError, match="patient"):
         warehouse.samples(["b-1"])
@@ -137,7 +137,7 @@ def test_a_row_without_sample_is_refused(open_warehouse: Open, long: Path) -> No
         open_warehouse(long).samples(["b-1"])
 
 
-def test_a_pinned_warehouse_does_not_see_what_comes_later(long: Path, tmp_path: Path) -> None:
+def test_a_pinned_warehouse_does_not_see_later_rows(long: Path, tmp_path: Path) -> None:
     kinds: list[Warehouse] = [DuckDBWarehouse(f"{long}/*/*.parquet"), iceberg_of(long, tmp_path / "iceberg")]
     pinned = [warehouse.pinned() for warehouse in kinds]
     write_long(long, {"b-1": ["s9"], "b-2": ["s8"]}, seed=1)

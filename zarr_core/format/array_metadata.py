@@ -24,6 +24,9 @@ MAX_CHUNKS = 1 << 22
 MAX_POINTS = 10**12
 
 CHECKSUM_BYTES = 4
+_LITTLE_ENDIAN = {"name": "bytes", "configuration": {"endian": "little"}}
+_CRC32C = {"name": "crc32c"}
+_KEY_ENCODING = {"name": "default", "configuration": {"separator": "/"}}
 
 
 @dataclass(frozen=True)
@@ -74,20 +77,18 @@ class ArrayLayout:
 
     def to_zarr_json(self) -> dict[str, Any]:
         """The array's ``zarr.json``."""
-        endian = {"name": "bytes", "configuration": {"endian": "little"}}
-        crc32c = {"name": "crc32c"}
         compressors = self.codec.to_zarr_json(np.dtype(self.dtype).itemsize)
         sharding = {
             "chunk_shape": [self.chunk_points, self.dim],
-            "codecs": [endian, *compressors, *([crc32c] if self.checksum else [])],
-            "index_codecs": [endian, crc32c],
+            "codecs": [_LITTLE_ENDIAN, *compressors, *([_CRC32C] if self.checksum else [])],
+            "index_codecs": [_LITTLE_ENDIAN, _CRC32C],
             "index_location": "end",
         }
         return {
             "shape": [self.n_points, self.dim],
             "data_type": self.dtype,
             "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [self.shard_points, self.dim]}},
-            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+            "chunk_key_encoding": _KEY_ENCODING,
             "fill_value": 0.0,
             "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
             "attributes": {},
@@ -99,41 +100,37 @@ class ArrayLayout:
     @classmethod
     def from_zarr_json(cls, metadata: Mapping[str, Any]) -> ArrayLayout:
         """Read an array's ``zarr.json``; raises StoreError unless it is a layout that this library writes."""
-        match metadata:
-            case {
-                "shape": [n_points, dim],
-                "data_type": str(dtype),
-                "chunk_grid": {"configuration": {"chunk_shape": [shard_points, shard_dim]}},
-                "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-                "fill_value": 0,
-                "codecs": [
-                    {
-                        "name": "sharding_indexed",
-                        "configuration": {
-                            "chunk_shape": [chunk_points, chunk_dim],
-                            "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, *compressors],
-                            "index_codecs": [{"name": "bytes"}, {"name": "crc32c"}],
-                            **sharding,
-                        },
-                    }
-                ],
-            } if (
-                sharding.get("index_location", "end") == "end"
-                and dtype in VALUE_DTYPES
-                and all(type(count) is int and count > 0 for count in (n_points, dim, chunk_points, shard_points))
-                and dim == shard_dim == chunk_dim
-                and shard_points % chunk_points == 0
-                and not metadata.get("storage_transformers")
-            ):
-                pass
-            case _:
-                raise StoreError("this library does not write such an array layout; read the array with zarr-python")
-        checksum = False
-        match compressors:
-            case [*others, {"name": "crc32c"}]:
-                compressors, checksum = others, True
-        codec = Codec.from_zarr_json(compressors)
-        layout = cls(n_points, dim, chunk_points, shard_points, dtype, codec, checksum)
+        try:
+            n_points, dim = metadata["shape"]
+            shard_points, shard_dim = metadata["chunk_grid"]["configuration"]["chunk_shape"]
+            (codec,) = metadata["codecs"]
+            sharding = codec["configuration"]
+            chunk_points, chunk_dim = sharding["chunk_shape"]
+            endian, *compressors = sharding["codecs"]
+            index_codecs = [each["name"] for each in sharding["index_codecs"]]
+            dtype, fill_value = metadata["data_type"], metadata["fill_value"]
+            key_encoding = metadata["chunk_key_encoding"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise StoreError(f"array metadata is incomplete or not sharded: {error!r}") from error
+        if not (
+            codec.get("name") == "sharding_indexed"
+            and sharding.get("index_location", "end") == "end"
+            and endian == _LITTLE_ENDIAN
+            and index_codecs == ["bytes", "crc32c"]
+            and key_encoding == _KEY_ENCODING
+            and dtype in VALUE_DTYPES
+            and dim == shard_dim == chunk_dim
+            and all(type(count) is int and count > 0 for count in (n_points, dim, chunk_points, shard_points))
+            and shard_points % chunk_points == 0
+            and fill_value == 0
+            and not metadata.get("storage_transformers")
+        ):
+            raise StoreError("this library does not write such an array layout; read the array with zarr-python")
+        checksum = bool(compressors) and compressors[-1] == _CRC32C
+        if checksum:
+            compressors = compressors[:-1]
+        compressor = Codec.from_zarr_json(compressors)
+        layout = cls(n_points, dim, chunk_points, shard_points, dtype, compressor, checksum)
         if max(layout.n_chunks, layout.chunks_per_shard) > MAX_CHUNKS or n_points > MAX_POINTS:
             raise StoreError(f"array of {n_points} points in {layout.n_chunks} chunks exceeds the limits of a store")
         return layout

@@ -1,4 +1,4 @@
-"""The wide matrix: an append-only (samples x features) cache of a long warehouse table. See ``docs/matrix.md``."""
+"""The wide matrix: append-only Zarr arrays (samples x features) of a long warehouse table. See ``docs/matrix.md``."""
 
 from zarr_core.matrix.wide import WideMatrix
 

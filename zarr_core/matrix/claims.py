@@ -28,7 +28,7 @@ def claim(storage: Storage, copy: str, start: int, count: int, purpose: str) -> 
         copy: "rows" (row-major) or "columns" (column-major).
         start: first candidate: the end of an earlier claim, or 0.
         count: number of shards.
-        purpose: recorded for people who want to know whose rows are unused.
+        purpose: recorded in the claim, to explain unused rows.
 
     Returns:
         Number of the first shard.

@@ -10,13 +10,11 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,7 +29,6 @@ from zarr_core.errors import MatrixError, UnknownFieldError, WarehouseError
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.ingest.leases import LEASES, Leases
 from zarr_core.matrix.ingest.loader import MatrixLoader
-from zarr_core.storage import Storage
 from zarr_core.warehouses import Cost, DuckDBWarehouse, LongColumns
 
 METHYLATION = SHARED / "data" / "methylation"
@@ -327,48 +324,3 @@ def test_a_lost_lease_on_a_batch_that_has_grown_meanwhile(
     done = loader.ingest(["b-1"])
     assert [batch.sample_ids for batch in done.batches] == [("s8", "s9")]
     assert_holds(loader, long, ["s9", "s3", "s8", "s1"])
-
-
-class TestLeases:
-    def test_one_holder_at_a_time(self, any_root: str) -> None:
-        storage = Storage(any_root)
-        mine, theirs = Leases(storage), Leases(storage)
-        assert mine.take(["a", "b"]) == ["a", "b"]
-        assert theirs.take(["b", "c"]) == ["c"]
-        theirs.release(["b", "c"])
-        assert theirs.take(["b", "c"]) == ["c"]
-        mine.release(["a", "b"])
-        assert theirs.take(["a", "b"]) == ["a", "b"]
-
-    def test_a_silent_holder_loses_it_and_a_renewing_one_does_not(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        storage = Storage(tmp_path)
-        now = 1000.0
-        clock = SimpleNamespace(monotonic=lambda: now, sleep=time.sleep)
-        monkeypatch.setattr("zarr_core.matrix.ingest.leases.time", clock)
-        silent, alive, waiting = (Leases(storage, seconds=0.4) for _ in range(3))
-        assert silent.take(["silent"])
-        with alive.renewing():
-            assert alive.take(["alive"])
-            before = (tmp_path / LEASES).read_bytes()
-            assert waiting.take(["silent", "alive"]) == []
-            now += 0.3
-            assert waiting.take(["silent", "alive"]) == []
-            wait_for(lambda: (tmp_path / LEASES).read_bytes() != before)  # a renewal, by this machine's real clock
-            now += 0.3
-            assert waiting.take(["silent", "alive"]) == ["silent"]
-        silent.release(["silent"])  # is not its own any more
-        assert Leases(storage).take(["silent"]) == []
-
-    @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"a": 7}', b"\xff"])
-    def test_a_damaged_object_holds_nobody_up(self, tmp_path: Path, damage: bytes) -> None:
-        (tmp_path / LEASES).write_bytes(damage)
-        assert Leases(Storage(tmp_path)).take(["a"]) == ["a"]
-
-    def test_16_take_16(self, any_root: str) -> None:
-        storage = Storage(any_root)
-        names = [f"b{number}" for number in range(16)]
-        with ThreadPoolExecutor(4) as threads:
-            got = list(threads.map(lambda _: Leases(storage).take(names), range(4)))
-        assert sorted(name for part in got for name in part) == sorted(names)

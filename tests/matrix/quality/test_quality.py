@@ -1,4 +1,4 @@
-"""The quality report: its numbers are those of the cells, what stands out is named, and the page says it."""
+"""The quality report: figures equal those of the cells, outliers are named, and the page shows them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_the_numbers_are_those_of_the_cells(written: tuple[WideMatrix, dict[str,
     assert coverage["histogram"] == expected.tolist()
 
 
-def test_what_stands_out_is_found_and_nothing_else(written: tuple[WideMatrix, dict[str, np.ndarray]]) -> None:
+def test_only_outliers_are_reported(written: tuple[WideMatrix, dict[str, np.ndarray]]) -> None:
     report = measure_quality(written[0])
     assert {(found["sample"], found["reason"]) for found in report["outliers"]} == {
         ("a2", "lacks values"),
@@ -95,7 +95,7 @@ def test_only_new_batches_are_read(
     assert quality_report(matrix, tmp_path / "report")["batches"] == second["batches"]
 
 
-def test_the_page_says_it(written: tuple[WideMatrix, dict[str, np.ndarray]]) -> None:
+def test_the_page_shows_outliers_and_escapes_names(written: tuple[WideMatrix, dict[str, np.ndarray]]) -> None:
     page = re.sub("<!--.*?-->", "", render_page(measure_quality(written[0])), flags=re.DOTALL)
     assert "2 samples far from the rest of the batch" in page
     assert "a2 of arrays lacks values: 0.25, batch median 0" in page

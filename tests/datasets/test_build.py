@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.helpers.drivaernet_store import CHUNK
+from tests.helpers.published_store import make_samples, write_published_store
+from zarr_core import datasets
+from zarr_core.datasets import (
+    build_dataset,
+)
+from zarr_core.errors import ZarrCoreError
+
+KINDS = {
+    "point": "ZarrPointDataset",
+    "shapenet_car": "ZarrShapeNetCarDataset",
+    "ahmedml": "ZarrAhmedMLDataset",
+    "drivaerml": "ZarrDrivAerMLDataset",
+    "drivaernet": "ZarrDrivAerNetDataset",
+    "emmi_wing": "ZarrEmmiWingDataset",
+}
+
+
+@pytest.mark.parametrize("short", KINDS)
+def test_yaml_names_the_kind_shortly_or_by_dotted_path(tmp_path: Path, short: str) -> None:
+    store = write_published_store(tmp_path / "store", make_samples(1), CHUNK, splits={"train": ["run_1"]})
+    for kind in (short, f"zarr_core.datasets.{KINDS[short]}"):
+        config = tmp_path / "dataset.yaml"
+        settings = {"kind": kind, "root": str(store), "split": "train", "num_surface_points": 4}
+        config.write_text(yaml.safe_dump(settings))
+        dataset = build_dataset(config)
+        assert type(dataset) is getattr(datasets, KINDS[short])
+        assert type(dataset.config) is getattr(datasets, f"{KINDS[short]}Config")
+        assert len(dataset[0]["surface_pressure"]) == 4
+    # The config's own kind leads back to the class.
+    config_class = getattr(datasets, f"{KINDS[short]}Config")
+    again = build_dataset(config_class(root=str(store), split="train").model_dump())
+    assert type(again) is getattr(datasets, KINDS[short])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("root: x\nsplit: train\n", "kind is missing"),
+        ("kind: ahmed\nroot: x\nsplit: train\n", "no dataset kind 'ahmed'.*ahmedml"),
+        ("kind: no.such.module\nroot: x\nsplit: train\n", "no.such.module"),
+        ("kind: zarr_core.datasets.AhmedMLDataset\nroot: x\nsplit: train\n", "not a subclass of ZarrPointDataset"),
+        ("kind: ahmedml\n", "root: Field required; split: Field required"),
+        ("[1, 2]", "must contain a mapping"),
+        ("{", "cannot be read"),
+        (None, "cannot be read"),
+    ],
+)
+def test_unusable_yaml_is_named(tmp_path: Path, content: str | None, message: str) -> None:
+    path = tmp_path / "dataset.yaml"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ZarrCoreError, match=message) as caught:
+        build_dataset(path)
+    assert "dataset.yaml" in str(caught.value)

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from tests.helpers.drivaernet_store import drivaernet
+from zarr_core.datasets import (
+    ZarrDrivAerNetDatasetConfig,
+    build_dataset,
+)
+from zarr_core.errors import ZarrCoreError
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_surface_points": 0}, "num_surface_points"),
+        ({"num_volume_points": -1}, "num_volume_points"),
+        ({"num_geometry_points": 0}, "num_geometry_points"),
+        ({"num_points": {"surface": 3}}, "num_points"),  # for the general dataset only
+        ({"num_surface_point": 3}, "num_surface_point"),
+        ({"read_concurrency": 0}, "read_concurrency"),
+        ({"fields": []}, "fields"),
+        ({"filter_categories": []}, "filter_categories"),
+        ({"normalizers": {"surface_pressure": "min_max"}}, "min_max"),
+        ({"normalizers": {"surface_pressure": "position"}}, "applies to positions only"),
+        ({"normalizers": {"surface_position": {"kind": "position", "scale": 0}}}, "scale"),
+        ({"normalizers": {"surface_pressure": {"kind": "mean_std", "scale": 2}}}, "scale"),
+    ],
+)
+def test_wrong_settings_are_refused_by_name(root: Path, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        ZarrDrivAerNetDatasetConfig(root=str(root), split="train", **settings)
+    with pytest.raises(ZarrCoreError, match=message):
+        build_dataset({"kind": "drivaernet", "root": str(root), "split": "train", **settings})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"fields": ["surface_presure"]}, "surface_presure"),
+        ({"normalizers": {"surface_presure": "mean_std"}}, "surface_presure"),
+        ({"root": "/nowhere/at/all"}, r"manifest\.json"),
+    ],
+)
+def test_settings_that_the_store_cannot_meet_are_refused_before_the_first_item(
+    root: Path, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ZarrCoreError, match=message):
+        drivaernet(root, **settings)

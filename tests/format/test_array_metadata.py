@@ -1,0 +1,97 @@
+"""Zarr metadata of arrays and groups: equal to that of zarr-python; any other is refused with one error."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+import zarr
+import zarr.codecs
+import zarr.storage
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.format.test_shards import layouts
+from zarr_core.errors import StoreError
+from zarr_core.format.array_metadata import ArrayLayout, group_arrays, group_zarr_json
+from zarr_core.format.codecs import CODECS, Codec
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("checksum", [True, False])
+def test_the_metadata_is_what_zarr_python_would_write(codec: str, checksum: bool) -> None:
+    layout = ArrayLayout(1000, 3, 256, 1024, "float16", Codec.parse(codec), checksum)
+    compressor = {
+        "blosc-lz4": [zarr.codecs.BloscCodec(cname="lz4", clevel=5, shuffle="shuffle")],
+        "blosc-zstd": [zarr.codecs.BloscCodec(cname="zstd", clevel=3, shuffle="shuffle")],
+        "zstd": [zarr.codecs.ZstdCodec(level=3)],
+        "none": [],
+    }[codec]
+    array = zarr.create_array(
+        zarr.storage.MemoryStore(),
+        shape=(1000, 3),
+        chunks=(256, 3),
+        shards=(1024, 3),
+        dtype="float16",
+        compressors=[*compressor, *([zarr.codecs.Crc32cCodec()] if checksum else [])],
+        fill_value=0,
+        zarr_format=3,
+    )
+    assert layout.to_zarr_json() == json.loads(json.dumps(array.metadata.to_dict()))
+
+
+@given(layout=layouts)
+def test_a_layout_survives_its_metadata(layout: ArrayLayout) -> None:
+    arrays = {"surface/field": layout}
+    group = json.loads(json.dumps(group_zarr_json({}, arrays)))
+    (read,) = group_arrays(group).values()
+    levelled = Codec(layout.codec.name, 0) if layout.codec.name == "none" else layout.codec
+    assert (read, read.codec) == (layout, levelled)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"codecs": []},
+        {"shape": [10]},
+        {"data_type": "int32"},
+        {"shape": [0, 3]},
+        {"chunk_key_encoding": {"name": "v2"}},
+        {"shape": [True, 3]},
+        {"shape": "10"},
+        {"fill_value": 1},
+        {"fill_value": [0]},
+        {"storage_transformers": [{}]},
+    ],
+)
+def test_layouts_that_this_library_does_not_write_are_refused(damage: dict) -> None:
+    metadata = ArrayLayout(10, 3, 4, 12, "float32", Codec.parse("zstd")).to_zarr_json()
+    with pytest.raises(StoreError):
+        ArrayLayout.from_zarr_json(metadata | damage)
+
+
+json_values = st.sampled_from([None, True, 0, -1, 1.5, 10**30, "", "x", [], [1], {}, {"name": "x"}, [{}], [[]]])
+
+
+@given(st.data())
+def test_any_change_of_a_group_is_refused_with_one_error_or_is_none(data: st.DataObject) -> None:
+    """A value anywhere in the document is replaced or removed."""
+    layout = ArrayLayout(10, 3, 4, 12, "float32", Codec.parse("blosc-lz4"))
+    document: Any = copy.deepcopy(group_zarr_json({}, {"surface/field": layout}))
+    place = document
+    while True:
+        key = data.draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
+        if not isinstance(place[key], dict | list) or not place[key] or data.draw(st.booleans()):
+            break
+        place = place[key]
+    if data.draw(st.booleans()):
+        del place[key]
+    else:
+        place[key] = data.draw(json_values)
+    try:
+        arrays = group_arrays(json.loads(json.dumps(document)))
+    except StoreError:
+        return
+    assert all(isinstance(found, ArrayLayout) for found in arrays.values())
