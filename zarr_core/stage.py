@@ -35,7 +35,7 @@ app = verb(
     """
 zarr-core stage /scratch/store --source s3://bucket/store --split train --workers 4
 zarr-core stage /scratch/store --source s3://bucket/store --fields surface_position surface_pressure
-zarr-core stage s3://bucket/store /scratch/store     (source and STORE by position, as in cp)
+zarr-core stage s3://bucket/store /scratch/store   # source and STORE by position, as in cp
 """,
     usage="STORE --source SOURCE [OPTIONS]",
 )

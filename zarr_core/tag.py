@@ -27,8 +27,8 @@ from zarr_core.versioning.tags import delete_tag, make_tag
 app = verb(
     "tag",
     """
-zarr-core tag /data/store                  (list the tags)
-zarr-core tag /data/store paper-v2         (name the latest generation)
+zarr-core tag /data/store               # list the tags
+zarr-core tag /data/store paper-v2      # name the latest generation
 zarr-core tag /data/store paper-v2 7
 zarr-core tag /data/store paper-v2 --delete
 """,

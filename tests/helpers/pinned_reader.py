@@ -6,7 +6,6 @@ import hashlib
 import sys
 from pathlib import Path
 
-from zarr_core._util.command_line import number_or_tag
 from zarr_core.points.reader import ZarrChunkReader
 
 
@@ -22,11 +21,12 @@ def digest(reader: ZarrChunkReader) -> str:
 
 def main(store: str, generation: str, folder: str) -> None:
     """Read until a file "stop" appears in the folder; "passes" there says how often, "digests" what."""
-    old = ZarrChunkReader(store, generation=number_or_tag(generation))
+    pinned = int(generation) if generation.isdecimal() else generation
+    old = ZarrChunkReader(store, generation=pinned)
     digests, passes = set(), 0
     while not Path(folder, "stop").exists():
         # One reader that was opened at the start, and a new one each time.
-        for reader in (old, ZarrChunkReader(store, generation=number_or_tag(generation))):
+        for reader in (old, ZarrChunkReader(store, generation=pinned)):
             digests.add(digest(reader))
         passes += 1
         Path(folder, "digests").write_text("\n".join(sorted(digests)))

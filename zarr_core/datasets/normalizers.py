@@ -164,4 +164,4 @@ def _units(shifts: tuple[float, ...], spreads: tuple[float, ...]) -> tuple[float
 
 
 def _hint(storage: Storage) -> str:
-    return f"create it with `python -m zarr_core.statistics --store {storage.url} --split train`"
+    return f"create it with `zarr-core statistics {storage.url} --split train`"

@@ -91,20 +91,16 @@ def plan_read(layout: ArrayLayout, index: ChunkIndex, drawn: Draw, max_gap: int 
         max_gap: unwanted bytes between two chunks that are fetched to save a request, at most.
     """
     per_shard = layout.chunks_per_shard
+    starts, lengths = index
     wanted, n_rows = _wanted_rows(drawn.runs, layout.chunk_points)
     chunks: list[PlannedChunk] = []
     missing: list[PlannedChunk] = []
     for chunk, rows in wanted:
-        start = index.starts[chunk]
-        planned = PlannedChunk(chunk // per_shard, start, start + index.lengths[chunk], chunk, rows)
+        start = starts[chunk]
+        planned = PlannedChunk(chunk // per_shard, start, start + lengths[chunk], chunk, rows)
         (missing if start < 0 else chunks).append(planned)
-    if len(chunks) == 1:
-        shard, start, stop, _, _ = chunks[0]
-        return ReadPlan(n_rows, [ByteRange(shard, start, stop, chunks)], missing)
-    groups = coalesce(chunks, max_gap)
-    return ReadPlan(
-        n_rows, [ByteRange(group[0].shard, group[0].start, group[-1].stop, group) for group in groups], missing
-    )
+    groups = coalesce(chunks, max_gap) if len(chunks) > 1 else [chunks] * len(chunks)
+    return ReadPlan(n_rows, [ByteRange(group[0][0], group[0][1], group[-1][2], group) for group in groups], missing)
 
 
 def unpack(layout: ArrayLayout, fetched: ByteRange, data: np.ndarray, out: np.ndarray, scratch: np.ndarray) -> None:

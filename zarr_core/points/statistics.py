@@ -1,6 +1,6 @@
 """Normalisation statistics of a store: merged from the moments that conversion recorded, or computed again.
 
-``python -m zarr_core.statistics --store URL`` writes ``stats.yaml`` and ``stats.json`` beside the manifest. No array is
+``zarr-core statistics STORE`` writes ``stats.yaml`` and ``stats.json`` beside the manifest. No array is
 read for that: a store of 25,000 samples costs 25,000 small metadata reads. ``--recompute`` streams every array once.
 """
 

@@ -102,13 +102,14 @@ class DirectEngine:
     def _arrays(self, process: _Process, reads: Sequence[FieldRead]) -> list[KnownArray | None]:
         """The array of each read, with its chunk index; None if the fallback engine has to read it."""
         samples = {read.entry.relpath: process.samples.get(read.entry.relpath) for read in reads}
-        unknown = {read.entry.relpath: read for read in reads if samples[read.entry.relpath] is None}
-        if unknown:
+        if None in samples.values():
+            unknown = {read.entry.relpath: read for read in reads if samples[read.entry.relpath] is None}
             groups = self._fetch_groups(process, [(read.where, read.entry) for read in unknown.values()])
             for (relpath, read), group in zip(unknown.items(), groups, strict=True):
                 samples[relpath] = sample = KnownSample.of(read.where, read.entry, group)
                 process.keep(relpath, sample)
         found: list[KnownArray | None] = []
+        unindexed: dict[str, tuple[FieldRead, KnownArray]] = {}
         for read in reads:
             known = samples[read.entry.relpath]
             assert known is not None
@@ -120,12 +121,9 @@ class DirectEngine:
                 raise ManifestError(f"{read.where}: {named}, which is the group of {known.sample_id!r}")
             if array is not None:
                 read.check_shape((array.layout.n_points, array.layout.dim), array.layout.chunk_points)
+                if array.index is None:
+                    unindexed[read.path] = (read, array)
             found.append(array)
-        unindexed = {
-            read.path: (read, array)
-            for read, array in zip(reads, found, strict=True)
-            if array is not None and array.index is None
-        }
         if unindexed:
             self._fetch_indices(process, unindexed.values())
         return found

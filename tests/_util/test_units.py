@@ -1,0 +1,20 @@
+"""Durations as people write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from zarr_core._util.units import parse_duration
+from zarr_core.errors import ZarrCoreError
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("24h", 86400), ("90m", 5400), ("1.5h", 5400), ("7d", 604800), ("0s", 0)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+def test_a_duration_without_a_unit_is_refused() -> None:
+    with pytest.raises(ZarrCoreError, match="24h"):
+        parse_duration("24")

@@ -1,0 +1,173 @@
+"""Garbage collection of stores of points, while others convert, publish and stage."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.small_source import KIND, write_source
+from tests.helpers.waiting import wait_for
+from zarr_core.gc import main
+from zarr_core.points.convert import convert
+from zarr_core.points.manifest import HEAD as POINTS
+from zarr_core.points.manifest import load_manifest
+from zarr_core.points.publish import commit_results, publish
+from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.points.stage import stage_store
+from zarr_core.points.verify.store import verify_store
+from zarr_core.storage import Storage
+from zarr_core.versioning.gc import collect_garbage
+from zarr_core.versioning.tags import make_tag
+
+HOUR = 3600.0
+DAY = 24 * HOUR
+
+
+def age(store: Path, hours: float) -> None:
+    """Make everything in a local store older."""
+    for path in store.rglob("*"):
+        if path.is_file():
+            written = path.stat().st_mtime - hours * 3600
+            os.utime(path, (written, written))
+
+
+def read_all(store: Path, generation: int | str | None = None) -> dict[str, dict[str, bytes]]:
+    reader = ZarrChunkReader(store, generation=generation)
+    return {i: {f: a.tobytes() for f, a in reader.read_sample(i).items()} for i in reader.sample_ids}
+
+
+def test_a_store_of_points_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write_source(tmp_path / "source")
+    store = tmp_path / "store"
+    convert(KIND, store, source_url=str(source), chunk_points=16)
+    tagged = read_all(store)
+    make_tag(Storage(store), POINTS, "first")
+    for chunk_points in (32, 64):
+        convert(KIND, store, source_url=str(source), chunk_points=chunk_points)
+    (store / "samples" / "notes.txt").write_text("mine")
+    assert main([str(store)]) == 0
+    assert "removed 0 groups" in capsys.readouterr().out
+    age(store, 30)
+    assert main([str(store), "--dry-run", "--grace", "24h"]) == 0
+    assert "would remove 3 groups" in capsys.readouterr().out
+    assert main([str(store), "--grace", "24h"]) == 0
+    printed = capsys.readouterr().out
+    assert "removed 3 groups that no kept generation names" in printed
+    assert "generations 2, and 0 incomplete files" in printed
+    assert "kept generations 1, 3; 0 unnamed" in printed
+    assert "left alone: 1 objects" in printed
+    assert read_all(store, "first") == read_all(store, 1) == tagged
+    assert verify_store(str(store)).ok
+    assert len(list((store / "samples" / "run_1").iterdir())) == 2  # no empty folder is left
+    assert main([str(store), "--grace", "soon"]) == 1
+
+
+def test_a_conversion_that_meets_a_tombstoned_name_takes_another(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "source", ("run_1", "run_2"))
+    store = tmp_path / "store"
+    settings = {"a": {"chunk_points": 16}, "b": {"chunk_points": 32}}
+    convert(KIND, store, source_url=str(source), **settings["a"])
+    expected = read_all(store)
+    first = load_manifest(store).samples["run_1"].relpath
+    convert(KIND, store, source_url=str(source), **settings["b"])
+    age(store, 30)
+    collect_garbage(Storage(store), POINTS, DAY)
+    assert not (store / first).exists()
+    report = convert(KIND, store, source_url=str(source), workers=2, **settings["a"])
+    assert len(report.having("converted")) == 2
+    assert report.manifest.samples["run_1"].relpath != first
+    assert read_all(store) == expected
+    assert not publish(KIND, store, source_url=str(source), **settings["a"]).committed
+    assert convert(KIND, store, source_url=str(source), **settings["a"]).having("converted") == []
+    assert verify_store(str(store), source=str(source)).ok
+
+
+def test_groups_that_are_tombstoned_before_they_are_published_are_left_out(tmp_path: Path) -> None:
+    from zarr_core.points.convert import iter_convert
+
+    source = write_source(tmp_path / "source", ("run_1", "run_2"))
+    store = tmp_path / "store"
+    convert(KIND, store, source_url=str(source), chunk_points=16)
+    list(iter_convert(KIND, store, source_url=str(source), chunk_points=32))
+    age(store, 30)
+    collect_garbage(Storage(store), POINTS, DAY)
+    report = publish(KIND, store, source_url=str(source), chunk_points=32)
+    assert report.replaced == []
+    outcomes = list(iter_convert(KIND, store, source_url=str(source), chunk_points=32))
+    assert [outcome.status for outcome in outcomes] == ["converted"] * 2
+    assert sorted(publish(KIND, store, source_url=str(source), chunk_points=32).replaced) == ["run_1", "run_2"]
+
+
+def test_a_conversion_whose_groups_are_collected_under_its_hands_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_source(tmp_path / "source", ("run_1", "run_2"))
+    store = tmp_path / "store"
+    convert(KIND, store, source_url=str(source), chunk_points=16)
+
+    def late(*arguments, **options):
+        age(store, 30)
+        collect_garbage(Storage(store), POINTS, DAY)
+        return commit_results(*arguments, **options)
+
+    monkeypatch.setattr("zarr_core.points.convert.commit_results", late)
+    report = convert(KIND, store, source_url=str(source), chunk_points=32)
+    assert ["garbage collected" in result.reason for result in report.having("failed")] == [True] * 2
+    monkeypatch.undo()
+    assert len(convert(KIND, store, source_url=str(source), chunk_points=32).having("converted")) == 2
+    assert verify_store(str(store), source=str(source)).ok
+
+
+def test_staging_again_what_was_collected_from_the_copy(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "source", ("run_1", "run_2"))
+    store, copy = tmp_path / "store", tmp_path / "copy"
+    convert(KIND, store, source_url=str(source), chunk_points=16)
+    stage_store(store, copy)
+    convert(KIND, store, source_url=str(source), chunk_points=32)
+    stage_store(store, copy)
+    age(copy, 30)
+    assert len(collect_garbage(Storage(copy), POINTS, DAY).prefixes) == 2
+    stage_store(store, copy, generation=1)
+    assert read_all(copy) == read_all(store, 1)
+    assert stage_store(store, copy, generation=1).copied == 0
+    assert verify_store(str(copy), deep=True).ok
+
+
+def test_nothing_is_lost_while_converters_and_collectors_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without any grace a sample may be taken before it is committed: it fails, is said to, and nothing is lost."""
+    source = write_source(tmp_path / "source", ("run_1", "run_2"), surface=40, volume=90)
+    store = tmp_path / "store"
+    convert(KIND, store, source_url=str(source), chunk_points=64)
+    make_tag(Storage(store), POINTS, "first")
+    first = read_all(store)
+
+    collections = 0
+
+    def late(*arguments: Any, **options: Any) -> Any:
+        before = collections
+        wait_for(lambda: collections > before + 1)  # a whole collection comes between a group and its commit
+        return commit_results(*arguments, **options)
+
+    monkeypatch.setattr("zarr_core.points.convert.commit_results", late)
+    taken: list[str] = []
+
+    def convert_often(seed: int) -> None:
+        for number in range(6):
+            report = convert(KIND, store, source_url=str(source), chunk_points=8 + (seed + number) % 4)
+            taken.extend(outcome.reason for outcome in report.having("failed"))
+
+    with ThreadPoolExecutor(2) as threads:
+        converters = [threads.submit(convert_often, seed) for seed in (0, 2)]
+        while not all(converter.done() for converter in converters):
+            collect_garbage(Storage(store), POINTS, 0)
+            collections += 1
+        for converter in converters:
+            converter.result()
+    assert collections > 2
+    assert verify_store(str(store), source=str(source), deep=True).problems == []
+    assert read_all(store, "first") == first
+    assert any(reason.startswith("its group was garbage collected") for reason in taken)
