@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
 from zarr_core.errors import SourceError
-from zarr_core.format.array_metadata import COORDS_DTYPE, VALUE_DTYPES, ArrayLayout
+from zarr_core.format.array_metadata import COORDS_DTYPE, MAX_POINTS, VALUE_DTYPES, ArrayLayout
 from zarr_core.format.codecs import DEFAULT_CODEC, Codec
 from zarr_core.format.names import FieldName
 from zarr_core.points.group import GROUP_FORMAT
+
+_MAX_SEED = 2**63 - 1  # as in the manifest
 
 
 @dataclass(frozen=True)
@@ -40,16 +43,33 @@ class ConversionSettings:
     shuffle_seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.chunk_points < 1:
-            raise SourceError(f"chunk_points must be at least 1, not {self.chunk_points}")
-        if self.shard_points is not None and self.shard_points < self.chunk_points:
-            raise SourceError(f"shard_points {self.shard_points} is less than one chunk of {self.chunk_points} points")
+        self._check_integer("chunk_points", 1, MAX_POINTS)
+        self._check_integer("shuffle_seed", -_MAX_SEED, _MAX_SEED)
+        if self.shard_points is not None:
+            self._check_integer("shard_points", 1, MAX_POINTS)
+            if self.shard_points < self.chunk_points:
+                chunk = f"one chunk of {self.chunk_points} points"
+                raise SourceError(f"shard_points {self.shard_points} is less than {chunk}")
+        if not isinstance(self.field_dtypes, Mapping):
+            raise SourceError(f"field_dtypes must be a mapping of fields to dtypes, not {self.field_dtypes!r}")
+        if not isinstance(self.codec, str):
+            raise SourceError(f"codec must be a name such as 'zstd:3', not {self.codec!r}")
         for name, dtype in {"values_dtype": self.values_dtype, **self.field_dtypes}.items():
             if dtype not in VALUE_DTYPES:
                 raise SourceError(f"{name}: dtype {dtype!r} cannot be stored; use one of {', '.join(VALUE_DTYPES)}")
         # Normalise, so that equal settings such as "zstd" and "zstd:3" have equal digests.
         object.__setattr__(self, "codec", str(Codec.parse(self.codec)))
         object.__setattr__(self, "field_dtypes", dict(sorted(self.field_dtypes.items())))
+
+    def _check_integer(self, name: str, least: int, most: int) -> None:
+        value = getattr(self, name)
+        try:
+            number = operator.index(value)  # NumPy integers are integers too
+        except TypeError:
+            number = None
+        if number is None or isinstance(value, bool) or not least <= number <= most:
+            raise SourceError(f"{name} must be an integer from {least} to {most}, not {value!r}")
+        object.__setattr__(self, name, number)
 
     def check_fields(self, canonical_names: Collection[str]) -> None:
         """Raise SourceError if ``field_dtypes`` names a field that is not among these."""
@@ -62,6 +82,10 @@ class ConversionSettings:
         """16 hex digits; settings that write different bytes have different digests."""
         values = [getattr(self, name) for name in self.__dataclass_fields__]
         return digest([GROUP_FORMAT, *values])
+
+    def to_document(self) -> dict[str, Any]:
+        """The settings as a JSON document of the manifest."""
+        return asdict(self)
 
     def dtype_of(self, name: FieldName) -> str:
         """Stored dtype of a field."""
