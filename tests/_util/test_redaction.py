@@ -51,6 +51,13 @@ SECRET = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLE"
         ("https://h/o?X-Amz-Security-Token=abc", "https://h/o?X-Amz-Security-Token=***"),
         ("https://h/o?sv=2022&sig=abc%3D&se=1", "https://h/o?sv=2022&sig=***&se=1"),
         ("/local/p/x/n/y", "/local/p/x/n/y"),
+        ("/data/sigma=0.5/store", "/data/sigma=0.5/store"),
+        ("sigma=0.5/store", "sigma=0.5/store"),
+        ("/data/token=3/authorization=1/x", "/data/token=3/authorization=1/x"),
+        ("s3://bucket/signature=SBS1/batch-token=2/x", "s3://bucket/signature=SBS1/batch-token=2/x"),
+        ("s3://bucket/p/run/n/x", "s3://bucket/p/run/n/x"),
+        ("https://h/o?sigma=0.5&session_token=abc", "https://h/o?sigma=0.5&session_token=***"),
+        ("aws_session_token: abc, access_token=abc", "aws_session_token: ***, access_token=***"),
     ],
 )
 def test_urls(url: str, printed: str) -> None:
