@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import dagster as dg
 
-from zarr_core._util.processes import worker_pool
+from zarr_core._util.processes import WorkerPool
 
 
 class ConversionPool(dg.ConfigurableResource):
@@ -21,7 +21,7 @@ class ConversionPool(dg.ConfigurableResource):
         Args:
             workers: number of processes.
         """
-        pool = worker_pool(workers)
+        pool = WorkerPool(workers)
         try:
             yield pool
         finally:
