@@ -405,9 +405,9 @@ def test_a_state_that_is_none_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ZarrCoreError, match="state"):
         sampler.load_state_dict(sampler.state_dict() | change)
     for name in sampler.state_dict():
-        with pytest.raises(ZarrCoreError, match="not the state"):
+        with pytest.raises(ZarrCoreError, match="not a state"):
             sampler.load_state_dict({key: value for key, value in sampler.state_dict().items() if key != name})
-    with pytest.raises(ZarrCoreError, match="not the state"):
+    with pytest.raises(ZarrCoreError, match="not a state"):
         sampler.load_state_dict([])  # type: ignore[arg-type]
 
 
