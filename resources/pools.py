@@ -29,9 +29,7 @@ class ConversionPool(dg.ConfigurableResource):
             yield pool
         except BaseException as error:
             if not isinstance(error, Exception):
-                # Private until Python 3.14, which has terminate_workers().
-                for process in list((pool._processes or {}).values()):
-                    process.terminate()
+                pool.terminate()
             raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
