@@ -25,6 +25,7 @@ from zarr_core._util.command_line import (
     show,
     verb,
 )
+from zarr_core._util.processes import WorkerPool
 from zarr_core._util.redaction import redact_url
 from zarr_core._util.units import format_size
 from zarr_core.errors import SourceError
@@ -121,20 +122,23 @@ def _command(
         ConversionSettings(**settings)
     except SourceError as error:
         raise WrongUseError(str(error)) from error
-    report = convert(
-        dataset_kind,
-        store,
-        **place,
-        splits=split,
-        limit=limit,
-        fingerprint=fingerprint,
-        dataset_name=dataset_name,
-        retry_quarantined=retry_quarantined,
-        retire_vanished=retire_vanished,
-        workers=workers,
-        progress=not quiet,
-        **settings,
-    )
+    # Also with one worker: a sample whose process is killed for memory then does not end the run.
+    with WorkerPool(workers) as pool:
+        report = convert(
+            dataset_kind,
+            store,
+            **place,
+            splits=split,
+            limit=limit,
+            fingerprint=fingerprint,
+            dataset_name=dataset_name,
+            retry_quarantined=retry_quarantined,
+            retire_vanished=retire_vanished,
+            workers=workers,
+            executor=pool,
+            progress=not quiet,
+            **settings,
+        )
     url = redact_url(store)
     if quiet and not json:
         for note in report.notes:

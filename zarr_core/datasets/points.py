@@ -213,8 +213,8 @@ class ZarrPointDataset(Dataset[dict[str, Tensor]]):
         """Ids of a split. If the store records no splits, the rule of this dataset kind assigns them."""
         manifest = self.reader.manifest
         if self.description is not None and not manifest.splits:
-            rule = resolve_kind(self.description).splits
-            manifest = replace(manifest, splits=rule.assign(manifest.samples, lambda name: None))
+            splits = resolve_kind(self.description).assign_splits(manifest.samples, lambda name: None)
+            manifest = replace(manifest, splits=splits)
         return manifest.split_ids(split, present_only=False)
 
     def _as_item(self, field: str, values: Tensor) -> Tensor:
