@@ -81,7 +81,7 @@ def calculate_store_statistics(
         with ThreadPoolExecutor(workers * read_concurrency) as threads:
             return _flat(bar(threads.map(partial(_recorded_moments, storage), groups)))
     one = partial(_recomputed_moments, storage, read_concurrency)
-    return _flat(bar(map_in_processes(one, groups, workers)))
+    return _flat(bar(map_in_processes(one, groups, workers, _not_computed)))
 
 
 def _chosen_samples(
@@ -150,6 +150,12 @@ def _recomputed_moments(storage: Storage, read_concurrency: int, group: tuple[st
             part = FieldMoments.of(chunk.rows)
             moments[field] = moments[field].merge(part) if field in moments else part
     return moments
+
+
+def _not_computed(group: tuple[str, str], error: Exception) -> SampleMoments:
+    if isinstance(error, ZarrCoreError):
+        raise error
+    raise ZarrCoreError(f"{group[0]}: {error}") from error
 
 
 def _group(storage: Storage, sample_id: str, relpath: str) -> dict[str, Any]:
