@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -206,13 +206,36 @@ class MatrixDataset(BatchDataset):
         return fill
 
 
-def m_values(betas: Tensor, offset: float = M_VALUE_OFFSET) -> Tensor:
+@overload
+def m_values(betas: Tensor, offset: float = ...) -> Tensor: ...
+
+
+@overload
+def m_values(betas: np.ndarray, offset: float = ...) -> np.ndarray: ...
+
+
+def m_values(betas: Tensor | np.ndarray, offset: float = M_VALUE_OFFSET) -> Tensor | np.ndarray:
     """M-values, log2(beta / (1 - beta)), of methylation betas (Du et al. 2010, doi:10.1186/1471-2105-11-587).
 
     Args:
-        betas: shares of methylated DNA, any shape; NaN stays NaN.
+        betas: shares of methylated DNA, any shape, a floating-point tensor or array, such as the result of
+            ``MatrixLoader.load``; NaN stays NaN.
         offset: betas are clamped to [offset, 1 - offset]; array normalisation gives some outside [0, 1]. The result
             lies within ±log2(1 / offset - 1), 9.97 by default.
+
+    Returns:
+        A tensor or array of the same shape and dtype.
+
+    Raises:
+        ZarrCoreError: ``betas`` is neither, or ``offset`` is not between 0 and 0.5.
     """
-    inside = betas.clamp(offset, 1 - offset)
-    return torch.log2(inside / (1 - inside))
+    if not 0 < offset < 0.5:
+        raise ZarrCoreError(f"offset is {offset!r}; it must be between 0 and 0.5")
+    if isinstance(betas, np.ndarray) and betas.dtype.kind == "f":
+        clipped = np.clip(betas, offset, 1 - offset)
+        return np.asarray(np.log2(clipped / (1 - clipped)))
+    if isinstance(betas, Tensor) and betas.is_floating_point():
+        inside = betas.clamp(offset, 1 - offset)
+        return torch.log2(inside / (1 - inside))
+    found = getattr(betas, "dtype", type(betas).__name__)
+    raise ZarrCoreError(f"betas must be a floating-point tensor or NumPy array, not {found}")
