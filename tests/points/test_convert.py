@@ -510,7 +510,7 @@ def test_a_limit_counts_what_is_to_be_done(tmp_path: Path, source: Path) -> None
 
 @pytest.mark.parametrize("limit", [0, -1])
 def test_a_limit_below_one_is_refused(tmp_path: Path, source: Path, limit: int) -> None:
-    with pytest.raises(SourceError, match=f"limit must be at least 1, not {limit}"):
+    with pytest.raises(SourceError, match=f"limit must be positive, not {limit}"):
         convert("ahmedml", tmp_path / "store", root=source, limit=limit)
     assert not (tmp_path / "store").exists()
 

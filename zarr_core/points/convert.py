@@ -18,6 +18,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from zarr_core._util.arguments import whole_number
 from zarr_core._util.processes import WorkerPool, calls_in_flight, each_result
 from zarr_core._util.units import format_size
 from zarr_core.errors import SourceError
@@ -126,8 +127,8 @@ def convert(
     """
     if retire_vanished and splits is not None:
         raise SourceError("retire_vanished needs the whole source to be listed; do not give splits")
-    if limit is not None and limit < 1:
-        raise SourceError(f"limit must be at least 1, not {limit}")
+    if limit is not None:
+        limit = whole_number("limit", limit, 1, error=SourceError)
     source = open_source(dataset_kind, root=root, source_url=source_url, splits=splits)
     return _convert(
         source,
