@@ -16,7 +16,10 @@ class ConversionPool(dg.ConfigurableResource):
 
     @contextmanager
     def executor(self, workers: int) -> Iterator[Executor]:
-        """A pool of processes for the duration of a block. If the block fails, samples not yet started are cancelled.
+        """A pool of processes for the duration of a block.
+
+        If the block fails, samples not yet started are cancelled. If it is interrupted, because the run is terminated,
+        the processes are killed: what they have written is not visible, and the next conversion continues it.
 
         Args:
             workers: number of processes.
@@ -24,5 +27,11 @@ class ConversionPool(dg.ConfigurableResource):
         pool = worker_pool(workers)
         try:
             yield pool
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                # Private until Python 3.14, which has terminate_workers().
+                for process in list((pool._processes or {}).values()):
+                    process.terminate()
+            raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
