@@ -214,7 +214,7 @@ def test_one_that_is_tombstoned_cannot_be_named(storage: ClockedStorage, moment:
     refused: list[CollectedError] = []
 
     def act() -> None:
-        with pytest.raises(CollectedError, match="garbage collection took it") as caught:
+        with pytest.raises(CollectedError, match="garbage collection removed it") as caught:
             set_item(storage, "y", "groups/orphan")
         refused.append(caught.value)
 
