@@ -193,7 +193,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seeds", type=int, default=5)
     options = parser.parse_args(arguments)
-    warnings.filterwarnings("ignore", message=".*absent and left out")  # AhmedML has 500 runs, here are a few
+    warnings.filterwarnings("ignore", message=".*absent and skipped")  # AhmedML has 500 runs, here are a few
     with tempfile.TemporaryDirectory() as temporary:
         store = options.store or Path(temporary) / "store"
         make_store(options.data, store)

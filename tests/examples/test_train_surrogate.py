@@ -13,9 +13,9 @@ import pytest
 import torch
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_surrogate" / "main.py"
-DATA = EXAMPLE.parents[2] / "data" / "ahmed_rans"
+DATA = EXAMPLE.parents[1] / "data" / "ahmed_rans"
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*absent and left out")
+pytestmark = pytest.mark.filterwarnings("ignore:.*absent and skipped")
 
 
 @pytest.fixture(autouse=True)
