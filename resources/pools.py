@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import dagster as dg
 
-from zarr_core._util.processes import worker_pool
+from zarr_core._util.processes import WorkerPool
 
 
 class ConversionPool(dg.ConfigurableResource):
@@ -24,14 +24,12 @@ class ConversionPool(dg.ConfigurableResource):
         Args:
             workers: number of processes.
         """
-        pool = worker_pool(workers)
+        pool = WorkerPool(workers)
         try:
             yield pool
         except BaseException as error:
             if not isinstance(error, Exception):
-                # Private until Python 3.14, which has terminate_workers().
-                for process in list((pool._processes or {}).values()):
-                    process.terminate()
+                pool.terminate()
             raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)

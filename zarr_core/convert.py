@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -24,6 +25,7 @@ from zarr_core._util.command_line import (
     show,
     verb,
 )
+from zarr_core._util.processes import WorkerPool
 from zarr_core._util.redaction import redact_url
 from zarr_core._util.units import format_size
 from zarr_core.errors import SourceError
@@ -37,7 +39,7 @@ from zarr_core.points.convert import (
     iter_convert,
 )
 from zarr_core.points.convert_sample import ConversionResult, SampleOutcome
-from zarr_core.points.publish import publish
+from zarr_core.points.publish import FINGERPRINTS, publish
 from zarr_core.points.settings import ConversionSettings
 from zarr_core.sources.resolve import shipped_kinds
 from zarr_core.storage import is_local
@@ -77,6 +79,14 @@ def _command(
         list[str] | None, option("Only the samples of these splits. [default: all samples]", "--splits", several=True)
     ] = None,
     limit: Annotated[int | None, number("At most N samples.")] = None,
+    fingerprint: Annotated[
+        str | None,
+        Parameter(
+            help="Notice changed samples by the versions (etag or time) of their files, or by their content, which "
+            "copies share. [default: as the store; version for a new one]",
+            choices=FINGERPRINTS,
+        ),
+    ] = None,
     dataset_name: Annotated[str | None, option("Name in the manifest. [default: name of the kind]")] = None,
     chunk_points: Annotated[
         int | None, number(f"Points per chunk. [default of a new store: {ConversionSettings.chunk_points}]")
@@ -100,7 +110,7 @@ def _command(
         option(f"One of {', '.join(CODECS)}, with or without :level. [default of a new store: {DEFAULT_CODEC}]"),
     ] = None,
     shuffle_seed: Annotated[
-        int | None, number("Seed of the stored order of points. [default of a new store: 0]")
+        int | None, number("Seed of the stored order of points. [default of a new store: 0]", least=None)
     ] = None,
     reconvert: Annotated[bool, flag("Convert all samples again, with other settings than those of the store.")] = False,
     retry_quarantined: Annotated[bool, flag("Convert refused samples again, even if they are unchanged.")] = False,
@@ -124,21 +134,33 @@ def _command(
         "codec": codec,
         "shuffle_seed": shuffle_seed,
     }
-    report = convert(
-        dataset_kind,
-        store,
-        **place,
-        splits=split,
-        limit=limit,
-        dataset_name=dataset_name,
-        retry_quarantined=retry_quarantined,
-        retire_vanished=retire_vanished,
-        reconvert=reconvert,
-        workers=workers,
-        progress=not quiet,
-        **{name: value for name, value in settings.items() if value is not None},
-    )
+    settings = {name: value for name, value in settings.items() if value is not None}
+    try:
+        ConversionSettings(**settings)
+    except SourceError as error:
+        raise WrongUseError(str(error)) from error
+    # Also with one worker: a sample whose process is killed for memory then does not end the run.
+    with WorkerPool(workers) as pool:
+        report = convert(
+            dataset_kind,
+            store,
+            **place,
+            splits=split,
+            limit=limit,
+            fingerprint=fingerprint,
+            dataset_name=dataset_name,
+            retry_quarantined=retry_quarantined,
+            retire_vanished=retire_vanished,
+            reconvert=reconvert,
+            workers=workers,
+            executor=pool,
+            progress=not quiet,
+            **settings,
+        )
     url = redact_url(store)
+    if quiet and not json:
+        for note in report.notes:
+            warnings.warn(note, stacklevel=1)
     show(summary(report, url), _document(report, url), json=json, quiet=quiet)
     return DONE if report.ok else FAILED
 
@@ -148,7 +170,7 @@ def _field_dtypes(assignments: Sequence[str]) -> dict[str, str]:
     for assignment in assignments:
         name, equals, dtype = assignment.partition("=")
         if not (name and equals and dtype):
-            raise SourceError(f"--field-dtype {assignment!r}: expected FIELD=DTYPE, as in volume_vorticity=float32")
+            raise WrongUseError(f"--field-dtype {assignment!r}: expected FIELD=DTYPE, as in volume_vorticity=float32")
         dtypes[name] = dtype
     return dtypes
 
@@ -163,7 +185,9 @@ def summary(report: ConversionReport, store: str) -> str:
         f"{len(report.having('quarantined'))} quarantined, "
         f"{len(report.having('failed'))} failed",
         *([f"  retired: {', '.join(report.retired)}"] if report.retired else []),
-        *(f"  {outcome.status}: {outcome.sample_id}: {outcome.reason}" for outcome in refused),
+        *(f"  {result.status}: {result.sample_id}: {result.reason}" for result in refused),
+        *([f"  {report.remaining:,} samples are still to be converted (--limit)"] if report.remaining else []),
+        *(f"  note: {note}" for note in report.notes),
         f"store: {store}, generation {report.manifest.generation}, {len(report.manifest.samples)} samples",
     ]
     return "\n".join(lines)
@@ -183,6 +207,8 @@ def _document(report: ConversionReport, store: str) -> dict[str, Any]:
         "quarantined": {result.sample_id: result.reason for result in report.having("quarantined")},
         "failed": {result.sample_id: result.reason for result in report.having("failed")},
         "retired": report.retired,
+        "remaining": report.remaining,
+        "notes": list(report.notes),
     }
 
 

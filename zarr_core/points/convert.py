@@ -6,34 +6,49 @@ results. If it is interrupted, the next run continues from there.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Executor, as_completed
+from concurrent.futures import Executor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tqdm import tqdm
 
-from zarr_core._util.processes import worker_pool
+from zarr_core._util.arguments import whole_number
+from zarr_core._util.processes import WorkerPool, calls_in_flight, each_result
 from zarr_core._util.units import format_size
-from zarr_core.errors import SourceError, StoreError
+from zarr_core.errors import SourceError
 from zarr_core.points.columns import expected_columns, misfit
-from zarr_core.points.convert_sample import ConversionResult, Status, convert_sample, quarantined
+from zarr_core.points.convert_sample import ConversionResult, Status, convert_sample, failure, quarantined
 from zarr_core.points.manifest import StoreManifest
-from zarr_core.points.publish import Pending, PublishReport, check_dataset, commit_results, is_current, load_if_any
+from zarr_core.points.publish import (
+    Pending,
+    PublishReport,
+    check_dataset,
+    choose_fingerprints,
+    commit_results,
+    is_current,
+    load_if_any,
+)
 from zarr_core.points.settings import ConversionSettings
 from zarr_core.points.store_settings import choose_settings
 from zarr_core.points.writer import WrittenSample, ZarrStoreWriter
 from zarr_core.sources.aero import AeroDataset
 from zarr_core.sources.description import SourceDescription
 from zarr_core.sources.sample import SampleSource, SourceSample
-from zarr_core.sources.selection import DatasetKind, Selection, open_source, select_samples
+from zarr_core.sources.selection import DatasetKind, Selection, hash_samples, open_source, select_samples
 from zarr_core.storage import Storage
+
+logger = logging.getLogger(__name__)
 
 # Seconds between commits of a long conversion, so that readers can use its samples before it ends.
 _COMMIT_SECONDS = 60.0
+# Samples in flight on an executor whose number of workers is not given.
+_EXECUTOR_IN_FLIGHT = 1_024
 
 
 @dataclass(frozen=True)
@@ -45,12 +60,16 @@ class ConversionReport:
         manifest: the store's manifest after the last commit.
         seconds: duration.
         retired: samples removed from the manifest because the source no longer holds them, if requested.
+        notes: sentences that name what the source has and the conversion left out: folders, files, listed ids.
+        remaining: number of samples that are still to be converted, because of ``limit``.
     """
 
     results: list[ConversionResult]
     manifest: StoreManifest
     seconds: float
     retired: list[str]
+    notes: tuple[str, ...] = ()
+    remaining: int = 0
 
     def having(self, status: Status) -> list[ConversionResult]:
         """The results with a status."""
@@ -58,8 +77,8 @@ class ConversionReport:
 
     @property
     def ok(self) -> bool:
-        """Whether at least one sample was converted, or all were up to date."""
-        return bool(self.having("converted")) or len(self.having("up to date")) == len(self.results)
+        """Whether the store now has every selected sample (with ``limit``: every one up to the limit)."""
+        return all(result.status in ("converted", "up to date") for result in self.results)
 
 
 def convert(
@@ -75,6 +94,7 @@ def convert(
     retry_quarantined: bool = False,
     retire_vanished: bool = False,
     reconvert: bool = False,
+    fingerprint: str | None = None,
     workers: int = 1,
     executor: Executor | None = None,
     progress: bool = False,
@@ -91,7 +111,7 @@ def convert(
         source_url: fsspec location of the dataset, found by listing and streamed without a local copy.
         splits: splits to convert; None: everything that is there.
         sample_ids: only these.
-        limit: maximum number of samples.
+        limit: convert at most this many of the samples that are missing or changed.
         dataset_name: name of the store; the kind's name if None and the store is new.
         retry_quarantined: convert refused samples again, even if their source and the settings are unchanged.
         retire_vanished: remove samples from the manifest that the source no longer holds. Excludes ``splits``, because
@@ -99,8 +119,14 @@ def convert(
         reconvert: use the given settings even if the store has others, and convert all samples again. Readers see each
             sample's earlier group until its new one is committed. If it is interrupted, the next conversion, which
             takes the new settings from the store, continues.
-        workers: processes; 1 converts in this process. The stored bytes are the same.
-        executor: runs the conversions instead of ``workers`` processes; it is not shut down.
+        fingerprint: how to notice changed samples. "version" compares names, sizes, and etags or modification times of
+            the files. "content" compares the SHA-256 of each file, which copies of the data share; every file is read
+            once more at each conversion. None: as the store does; "version" for a new store.
+        workers: processes; 1 converts in this process. The stored bytes are the same. Any error of a sample, also that
+            its worker process was killed for memory, is its own result and does not stop the others. In this process a
+            sample that kills it ends the run.
+        executor: runs the conversions instead of ``workers`` processes; it is not shut down. With ``workers > 1``, it
+            has ``2 * workers + 2`` samples at a time, otherwise up to 1,024.
         progress: show a progress bar.
         **settings: ``chunk_points``, ``shard_points``, ``values_dtype``, ``field_dtypes``, ``codec`` and
             ``shuffle_seed``, as in :class:`zarr_core.points.settings.ConversionSettings`.
@@ -112,11 +138,15 @@ def convert(
     """
     if retire_vanished and splits is not None:
         raise SourceError("retire_vanished needs the whole source to be listed; do not give splits")
+    if limit is not None:
+        limit = whole_number("limit", limit, 1, error=SourceError)
     source = open_source(dataset_kind, root=root, source_url=source_url, splits=splits)
     return _convert(
         store_root,
         settings,
-        select_samples(source, splits, sample_ids, limit),
+        select_samples(source, splits, sample_ids),
+        limit=limit,
+        fingerprint=fingerprint,
         dataset_name=dataset_name,
         retry_quarantined=retry_quarantined,
         retire_vanished=retire_vanished,
@@ -180,6 +210,7 @@ def iter_convert(
     dataset_name: str | None = None,
     retry_quarantined: bool = False,
     reconvert: bool = False,
+    fingerprint: str | None = None,
     workers: int = 1,
     executor: Executor | None = None,
     **settings: Any,
@@ -190,7 +221,10 @@ def iter_convert(
     """
     source = open_source(dataset_kind, root=root, source_url=source_url, splits=splits)
     manifest, writer = _open_store(store_root, settings, source, dataset_name, reconvert)
-    done, todo = _plan(select_samples(source, splits, sample_ids), writer, manifest, retry_quarantined)
+    selection = select_samples(source, splits, sample_ids)
+    for note in selection.notes:
+        logger.warning("%s", note)
+    done, todo, _ = _plan(selection, writer, manifest, retry_quarantined, fingerprint)
     yield from done
     expected = expected_columns(manifest, {sample.sample_id: sample for sample in todo})
     for result in convert_samples(source, writer, todo, retry_quarantined, workers, executor):
@@ -204,6 +238,8 @@ def _convert(
     selection: Selection,
     *,
     dataset_name: str | None = None,
+    limit: int | None = None,
+    fingerprint: str | None = None,
     retry_quarantined: bool = False,
     retire_vanished: bool = False,
     reconvert: bool = False,
@@ -214,7 +250,9 @@ def _convert(
     started = committed_at = time.monotonic()
     source = selection.source
     manifest, writer = _open_store(store_root, settings, source, dataset_name, reconvert)
-    finished, todo = _plan(selection, writer, manifest, retry_quarantined)
+    finished, todo, fingerprints = _plan(selection, writer, manifest, retry_quarantined, fingerprint)
+    remaining = 0 if limit is None else max(len(todo) - limit, 0)
+    todo = todo[:limit]
     pending = Pending()
 
     def save(*, retire: bool = False) -> PublishReport:
@@ -229,6 +267,7 @@ def _convert(
             dataset_name=dataset_name,
             retire_vanished=retire,
             reconvert=reconvert,
+            fingerprints=fingerprints,
         )
         for at, result in enumerate(finished):
             if result.sample_id in report.misfits:
@@ -256,7 +295,8 @@ def _convert(
                 save()
             raise
     report = save(retire=retire_vanished)
-    return ConversionReport(finished, report.manifest, time.monotonic() - started, report.retired)
+    seconds = time.monotonic() - started
+    return ConversionReport(finished, report.manifest, seconds, report.retired, selection.notes, remaining)
 
 
 def _open_store(
@@ -276,10 +316,18 @@ def _open_store(
 
 
 def _plan(
-    selection: Selection, writer: ZarrStoreWriter, manifest: StoreManifest | None, retry_quarantined: bool
-) -> tuple[list[ConversionResult], list[SourceSample]]:
-    """Results of samples that need no conversion, and the samples to convert."""
+    selection: Selection,
+    writer: ZarrStoreWriter,
+    manifest: StoreManifest | None,
+    retry_quarantined: bool,
+    fingerprint: str | None,
+) -> tuple[list[ConversionResult], list[SourceSample], str]:
+    """Results of samples that need no conversion, the samples to convert, and the kind of the store's fingerprints."""
     done, todo = [], []
+    fingerprints = choose_fingerprints(manifest, fingerprint)
+    if fingerprints == "content":
+        selection, unreadable = hash_samples(selection)
+        done = [ConversionResult(sample_id, "failed", reason=reason) for sample_id, reason in unreadable.items()]
     for sample_id, sample in selection.samples.items():
         refusal = manifest.quarantine.get(sample_id) if manifest else None
         entry = manifest.samples.get(sample_id) if manifest else None
@@ -295,7 +343,7 @@ def _plan(
             done.append(quarantined(sample_id, refusal))
         else:
             todo.append(sample)
-    return done, todo
+    return done, todo, fingerprints
 
 
 def convert_samples(
@@ -312,28 +360,27 @@ def convert_samples(
     if executor is None and (workers == 1 or len(samples) < 2):
         yield from (convert_sample(writer, source, sample, retry_quarantined) for sample in samples)
         return
-    with ExitStack() as cleanup:
-        if executor is None:
-            executor = cleanup.enter_context(worker_pool(workers))
-        futures = [
-            executor.submit(
+    # Every call carries its writer, so the writer carries only this sample's tombstones.
+    calls = (
+        (
+            sample.sample_id,
+            partial(
                 convert_sample,
-                # Every task carries its writer, so the writer carries only this sample's tombstones.
                 writer.with_retention(writer.retention, sample.sample_id, sample.fingerprint),
                 source,
                 sample,
                 retry_quarantined,
-            )
-            for sample in samples
-        ]
-        cleanup.callback(lambda: [future.cancel() for future in futures])
-        try:
-            for future in as_completed(futures):
-                yield future.result()
-        except BrokenExecutor as error:
-            raise StoreError(
-                "a worker process died (out of memory?); converted samples are kept; run again with fewer workers"
-            ) from error
+            ),
+        )
+        for sample in samples
+    )
+    with ExitStack() as cleanup:
+        executor = executor or cleanup.enter_context(WorkerPool(workers))
+        if isinstance(executor, WorkerPool):
+            workers = executor.workers
+        in_flight = calls_in_flight(workers) if isinstance(executor, WorkerPool) or workers > 1 else _EXECUTOR_IN_FLIGHT
+        for sample_id, result in each_result(executor, calls, in_flight):
+            yield failure(sample_id, result) if isinstance(result, Exception) else result
 
 
 def _with_progress(results: Iterable[ConversionResult], total: int) -> Iterator[ConversionResult]:

@@ -17,9 +17,12 @@ from zarr_core.points.settings import ConversionSettings
 from zarr_core.points.store_settings import check_agreement, choose_settings, current_settings, recorded_conversion
 from zarr_core.points.writer import WrittenSample, ZarrStoreWriter
 from zarr_core.sources.sample import SampleSource, SourceSample
-from zarr_core.sources.selection import DatasetKind, Selection, open_source, select_samples
+from zarr_core.sources.selection import DatasetKind, Selection, hash_samples, open_source, select_samples
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import commit
+
+#: How source files can be identified: by name, size and etag or modification time, or by name, size and SHA-256.
+FINGERPRINTS = ("version", "content")
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +41,7 @@ class PublishReport:
         committed: whether there is a new generation; False if nothing changed.
         misfits: refusals of samples that were converted but do not fit the columns of the store, by sample id.
         collected: sample ids whose new groups were garbage collected before the commit; convert them again.
+        notes: sentences that name what the selection left out.
     """
 
     manifest: StoreManifest
@@ -48,6 +52,7 @@ class PublishReport:
     committed: bool
     collected: list[str]
     misfits: Mapping[str, Quarantine]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass
@@ -68,6 +73,7 @@ def publish(
     dataset_name: str | None = None,
     retire_vanished: bool = False,
     reconvert: bool = False,
+    fingerprint: str | None = None,
     **settings: Any,
 ) -> PublishReport:
     """Commit every finished group that belongs to the source as it is now, in one generation (none if nothing changed).
@@ -76,7 +82,8 @@ def publish(
     that process died later.
 
     Args:
-        dataset_kind, root, source_url, splits, reconvert, settings: as for :func:`zarr_core.points.convert.convert`.
+        dataset_kind, root, source_url, splits, reconvert, fingerprint, settings: as for
+            :func:`zarr_core.points.convert.convert`.
         store_root: the store.
         dataset_name: name of the store; the kind's name if None and the store is new.
         retire_vanished: remove samples from the manifest that the source no longer holds; gc deletes the groups.
@@ -90,6 +97,9 @@ def publish(
     check_dataset(storage, current, source.description.name, dataset_name)
     conversion = choose_settings(storage, current, settings, reconvert=reconvert)
     selection = select_samples(source, splits)
+    fingerprints = choose_fingerprints(current, fingerprint)
+    if fingerprints == "content":
+        selection, _ = hash_samples(selection)
     writer = ZarrStoreWriter(store_root, conversion, None if current is None else current.retention)
     return commit_results(
         storage,
@@ -99,6 +109,7 @@ def publish(
         dataset_name=dataset_name,
         retire_vanished=retire_vanished,
         reconvert=reconvert,
+        fingerprints=fingerprints,
     )
 
 
@@ -123,6 +134,24 @@ def check_dataset(storage: Storage, manifest: StoreManifest | None, kind: str, n
         )
 
 
+def choose_fingerprints(manifest: StoreManifest | None, requested: str | None) -> str:
+    """How the samples of a store are identified: the store's way, or for a new store the requested one.
+
+    Raises:
+        SourceError: there is no such way, or the store's samples have other fingerprints.
+    """
+    if requested not in (None, *FINGERPRINTS):
+        raise SourceError(f"fingerprint {requested!r} is not one of {', '.join(FINGERPRINTS)}")
+    if manifest is None or not (manifest.samples or manifest.quarantine):
+        return requested or (manifest.fingerprints if manifest else FINGERPRINTS[0])
+    if requested not in (None, manifest.fingerprints):
+        raise SourceError(
+            f"the store identifies samples by the {manifest.fingerprints} of their files, not by {requested}: leave "
+            "fingerprint out, or convert to a new store"
+        )
+    return manifest.fingerprints
+
+
 def commit_results(
     storage: Storage,
     selection: Selection,
@@ -132,13 +161,14 @@ def commit_results(
     dataset_name: str | None = None,
     retire_vanished: bool = False,
     reconvert: bool = False,
+    fingerprints: str = FINGERPRINTS[0],
 ) -> PublishReport:
     """Commit results of the selected samples, and write the split files of the source.
 
     Raises:
         StoreError: the store is another dataset's, or another conversion has committed other settings meanwhile.
     """
-    for name, text in selection.source.split_documents().items():
+    for name, text in selection.documents.items():
         storage.write(name, [text.encode()])
     before: StoreManifest | None = None
     retired: list[str] = []
@@ -162,8 +192,10 @@ def commit_results(
             compressor=settings.codec,
             dataset_kind=description.name,
             samples=with_recorded_fields(storage, start, known_fields),
-            splits=dict(start.splits) | selection.splits,
+            # A dataset object lists one split only, so the others stay.
+            splits=(selection.splits if selection.source.lists_all_splits else dict(start.splits) | selection.splits),
             excluded=selection.excluded,
+            fingerprints=start.fingerprints if start.samples or start.quarantine else fingerprints,
         )
         vanished = [i for i in {**start.samples, **start.quarantine} if i not in selection.present]
         if retire_vanished and vanished:  # another converter may have committed samples that arrived later
@@ -187,6 +219,8 @@ def commit_results(
                 raise
             pending = Pending({i: w for i, w in pending.written.items() if i not in gone}, pending.refused)
             collected += gone
+    if before is not None and (stale := _stale_documents(storage, before, selection)):
+        storage.delete(stale)
     known = before.samples if before else {}
     return PublishReport(
         manifest,
@@ -197,7 +231,16 @@ def commit_results(
         committed=before is None or manifest.generation != before.generation,
         collected=collected,
         misfits=misfits,
+        notes=selection.notes,
     )
+
+
+def _stale_documents(storage: Storage, before: StoreManifest, selection: Selection) -> list[str]:
+    """Copies of split files and blacklists that the source no longer has."""
+    description = selection.source.description
+    copied = [name for split, name in description.split_files.items() if split in before.splits]
+    copied += description.blacklists if before.excluded else ()
+    return [name for name in copied if name not in selection.documents and storage.exists(name)]
 
 
 def _find_finished(writer: ZarrStoreWriter, selection: Selection, current: StoreManifest | None) -> Pending:

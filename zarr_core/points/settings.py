@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import operator
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
+from zarr_core._util.arguments import check_mapping, whole_number
 from zarr_core.errors import SourceError
 from zarr_core.format.array_metadata import COORDS_DTYPE, MAX_POINTS, VALUE_DTYPES, ArrayLayout
 from zarr_core.format.codecs import DEFAULT_CODEC, Codec
 from zarr_core.format.names import FieldName
 from zarr_core.points.group import GROUP_FORMAT
 
-_MAX_SEED = 2**63 - 1  # as in the manifest
+# Seeds that a manifest can hold.
+_SEEDS = (-(2**63) + 1, 2**63 - 1)
 
 
 @dataclass(frozen=True)
@@ -43,33 +44,22 @@ class ConversionSettings:
     shuffle_seed: int = 0
 
     def __post_init__(self) -> None:
-        self._check_integer("chunk_points", 1, MAX_POINTS)
-        self._check_integer("shuffle_seed", -_MAX_SEED, _MAX_SEED)
-        if self.shard_points is not None:
-            self._check_integer("shard_points", 1, MAX_POINTS)
-            if self.shard_points < self.chunk_points:
-                chunk = f"one chunk of {self.chunk_points} points"
-                raise SourceError(f"shard_points {self.shard_points} is less than {chunk}")
-        if not isinstance(self.field_dtypes, Mapping):
-            raise SourceError(f"field_dtypes must be a mapping of fields to dtypes, not {self.field_dtypes!r}")
+        limits = (("chunk_points", 1, MAX_POINTS), ("shard_points", 1, MAX_POINTS), ("shuffle_seed", *_SEEDS))
+        for name, least, most in limits:
+            value = getattr(self, name)
+            if value is not None or name != "shard_points":
+                object.__setattr__(self, name, whole_number(name, value, least, most, error=SourceError))
+        check_mapping("field_dtypes", self.field_dtypes, "{'surface_pressure': 'float32'}")
         if not isinstance(self.codec, str):
             raise SourceError(f"codec must be a name such as 'zstd:3', not {self.codec!r}")
+        if self.shard_points is not None and self.shard_points < self.chunk_points:
+            raise SourceError(f"shard_points {self.shard_points} is less than one chunk of {self.chunk_points} points")
         for name, dtype in {"values_dtype": self.values_dtype, **self.field_dtypes}.items():
             if dtype not in VALUE_DTYPES:
                 raise SourceError(f"{name}: dtype {dtype!r} cannot be stored; use one of {', '.join(VALUE_DTYPES)}")
         # Normalise, so that equal settings such as "zstd" and "zstd:3" have equal digests.
         object.__setattr__(self, "codec", str(Codec.parse(self.codec)))
         object.__setattr__(self, "field_dtypes", dict(sorted(self.field_dtypes.items())))
-
-    def _check_integer(self, name: str, least: int, most: int) -> None:
-        value = getattr(self, name)
-        try:
-            number = operator.index(value)  # NumPy integers are integers too
-        except TypeError:
-            number = None
-        if number is None or isinstance(value, bool) or not least <= number <= most:
-            raise SourceError(f"{name} must be an integer from {least} to {most}, not {value!r}")
-        object.__setattr__(self, name, number)
 
     def check_fields(self, canonical_names: Collection[str]) -> None:
         """Raise SourceError if ``field_dtypes`` names a field that is not among these."""
