@@ -11,9 +11,9 @@ from typing import Any, overload
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
-from zarr_core.datasets.batch import Batch, BatchItem
+from zarr_core._util.arguments import check_names
+from zarr_core.datasets.batch import Batch, BatchDataset, BatchItem
 from zarr_core.datasets.memory_map import memory_mapped, row_blocks
 from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix import WideMatrix
@@ -23,7 +23,7 @@ from zarr_core.storage.disk_cache import DEFAULT_LIMIT
 M_VALUE_OFFSET = 0.001
 
 
-class MatrixDataset(Dataset[dict[str, Tensor]]):
+class MatrixDataset(BatchDataset):
     """Samples of a wide matrix, as dicts of tensors.
 
     An item has three tensors: the value under its own name, for example "beta", (features,) float32; "missing",
@@ -74,6 +74,8 @@ class MatrixDataset(Dataset[dict[str, Tensor]]):
             self.matrix = matrix
         else:
             self.matrix = WideMatrix.open(matrix, generation, cache_dir=cache_dir, cache_limit=cache_limit)
+        check_names("sample_ids", sample_ids)
+        check_names("feature_ids", feature_ids)
         self.value = value
         self.transform = transform
         self.sample_ids = list(self.matrix.sample_ids if sample_ids is None else sample_ids)
@@ -105,7 +107,7 @@ class MatrixDataset(Dataset[dict[str, Tensor]]):
         return self.matrix.shape[1] if self._feature_ids is None else len(self._feature_ids)
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        return self.__getitems__([index])[0]
+        return MatrixDataset.__getitems__(self, [index])[0]  # not a subclass's, which may be made of items
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """Read a whole batch at once; DataLoader calls this instead of ``__getitem__``.
