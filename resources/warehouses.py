@@ -8,7 +8,7 @@ from typing import Any
 import dagster as dg
 import fsspec
 
-from zarr_core._util.redaction import printable_cause, redact, redact_url
+from zarr_core._util.redaction import printable_cause, redact
 from zarr_core.errors import MatrixError, StoreError
 from zarr_core.matrix import WideMatrix
 from zarr_core.warehouses import Warehouse
@@ -70,6 +70,6 @@ class WarehouseAccess(dg.ConfigurableResource):
                     return file.read().decode().split()
                 columns = pyarrow.parquet.read_table(file)
         except OSError as error:
-            message = f"features {redact_url(features)} cannot be read: {redact(str(error))}"
+            message = f"features {redact(features)} cannot be read: {redact(str(error))}"
             raise MatrixError(message) from printable_cause(error)
         return [str(name) for name in columns.column(0).to_pylist()]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from zarr_core._util.command_line import DONE, Json, Quiet, Split, Store, Workers, flag, number, option, run, show, verb
-from zarr_core._util.redaction import redact_url
+from zarr_core._util.redaction import redact
 from zarr_core.points.statistics import calculate_store_statistics, write_statistics
 
 __all__ = ["calculate_store_statistics", "write_statistics"]
@@ -60,7 +60,7 @@ def _command(
         output_yaml=output_yaml,
         output_json=output_json,
     )
-    document = {"store": redact_url(store), "written": written, "statistics": statistics}
+    document = {"store": redact(store), "written": written, "statistics": statistics}
     show("\n".join(f"wrote {target}" for target in written), document, json=json, quiet=quiet)
     return DONE
 

@@ -21,7 +21,7 @@ from tqdm import tqdm
 from zarr_core._util.arguments import whole_number
 from zarr_core._util.documents import DocumentError, expect, parse_json
 from zarr_core._util.processes import map_in_processes
-from zarr_core._util.redaction import redact_url
+from zarr_core._util.redaction import redact
 from zarr_core.errors import CorruptChunkError, StoreError, ZarrCoreError
 from zarr_core.format.array_metadata import group_arrays
 from zarr_core.format.moments import FieldMoments
@@ -244,5 +244,5 @@ def write_statistics(
         if target is not None:
             folder, slash, name = target.rpartition("/")
             Storage(folder or slash or ".").write(name, [data])
-            written.append(redact_url(target))
+            written.append(redact(target))
     return written
