@@ -446,9 +446,10 @@ def test_a_run_that_is_killed_on_one_clone_resumes_on_the_other(
         ("create", "generations/", 2),
         ("write", "statistics/", 1),
     ):
-        with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        with monkeypatch.context() as patch:
             interrupt(patch, operation, path, number)
-            stage_store(trained, one, fields=FIELDS, generation=3)
+            with pytest.raises(Interrupted):
+                stage_store(trained, one, fields=FIELDS, generation=3)
     stage_store(trained, one, fields=FIELDS, generation=3)
     monkeypatch.undo()
     stage_store(trained, other, generation=3)
@@ -484,7 +485,7 @@ def test_a_run_that_is_killed_on_one_clone_resumes_on_the_other(
 def test_a_copy_never_has_statistics_of_another_generation(trained: Path, tmp_path: Path) -> None:
     stage_store(trained, tmp_path / "copy", generation=2)
     assert not list((tmp_path / "copy").glob("stat*"))
-    command = rf"zarr-core statistics {trained} --split train --generation 2`, then stage the copy again"
+    command = rf"zarr-core statistics .*{trained} --split train --generation 2`, then stage the copy again"
     with pytest.raises(ZarrCoreError, match=command):
         dataset_of(tmp_path / "copy")
 

@@ -252,11 +252,10 @@ def write_statistics(
             of a file name.
     """
     root = store_root.rstrip("/")
+    targets: list[tuple[str | None, str | None]] = [(output_yaml, output_json)]
     if output_yaml is None and output_json is None:
         names = _recorded_names(Storage(store_root), split, generation)
         targets = [(f"{root}/{name}.yaml", f"{root}/{name}.json") for name in names]
-    else:
-        targets = [(output_yaml, output_json)]
     contents = to_yaml(statistics, f"Normalisation statistics of {of}, by zarr_core.statistics"), to_json(statistics)
     written = []
     for target, data in ((target, data) for pair in targets for target, data in zip(pair, contents, strict=True)):
