@@ -10,6 +10,7 @@ from assets.source_samples import source_listing_asset, source_samples_asset
 from assets.statistics import statistics_asset
 from assets.zarr_samples import zarr_samples_asset
 from sensors.arrivals import arrivals_sensor
+from sensors.automation import automation_sensor
 from sensors.refresh import refresh_schedule
 
 
@@ -34,7 +35,7 @@ def dataset_definitions(dataset: DatasetDeclaration) -> dg.Definitions:
     derived = [dataset.key("manifest"), dataset.key("statistics"), dataset.key("benchmark_report")]
     jobs = {
         f"{dataset.name}_look": [dataset.observed, dataset.listing_key],
-        f"{dataset.name}_convert": [dataset.key("zarr_samples")],
+        dataset.conversion_job: [dataset.converted],
         refresh: derived,
     }
     return dg.Definitions(
@@ -48,6 +49,6 @@ def dataset_definitions(dataset: DatasetDeclaration) -> dg.Definitions:
         ],
         asset_checks=dataset_checks(dataset),
         jobs=[dg.define_asset_job(name, selection=dg.AssetSelection.assets(*keys)) for name, keys in jobs.items()],
-        sensors=[arrivals_sensor(dataset)],
+        sensors=[arrivals_sensor(dataset), automation_sensor(dataset.name)],
         schedules=[refresh_schedule(dataset.name, dataset.refresh_schedule, refresh)],
     )

@@ -39,9 +39,18 @@ def publish_after_a_batch(listing: dg.AssetKey | None = None) -> dg.AutomationCo
 
 
 def follow_what_was_published() -> dg.AutomationCondition:
-    """Once after each update of the upstream asset, in the same run."""
+    """Once after each update of the upstream asset, in the same run, if the blocking checks of the upstream passed.
+
+    The checks count whoever ran them. If they failed, the asset is requested when they pass, even if it was requested
+    before in the run in which they failed.
+    """
     there = _C.any_deps_match(~_C.missing() | _C.will_be_requested())
-    return (_news() & _at_rest() & there).with_label("with each new generation")
+    passed = _C.all_checks_match(_C.check_passed(), blocking_only=True)
+    news = (_C.newly_missing() | _C.any_deps_updated() | _C.all_deps_match(passed).newly_true()).since_last_handled()
+    # Not all_deps_blocking_checks_passed(): it does not see checks that run with a requested asset. If one of those
+    # fails, the run itself stops before this asset.
+    checked = _C.all_deps_match(passed | _C.will_be_requested())
+    return (news & _at_rest() & there & checked).with_label("with each new generation")
 
 
 def _new() -> dg.AutomationCondition:

@@ -88,6 +88,16 @@ class DatasetDeclaration(Declaration):
         return self.key("source_samples")
 
     @property
+    def converted(self) -> dg.AssetKey:
+        """The asset of the converted samples."""
+        return self.key("zarr_samples")
+
+    @property
+    def conversion_job(self) -> str:
+        """The job that converts samples."""
+        return f"{self.name}_convert"
+
+    @property
     def listing_key(self) -> dg.AssetKey:
         """The asset of the listing as a whole."""
         return self.key("source_listing")

@@ -16,7 +16,7 @@ from assets.retries import retried
 from assets.tables import short, table
 from resources.pools import ConversionPool
 from resources.stores import StoreAccess
-from sensors.dagster_internals import latest_observations, version_tags
+from sensors.dagster_internals import latest_observations, planned_partitions, version_tags
 from zarr_core.points.convert import ConversionResult, iter_convert
 from zarr_core.points.manifest import SampleEntry, StoreManifest
 from zarr_core.storage.zarr_stores import make_store
@@ -32,7 +32,7 @@ def zarr_samples_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
     """
 
     @dg.asset(
-        key=dataset.key("zarr_samples"),
+        key=dataset.converted,
         group_name=dataset.name,
         partitions_def=dataset.partitions,
         deps=[dataset.observed],
@@ -60,7 +60,7 @@ def _convert(
     context: dg.AssetExecutionContext, dataset: DatasetDeclaration, stores: StoreAccess, conversion_pool: ConversionPool
 ) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
     """Convert the partitions of a run; raises Failure at the end if some could not be converted."""
-    sample_ids = context.partition_keys
+    sample_ids = planned_partitions(context)
     remaining = set(sample_ids)
     sources = latest_observations(context.instance, dataset.observed, sample_ids)
     reader = EntryReader(stores, dataset)

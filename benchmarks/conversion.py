@@ -26,7 +26,7 @@ import torch
 from numcodecs import Blosc
 
 from benchmarks.result import Result, add_arguments
-from zarr_core._util.processes import worker_pool
+from zarr_core._util.processes import WorkerPool
 from zarr_core.points.convert import convert
 from zarr_core.sources import resolve_kind
 
@@ -71,7 +71,7 @@ def convert_by_hand_twice(pool: Executor, root: Path, output: Path) -> None:
 def measure(root: Path, rounds: int) -> dict[str, float]:
     """Median seconds of each way, measured in turns so that other load on the machine affects all alike."""
     started = time.perf_counter()
-    pool = worker_pool(2)
+    pool = WorkerPool(2)
     list(pool.map(abs, range(8)))
     print(f"start of the fork server, which imports torch, and of two workers: {time.perf_counter() - started:.2f} s")
     ways: dict[str, Callable[[Path], object]] = {

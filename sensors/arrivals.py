@@ -15,6 +15,7 @@ from sensors.observations import (
     known_documents,
     known_items,
     listing_metadata,
+    prepare_partitions,
     sensor_result,
 )
 from sensors.pending import PendingChanges, find_changes
@@ -50,6 +51,7 @@ def arrivals_sensor(dataset: WatchedSamples) -> dg.SensorDefinition:
         listing = list_samples(stores.source(dataset.kind, dataset.source), dataset.splits)
         known = known_items(context.instance, dataset)
         changes = find_changes(listing, known, PendingChanges.from_cursor(context.cursor))
+        changes = prepare_partitions(context.instance, dataset, changes)
         observed = []
         holds_samples = len(known) + len(changes.new) > len(changes.vanished)
         # As long as there is no sample, no asset can follow a change of the listing.

@@ -1,6 +1,4 @@
-"""Evaluates the automation conditions of all assets: starts conversions and the refreshes that follow them."""
-
-from __future__ import annotations
+"""Evaluates the automation conditions of one dataset: starts conversions and the refreshes that follow them."""
 
 import os
 
@@ -9,10 +7,17 @@ import dagster as dg
 # Half a minute batches samples that arrive together and is no burden on the database. Tests set a shorter interval.
 EVALUATE_EVERY_SECONDS = int(os.environ.get("ZARR_CORE_EVALUATE_EVERY_SECONDS", "30"))
 
-automation = dg.AutomationConditionSensorDefinition(
-    name="automation",
-    target=dg.AssetSelection.all(),
-    default_status=dg.DefaultSensorStatus.RUNNING,
-    minimum_interval_seconds=EVALUATE_EVERY_SECONDS,
-    description="Converts samples that are new, changed or due for another try, and refreshes what is derived.",
-)
+
+def automation_sensor(name: str) -> dg.AutomationConditionSensorDefinition:
+    """The automation of the dataset ``name``.
+
+    Each dataset has its own, so that no run or backfill holds assets of two datasets, and the automation of one can be
+    stopped in the UI.
+    """
+    return dg.AutomationConditionSensorDefinition(
+        name=f"{name}_automation",
+        target=dg.AssetSelection.groups(name),
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        minimum_interval_seconds=EVALUATE_EVERY_SECONDS,
+        description=f"Converts what is new, changed or due for another try in {name}, and refreshes what is derived.",
+    )

@@ -2,7 +2,8 @@
 
 Dagster sets the tags of data versions itself only on values that an op returns. The conversion assets yield an event
 per partition, so they have to set the same tags. Reading the versions of all partitions in one query, instead of one
-query per partition, needs the event log's storage. ``tests/platform/test_dagster_internals.py`` compares this module
+query per partition, needs the event log's storage. The partitions that a run was created for, and the open backfills,
+have no public interface either. ``tests/platform/test_dagster_internals.py`` compares this module
 with the installed Dagster.
 """
 
@@ -11,6 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import dagster as dg
+from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
+from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
+
+from sensors.pending import natural_order
 
 DATA_VERSION = "dagster/data_version"
 CODE_VERSION = "dagster/code_version"
@@ -80,3 +85,31 @@ def version_tags(
             f"{INPUT_EVENT_POINTER}/{name}": str(storage_id),
         }
     return tags
+
+
+def planned_partitions(context: dg.AssetExecutionContext) -> list[str]:
+    """Partitions of the asset that the run was created for, in natural order.
+
+    ``context.partition_keys`` are those in the run's range now. Sensors add, delete and move partitions while a run is
+    queued; the range then names other partitions, or none.
+    """
+    events = context.instance.all_logs(context.run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED)
+    planned = [event.dagster_event for event in events if event.dagster_event]
+    found = {event.partition for event in planned if event.asset_key == context.asset_key and event.partition}
+    return sorted(found, key=natural_order)
+
+
+def has_open_work(instance: dg.DagsterInstance, key: dg.AssetKey, job_name: str) -> bool:
+    """Whether a run or backfill of an asset is queued or in progress.
+
+    Args:
+        instance: where.
+        key: the asset.
+        job_name: a job that materializes it; a run of a whole job does not list its assets.
+    """
+    statuses = [BulkActionStatus.REQUESTED, BulkActionStatus.CANCELING, BulkActionStatus.FAILING]
+    backfills = instance.get_backfills(filters=BulkActionsFilter(statuses=statuses))
+    runs = instance.get_runs(dg.RunsFilter(statuses=NOT_FINISHED_STATUSES))
+    return any(not backfill.asset_selection or key in backfill.asset_selection for backfill in backfills) or any(
+        key in run.asset_selection if run.asset_selection else run.job_name == job_name for run in runs
+    )

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import dagster as dg
 
-from sensors.dagster_internals import DATA_VERSION, latest_observation, observed_versions
+from sensors.dagster_internals import DATA_VERSION, has_open_work, latest_observation, observed_versions
 from sensors.pending import Changes, PendingChanges, describe, find_changes
 from zarr_core.sources.listing import Listing
 
@@ -33,6 +33,14 @@ class WatchedSource(Protocol):
     @property
     def observed(self) -> dg.AssetKey:
         """The asset whose partitions are observed."""
+
+    @property
+    def converted(self) -> dg.AssetKey:
+        """The asset that is made from the observed one, with the same partitions."""
+
+    @property
+    def conversion_job(self) -> str:
+        """The job that materializes the converted asset."""
 
 
 def known_items(instance: dg.DagsterInstance, source: WatchedSource) -> dict[str, str | None]:
@@ -73,6 +81,20 @@ def known_documents(instance: dg.DagsterInstance, listing_key: dg.AssetKey) -> s
     return found[0].get(DOCUMENTS_TAG) if found else None
 
 
+def prepare_partitions(instance: dg.DagsterInstance, source: WatchedSource, changes: Changes) -> Changes:
+    """Move changed partitions together; leave vanished ones pending as long as a conversion is queued or in progress.
+
+    Dagster fails a backfill, and cancels its runs, when one of its partitions is deleted. A queued run names its
+    partitions as a range, which must not lose an end or change its order.
+    """
+    if not changes.changed and not changes.vanished:
+        return changes
+    if has_open_work(instance, source.converted, source.conversion_job):
+        return changes.with_vanished_pending()
+    make_neighbours(instance, source.partitions_name, changes.changed)
+    return changes
+
+
 def make_neighbours(instance: dg.DagsterInstance, partitions_name: str, item_ids: Collection[str]) -> None:
     """Move partitions to the end of the list, next to one another.
 
@@ -97,11 +119,10 @@ def sensor_result(
     noun: str,
     more_events: Sequence[dg.AssetObservation] = (),
 ) -> dg.SensorResult:
-    """Report the changes as a sensor does: partitions to add and delete, observations, and what stays pending.
+    """Report prepared changes as a sensor does: partitions to add and delete, observations, and a cursor.
 
     No run is requested: the automation conditions decide what runs, and see a thousand arrivals as one batch.
     """
-    make_neighbours(context.instance, source.partitions_name, changes.changed)
     requests: list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest] = []
     if changes.new:
         requests.append(dg.AddDynamicPartitionsRequest(source.partitions_name, list(changes.new)))
@@ -127,7 +148,7 @@ def report_now(
     """
     known = known_items(context.instance, source)
     changes = find_changes(second, known, find_changes(first, known, PendingChanges()).pending)
-    make_neighbours(context.instance, source.partitions_name, changes.changed)
+    changes = prepare_partitions(context.instance, source, changes)
     context.instance.add_dynamic_partitions(source.partitions_name, list(changes.new))
     for event in observations(source, second, changes):
         context.log_event(event)

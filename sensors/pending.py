@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from zarr_core.sources.listing import Listing
 
@@ -54,6 +54,11 @@ class Changes:
     vanished: tuple[str, ...]
     pending: PendingChanges
 
+    def with_vanished_pending(self) -> Changes:
+        """The same changes, but vanished items stay pending."""
+        gone = self.pending.gone_once + self.vanished
+        return replace(self, vanished=(), pending=replace(self.pending, gone_once=gone))
+
 
 def find_changes(
     listing: Listing, known: Mapping[str, str | None], before: PendingChanges, limit: int = MAX_CHANGES
@@ -67,7 +72,7 @@ def find_changes(
         limit: maximum number of items reported, and of items left pending.
     """
     fingerprints = {item_id: item.fingerprint for item_id, item in listing.items.items()}
-    differing = [i for i in sorted(fingerprints, key=_natural) if known.get(i) != fingerprints[i]]
+    differing = [i for i in sorted(fingerprints, key=natural_order) if known.get(i) != fingerprints[i]]
     confirmed = [i for i in differing if before.seen_once.get(i) == fingerprints[i][:12]][:limit]
     taken = set(confirmed)
     unconfirmed = [i for i in differing if i not in taken][:limit]
@@ -106,6 +111,6 @@ def _some(names: tuple[str, ...]) -> str:
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
-def _natural(item_id: str) -> list[str | int]:
+def natural_order(item_id: str) -> list[str | int]:
     """Sort key that puts run_10 after run_9, so that items that arrive together are neighbours as partitions."""
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", item_id)]

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import dagster as dg
 
 from resources.warehouses import WarehouseAccess
-from sensors.observations import WatchedSource, known_items, sensor_result
+from sensors.observations import WatchedSource, known_items, prepare_partitions, sensor_result
 from sensors.pending import PendingChanges, find_changes
 from zarr_core.sources.listing import Listing
 from zarr_core.warehouses import Warehouse
@@ -41,6 +41,7 @@ def warehouse_batches_sensor(declared: WatchedWarehouse) -> dg.SensorDefinition:
         listing = list_warehouse(warehouses.warehouse(declared.warehouse))
         known = known_items(context.instance, declared)
         changes = find_changes(listing, known, PendingChanges.from_cursor(context.cursor))
+        changes = prepare_partitions(context.instance, declared, changes)
         return sensor_result(context, declared, listing, changes, "batches")
 
     return warehouse_batches

@@ -24,6 +24,7 @@ from zarr_core._util.command_line import (
     show,
     verb,
 )
+from zarr_core._util.processes import WorkerPool
 from zarr_core._util.redaction import redact_url
 from zarr_core._util.units import format_size
 from zarr_core.errors import SourceError
@@ -100,24 +101,27 @@ def _command(
     place: dict[str, Any] = {"source_url": source_url}
     if source is not None:
         place = {"root": source} if is_local(source) else {"source_url": source}
-    report = convert(
-        dataset_kind,
-        store,
-        **place,
-        splits=split,
-        limit=limit,
-        dataset_name=dataset_name,
-        retry_quarantined=retry_quarantined,
-        retire_vanished=retire_vanished,
-        workers=workers,
-        progress=not quiet,
-        chunk_points=chunk_points,
-        shard_points=shard_points,
-        values_dtype=values_dtype,
-        field_dtypes=_field_dtypes(field_dtype or ()),
-        codec=codec,
-        shuffle_seed=shuffle_seed,
-    )
+    # Also with one worker: a sample whose process is killed for memory then does not end the run.
+    with WorkerPool(workers) as pool:
+        report = convert(
+            dataset_kind,
+            store,
+            **place,
+            splits=split,
+            limit=limit,
+            dataset_name=dataset_name,
+            retry_quarantined=retry_quarantined,
+            retire_vanished=retire_vanished,
+            workers=workers,
+            executor=pool,
+            progress=not quiet,
+            chunk_points=chunk_points,
+            shard_points=shard_points,
+            values_dtype=values_dtype,
+            field_dtypes=_field_dtypes(field_dtype or ()),
+            codec=codec,
+            shuffle_seed=shuffle_seed,
+        )
     url = redact_url(store)
     show(summary(report, url), _document(report, url), json=json, quiet=quiet)
     return DONE if report.ok else FAILED

@@ -11,7 +11,7 @@ from assets.retries import retried
 from assets.tables import table
 from assets.wide_matrix.declaration import MatrixDeclaration
 from resources.warehouses import WarehouseAccess
-from sensors.dagster_internals import kind_tags, latest_observations, version_tags
+from sensors.dagster_internals import kind_tags, latest_observations, planned_partitions, version_tags
 from sensors.observations import report_now
 from sensors.warehouse_batches import list_warehouse
 from zarr_core.errors import WarehouseError, ZarrCoreError
@@ -48,7 +48,7 @@ def matrix_batches_asset(declared: MatrixDeclaration) -> dg.AssetsDefinition:
     """
 
     @dg.asset(
-        key=declared.key("matrix_batches"),
+        key=declared.converted,
         group_name=declared.name,
         partitions_def=declared.partitions,
         deps=[declared.observed],
@@ -75,7 +75,7 @@ def _load_batches(
     context: dg.AssetExecutionContext, declared: MatrixDeclaration, warehouses: WarehouseAccess
 ) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
     """Load the partitions of a run; raises Failure at the end if some could not be loaded."""
-    batch_ids = context.partition_keys
+    batch_ids = planned_partitions(context)
     sources = latest_observations(context.instance, declared.observed, batch_ids)
     matrix = warehouses.open_or_create(declared.matrix, declared.values, declared.features, declared.warehouse)
     loader = MatrixLoader(warehouses.warehouse(declared.warehouse), matrix)

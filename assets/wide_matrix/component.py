@@ -7,6 +7,7 @@ from assets.wide_matrix.checks import matrix_checks
 from assets.wide_matrix.declaration import MatrixDeclaration
 from assets.wide_matrix.matrix import columns_asset, matrix_asset
 from assets.wide_matrix.quality import quality_report_asset
+from sensors.automation import automation_sensor
 from sensors.refresh import refresh_schedule
 from sensors.warehouse_batches import warehouse_batches_sensor
 
@@ -31,7 +32,7 @@ def matrix_definitions(declared: MatrixDeclaration) -> dg.Definitions:
     refresh = f"{declared.name}_refresh"
     jobs = {
         f"{declared.name}_look": [declared.observed],
-        f"{declared.name}_load": [declared.key("matrix_batches")],
+        declared.conversion_job: [declared.converted],
         refresh: [declared.key(name) for name in ("matrix", "columns", "quality_report")],
     }
     return dg.Definitions(
@@ -44,6 +45,6 @@ def matrix_definitions(declared: MatrixDeclaration) -> dg.Definitions:
         ],
         asset_checks=matrix_checks(declared),
         jobs=[dg.define_asset_job(name, selection=dg.AssetSelection.assets(*keys)) for name, keys in jobs.items()],
-        sensors=[warehouse_batches_sensor(declared)],
+        sensors=[warehouse_batches_sensor(declared), automation_sensor(declared.name)],
         schedules=[refresh_schedule(declared.name, declared.refresh_schedule, refresh)],
     )

@@ -83,6 +83,16 @@ class MatrixDeclaration(Declaration):
         return self.key("warehouse_batches")
 
     @property
+    def converted(self) -> dg.AssetKey:
+        """The asset of the loaded batches."""
+        return self.key("matrix_batches")
+
+    @property
+    def conversion_job(self) -> str:
+        """The job that loads batches."""
+        return f"{self.name}_load"
+
+    @property
     def shown_matrix(self) -> str:
         """The matrix's URL without secrets."""
         return redact_url(self.matrix)

@@ -19,7 +19,7 @@ def matrix_asset(declared: MatrixDeclaration) -> dg.AssetsDefinition:
         deps=[dg.AssetDep(declared.key("matrix_batches"), partition_mapping=dg.AllPartitionMapping())],
         automation_condition=publish_after_a_batch(),
         code_version=declared.code_version,
-        description="`HEAD.json`: which samples the matrix holds. The only object of it that is ever replaced; every "
+        description="`HEAD.json`: which samples the matrix holds. Replaced by each commit; every "
         "generation is kept, and a training run can pin one.",
         metadata=declared.summary(),
         kinds={"json", "zarr"},

@@ -182,7 +182,6 @@ def test_the_end_of_an_epoch_is_the_start_of_the_next() -> None:
     first = list(sampler)
     done = sampler.state_dict()
     assert done["position"] == 2
-    assert list(sampler) == first  # nobody said set_epoch, as with torch's samplers
     resumed = EpochBatchSampler(8, 4)
     resumed.load_state_dict(done)
     resumed.set_epoch(0)

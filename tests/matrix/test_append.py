@@ -14,7 +14,9 @@ from zarr_core.matrix import WideMatrix
 from zarr_core.storage import Storage
 
 
-def test_an_append_writes_its_shards_and_one_commit(any_root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_append_writes_its_shards_the_lengths_of_the_arrays_and_one_commit(
+    any_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     matrix = WideMatrix.create(any_root, list(range(8)), {"beta": "float32", "coverage": "float32"}, shard_rows=2_000)
     cells = np.arange(80_000, dtype=np.float32).reshape(10_000, 8)
     matrix.append("many", [f"s{n}" for n in range(10_000)], {"beta": cells, "coverage": cells})
@@ -26,6 +28,8 @@ def test_an_append_writes_its_shards_and_one_commit(any_root: str, monkeypatch: 
         "create coverage.zarr/c/5/0",
         "create generations/00000003.json",
         "replace HEAD.json",
+        "replace beta.zarr/zarr.json",
+        "replace coverage.zarr/zarr.json",
     ]
     np.testing.assert_array_equal(matrix.read(["y", "s9999"]), cells[[1, 9999]])
     assert Storage(any_root).size("HEAD.json") < 200_000
@@ -64,7 +68,8 @@ def _infinite() -> np.ndarray:
         (["x", "y"], {"beta": block(2)[:, :-1]}, r"shape \(2, 99\)"),
         (["x", "y"], {"beta": block(2, dtype="float64")}, "beta is float64, the matrix stores float32"),
         (["x", "x"], {"beta": block(2)}, "duplicate sample 'x'"),
-        (["x", 1], {"beta": block(2)}, "must be strings, not 1"),
+        (["x", 1], {"beta": block(2)}, "must be strings of valid Unicode, not 1"),
+        (["x", "\ud800"], {"beta": block(2)}, r"valid Unicode, not '\\ud800'"),
         ([], {"beta": block(0)}, "at least one sample"),
         ("xy", {"beta": block(2)}, "must be a sequence of at least one sample"),
         (["x", "y"], {}, "value tables of this matrix are beta; given: none"),

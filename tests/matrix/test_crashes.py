@@ -65,6 +65,8 @@ class Versions:
 LOCAL_KILLS = [
     Kill("create", "claims/"),
     Kill("link", "claims/"),
+    Kill("rename", "/beta.zarr/zarr.json$"),
+    Kill("rename", "/beta_columns.zarr/zarr.json$"),
     Kill("create", "/c/"),
     Kill("link", "/c/", 3),
     Kill("link", "/c/", 8),
@@ -75,6 +77,7 @@ LOCAL_KILLS = [
 ]
 S3_KILLS = [
     Kill("put_if", "/claims/"),
+    Kill("put_if", "/coverage.zarr/zarr.json$"),
     Kill("put_if", "/c/", 3),
     Kill("put_if", "/HEAD.json$"),
     Kill("put_if", "_columns.zarr/c/"),

@@ -88,7 +88,7 @@ def materializations(instance: dg.DagsterInstance, key: dg.AssetKey) -> int:
 
 
 def failed_partitions(instance: dg.DagsterInstance, key: dg.AssetKey) -> set[str]:
-    """Partitions that the UI shows as failed: last asked for in a run that failed, and never made since."""
+    """Partitions that the UI shows as failed: last requested in a run that failed, and not materialized since."""
     attempts = instance.event_log_storage.get_latest_asset_partition_materialization_attempts_without_materializations(
         key
     )

@@ -86,7 +86,7 @@ def test_a_corrupt_sample_fails_alone(filled: Trial) -> None:
     assert "run_2: surface_pressure" in failure.step_failure_data.user_failure_data.description
     assert not [event for event in result.all_events if event.is_step_up_for_retry]
     assert filled.converted() == {"run_1", "run_4"}
-    # What a person sees on the partition's page.
+    # Shown on the page of the partition.
     observation = filled.instance.fetch_observations(
         dg.AssetRecordsFilter(filled.dataset.key("zarr_samples"), asset_partitions=["run_2"]), limit=1
     ).records[0]
@@ -100,7 +100,7 @@ def test_a_corrupt_sample_fails_alone(filled: Trial) -> None:
     assert row.data["sample"] == "run_2"
 
 
-def test_a_failure_of_the_world_is_tried_again(filled: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_of_the_environment_is_retried(filled: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     from zarr_core.sources import SampleTree
 
     calls = []
@@ -120,14 +120,14 @@ def test_a_failure_of_the_world_is_tried_again(filled: Trial, monkeypatch: pytes
 
 
 def alert(trial: Trial, result: dg.ExecuteInProcessResult) -> str:
-    """What the failure sensor says of a run."""
+    """The message of the failure sensor about a run."""
     context = dg.build_run_status_sensor_context(
         "failed_runs", result.get_run_failure_event(), trial.instance, result.dagster_run
     )
     return failure_message(context.for_run_failure())
 
 
-def test_the_alert_says_why(filled: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_alert_gives_the_reason(filled: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     corrupt(filled.source / "run_2")
     assert "1 of 3 samples could not be converted: run_2: surface_pressure" in alert(filled, filled.convert_all())
 
@@ -194,7 +194,7 @@ def test_a_damaged_chunk_stops_statistics_and_report(filled: Trial) -> None:
 
 
 @pytest.mark.usefixtures("nothing_measured")
-def test_rows_that_are_not_the_sources_are_found(filled: Trial) -> None:
+def test_rows_that_differ_from_the_source_are_found(filled: Trial) -> None:
     assert filled.convert_all().success
     assert filled.run("refresh").success
     # The same sizes and times, other numbers: what a fingerprint cannot see.

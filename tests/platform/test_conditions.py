@@ -1,8 +1,9 @@
-"""What the automation asks for, evaluated without a daemon."""
+"""The requests of the automation, evaluated without a daemon."""
 
 from __future__ import annotations
 
 import datetime as dt
+from pathlib import Path
 
 import dagster as dg
 import pytest
@@ -21,23 +22,23 @@ class Automation:
 
     def __init__(self, trial: Trial) -> None:
         self.trial, self.cursor = trial, None
-        # Not a whole hour, where failed samples are due for another try.
+        # Not a full hour, when failed samples are retried.
         self.now = dt.datetime.now(dt.UTC).replace(minute=10)
 
     def evaluate(self, after: dt.timedelta = dt.timedelta(seconds=30)) -> dict[str, set[str | None]]:
-        """What is asked for now, by asset."""
+        """Requested partitions, by asset."""
         self.now += after
         result = dg.evaluate_automation_conditions(
             definitions_of(self.trial.dataset), self.trial.instance, evaluation_time=self.now, cursor=self.cursor
         )
         self.cursor = result.cursor
         names = ("zarr_samples", *DERIVED)
-        asked = {name: result.get_requested_partitions(self.trial.dataset.key(name)) for name in names}
-        return {name: set(partitions) for name, partitions in asked.items() if partitions}
+        requested = {name: result.get_requested_partitions(self.trial.dataset.key(name)) for name in names}
+        return {name: set(partitions) for name, partitions in requested.items() if partitions}
 
 
-def everything_derived(asked: dict[str, set[str | None]]) -> bool:
-    return set(asked) == set(DERIVED)
+def everything_derived(requested: dict[str, set[str | None]]) -> bool:
+    return set(requested) == set(DERIVED)
 
 
 def test_nothing_is_made_of_an_empty_source(trial: Trial) -> None:
@@ -69,7 +70,7 @@ def test_one_batch_is_followed_by_one_refresh(trial: Trial) -> None:
     assert automation.evaluate() == {}
 
 
-def test_a_refused_sample_holds_nothing_back_and_is_not_asked_for_again(trial: Trial) -> None:
+def test_a_refused_sample_holds_nothing_back_and_is_not_requested_again(trial: Trial) -> None:
     automation = Automation(trial)
     automation.evaluate()
     for number in (1, 2, 3):
@@ -87,7 +88,7 @@ def test_a_refused_sample_holds_nothing_back_and_is_not_asked_for_again(trial: T
     assert automation.evaluate() == {"zarr_samples": {"run_2"}}, "the repaired one, and no other"
 
 
-def test_a_failed_sample_is_tried_again_on_the_clock(trial: Trial) -> None:
+def test_a_failed_sample_is_retried_on_schedule(trial: Trial) -> None:
     automation = Automation(trial)
     automation.evaluate()
     corrupt(write_run(trial.source, 1))
@@ -110,7 +111,7 @@ def test_a_changed_source_is_converted_again(trial: Trial) -> None:
     assert automation.evaluate() == {"zarr_samples": {"run_2"}}
 
 
-def test_an_observation_without_news_asks_for_nothing(trial: Trial) -> None:
+def test_an_observation_without_changes_requests_nothing(trial: Trial) -> None:
     automation = Automation(trial)
     write_run(trial.source, 1)
     assert trial.convert_all().success
@@ -132,7 +133,7 @@ def test_a_vanished_sample_is_followed_by_a_refresh_alone(trial: Trial) -> None:
     assert everything_derived(automation.evaluate())
 
 
-def test_a_sample_that_came_back_is_asked_for(trial: Trial) -> None:
+def test_a_sample_that_came_back_is_requested(trial: Trial) -> None:
     automation = Automation(trial)
     for number in (1, 2):
         write_run(trial.source, number)
@@ -162,9 +163,46 @@ def test_a_renamed_sample_is_retired_and_published_together(trial: Trial) -> Non
     assert everything_derived(automation.evaluate())
 
 
-def test_a_request_that_never_became_a_run_is_made_again(trial: Trial) -> None:
+def test_a_request_that_never_became_a_run_is_repeated(trial: Trial) -> None:
     write_run(trial.source, 1)
     assert trial.run("look").success
     automation = Automation(trial)
     assert automation.evaluate() == {"zarr_samples": {"run_1"}}
     assert automation.evaluate() == {"zarr_samples": {"run_1"}}
+
+
+def test_a_failed_check_holds_back_what_follows_whoever_ran_it(trial: Trial) -> None:
+    automation = Automation(trial)
+    automation.evaluate()
+    for number in (1, 2):
+        write_run(trial.source, number)
+    assert trial.convert_all().success
+    shard = next(Path(trial.dataset.store).glob("samples/run_1/*/volume/velocity/c/0/0"))
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:10] + bytes([whole[10] ^ 1]) + whole[11:])
+    assert not trial.publish().success
+    assert automation.evaluate() == {}
+    assert automation.evaluate() == {}
+
+    shard.write_bytes(whole)
+    assert trial.publish().success
+    assert set(automation.evaluate()) == {"statistics", "benchmark_report"}
+    assert trial.run("refresh").success
+    assert automation.evaluate() == {}
+
+
+def test_a_check_that_failed_in_the_automations_own_run_is_followed_when_it_passes(trial: Trial) -> None:
+    automation = Automation(trial)
+    automation.evaluate()
+    for number in (1, 2):
+        write_run(trial.source, number)
+    assert trial.convert_all().success
+    shard = next(Path(trial.dataset.store).glob("samples/run_1/*/volume/velocity/c/0/0"))
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:10] + bytes([whole[10] ^ 1]) + whole[11:])
+    assert everything_derived(automation.evaluate())
+    assert not trial.run("refresh").success
+    assert automation.evaluate() == {}
+    shard.write_bytes(whole)
+    assert trial.publish().success
+    assert set(automation.evaluate()) == {"statistics", "benchmark_report"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import shutil
@@ -32,7 +31,9 @@ def test_the_code_location_loads() -> None:
         assert {key.name for key in checks} == blocking | others
         assert {key.name for key in checks if graph.get(key).blocking} == blocking
     repository = loaded.get_repository_def()
-    assert {"ahmed_rans_arrivals", "automation", "failed_runs"} <= {s.name for s in repository.sensor_defs}
+    assert {"ahmed_rans_arrivals", "ahmed_rans_automation", "methylation_automation", "failed_runs"} <= {
+        s.name for s in repository.sensor_defs
+    }
     assert all(s.default_status is dg.DefaultSensorStatus.RUNNING for s in repository.sensor_defs)
     assert {"ahmed_rans_refresh_schedule"} <= {schedule.name for schedule in repository.schedule_defs}
     assert {f"ahmed_rans_{job}" for job in ("look", "convert", "refresh")} <= set(repository.job_names)
@@ -64,25 +65,6 @@ def test_no_password_is_shown(dataset: DatasetDeclaration) -> None:
     assert "secret" not in repr([(node.metadata, node.description) for node in nodes]) + repr(secret)
 
 
-def imported(folder: str) -> set[str]:
-    """Top-level names that the modules of a folder import."""
-    names = set()
-    for path in (PROJECT / folder).rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                names |= {alias.name.partition(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                names.add(node.module.partition(".")[0])
-    return names
-
-
-def test_arrows_go_one_way() -> None:
-    assert not imported("zarr_core") & {"dagster", "resources", "assets", "sensors", "definitions"}
-    assert not imported("resources") & {"assets", "sensors", "definitions"}
-    assert not imported("sensors") & {"assets", "definitions"}
-    assert not imported("assets") & {"definitions"}
-
-
 class Project:
     """A copy of the platform's files, to declare other datasets in."""
 
@@ -99,9 +81,10 @@ class Project:
         path.write_text("\n".join(["type: assets.component.PointDataset", "attributes:", *lines]) + "\n")
         return path
 
-    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str, validating: bool = False) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "PYTHONPATH": str(self.folder), "NO_COLOR": "1", "COLUMNS": "200"}
         environment |= {"DAGSTER_DISABLE_TELEMETRY": "1", "DAGSTER_HOME": ""}
+        environment |= {"DAGSTER_IS_DEFS_VALIDATION_CLI": "1"} if validating else {}
         return subprocess.run(
             [sys.executable, *command], cwd=self.folder, env=environment, capture_output=True, text=True, timeout=600
         )
@@ -126,7 +109,7 @@ def test_a_dataset_is_one_yaml_file(project: Project) -> None:
     assert result.stdout.strip() == "True", result.stderr
 
 
-def test_a_kind_of_ones_own_lies_beside_the_declaration(project: Project) -> None:
+def test_a_custom_kind_lies_beside_the_declaration(project: Project) -> None:
     lines = [line.replace("emmi_wing", "sinks.yaml") for line in WINGS]
     path = project.declare("wings", *lines, "  report: reports/wings")
     path.with_name("sinks.yaml").write_text("name: sinks\nsamples: case_*\nfiles: {surface_position: xyz.pt}\n")
@@ -175,7 +158,41 @@ def test_a_misspelt_setting_is_reported_with_file_and_line(project: Project) -> 
 )
 def test_a_setting_without_sense_is_refused(project: Project, line: str, reason: str) -> None:
     project.declare("wings", *WINGS, "  report: reports/wings", line)
-    result = project.run("-W", "ignore", "-c", "from definitions import defs; defs()")
+    result = project.run("-W", "ignore", "-c", "from definitions import defs; defs()", validating=True)
     assert result.returncode != 0
     assert reason in result.stderr
     assert "wings" in result.stderr
+
+
+SHOW_WHAT_LOADED = """
+import dagster as dg
+from definitions import defs
+
+loaded = defs()
+for spec in loaded.resolve_all_asset_specs():
+    print(spec.key.to_user_string(), spec.description if spec.key.path[-1] == "not_loaded" else "")
+for sensor in loaded.get_repository_def().sensor_defs:
+    if sensor.name.endswith("not_loaded"):
+        try:
+            sensor(dg.build_sensor_context())
+        except dg.Failure as failure:
+            print(sensor.name, failure.description)
+"""
+
+
+def test_a_misspelt_declaration_does_not_stop_the_other_datasets(project: Project) -> None:
+    path = project.declare("wings", *WINGS, "  report: reports/wings", "  chunk_pionts: 4096")
+    result = project.run("-W", "ignore", "-c", SHOW_WHAT_LOADED)
+    assert "ahmed_rans/zarr_samples" in result.stdout, result.stderr
+    assert "wings/zarr_samples" not in result.stdout
+    assert "wings/not_loaded The declaration of this dataset cannot be loaded" in result.stdout
+    assert "wings_not_loaded the declaration of wings cannot be loaded" in result.stdout
+    assert result.stdout.count(f"`attributes.chunk_pionts at {path}:8`") == 2
+
+
+def test_a_second_dataset_of_the_same_name_does_not_stop_the_others(project: Project) -> None:
+    project.declare("wings", *WINGS, "  report: reports/wings")
+    project.declare("wings_again", *WINGS, "  report: reports/wings")
+    result = project.run("-W", "ignore", "-c", SHOW_WHAT_LOADED)
+    assert "wings/zarr_samples" in result.stdout, result.stderr
+    assert "wings_again_not_loaded the declaration of wings_again cannot be loaded" in result.stdout

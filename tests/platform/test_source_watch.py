@@ -1,4 +1,4 @@
-"""What the arrivals sensor tells Dagster: new, changed and vanished samples, and nothing half-copied."""
+"""The arrivals sensor reports new, changed and vanished samples, and no half-copied ones."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from zarr_core.sources.listing import Listing
 
 
 class Watcher:
-    """The sensor, tick after tick, with what the daemon does with a result."""
+    """The sensor, and the daemon's handling of its results."""
 
     def __init__(self, trial: Trial) -> None:
         self.trial, self.cursor = trial, None
 
-    def look(self) -> dg.SensorResult:
+    def tick(self) -> dg.SensorResult:
         context = dg.build_sensor_context(self.trial.instance, cursor=self.cursor, resources={"stores": StoreAccess()})
         result = arrivals_sensor(self.trial.dataset)(context)
         assert isinstance(result, dg.SensorResult)
@@ -41,9 +41,9 @@ class Watcher:
         return result
 
     def settle(self) -> dg.SensorResult:
-        """Two looks, after which everything that does not move is known."""
-        self.look()
-        return self.look()
+        """Two ticks, after which every sample that does not change any more is known."""
+        self.tick()
+        return self.tick()
 
     def versions(self) -> dict[str, str | None]:
         return known_items(self.trial.instance, self.trial.dataset)
@@ -58,16 +58,16 @@ def observed(result: dg.SensorResult, asset: str = "source_samples") -> list[str
     return [event.partition for event in result.asset_events if event.asset_key.path[-1] == asset]
 
 
-def test_a_sample_is_registered_when_two_looks_saw_the_same_files(trial: Trial, watcher: Watcher) -> None:
+def test_a_sample_is_registered_when_two_listings_show_the_same_files(trial: Trial, watcher: Watcher) -> None:
     for number in (1, 2, 3):
         write_run(trial.source, number)
-    assert observed(watcher.look()) == []
+    assert observed(watcher.tick()) == []
     assert trial.samples() == []
-    assert observed(watcher.look()) == ["run_1", "run_2", "run_3"]
+    assert observed(watcher.tick()) == ["run_1", "run_2", "run_3"]
     assert trial.samples() == ["run_1", "run_2", "run_3"]
     seen = StoreAccess().source(trial.dataset.kind, trial.dataset.source).discover()
     assert watcher.versions() == {sample_id: sample.fingerprint for sample_id, sample in seen.items()}
-    assert observed(watcher.look()) == []
+    assert observed(watcher.tick()) == []
 
 
 def test_a_half_copied_sample_waits(trial: Trial, watcher: Watcher) -> None:
@@ -84,8 +84,8 @@ def test_a_half_copied_sample_waits(trial: Trial, watcher: Watcher) -> None:
     data = (whole / last).read_bytes()
     for part in (len(data) // 3, len(data) // 2, len(data)):
         (target / last).write_bytes(data[:part])
-        assert observed(watcher.look()) == []
-    assert observed(watcher.look()) == ["run_7"]
+        assert observed(watcher.tick()) == []
+    assert observed(watcher.tick()) == ["run_7"]
 
 
 def test_a_changed_sample_is_observed_in_its_new_version(trial: Trial, watcher: Watcher) -> None:
@@ -100,7 +100,7 @@ def test_a_changed_sample_is_observed_in_its_new_version(trial: Trial, watcher: 
     assert after["run_2"] != before["run_2"]
 
 
-def test_arrivals_are_ordered_as_people_count(trial: Trial, watcher: Watcher) -> None:
+def test_arrivals_are_in_natural_order(trial: Trial, watcher: Watcher) -> None:
     for number in (10, 9, 1, 2, 11):
         write_run(trial.source, number)
     watcher.settle()
@@ -121,19 +121,19 @@ def test_scattered_changes_become_neighbours(trial: Trial, watcher: Watcher) -> 
     assert trial.samples() == ["run_2", "run_3", "run_5", "run_7", "run_1", "run_4", "run_6"]
 
 
-def test_a_vanished_sample_is_taken_away_and_may_come_back(trial: Trial, watcher: Watcher) -> None:
+def test_a_vanished_sample_is_removed_and_may_return(trial: Trial, watcher: Watcher) -> None:
     write_run(trial.source, 1)
     folder = write_run(trial.source, 2)
     watcher.settle()
     before = watcher.versions()
     folder.rename(folder.with_name(".gone"))
-    watcher.look()
-    assert trial.samples() == ["run_1", "run_2"], "one look may miss a folder that is being moved"
-    result = watcher.look()
+    watcher.tick()
+    assert trial.samples() == ["run_1", "run_2"], "one listing may miss a folder that is being moved"
+    result = watcher.tick()
     assert trial.samples() == ["run_1"]
-    assert observed(result, "source_listing") == [None], "the manifest has to hear of it"
+    assert observed(result, "source_listing") == [None], "the manifest follows the listing"
     folder.with_name(".gone").rename(folder)
-    # The same files as before, and news all the same: what was known of the sample is that it is absent.
+    # The same files as before, but the last version observed is "absent".
     assert observed(watcher.settle()) == ["run_2"]
     assert watcher.versions() == before
 
@@ -153,12 +153,12 @@ def test_an_empty_source_is_an_outage(trial: Trial, watcher: Watcher) -> None:
     trial.source.rename(trial.source.with_name("unmounted"))
     trial.source.mkdir()
     watcher.settle()
-    watcher.look()
+    watcher.tick()
     assert trial.samples() == ["run_1"]
 
 
 def test_the_listing_is_observed_once_there_are_samples(trial: Trial, watcher: Watcher) -> None:
-    assert not watcher.look().asset_events
+    assert not watcher.tick().asset_events
     write_run(trial.source, 1)
     assert observed(watcher.settle(), "source_listing") == [None]
     assert observed(watcher.settle(), "source_listing") == []
@@ -173,10 +173,10 @@ def test_a_changed_split_file_is_observed(trial: Trial, tmp_path: Path) -> None:
     watcher = Watcher(Trial(trial.dataset.model_copy(update={"kind": str(kind)}), trial.instance))
     write_run(trial.source, 1)
     watcher.settle()
-    assert observed(watcher.look(), "source_listing") == []
+    assert observed(watcher.tick(), "source_listing") == []
     (trial.source / "train_design_ids.txt").write_text("run_1\n")
-    assert observed(watcher.look(), "source_listing") == [None]
-    assert observed(watcher.look(), "source_listing") == []
+    assert observed(watcher.tick(), "source_listing") == [None]
+    assert observed(watcher.tick(), "source_listing") == []
 
 
 def test_samples_outside_the_declared_splits_are_not_registered(trial: Trial) -> None:
@@ -196,15 +196,15 @@ def listing_of(*samples: SourceSample) -> Listing:
     return Listing({s.sample_id: s for s in samples})
 
 
-def test_a_flood_is_taken_in_portions_and_the_cursor_stays_small() -> None:
-    flood = listing_of(*(sample(f"run_{number:05d}") for number in range(2500)))
+def test_many_arrivals_are_taken_in_portions_and_the_cursor_stays_small() -> None:
+    many = listing_of(*(sample(f"run_{number:05d}") for number in range(2500)))
     known: dict[str, str | None] = {}
     pending, portions, longest = PendingChanges(), [], 0
     for _ in range(5):
-        changes = find_changes(flood, known, pending, limit=1000)
+        changes = find_changes(many, known, pending, limit=1000)
         reported = changes.new + changes.changed
         portions.append(len(reported))
-        known |= {sample_id: flood.items[sample_id].fingerprint for sample_id in reported}
+        known |= {sample_id: many.items[sample_id].fingerprint for sample_id in reported}
         longest = max(longest, len(changes.pending.to_cursor()))
         pending = PendingChanges.from_cursor(changes.pending.to_cursor())
     assert portions == [0, 1000, 1000, 500, 0]

@@ -1,4 +1,4 @@
-"""A warehouse that becomes a wide matrix: jobs, checks on planted damage, and what the automation asks for."""
+"""A warehouse that becomes a wide matrix: jobs, checks on planted damage, and the requests of the automation."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def test_the_whole_chain(trial: MatrixTrial) -> None:
     assert trial.materialization("columns").metadata["added"].value == 2
     report = Path(trial.dataset.report)
     assert (report / "quality.html").stat().st_size > 10_000
-    said = json.loads((report / "quality.json").read_text())
-    assert said["measured_batches"] == ["b0", "b1"]
+    document = json.loads((report / "quality.json").read_text())
+    assert document["measured_batches"] == ["b0", "b1"]
     missing = 10 * len(FEATURES) - rows["beta"].notna().sum()
     assert trial.materialization("quality_report").metadata["missing_share"].value == round(missing / 300, 4)
 
@@ -90,9 +90,9 @@ def test_a_bad_batch_fails_alone_and_is_loaded_when_it_is_repaired(trial: Matrix
     result = trial.load_all()
     assert not result.success
     (failure,) = [event for event in result.all_events if event.is_step_failure]
-    said = failure.step_failure_data.user_failure_data.description
-    assert "1 of 3 batches could not be loaded: b1" in said
-    assert doubled.iloc[-1]["cpg_id"] in said
+    description = failure.step_failure_data.user_failure_data.description
+    assert "1 of 3 batches could not be loaded: b1" in description
+    assert doubled.iloc[-1]["cpg_id"] in description
     assert not [event for event in result.all_events if event.is_step_up_for_retry]
     assert trial.loaded() == {"b0", "b2"}
     assert list(WideMatrix.open(trial.dataset.matrix).batches) == ["b0", "b2"]
@@ -241,8 +241,8 @@ def test_the_latest_batches_are_checked_first_and_the_others_in_turn(tmp_path: P
     assert choose(later, known, 2)[2:] != chosen[2:]
 
 
-def look(trial: MatrixTrial, cursor: str | None) -> dg.SensorResult:
-    """A tick of the sensor, and what the daemon does with its result."""
+def tick(trial: MatrixTrial, cursor: str | None) -> dg.SensorResult:
+    """A tick of the sensor, and the daemon's handling of its result."""
     context = dg.build_sensor_context(trial.instance, cursor=cursor, resources={"warehouses": WarehouseAccess()})
     result = warehouse_batches_sensor(trial.dataset)(context)
     assert isinstance(result, dg.SensorResult)
@@ -259,26 +259,26 @@ def look(trial: MatrixTrial, cursor: str | None) -> dg.SensorResult:
 
 
 def test_the_sensor_registers_settled_batches_and_starts_nothing(trial: MatrixTrial) -> None:
-    assert look(trial, None).skip_reason
+    assert tick(trial, None).skip_reason
     trial.write("b0")
-    first = look(trial, None)
+    first = tick(trial, None)
     assert trial.registered() == []
     file = trial.write("b1")
     file.write_bytes(file.read_bytes()[:100])  # still being copied
-    second = look(trial, first.cursor)
+    second = tick(trial, first.cursor)
     assert trial.registered() == ["b0"]
     trial.write("b1")
-    third = look(trial, second.cursor)
-    fourth = look(trial, third.cursor)
+    third = tick(trial, second.cursor)
+    fourth = tick(trial, third.cursor)
     assert trial.registered() == ["b0", "b1"]
     before = known_items(trial.instance, trial.dataset)
     trial.write("b1", long_rows("b1", shift=0.1))
-    fifth = look(trial, look(trial, fourth.cursor).cursor)
+    fifth = tick(trial, tick(trial, fourth.cursor).cursor)
     after = known_items(trial.instance, trial.dataset)
     assert before["b0"] == after["b0"]
     assert before["b1"] != after["b1"]
     shutil.rmtree(trial.folder / "long" / "batch_id=b0")
-    look(trial, look(trial, fifth.cursor).cursor)
+    tick(trial, tick(trial, fifth.cursor).cursor)
     assert trial.registered() == ["b1"]
 
 
@@ -295,14 +295,14 @@ class Automation:
             self.trial.definitions, self.trial.instance, evaluation_time=self.now, cursor=self.cursor
         )
         self.cursor = result.cursor
-        asked = {
+        requested = {
             name: result.get_requested_partitions(self.trial.dataset.key(name)) for name in ("matrix_batches", *DERIVED)
         }
-        return {name: set(partitions) for name, partitions in asked.items() if partitions}
+        return {name: set(partitions) for name, partitions in requested.items() if partitions}
 
 
 @pytest.mark.usefixtures("nothing_drawn")
-def test_what_runs_is_decided_by_conditions(trial: MatrixTrial) -> None:
+def test_conditions_decide_what_runs(trial: MatrixTrial) -> None:
     automation = Automation(trial)
     assert automation.evaluate() == {}
     for batch_id in ("b0", "b1", "b2"):
@@ -356,7 +356,7 @@ def test_no_password_is_shown(trial: MatrixTrial) -> None:
 
 
 def test_no_token_of_a_catalogue_is_recorded(trial: MatrixTrial, caplog: pytest.LogCaptureFixture) -> None:
-    """Not by a run that the catalogue refuses, nor by the sensor's look, though it was declared in ``defs.yaml``."""
+    """Not by a run that the catalogue refuses, nor by the sensor, although it was declared in ``defs.yaml``."""
     token = "eyJhbGciOiJIUzI1NiJ9"
     properties = {"type": "rest", "uri": f"http://me:{token}@127.0.0.1:9", "token": token, "credential": f"i:{token}"}
     warehouse = {"kind": "iceberg", "table": "lab.long", "properties": properties}
@@ -390,12 +390,12 @@ def test_a_setting_without_sense_is_refused(settings: dict[str, object], reason:
         WarehouseMatrix(**{**sensible, **settings})
 
 
-def test_the_declaration_of_the_documentation_says_every_setting(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_the_documented_declaration_has_every_setting(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     (block,) = re.findall(r"```yaml\n(.*?)```", (PROJECT / "docs" / "warehouses.md").read_text(), re.DOTALL)
-    said = yaml.safe_load(block)
-    assert said["type"] == "assets.wide_matrix.WarehouseMatrix"
-    component = WarehouseMatrix(**said["attributes"])
-    assert set(said["attributes"]) == set(WarehouseMatrix.model_fields)
+    documented = yaml.safe_load(block)
+    assert documented["type"] == "assets.wide_matrix.WarehouseMatrix"
+    component = WarehouseMatrix(**documented["attributes"])
+    assert set(documented["attributes"]) == set(WarehouseMatrix.model_fields)
     defaults = {name: field.default for name, field in WarehouseMatrix.model_fields.items() if not field.is_required()}
     assert {name: getattr(component, name) for name in defaults if name != "features"} == {
         name: default for name, default in defaults.items() if name != "features"

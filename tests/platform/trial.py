@@ -47,12 +47,12 @@ def corrupt(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:200])
 
 
-def definitions_of(dataset: DatasetDeclaration) -> dg.Definitions:
-    """The dataset's definitions, with what serves them."""
+def definitions_of(dataset: DatasetDeclaration, pool: ConversionPool | None = None) -> dg.Definitions:
+    """The dataset's definitions with their resources."""
     return dg.Definitions.merge(
         dataset_definitions(dataset),
         dg.Definitions(
-            resources={"stores": StoreAccess(), "conversion_pool": Threads()}, executor=dg.in_process_executor
+            resources={"stores": StoreAccess(), "conversion_pool": pool or Threads()}, executor=dg.in_process_executor
         ),
     )
 
@@ -64,10 +64,10 @@ class Trial:
         self.dataset, self.instance = dataset, instance
         self.source = Path(dataset.source)
 
-    def run(self, job: str, *sample_ids: str) -> dg.ExecuteInProcessResult:
+    def run(self, job: str, *sample_ids: str, pool: ConversionPool | None = None) -> dg.ExecuteInProcessResult:
         """Run ``look``, ``convert`` (the samples from the first to the last named) or ``refresh``."""
         tags = partition_range_tags(sample_ids[0], sample_ids[-1]) if sample_ids else {}
-        found = definitions_of(self.dataset).resolve_job_def(f"trial_{job}")
+        found = definitions_of(self.dataset, pool).resolve_job_def(f"trial_{job}")
         return found.execute_in_process(instance=self.instance, tags=tags, raise_on_error=False)
 
     def convert_all(self) -> dg.ExecuteInProcessResult:
@@ -75,6 +75,12 @@ class Trial:
         assert self.run("look").success
         sample_ids = self.samples()
         return self.run("convert", sample_ids[0], sample_ids[-1])
+
+    def publish(self) -> dg.ExecuteInProcessResult:
+        """Materialize the manifest and its checks alone, as a person may do."""
+        job = definitions_of(self.dataset).resolve_implicit_global_asset_job_def()
+        keys = [self.dataset.key("manifest")]
+        return job.execute_in_process(instance=self.instance, asset_selection=keys, raise_on_error=False)
 
     def samples(self) -> list[str]:
         """Registered samples."""

@@ -6,17 +6,24 @@ import os
 import signal
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from tests.helpers.faults import Kill, is_killed
 from tests.helpers.small_source import write_source
-from zarr_core.convert import convert
-from zarr_core.errors import StoreError
+from zarr_core._util.processes import WorkerPool
+from zarr_core.convert import ConversionResult, convert, iter_convert
+from zarr_core.points.convert_sample import convert_sample
 from zarr_core.points.manifest import load_manifest
+from zarr_core.points.stored_values import stored_blocks
+from zarr_core.points.writer import ZarrStoreWriter
+from zarr_core.sources.sample import SampleSource, SourceSample
 from zarr_core.storage import Storage
 
-SETTINGS = {"chunk_points": 32}
+SETTINGS: dict[str, Any] = {"chunk_points": 32}
+IDS = ("run_1", "run_2", "run_3")
 
 
 def objects(root: str | Path) -> dict[str, bytes]:
@@ -41,18 +48,85 @@ def test_any_executor_will_do(tmp_path: Path, source: Path) -> None:
         assert len(convert("ahmedml", tmp_path / "s", root=source, executor=executor, **SETTINGS).results) == 3
 
 
-def _die(*args: object) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+def _killed_at_run_2(
+    writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample, retry: bool
+) -> ConversionResult:
+    if sample.sample_id == "run_2":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return convert_sample(writer, source, sample, retry)
 
 
-def test_a_worker_that_is_killed_is_reported_and_what_was_done_is_kept(
+@pytest.mark.parametrize("own", [False, True], ids=["workers", "executor"])
+def test_a_sample_that_kills_its_worker_fails_alone(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, own: bool
+) -> None:
+    monkeypatch.setattr("zarr_core.points.convert.convert_sample", _killed_at_run_2)
+    with WorkerPool(1) as pool:
+        options = {"executor": pool} if own else {"workers": 2}
+        report = convert("ahmedml", tmp_path / "store", root=source, **options, **SETTINGS)
+    assert [(result.sample_id, result.reason) for result in report.having("failed")] == [
+        ("run_2", "its worker process died (out of memory?)")
+    ]
+    assert sorted(report.manifest.samples) == ["run_1", "run_3"]
+    monkeypatch.undo()
+    assert sorted(convert("ahmedml", tmp_path / "store", root=source, **SETTINGS).manifest.samples) == list(IDS)
+
+
+def test_any_exception_in_a_conversion_is_a_failure_of_its_sample(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("zarr_core.points.convert.convert_sample", _die)
-    with pytest.raises(StoreError, match="worker process died"):
-        convert("ahmedml", tmp_path / "store", root=source, workers=2, **SETTINGS)
-    monkeypatch.undo()
-    assert convert("ahmedml", tmp_path / "store", root=source, **SETTINGS).ok
+    def gather(values: torch.Tensor, *_: Any) -> Any:
+        if len(values) == 77:  # the surface of run_2
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+        return stored_blocks(values, *_)
+
+    monkeypatch.setattr("zarr_core.points.writer.stored_blocks", gather)
+    report = convert("ahmedml", tmp_path / "store", root=source, **SETTINGS)
+    (failed,) = report.having("failed")
+    assert (failed.sample_id, failed.reason) == ("run_2", "RuntimeError: DefaultCPUAllocator: can't allocate memory")
+    assert sorted(report.manifest.samples) == ["run_1", "run_3"]
+
+
+def test_a_refusal_that_cannot_be_written_is_a_failure_of_its_sample(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (source / "run_2" / "surface_position_vtp.pt").unlink()
+
+    def full(*_: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(ZarrStoreWriter, "write_quarantine", full)
+    report = convert("ahmedml", tmp_path / "store", root=source, **SETTINGS)
+    assert [result.sample_id for result in report.having("failed")] == ["run_2"]
+    assert sorted(report.manifest.samples) == ["run_1", "run_3"]
+
+
+def test_float64_values_whose_squares_are_infinite_are_refused(tmp_path: Path, source: Path) -> None:
+    torch.save(torch.linspace(-1e200, 1e200, 77, dtype=torch.float64), source / "run_2" / "surface_pressure.pt")
+    report = convert("ahmedml", tmp_path / "store", root=source, values_dtype="float64", **SETTINGS)
+    (refused,) = report.having("quarantined")
+    assert refused.sample_id == "run_2"
+    assert "surface_pressure: largest value 1e+200 is so large that its square is infinite" in refused.reason
+    assert sorted(report.manifest.samples) == ["run_1", "run_3"]
+
+
+def test_samples_in_flight_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write_source(tmp_path / "source", tuple(f"run_{n}" for n in range(1, 9)), surface=2, volume=2)
+    in_flight: list[int] = []
+
+    class Counting(ThreadPoolExecutor):
+        unfinished = 0
+
+        def submit(self, *arguments: Any, **options: Any) -> Future[Any]:
+            self.unfinished += 1
+            in_flight.append(self.unfinished)
+            return super().submit(*arguments, **options)
+
+    with Counting(2) as executor:
+        for _ in iter_convert("ahmedml", tmp_path / "store", root=source, executor=executor, workers=2, **SETTINGS):
+            executor.unfinished -= 1
+    assert len(in_flight) == 8
+    assert max(in_flight) <= 6
 
 
 @pytest.fixture(scope="module")

@@ -319,6 +319,8 @@ def test_a_whole_sample_and_a_dataset_through_the_cache(stored: Path, tmp_path: 
     cached = build_dataset({"kind": "point", **settings, "cache_dir": str(tmp_path / "cache"), "cache_limit": "1GB"})
     plain = ZarrPointDataset(ZarrPointDatasetConfig(**settings))
     assert len(cached) == len(plain) > 0
+    for dataset in (plain, cached):
+        dataset.set_epoch(0)
     loader = torch.utils.data.DataLoader(cached, batch_size=None, num_workers=2, multiprocessing_context="spawn")
     for one, other in zip(loader, plain, strict=True):
         assert all(torch.equal(one[name], other[name]) for name in other)

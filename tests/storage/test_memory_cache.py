@@ -241,6 +241,8 @@ def test_workers_of_a_dataset_read_through_it(stored: Path) -> None:
     assert not isinstance(cached.reader._engine._this_process.objects, CachedObjects)  # type: ignore[attr-defined]
     with pytest.warns(UserWarning, match="absent and left out"):
         cached = type(cached)(cached.config, objects_factory=Far)
+    for dataset in (plain, cached):
+        dataset.set_epoch(0)
     for method in ("fork", "spawn"):
         loader = torch.utils.data.DataLoader(cached, batch_size=None, num_workers=2, multiprocessing_context=method)
         for one, other in zip(loader, plain, strict=True):

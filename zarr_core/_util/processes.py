@@ -1,24 +1,74 @@
-"""Worker processes, and an ordered parallel map."""
+"""Worker processes, and calls on any executor of which one never stops another."""
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
-from typing import TypeVar
-
-from zarr_core.errors import ZarrCoreError
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    wait,
+)
+from functools import partial
+from itertools import islice
+from typing import Any, TypeVar
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
-def worker_pool(workers: int) -> ProcessPoolExecutor:
+class WorkerDiedError(Exception):
+    """The process that executed a call ended before the call did."""
+
+    def __init__(self) -> None:
+        super().__init__("its worker process died (out of memory?)")
+
+
+class WorkerPool(Executor):
     """A pool of processes that inherit no threads or locks of this one.
 
     A plain fork hangs after torch or a remote filesystem was used. A fork server imports the modules of the workers
-    once instead of once per worker; where there is none, workers are spawned.
+    once instead of once per worker; where there is none, workers are spawned. If a worker dies, all submitted calls
+    fail with BrokenExecutor, and the next call starts new workers.
+
+    Attributes:
+        workers: number of processes; they start with the first call.
     """
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self._pool: ProcessPoolExecutor | None = None
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+        """See :class:`concurrent.futures.Executor`."""
+        if self._pool is not None:
+            try:
+                return self._pool.submit(function, *arguments, **options)
+            except BrokenExecutor:
+                self._pool.shutdown(wait=False)
+        self._pool = _process_pool(self.workers)
+        return self._pool.submit(function, *arguments, **options)
+
+    def terminate(self) -> None:
+        """End the processes at once; their calls fail."""
+        if self._pool is not None:
+            # Private until Python 3.14, which has terminate_workers().
+            for process in list((self._pool._processes or {}).values()):
+                process.terminate()
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """See :class:`concurrent.futures.Executor`."""
+        if self._pool is not None:
+            self._pool.shutdown(wait, cancel_futures=cancel_futures)
+
+
+def _process_pool(workers: int) -> ProcessPoolExecutor:
     forkserver = "forkserver" in multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("forkserver" if forkserver else "spawn")
     if forkserver:
@@ -33,17 +83,94 @@ def _use_one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def map_in_processes(function: Callable[[_Item], _Result], items: Iterable[_Item], workers: int) -> Iterator[_Result]:
-    """``map(function, items)`` in worker processes; in this process for one worker.
+def calls_in_flight(workers: int) -> int:
+    """How many calls to submit at a time: enough that no worker waits for the next one."""
+    return 2 * workers + 2
 
-    Raises:
-        ZarrCoreError: a worker process died.
+
+def each_result(
+    executor: Executor, calls: Iterable[tuple[_Item, Callable[[], _Result]]], in_flight: int
+) -> Iterator[tuple[_Item, _Result | Exception]]:
+    """Execute calls on an executor, and yield each item with its call's result or exception when it is done.
+
+    A dead worker breaks an executor: every submitted call fails, and nothing tells which of them ended the worker.
+    These calls are repeated one at a time, and one that breaks the executor again gets a WorkerDiedError. If the
+    executor accepts no further calls, each remaining call gets the error of its submission.
+
+    Args:
+        executor: not shut down. Any exception that one of its futures raises is the result of that call alone, for
+            example the ``KilledWorker`` of dask.distributed; only KeyboardInterrupt and SystemExit are raised.
+        calls: items and their calls, which are picklable. Consumed as they are submitted.
+        in_flight: maximum number of submitted calls.
+    """
+    remaining = iter(calls)
+    suspects: deque[tuple[_Item, Callable[[], _Result]]] = deque()
+    running: dict[Future[_Result], tuple[_Item, Callable[[], _Result]]] = {}
+    try:
+        while True:
+            alone = bool(suspects) and not running
+            # While there are suspects, calls that are still running end first.
+            batch = (
+                [suspects.popleft()] if alone else list(islice(remaining, 0 if suspects else in_flight - len(running)))
+            )
+            for call in batch:
+                try:
+                    running[executor.submit(call[1])] = call
+                except Exception as error:  # the executor is broken or shut down
+                    yield call[0], error
+            if not running:
+                if not batch:
+                    return
+                continue
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                call = running.pop(future)
+                outcome: _Result | Exception
+                try:
+                    outcome = future.result()
+                except BrokenExecutor:
+                    if not alone:
+                        suspects.append(call)
+                        continue
+                    outcome = WorkerDiedError()
+                except asyncio.CancelledError:  # a BaseException, which an executor of coroutines may raise
+                    outcome = CancelledError("it was cancelled")
+                except Exception as error:
+                    outcome = error
+                yield call[0], outcome
+    finally:
+        for future in running:
+            future.cancel()
+
+
+def map_in_processes(
+    function: Callable[[_Item], _Result],
+    items: Iterable[_Item],
+    workers: int,
+    failed: Callable[[_Item, Exception], _Result],
+) -> Iterator[_Result]:
+    """``map(function, items)``, in order, in worker processes; in this process for one worker.
+
+    Args:
+        function: picklable.
+        items: what to call it with; picklable.
+        workers: number of processes.
+        failed: returns the result of an item for which ``function`` raised an exception or its worker process died;
+            may raise, which ends the map.
     """
     if workers == 1:
-        yield from map(function, items)
+        for item in items:
+            try:
+                result = function(item)
+            except Exception as error:
+                result = failed(item, error)
+            yield result
         return
-    with worker_pool(workers) as pool:
-        try:
-            yield from pool.map(function, items)
-        except BrokenExecutor as error:
-            raise ZarrCoreError("a worker process died (out of memory?); run again with fewer workers") from error
+    finished: dict[int, _Result] = {}
+    due = 0
+    with WorkerPool(workers) as pool:
+        calls = (((number, item), partial(function, item)) for number, item in enumerate(items))
+        for (number, item), outcome in each_result(pool, calls, calls_in_flight(workers)):
+            finished[number] = failed(item, outcome) if isinstance(outcome, Exception) else outcome
+            while due in finished:
+                yield finished.pop(due)
+                due += 1

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+_NAMES = ("mean", "m2", "min", "max", "log_mean", "log_m2")
+
 
 @dataclass(frozen=True, eq=False)
 class FieldMoments:
@@ -49,8 +51,9 @@ class FieldMoments:
             delta = mean2 - mean
             return mean + delta * share, m2 + m22 + delta**2 * (self.count * share)
 
-        mean, m2 = merged(self.mean, self.m2, other.mean, other.m2)
-        log_mean, log_m2 = merged(self.log_mean, self.log_m2, other.log_mean, other.log_m2)
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean, m2 = merged(self.mean, self.m2, other.mean, other.m2)
+            log_mean, log_m2 = merged(self.log_mean, self.log_m2, other.log_mean, other.log_m2)
         low, high = np.minimum(self.min, other.min), np.maximum(self.max, other.max)
         return FieldMoments(count, mean, m2, low, high, log_mean, log_m2)
 
@@ -64,16 +67,19 @@ class FieldMoments:
         """Sample standard deviation of ``sign(x) * log1p(|x|)``."""
         return np.sqrt(self.log_m2 / max(self.count - 1, 1))
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether no moment is infinite or NaN. Squares of float64 values above 1e154 are infinite."""
+        return all(np.isfinite(getattr(self, name)).all() for name in _NAMES)
+
     def to_json(self) -> dict[str, Any]:
         """Plain numbers, rounded to 12 digits, because further digits depend on the processor."""
-        arrays = ("mean", "m2", "min", "max", "log_mean", "log_m2")
-        return {"count": self.count} | {name: [float(f"{v:.12g}") for v in getattr(self, name)] for name in arrays}
+        return {"count": self.count} | {name: [float(f"{v:.12g}") for v in getattr(self, name)] for name in _NAMES}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> FieldMoments:
         """Read the output of :meth:`to_json`; raises ValueError, KeyError or TypeError for anything else."""
-        names = ("mean", "m2", "min", "max", "log_mean", "log_m2")
-        arrays = [np.asarray(data[name], np.float64) for name in names]
+        arrays = [np.asarray(data[name], np.float64) for name in _NAMES]
         count = data["count"]
         if type(count) is not int or not 0 < count < 2**63:
             raise ValueError(f"moments of {count!r:.100} points")
@@ -120,7 +126,7 @@ class MomentsAccumulator:
         components, scratch = self._buffers[:, :dim, :rows]
         components[...] = points.T
         low, high = components.min(axis=1), components.max(axis=1)
-        with np.errstate(invalid="ignore"):  # infinities show in the extremes
+        with np.errstate(over="ignore", invalid="ignore"):  # the caller finds what is not finite in the result
             mean, m2 = _mean_and_m2(components, scratch)
             np.log1p(np.abs(components, out=scratch), out=scratch)
             np.copysign(scratch, components, out=components)

@@ -11,8 +11,9 @@ from dataclasses import replace
 import numpy as np
 
 from zarr_core.errors import MatrixError
-from zarr_core.matrix.claims import claim, create_metadata, create_shard
-from zarr_core.matrix.state import HEAD, MatrixBatch, MatrixState, array_path
+from zarr_core.matrix.claims import claim, create_shard
+from zarr_core.matrix.metadata import announce
+from zarr_core.matrix.state import HEAD, MatrixBatch, MatrixState, array_path, is_name
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import commit
 
@@ -23,14 +24,14 @@ def check_batch(
     state: MatrixState, where: str, batch_id: str, sample_ids: Sequence[str], values: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """The value tables of a batch as arrays; raises MatrixError if names, shapes or dtypes do not fit the matrix."""
-    if not isinstance(batch_id, str) or not batch_id:
-        raise MatrixError(f"{where}: batch_id must be a string that is not empty")
+    if not is_name(batch_id):
+        raise MatrixError(f"{where}: batch_id must be a string of valid Unicode that is not empty")
     if isinstance(sample_ids, str) or not len(sample_ids):
         raise MatrixError(f"{where}: sample_ids must be a sequence of at least one sample")
     seen: set[str] = set()
     for sample_id in sample_ids:
-        if not isinstance(sample_id, str) or not sample_id:
-            raise MatrixError(f"{where}: sample ids must be strings, not {sample_id!r}")
+        if not is_name(sample_id):
+            raise MatrixError(f"{where}: sample ids must be strings of valid Unicode, not {sample_id!r:.80}")
         if sample_id in seen:
             raise MatrixError(f"{where}: duplicate sample {sample_id!r}")
         seen.add(sample_id)
@@ -83,7 +84,6 @@ def append_batch(
     if _holds(state, where, batch_id, sample_ids, digest):
         logger.info("%s: already in the matrix", where)
         return state, False
-    create_metadata(storage, state)
     count = state.shards_of(len(sample_ids))
     first = claim(storage, "rows", state.next_shard, count, f"batch {batch_id!r}")
     if first + count > state.max_shards:
@@ -91,6 +91,7 @@ def append_batch(
             f"{storage.url} is full: it has room for {state.max_shards} shards of {state.shard_rows} samples. "
             "Create a new matrix with a larger max_shards and append the batches to it"
         )
+    announce(storage, state, first * state.shard_rows + len(sample_ids))
     written = {value: _write_shards(storage, state, value, first, table) for value, table in tables.items()}
     batch = MatrixBatch(first * state.shard_rows, tuple(sample_ids), digest, written)
     added = False

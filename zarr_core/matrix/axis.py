@@ -129,6 +129,15 @@ class FeatureAxis(Sequence[Any]):
 
 
 def _as_array(ids: Sequence[str] | Sequence[int] | np.ndarray) -> np.ndarray:
+    try:
+        return _encoded(ids)
+    except UnicodeEncodeError as error:
+        raise MatrixError(f"feature {error.object!r:.80} is not valid Unicode") from error
+
+
+def _encoded(ids: Sequence[str] | Sequence[int] | np.ndarray) -> np.ndarray:
+    if isinstance(ids, list | tuple) and any(isinstance(name, str) and name.endswith("\0") for name in ids):
+        raise MatrixError("a feature's name ends with a zero character, which NumPy would drop")
     found = np.asarray(ids)
     if found.ndim == 1 and found.dtype.kind in "UT":
         found = np.char.encode(found.astype(str), "utf-8")

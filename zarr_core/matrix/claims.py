@@ -13,8 +13,7 @@ from collections.abc import Iterable
 
 from zarr_core._util.documents import parse_json
 from zarr_core.errors import ManifestError, StoreError
-from zarr_core.format.object_names import ZARR_JSON
-from zarr_core.matrix.state import MAX_LENGTH, MatrixState, array_path, columns_path
+from zarr_core.matrix.state import MAX_LENGTH
 from zarr_core.storage import Storage
 
 CLAIMS = "claims"
@@ -67,12 +66,3 @@ def create_shard(storage: Storage, name: str, pieces: Iterable[bytes]) -> int:
     if not storage.create(name, data) and storage.read(name) != data:
         raise StoreError(f"{storage.url}/{name} already exists with other content, although its place was claimed")
     return len(data)
-
-
-def create_metadata(storage: Storage, state: MatrixState, *, columns: bool = False) -> None:
-    """Write the missing ``zarr.json`` objects of a copy's arrays; their content follows from the state."""
-    path = columns_path if columns else array_path
-    for value, layout in (state.column_layout if columns else state.row_layout).items():
-        name = f"{path(value)}/{ZARR_JSON}"
-        if not storage.exists(name):
-            storage.create(name, json.dumps(layout.to_zarr_json(), indent=1).encode())

@@ -12,8 +12,9 @@ from dataclasses import replace
 import numpy as np
 
 from zarr_core.errors import MatrixError
-from zarr_core.matrix.claims import claim, create_metadata, create_shard
+from zarr_core.matrix.claims import claim, create_shard
 from zarr_core.matrix.fetch import ChunkFetcher
+from zarr_core.matrix.metadata import announce
 from zarr_core.matrix.rows import ChunkCells, read_rows
 from zarr_core.matrix.state import HEAD, ColumnBlock, MatrixState, columns_path
 from zarr_core.storage import Storage
@@ -34,14 +35,17 @@ def derive_columns(storage: Storage, fetcher: ChunkFetcher, state: MatrixState) 
     Raises:
         MatrixError: the copy is full, or the matrix was replaced.
     """
-    create_metadata(storage, state, columns=True)
+    for columns in (False, True):  # shortens what an earlier version announced
+        announce(storage, state, 0, columns=columns)
     added: list[str] = []
     while blocks := plan_blocks(state):  # planned again after each block: others may derive at the same time
         batches = blocks[0]
-        count = math.ceil(sum(len(state.batches[i].sample_ids) for i in batches) / state.column_chunk[1])
+        samples = sum(len(state.batches[i].sample_ids) for i in batches)
+        count = math.ceil(samples / state.column_chunk[1])
         first = claim(storage, "columns", state.next_column_shard, count, f"batches {', '.join(batches)}")
         if first + count > state.max_shards:
             raise MatrixError(f"{storage.url}: the column-major copy is full ({state.max_shards} shards)")
+        announce(storage, state, first * state.column_chunk[1] + samples, columns=True)
         block = write_block(storage, fetcher, state, batches, first)
         state, committed = _commit_block(storage, state.matrix_id, block)
         if committed:

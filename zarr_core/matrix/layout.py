@@ -55,7 +55,7 @@ class ChunkLayout:
         return f"c/{first}/{second}"
 
     def to_zarr_json(self) -> dict[str, Any]:
-        """The array's ``zarr.json``."""
+        """The ``zarr.json`` of an array of this shape."""
         metadata = self.flat.to_zarr_json()
         metadata["codecs"][0]["configuration"]["chunk_shape"] = list(self.chunk)
         return metadata | {

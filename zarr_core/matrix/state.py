@@ -1,4 +1,4 @@
-"""State of a matrix: the content of ``HEAD.json``, the only object that is ever replaced."""
+"""State of a matrix: the content of ``HEAD.json``, which names every object of the matrix."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MAX_CHUNK_BYTES = 1 << 30
 
 _VALUE_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _COLUMNS = "_columns"
-_OTHER = re.compile(rf"{AXIS}/[0-9a-f]{{16}}\.npy|[a-z][a-z0-9_]*\.zarr/zarr\.json")
+_OTHER = re.compile(rf"({AXIS}/[0-9a-f]{{16}}\.npy|[a-z][a-z0-9_]*\.zarr/zarr\.json)(\.lock)?")
 #: Pattern of the names of shards, of both copies.
 SHARD = re.compile(r"[a-z][a-z0-9_]*\.zarr/c/\d+/\d+")
 
@@ -170,6 +170,20 @@ class MatrixState:
     def next_shard(self) -> int:
         """The first shard of the row-major copy after all committed ones."""
         ends = [batch.row // self.shard_rows + self.shards_of(len(batch.sample_ids)) for batch in self.batches.values()]
+        return max(ends, default=0)
+
+    @property
+    def row_end(self) -> int:
+        """The first row of the row-major copy after all committed ones."""
+        return max((batch.row + len(batch.sample_ids) for batch in self.batches.values()), default=0)
+
+    @property
+    def column_end(self) -> int:
+        """The first position along the second axis of the column-major copy after all committed ones."""
+        ends = (
+            block.row + sum(len(self.batches[batch_id].sample_ids) for batch_id in block.batches)
+            for block in self.column_blocks
+        )
         return max(ends, default=0)
 
     def shards_of(self, rows: int) -> int:
@@ -378,6 +392,17 @@ def check_values(values: Mapping[str, str]) -> None:
             raise ValueError(f"value table {value!r}: {dtype!r} is not one of {', '.join(VALUE_DTYPES)}")
 
 
+def is_name(text: object) -> bool:
+    """Whether a batch or sample can have this name: a string that JSON can hold in UTF-8, and not empty."""
+    if not isinstance(text, str) or not text:
+        return False
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
+    return True
+
+
 def named(state: MatrixState) -> Iterator[str]:
     """Every object that a state needs: shards, the names of the features, metadata of the arrays."""
     yield state.axis.path
@@ -402,7 +427,10 @@ def _roots(state: MatrixState) -> Iterator[str]:
 
 def _owner(name: str) -> str | None:
     """Unit of garbage collection: the object itself, or None for objects that no writer of matrices creates."""
-    return name if SHARD.fullmatch(name) or _OTHER.fullmatch(name) else None
+    if SHARD.fullmatch(name):
+        return name
+    other = _OTHER.fullmatch(name)
+    return other[1] if other else None  # the lock of an object on a local disk belongs to the object
 
 
 def _is_whole(storage: Storage, name: str) -> bool:

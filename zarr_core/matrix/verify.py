@@ -19,6 +19,7 @@ from zarr_core.matrix.axis import FeatureAxis
 from zarr_core.matrix.columns import read_columns
 from zarr_core.matrix.fetch import ChunkFetcher
 from zarr_core.matrix.layout import ChunkLayout
+from zarr_core.matrix.metadata import announced_rows
 from zarr_core.matrix.rows import ChunkCells, read_rows
 from zarr_core.matrix.state import HEAD, SHARD, MatrixState, array_path, columns_path, named
 from zarr_core.storage import Storage
@@ -112,14 +113,18 @@ def _metadata_problems(storage: Storage, state: MatrixState) -> Iterator[str]:
             yield f"{name} is not equal to {HEAD.name}"
     except FileNotFoundError:
         yield f"{name} is missing, so this generation cannot be pinned"
-    arrays = {array_path(value): layout for value, layout in state.row_layout.items()}
+    arrays = {array_path(value): (layout, state.row_end) for value, layout in state.row_layout.items()}
     if state.column_blocks:
-        arrays |= {columns_path(value): layout for value, layout in state.column_layout.items()}
-    for path, layout in arrays.items():
+        arrays |= {columns_path(value): (layout, state.column_end) for value, layout in state.column_layout.items()}
+    for path, (layout, end) in arrays.items():
         name = f"{path}/{ZARR_JSON}"
         try:
-            if parse_json(storage.read(name)) != layout.to_zarr_json():
+            data = storage.read(name)
+            announced = announced_rows(layout, data)
+            if announced is None and parse_json(data) != layout.to_zarr_json():  # the latter by an earlier version
                 yield f"{name}: does not describe the array that the head records"
+            elif announced is not None and announced < end:
+                yield f"{name}: other Zarr readers see {announced:,} of {end:,} rows; the next append repairs it"
         except (FileNotFoundError, ValueError) as error:
             yield f"{name}: other Zarr readers cannot open the array: {type(error).__name__}"
 

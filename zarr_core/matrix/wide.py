@@ -1,18 +1,14 @@
 """``WideMatrix``: create, open and read a matrix of samples and features.
 
-Everything but ``HEAD.json`` is written once, by the one writer that has claimed the place. A commit names the objects
-that belong to the matrix; readers trust it alone.
+Shards are written once, by the one writer that has claimed the place. A commit of ``HEAD.json`` names the objects that
+belong to the matrix; readers trust it alone.
 """
 
 from __future__ import annotations
 
-import datetime
-import hashlib
 import logging
-import math
 import os
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -20,30 +16,22 @@ from typing import Any
 import numpy as np
 
 from zarr_core.errors import ManifestError, MatrixError, StoreError, UnknownFieldError
-from zarr_core.format.codecs import DEFAULT_CODEC, Codec
 from zarr_core.matrix import columns as column_copy
 from zarr_core.matrix import rows as row_copy
 from zarr_core.matrix.append import append_batch, check_batch, find_infinite
 from zarr_core.matrix.axis import FeatureAxis
-from zarr_core.matrix.claims import create_metadata
+from zarr_core.matrix.create import CHUNK_FEATURES, COLUMN_CHUNK, MAX_SHARDS, VALUES, commit_new, new_state
 from zarr_core.matrix.derive import derive_columns
 from zarr_core.matrix.fetch import ChunkFetcher, ReadCost
-from zarr_core.matrix.state import AXIS, HEAD, SHARD, Axis, MatrixState, check_values
+from zarr_core.matrix.metadata import announce
+from zarr_core.matrix.state import HEAD, SHARD, MatrixState
 from zarr_core.storage import Storage
 from zarr_core.storage import byte_ranges as objects
 from zarr_core.storage.byte_ranges import CachedObjects, Objects, open_objects
 from zarr_core.storage.disk_cache import DEFAULT_LIMIT, DiskCache
-from zarr_core.versioning.generations import commit, load
+from zarr_core.versioning.generations import load
 
 logger = logging.getLogger(__name__)
-
-_VALUES = {"beta": "float32", "coverage": "float32"}
-_SHARD_BYTES = 800_000_000
-# The index of a shard, 16 bytes per chunk, is written and read whole, however few rows a batch has.
-_SHARD_CHUNKS = 8_192
-_CHUNK_FEATURES = 45_000
-_COLUMN_CHUNK = (16, 256)
-_MAX_SHARDS = 65_536
 
 
 class WideMatrix:
@@ -80,68 +68,47 @@ class WideMatrix:
         values: Mapping[str, str] | None = None,
         *,
         codec: str = "none",
-        chunk_features: int = _CHUNK_FEATURES,
+        chunk_features: int = CHUNK_FEATURES,
         shard_rows: int | None = None,
-        max_shards: int = _MAX_SHARDS,
-        column_chunk: tuple[int, int] = _COLUMN_CHUNK,
+        max_shards: int = MAX_SHARDS,
+        column_chunk: tuple[int, int] = COLUMN_CHUNK,
     ) -> WideMatrix:
         """Create an empty matrix.
 
         Args:
             url: a local path or any fsspec URL, used by nothing else.
-            feature_ids: (features,) names of the columns, all different. They can never change.
+            feature_ids: (features,) names of the columns, all different. They can never change: rows of other features
+                cannot be loaded later. Give all features that you will ever need, such as a manufacturer's probe list;
+                ``warehouse.feature_ids()`` are only those that the warehouse holds now. :meth:`reindex` copies a
+                matrix to other features.
             values: stored dtype by value table; by default ``{"beta": "float32", "coverage": "float32"}``.
             codec: compressor, "name" or "name:level". Array betas hardly compress, and without a codec are read at the
                 speed of the disk; docs/matrix.md compares codecs. The column-major copy uses the same codec, or
                 "blosc-lz4" instead of none, because its chunks are small and often partly empty.
             chunk_features: approximate number of features per chunk; a chunk is one sample high.
-            shard_rows: samples per shard; a shard is as wide as the matrix. By default 800 MB, and at most 8,192
-                chunks. Each batch begins a new shard; short shards cost nothing.
-            max_shards: largest number of shards. It costs nothing: it is the length that other Zarr readers see.
+            shard_rows: samples per shard; a shard is as wide as the matrix. By default 800 MB, at most 512
+                samples and at most 8,192 chunks. Each batch begins a new shard; short shards cost nothing.
+            max_shards: largest number of shards. It costs nothing: arrays grow with the batches.
             column_chunk: (features, samples) of a chunk of the column-major copy.
 
         Raises:
             MatrixError: there is a matrix already, or an argument is invalid.
         """
         axis = FeatureAxis(feature_ids)
-        tables = dict(_VALUES if values is None else values)
-        try:
-            check_values(tables)
-        except ValueError as error:
-            raise MatrixError(str(error)) from error
-        if min(chunk_features, max_shards, *column_chunk, 1 if shard_rows is None else shard_rows) < 1:
-            raise MatrixError("chunk_features, shard_rows, max_shards and column_chunk must be positive")
-        # Chunks of nearly equal width, each a whole number of chunks of the column-major copy.
-        n_chunks = math.ceil(len(axis) / chunk_features)
-        chunk_features = column_chunk[0] * math.ceil(len(axis) / n_chunks / column_chunk[0])
-        if shard_rows is None:
-            itemsize = max(np.dtype(dtype).itemsize for dtype in tables.values())
-            shard_rows = max(1, min(_SHARD_BYTES // (itemsize * len(axis)), _SHARD_CHUNKS // n_chunks))
-        data = axis.to_npy()
-        sha256 = hashlib.sha256(data).hexdigest()
-        state = MatrixState(
-            matrix_id=uuid.uuid4().hex,
-            created_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            # Named by a digest of its content, so that the axis of a failed creation cannot be mistaken for this one.
-            axis=Axis(f"{AXIS}/{sha256[:16]}.npy", len(axis), sha256),
-            values=tables,
-            codec=str(Codec.parse(codec)),
-            column_codec=str(Codec.parse(DEFAULT_CODEC if codec == "none" else codec)),
+        state = new_state(
+            axis,
+            VALUES if values is None else values,
+            codec=codec,
             chunk_features=chunk_features,
             shard_rows=shard_rows,
             max_shards=max_shards,
             column_chunk=column_chunk,
         )
         storage = Storage(url)
-        if storage.exists(HEAD.name):
-            raise MatrixError(f"{storage.url} already holds a matrix; open it, or choose another location")
-        storage.create(state.axis.path, data)
-        created = commit(storage, HEAD, lambda current: current or state)
-        if created.matrix_id != state.matrix_id:
-            raise MatrixError(f"{storage.url}: another process has just created a matrix here; open that one")
+        created = commit_new(storage, axis, state)
         matrix = cls(storage, created)
         matrix._axis = axis
-        create_metadata(storage, created)
+        announce(storage, created, 0)
         return matrix
 
     @classmethod

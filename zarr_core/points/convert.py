@@ -9,17 +9,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Executor, as_completed
+from concurrent.futures import Executor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tqdm import tqdm
 
-from zarr_core._util.processes import worker_pool
+from zarr_core._util.processes import WorkerPool, calls_in_flight, each_result
 from zarr_core._util.units import format_size
-from zarr_core.errors import SourceError, StoreError
-from zarr_core.points.convert_sample import ConversionResult, Status, convert_sample, quarantined
+from zarr_core.errors import SourceError
+from zarr_core.points.convert_sample import ConversionResult, Status, convert_sample, failure, quarantined
 from zarr_core.points.manifest import StoreManifest
 from zarr_core.points.publish import Pending, PublishReport, commit_results, is_current, load_if_any
 from zarr_core.points.settings import ConversionSettings
@@ -31,6 +32,8 @@ from zarr_core.sources.selection import DatasetKind, Selection, open_source, sel
 
 # Seconds between commits of a long conversion, so that readers can use its samples before it ends.
 _COMMIT_SECONDS = 60.0
+# Samples in flight on an executor whose number of workers is not given.
+_EXECUTOR_IN_FLIGHT = 1_024
 
 
 @dataclass(frozen=True)
@@ -90,8 +93,11 @@ def convert(
         retry_quarantined: convert refused samples again, even if their source and the settings are unchanged.
         retire_vanished: remove samples from the manifest that the source no longer holds. Excludes ``splits``, because
             the whole source has to be listed. The groups stay as long as a kept generation names them.
-        workers: processes; 1 converts in this process. The stored bytes are the same.
-        executor: runs the conversions instead of ``workers`` processes; it is not shut down.
+        workers: processes; 1 converts in this process. The stored bytes are the same. Any error of a sample, also that
+            its worker process was killed for memory, is its own result and does not stop the others. In this process a
+            sample that kills it ends the run.
+        executor: runs the conversions instead of ``workers`` processes; it is not shut down. With ``workers > 1``, it
+            has ``2 * workers + 2`` samples at a time, otherwise up to 1,024.
         progress: show a progress bar.
         **settings: ``chunk_points``, ``shard_points``, ``values_dtype``, ``field_dtypes``, ``codec`` and
             ``shuffle_seed``, as in :class:`zarr_core.points.writer.ConversionSettings`.
@@ -258,28 +264,27 @@ def convert_samples(
     if executor is None and (workers == 1 or len(samples) < 2):
         yield from (convert_sample(writer, source, sample, retry_quarantined) for sample in samples)
         return
-    with ExitStack() as cleanup:
-        if executor is None:
-            executor = cleanup.enter_context(worker_pool(workers))
-        futures = [
-            executor.submit(
+    # Every call carries its writer, so the writer carries only this sample's tombstones.
+    calls = (
+        (
+            sample.sample_id,
+            partial(
                 convert_sample,
-                # Every task carries its writer, so the writer carries only this sample's tombstones.
                 writer.with_retention(writer.retention, sample.sample_id, sample.fingerprint),
                 source,
                 sample,
                 retry_quarantined,
-            )
-            for sample in samples
-        ]
-        cleanup.callback(lambda: [future.cancel() for future in futures])
-        try:
-            for future in as_completed(futures):
-                yield future.result()
-        except BrokenExecutor as error:
-            raise StoreError(
-                "a worker process died (out of memory?); converted samples are kept; run again with fewer workers"
-            ) from error
+            ),
+        )
+        for sample in samples
+    )
+    with ExitStack() as cleanup:
+        executor = executor or cleanup.enter_context(WorkerPool(workers))
+        if isinstance(executor, WorkerPool):
+            workers = executor.workers
+        in_flight = calls_in_flight(workers) if isinstance(executor, WorkerPool) or workers > 1 else _EXECUTOR_IN_FLIGHT
+        for sample_id, result in each_result(executor, calls, in_flight):
+            yield failure(sample_id, result) if isinstance(result, Exception) else result
 
 
 def _with_progress(results: Iterable[ConversionResult], total: int) -> Iterator[ConversionResult]:

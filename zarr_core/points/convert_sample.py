@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from zarr_core.errors import SampleError, SourceError, ZarrCoreError
+from zarr_core._util.processes import WorkerDiedError
+from zarr_core.errors import SampleError, SourceError
 from zarr_core.points.manifest import Quarantine
 from zarr_core.points.writer import WrittenSample, ZarrStoreWriter
 from zarr_core.sources.sample import SampleSource, SourceSample
 
 if TYPE_CHECKING:
     import torch
+
+_log = logging.getLogger(__name__)
 
 _CHANGED = "source files changed while they were read; run again"
 
@@ -25,7 +29,7 @@ class ConversionResult:
 
     Attributes:
         sample_id: id of the sample.
-        status: "quarantined" is a problem of the sample, "failed" a problem of its environment (network, disk).
+        status: "quarantined" is a problem of the sample, "failed" a problem of its environment (network, disk, memory).
         written: the finished group of a converted sample.
         quarantine: the refusal of a quarantined sample.
         reason: why the sample was not converted, or "".
@@ -47,8 +51,17 @@ class ConversionResult:
 def convert_sample(
     writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample, retry_quarantined: bool = False
 ) -> ConversionResult:
-    """Convert one sample, or use the group of an earlier attempt. Errors of the sample are reported in the result."""
+    """Convert one sample, or use the group of an earlier attempt. Every error is reported in the result."""
     started = time.perf_counter()
+    try:
+        return _convert_sample(writer, source, sample, retry_quarantined, started)
+    except Exception as error:  # libraries raise anything, for example torch a RuntimeError for lack of memory
+        return failure(sample.sample_id, error, time.perf_counter() - started)
+
+
+def _convert_sample(
+    writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample, retry_quarantined: bool, started: float
+) -> ConversionResult:
     sample_id, fingerprint = sample.sample_id, sample.fingerprint
     try:
         written = writer.find(sample_id, fingerprint)
@@ -62,9 +75,6 @@ def convert_sample(
             return ConversionResult(sample_id, "failed", reason=_CHANGED, seconds=time.perf_counter() - started)
         quarantine = writer.write_quarantine(sample_id, fingerprint, error)
         return quarantined(sample_id, quarantine, time.perf_counter() - started)
-    except (OSError, MemoryError, ZarrCoreError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        return ConversionResult(sample_id, "failed", reason=reason, seconds=time.perf_counter() - started)
     seconds = time.perf_counter() - started
     return ConversionResult(sample_id, "converted", written, None, "", seconds, sample.n_bytes, written.entry.bytes)
 
@@ -73,6 +83,13 @@ def quarantined(sample_id: str, quarantine: Quarantine, seconds: float = 0.0) ->
     """The result of a sample that was refused, now or earlier."""
     reason = f"{quarantine.field}: {quarantine.reason}" if quarantine.field else quarantine.reason
     return ConversionResult(sample_id, "quarantined", quarantine=quarantine, reason=reason, seconds=seconds)
+
+
+def failure(sample_id: str, error: Exception, seconds: float = 0.0) -> ConversionResult:
+    """The result of a sample that an error of its environment, its worker or its executor stopped."""
+    _log.debug("%s failed", sample_id, exc_info=error)
+    reason = str(error) if isinstance(error, WorkerDiedError) else f"{type(error).__name__}: {error}"
+    return ConversionResult(sample_id, "failed", reason=reason, seconds=seconds)
 
 
 def _write(writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample) -> WrittenSample:

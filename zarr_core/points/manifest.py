@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from zarr_core._util.arguments import check_names
 from zarr_core._util.documents import DocumentError, expect, parse_json
 from zarr_core.errors import ManifestError, SourceError, UnknownFieldError
 from zarr_core.format.array_metadata import COORDS_DTYPE, MAX_CHUNKS, MAX_POINTS
@@ -154,6 +155,7 @@ class StoreManifest:
         Raises:
             UnknownFieldError: the store has no such split or sample.
         """
+        check_names("sample_ids", sample_ids)
         unknown = sorted(set(sample_ids or ()) - set(self.samples))
         if unknown:
             raise UnknownFieldError(f"store {self.dataset_name!r} holds no sample {unknown[0]!r}")

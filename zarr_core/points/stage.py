@@ -18,6 +18,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
+from zarr_core._util.arguments import whole_number
 from zarr_core._util.processes import map_in_processes
 from zarr_core._util.units import format_size
 from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
@@ -30,7 +31,7 @@ from zarr_core.format.object_names import (
     statistics_folder,
 )
 from zarr_core.points.manifest import HEAD, DomainLayout, SampleEntry, StoreManifest, load_manifest
-from zarr_core.points.stage_sample import StagedSample, StageTask, stage_sample
+from zarr_core.points.stage_sample import StagedSample, StageTask, not_staged, stage_sample
 from zarr_core.points.statistics import find_statistics
 from zarr_core.storage import Storage, is_local
 from zarr_core.storage.temporary import strip_temp_suffix
@@ -108,10 +109,9 @@ def stage_store(
         StoreError: a root cannot be used; the target is not a copy of the source, has other fields, is full, or is
             locked by another staging process.
         UnknownFieldError: the source holds no such split, sample or field.
-        ZarrCoreError: no sample is selected, or a worker process died.
+        ZarrCoreError: no sample is selected.
     """
-    if workers < 1:
-        raise ZarrCoreError("workers must be positive")
+    workers = whole_number("workers", workers, 1)
     source, target = Storage(source_root), Storage(target_root)
     if source.identity == target.identity:
         raise StoreError(f"{source.url} cannot be staged onto itself")
@@ -130,7 +130,7 @@ def stage_store(
             copy = replace(copy, task=replace(copy.task, tombstoned=frozenset(current.retention.tombstones)))
         copy.copy_small_files()
         report = StageReport(manifest)
-        results = map_in_processes(partial(stage_sample, copy.task), items, workers)
+        results = map_in_processes(partial(stage_sample, copy.task), items, workers, not_staged)
         committed_at = time.monotonic()
         with tqdm(total=len(items), unit="sample", desc="stage", dynamic_ncols=True, disable=not progress) as bar:
             for result in results:

@@ -91,6 +91,13 @@ def stage_sample(task: StageTask, item: tuple[str, SampleEntry, str | None]) -> 
         return StagedSample(sample_id, None, problem=f"{type(error).__name__}: {error}")
 
 
+def not_staged(item: tuple[str, SampleEntry, str | None], error: Exception) -> StagedSample:
+    """The result of a sample whose worker process died; raises the errors of :func:`stage_sample`."""
+    if isinstance(error, StoreError):
+        raise error
+    return StagedSample(item[0], None, problem=str(error))
+
+
 @dataclass(frozen=True)
 class _SampleCopy:
     """One sample to copy.

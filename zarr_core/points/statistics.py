@@ -20,6 +20,7 @@ import numpy as np
 import yaml
 from tqdm import tqdm
 
+from zarr_core._util.arguments import whole_number
 from zarr_core._util.documents import DocumentError, expect, parse_json, parse_yaml
 from zarr_core._util.processes import map_in_processes
 from zarr_core._util.redaction import redact_url
@@ -72,8 +73,8 @@ def calculate_store_statistics(
         UnknownFieldError: the store does not hold a requested sample or split.
         ZarrCoreError: no sample is selected, a sample has no recorded moments, or a chunk is damaged.
     """
-    if min(workers, read_concurrency) < 1:
-        raise ZarrCoreError("workers and read_concurrency must be positive")
+    workers = whole_number("workers", workers, 1)
+    read_concurrency = whole_number("read_concurrency", read_concurrency, 1)
     storage = Storage(store_root)
     manifest = load_manifest(storage, generation)
     chosen = sorted(_chosen_samples(storage, manifest, split, split_file, sample_ids))
@@ -85,7 +86,7 @@ def calculate_store_statistics(
         with ThreadPoolExecutor(workers * read_concurrency) as threads:
             return _flat(bar(threads.map(partial(_recorded_moments, storage), groups)))
     one = partial(_recomputed_moments, storage, read_concurrency)
-    return _flat(bar(map_in_processes(one, groups, workers)))
+    return _flat(bar(map_in_processes(one, groups, workers, _not_computed)))
 
 
 def _chosen_samples(
@@ -154,6 +155,12 @@ def _recomputed_moments(storage: Storage, read_concurrency: int, group: tuple[st
             part = FieldMoments.of(chunk.rows)
             moments[field] = moments[field].merge(part) if field in moments else part
     return moments
+
+
+def _not_computed(group: tuple[str, str], error: Exception) -> SampleMoments:
+    if isinstance(error, ZarrCoreError):
+        raise error
+    raise ZarrCoreError(f"{group[0]}: {error}") from error
 
 
 def _group(storage: Storage, sample_id: str, relpath: str) -> dict[str, Any]:

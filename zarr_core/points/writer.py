@@ -221,6 +221,11 @@ class ZarrStoreWriter:
         result = moments.result()
         if not np.isfinite([result.min, result.max]).all():
             raise not_finite(sample_id, name, layout, values)
+        if not result.is_finite:
+            reason = (
+                f"largest value {max(result.max.max(), -result.min.min()):.6g} is so large that its square is infinite"
+            )
+            raise SampleError(sample_id, name.canonical, reason, "repair the source, or leave the sample out")
         return result, size
 
     def _write_json(self, name: str, document: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from zarr_core._util.arguments import check_names
 from zarr_core.errors import SourceError
 from zarr_core.sources.aero import AeroDataset, AeroSource
 from zarr_core.sources.description import SourceDescription
@@ -56,6 +57,7 @@ def open_source(
     Raises:
         SourceError: neither or both of root and source_url are given, or the kind cannot be opened there.
     """
+    check_names("splits", splits, error=SourceError)
     if not isinstance(dataset_kind, str | type | SourceDescription):
         return AeroSource({getattr(dataset_kind, "split", None) or "": dataset_kind})
     if (root is None) == (source_url is None):
@@ -112,6 +114,8 @@ def select_samples(
     Raises:
         SourceError: none of the splits exists, or no sample is selected.
     """
+    check_names("splits", splits, error=SourceError)
+    check_names("sample_ids", sample_ids, error=SourceError)
     found = source.discover()
     by_split = source.splits(found)
     excluded = source.excluded()

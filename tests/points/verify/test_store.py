@@ -195,13 +195,13 @@ def test_an_object_that_cannot_be_read_hides_nothing(place: Path) -> None:
     assert len(problems) == 2
 
 
-def test_a_worker_that_dies_is_an_error_not_a_traceback(
+def test_a_worker_that_dies_is_a_problem_of_its_sample(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # The function is pickled by name, so the workers run os._exit.
     monkeypatch.setattr("zarr_core.points.verify.store.partial", lambda *_: _die)
     assert main([str(place / "store"), "--workers", "2"]) == 1
-    assert "error: a worker process died" in capsys.readouterr().err
+    assert "run_1: could not be checked: its worker process died" in capsys.readouterr().out
 
 
 def _die(_: object) -> None:

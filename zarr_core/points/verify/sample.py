@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from zarr_core._util.documents import expect, parse_json
-from zarr_core.errors import StoreError
+from zarr_core._util.processes import WorkerDiedError
+from zarr_core.errors import StoreError, ZarrCoreError
 from zarr_core.format.array_metadata import ArrayLayout
 from zarr_core.format.moments import FieldMoments
 from zarr_core.format.object_names import ATTRIBUTES_KEY, QUARANTINE, ZARR_JSON
@@ -49,6 +50,16 @@ def check_sample(
         _check(storage, source, columns, entry, found)
     except ValueError as error:  # metadata is untrusted JSON
         found.add("", f"its metadata is invalid: {error}")
+    return found
+
+
+def not_checked(item: tuple[str, SampleEntry], error: Exception) -> SampleFindings:
+    """The findings of a sample whose check raised an error or whose worker process died."""
+    found = SampleFindings(item[0])
+    known = isinstance(error, ZarrCoreError | WorkerDiedError)
+    found.add(
+        "", f"could not be checked: {error}" if known else f"could not be checked: {type(error).__name__}: {error}"
+    )
     return found
 
 

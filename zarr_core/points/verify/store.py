@@ -13,13 +13,14 @@ from functools import partial
 
 from tqdm import tqdm
 
+from zarr_core._util.arguments import whole_number
 from zarr_core._util.processes import map_in_processes
-from zarr_core.errors import ManifestError, ZarrCoreError
+from zarr_core.errors import ManifestError
 from zarr_core.format.object_names import MANIFEST
 from zarr_core.points.manifest import SampleEntry, StoreManifest, load_manifest
 from zarr_core.points.verify.generations import GenerationCheck
 from zarr_core.points.verify.report import FieldTally, Problem, SampleFindings, VerificationReport
-from zarr_core.points.verify.sample import Columns, check_sample
+from zarr_core.points.verify.sample import Columns, check_sample, not_checked
 from zarr_core.sources.recorded import RecordedSource
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import Retention, generation_name
@@ -54,8 +55,7 @@ def verify_store(
         UnknownFieldError: the store does not hold a requested sample.
         StoreError, ManifestError: there is no readable manifest.
     """
-    if workers < 1:
-        raise ZarrCoreError("workers must be positive")
+    workers = whole_number("workers", workers, 1)
     storage = Storage(store_root)
     manifest = load_manifest(storage)
     chosen = sorted(manifest.select(sample_ids=sample_ids))
@@ -97,7 +97,7 @@ def _check_samples(
     """Check samples of one generation, add them to the report, and return their problems."""
     report.generations += 1
     problems: list[Problem] = []
-    checks = map_in_processes(check, entries, workers)
+    checks = map_in_processes(check, entries, workers, not_checked)
     for found in tqdm(checks, total=len(entries), unit="sample", desc="verify", disable=not progress):
         report.samples += 1
         problems += found.problems

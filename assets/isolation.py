@@ -1,0 +1,59 @@
+"""Loads each declared dataset by itself, so that a wrong declaration does not stop the others."""
+
+import os
+import re
+from pathlib import Path
+
+import dagster as dg
+
+from zarr_core._util.redaction import redact
+
+
+def load_datasets(project: Path, shared: dg.Definitions) -> dg.Definitions:
+    """The definitions of every folder of ``assets/datasets``, merged with those that they share.
+
+    A dataset that cannot be loaded is replaced by an asset and a sensor that show the error. Commands that validate
+    definitions (``dg check defs``, ``dagster definitions validate``) raise the error instead.
+
+    Args:
+        project: folder of ``definitions.py``.
+        shared: resources, executor and sensors.
+    """
+    validating = os.environ.get("DAGSTER_IS_DEFS_VALIDATION_CLI") == "1"
+    tree = dg.ComponentTree.for_project(project)
+    loaded = []
+    for folder in sorted({path.parent for path in (project / "assets" / "datasets").rglob("defs.yaml")}):
+        try:
+            dataset = tree.build_defs(folder)
+            # With those before it, whose names it may repeat.
+            dg.Definitions.validate_loadable(dg.Definitions.merge(*loaded, dataset, shared))
+        except Exception as error:  # whatever is wrong with this declaration
+            if validating:
+                raise
+            dataset = _not_loaded(re.sub(r"\W", "_", folder.name), error)
+        loaded.append(dataset)
+    return dg.Definitions.merge(*loaded, shared)
+
+
+def _not_loaded(name: str, error: Exception) -> dg.Definitions:
+    """An asset whose description is the error, and a sensor whose ticks fail with it."""
+    cause: BaseException = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    reason = redact(f"{type(cause).__name__}: {cause}")
+    asset = dg.AssetSpec(
+        [name, "not_loaded"],
+        group_name=name,
+        description=f"The declaration of this dataset cannot be loaded:\n\n```\n{reason}\n```",
+    )
+
+    @dg.sensor(
+        name=f"{name}_not_loaded",
+        minimum_interval_seconds=300,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Fails as long as the declaration of this dataset cannot be loaded.",
+    )
+    def not_loaded(context: dg.SensorEvaluationContext) -> None:
+        raise dg.Failure(f"the declaration of {name} cannot be loaded: {reason}")
+
+    return dg.Definitions(assets=[asset], sensors=[not_loaded])

@@ -1,0 +1,98 @@
+"""Calls on executors of every kind: one that fails, or whose worker dies, stops no other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
+from functools import partial
+from typing import Any
+
+import pytest
+
+from zarr_core._util.processes import WorkerDiedError, each_result, map_in_processes
+
+
+class Fake(Executor):
+    """Executes nothing before ``in_flight`` calls are submitted, and breaks as a process pool does.
+
+    Args:
+        in_flight: what the caller keeps in flight.
+        replaced: whether calls are accepted again after it broke.
+    """
+
+    def __init__(self, in_flight: int, replaced: bool = True) -> None:
+        self.in_flight, self.replaced = in_flight, replaced
+        self.waiting: list[tuple[Future[Any], Callable[[], Any]]] = []
+        self.most = 0
+        self.broken = False
+
+    def submit(self, function: Callable[..., Any], /, *_: Any, **__: Any) -> Future[Any]:
+        if self.broken and not self.replaced:
+            raise BrokenExecutor("it is broken")
+        future: Future[Any] = Future()
+        self.waiting = [(f, call) for f, call in self.waiting if not f.done()]
+        self.waiting.append((future, function))
+        self.most = max(self.most, len(self.waiting))
+        if self.broken or len(self.waiting) == self.in_flight:
+            self.run()
+        return future
+
+    def run(self) -> None:
+        for future, function in self.waiting:
+            try:
+                future.set_result(function())
+            except BrokenExecutor as error:
+                self.broken = True
+                for other, _ in self.waiting:
+                    if not other.done():
+                        other.set_exception(error)
+                return
+            except BaseException as error:
+                future.set_exception(error)
+
+
+def _call(number: int, raised: dict[int, BaseException]) -> int:
+    if number in raised:
+        raise raised[number]
+    return number
+
+
+def _outcomes(executor: Fake, count: int, raised: dict[int, BaseException]) -> dict[int, Any]:
+    calls = ((number, partial(_call, number, raised)) for number in range(count))
+    return dict(each_result(executor, calls, executor.in_flight))
+
+
+class KilledWorker(Exception):
+    """As dask.distributed raises it for a task during which several workers died."""
+
+
+@pytest.mark.parametrize("error", [KilledWorker("died"), CancelledError(), ValueError("x"), asyncio.CancelledError()])
+def test_an_exception_is_the_result_of_its_call_alone(error: BaseException) -> None:
+    found = _outcomes(Fake(3), 9, {4: error})
+    assert isinstance(found.pop(4), CancelledError if isinstance(error, asyncio.CancelledError) else type(error))
+    assert found == {number: number for number in range(9) if number != 4}
+
+
+def test_the_calls_of_a_broken_executor_are_repeated_one_at_a_time() -> None:
+    executor = Fake(4)
+    found = _outcomes(executor, 10, {1: BrokenExecutor("terminated"), 8: BrokenExecutor("terminated")})
+    assert {number for number, outcome in found.items() if isinstance(outcome, WorkerDiedError)} == {1, 8}
+    assert len(found) == 10
+    assert executor.most == 4
+
+
+def test_an_executor_that_stays_broken_is_reported_for_each_call() -> None:
+    found = _outcomes(Fake(4, replaced=False), 6, {2: BrokenExecutor("terminated")})
+    assert {number for number, outcome in found.items() if isinstance(outcome, BrokenExecutor)} == {2, 3, 4, 5}
+    assert (found[0], found[1]) == (0, 1)
+
+
+def test_an_interrupt_is_raised() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        _outcomes(Fake(2), 4, {1: KeyboardInterrupt()})
+
+
+def test_a_map_in_this_process_keeps_the_order_and_reports_failures() -> None:
+    found = map_in_processes(lambda item: 10 // item, [5, 0, 2], 1, lambda item, error: repr((item, error)))
+    assert list(found) == [2, "(0, ZeroDivisionError('integer division or modulo by zero'))", 5]

@@ -1,0 +1,116 @@
+"""A terminated run ends as canceled at once, keeps what it made and makes nothing more."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+import assets.wide_matrix.batches
+from resources.pools import ConversionPool
+from tests.platform.matrix_trial import MatrixTrial, declare
+from tests.platform.trial import Trial, write_run
+
+
+def terminate(instance: dg.DagsterInstance, job_name: str) -> None:
+    """What *Terminate* in the UI does to a run of this process."""
+    (run,) = [run for run in instance.get_runs() if run.job_name == job_name]
+    instance.report_run_canceling(run)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def status(instance: dg.DagsterInstance, job_name: str) -> dg.DagsterRunStatus:
+    (run,) = [run for run in instance.get_runs() if run.job_name == job_name]
+    return run.status
+
+
+class TerminatingExecutor(Executor):
+    """Converts one sample after another in a thread. The second one terminates the run once the first is recorded."""
+
+    def __init__(self, trial: Trial, pool: ThreadPoolExecutor, ended: threading.Event) -> None:
+        self.trial, self.pool, self.ended, self.submitted = trial, pool, ended, 0
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        self.submitted += 1
+        return self.pool.submit(self.terminate if self.submitted == 2 else function, *arguments, **named)
+
+    def terminate(self, *arguments: Any) -> None:
+        deadline = time.monotonic() + 60
+        while not self.trial.converted():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        terminate(self.trial.instance, "trial_convert")
+        self.ended.wait(60)
+
+
+def test_a_terminated_conversion_keeps_what_it_converted(trial: Trial) -> None:
+    for number in (1, 2, 3):
+        write_run(trial.source, number)
+    assert trial.run("look").success
+
+    class Terminating(ConversionPool):
+        @contextmanager
+        def executor(self, workers: int) -> Iterator[Executor]:
+            ended = threading.Event()
+            with ThreadPoolExecutor(1) as pool:
+                try:
+                    yield TerminatingExecutor(trial, pool, ended)
+                finally:
+                    ended.set()
+
+    trial.run("convert", "run_1", "run_3", pool=Terminating())
+    assert status(trial.instance, "trial_convert") is dg.DagsterRunStatus.CANCELED
+    assert len(trial.converted()) == 1
+    assert {path.name for path in (Path(trial.dataset.store) / "samples").iterdir()} == trial.converted()
+
+
+def test_a_terminated_load_keeps_what_it_loaded(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = MatrixTrial(declare(tmp_path), instance)
+    for batch_id in ("b0", "b1", "b2"):
+        trial.write(batch_id)
+    assert trial.run("look").success
+    load = assets.wide_matrix.batches._load
+
+    def terminating(loader: Any, batch_id: str) -> dict[str, Any]:
+        if batch_id == "b1":
+            terminate(instance, "trial_load")
+        return load(loader, batch_id)
+
+    monkeypatch.setattr(assets.wide_matrix.batches, "_load", terminating)
+    trial.run("load", "b0", "b2")
+    assert status(instance, "trial_load") is dg.DagsterRunStatus.CANCELED
+    assert trial.loaded() == {"b0"}
+
+
+def wait_for_a_signal(started: str, survived: str) -> None:
+    """Runs in a worker process until it is killed; notes it if that takes twenty seconds."""
+    signal.signal(signal.SIGALRM, lambda *_: (Path(survived).touch(), os._exit(1)))
+    signal.alarm(20)
+    Path(started).write_text("started")  # a pipe: returns when the test reads it
+    signal.pause()
+
+
+def test_an_interrupt_kills_the_worker_processes(tmp_path: Path) -> None:
+    started, survived = tmp_path / "started", tmp_path / "survived"
+    os.mkfifo(started)
+
+    def interrupted() -> None:
+        with ConversionPool().executor(1) as pool:
+            pool.submit(wait_for_a_signal, str(started), str(survived))
+            assert started.read_text() == "started"
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert not survived.exists()
