@@ -87,7 +87,7 @@ def test_a_constant_field_is_shifted_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, r"no stats\.yaml.*`zarr-core statistics /.* --split train`"),
+        (None, r"no stats\.yaml.*`zarr-core statistics .* --split train`"),
         ("surface_pressure_mean: 1.0\n", r"no 'surface_pressure_std'.*zarr-core statistics"),
         ("surface_pressure_mean: .nan\nsurface_pressure_std: 1.0\n", "surface_pressure_mean is nan"),
         ("surface_pressure_mean: abc\nsurface_pressure_std: 1.0\n", "surface_pressure_mean is 'abc'"),

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, Parameter, validators
 
 from zarr_core.errors import ZarrCoreError
 
@@ -71,9 +71,11 @@ def option(text: str, *aliases: str, metavar: str | None = None, several: bool =
     )
 
 
-def number(text: str, *aliases: str) -> Parameter:
-    """An option whose value is a whole number."""
-    return Parameter(alias=aliases, help=text, metavar="N", converter=_whole_number)
+def number(text: str, *aliases: str, least: int | None = 1) -> Parameter:
+    """An option whose value is a whole number of at least ``least``."""
+    return Parameter(
+        alias=aliases, help=text, metavar="N", converter=_whole_number, validator=validators.Number(gte=least)
+    )
 
 
 def flag(text: str) -> Parameter:

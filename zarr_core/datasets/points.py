@@ -284,8 +284,8 @@ class ZarrPointDataset(BatchDataset):
         """Ids of a split. If the store records no splits, the rule of this dataset kind assigns them."""
         manifest = self.reader.manifest
         if self.description is not None and not manifest.splits:
-            rule = resolve_kind(self.description).splits
-            manifest = replace(manifest, splits=rule.assign(manifest.samples, lambda name: None))
+            splits = resolve_kind(self.description).assign_splits(manifest.samples, lambda name: None)
+            manifest = replace(manifest, splits=splits)
         return manifest.split_ids(split, present_only=False)
 
     def _as_item(self, field: str, values: Tensor) -> Tensor:
