@@ -26,7 +26,7 @@ from zarr_core._util.command_line import (
     verb,
 )
 from zarr_core._util.processes import WorkerPool
-from zarr_core._util.redaction import redact_url
+from zarr_core._util.redaction import redact
 from zarr_core._util.units import format_size
 from zarr_core.errors import SourceError
 from zarr_core.format.array_metadata import VALUE_DTYPES
@@ -157,7 +157,7 @@ def _command(
             progress=not quiet,
             **settings,
         )
-    url = redact_url(store)
+    url = redact(store)
     if quiet and not json:
         for note in report.notes:
             warnings.warn(note, stacklevel=1)
@@ -186,7 +186,7 @@ def summary(report: ConversionReport, store: str) -> str:
         f"{len(report.having('failed'))} failed",
         *([f"  retired: {', '.join(report.retired)}"] if report.retired else []),
         *(f"  {result.status}: {result.sample_id}: {result.reason}" for result in refused),
-        *([f"  {report.remaining:,} samples are still to be converted (--limit)"] if report.remaining else []),
+        *([f"  still to be converted, because of --limit: {report.remaining:,}"] if report.remaining else []),
         *(f"  note: {note}" for note in report.notes),
         f"store: {store}, generation {report.manifest.generation}, {len(report.manifest.samples)} samples",
     ]
