@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -25,6 +26,7 @@ from zarr_core.datasets.config import (
 )
 from zarr_core.datasets.normalizers import Normalizer, make_normalizers
 from zarr_core.datasets.splits import choose_samples
+from zarr_core.errors import ZarrCoreError
 from zarr_core.points.engines import FieldRead
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.sources import resolve_kind
@@ -78,6 +80,10 @@ class ZarrPointDataset(BatchDataset):
         store_factory: Callable[[str], Store] | None = None,
         objects_factory: Callable[[str], Objects] | None = None,
     ) -> None:
+        if not isinstance(config, StoreDatasetConfig):
+            raise ZarrCoreError(
+                f"config must be a {self.config_class.__name__}, not {reprlib.repr(config)}; build_dataset takes a mapping"
+            )
         self.config = config
         self.reader = ZarrChunkReader(
             config.root,
