@@ -168,7 +168,7 @@ def summary(report: ConversionReport, store: str) -> str:
         f"{len(report.having('failed'))} failed",
         *([f"  retired: {', '.join(report.retired)}"] if report.retired else []),
         *(f"  {result.status}: {result.sample_id}: {result.reason}" for result in refused),
-        *([f"  {report.remaining:,} samples are still to be converted (--limit)"] if report.remaining else []),
+        *([f"  still to be converted, because of --limit: {report.remaining:,}"] if report.remaining else []),
         *(f"  note: {note}" for note in report.notes),
         f"store: {store}, generation {report.manifest.generation}, {len(report.manifest.samples)} samples",
     ]

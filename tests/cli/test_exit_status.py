@@ -43,7 +43,7 @@ def test_what_is_left_out_is_printed_once(tmp_path: Path, line: list[str], capsy
 
 def test_a_limit_leaves_the_rest_for_later(line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main([*line, "--limit", "1"]) == 0
-    assert "1 samples are still to be converted (--limit)" in capsys.readouterr().out
+    assert "still to be converted, because of --limit: 1" in capsys.readouterr().out
     assert command.main([*line, "--limit", "1", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["converted"], document["remaining"]) == (["run_2"], 0)

@@ -53,7 +53,7 @@ def test_splits_choose_and_the_rest_is_named(tmp_path: Path) -> None:
 def test_requested_ids_that_are_not_there_are_named(tmp_path: Path) -> None:
     selection = select_samples(SampleTree(KIND, write_source(tmp_path)), sample_ids=["run_1", "run_9"])
     assert list(selection.samples) == ["run_1"]
-    assert "1 requested samples are not at" in selection.notes[-1]
+    assert "requested samples that are not at" in selection.notes[-1]
     assert "run_9" in selection.notes[-1]
 
 
@@ -63,7 +63,7 @@ def test_a_blacklist_names_nested_ids(tmp_path: Path, line: str) -> None:
     (tmp_path / "blacklist.txt").write_text(f"{line}\n")
     kind = SourceDescription.model_validate(NESTED | {"blacklists": ["blacklist.txt", "other.txt"]})
     assert sorted(select_samples(SampleTree(kind, tmp_path)).samples) == ["a/good", "b/bad"]
-    assert "1 samples are on a blacklist: a/bad" in notes(kind, tmp_path)
+    assert "samples on a blacklist (1): a/bad" in notes(kind, tmp_path)
     assert "there is no other.txt" in notes(kind, tmp_path)
 
 
@@ -84,7 +84,7 @@ def test_split_files_of_other_names(tmp_path: Path) -> None:
     assert tree.splits(()) == {"train": ["a"], "holdout": ["b", "missing"]}
     assert sorted(tree.split_documents()) == ["holdout.txt", "train.txt"]
     assert "1 of the 3 ids listed for train, holdout are not at" in "\n".join(select_samples(tree).notes)
-    assert "1 samples are in no split: c" in select_samples(tree).notes
+    assert "samples in no split (1): c" in select_samples(tree).notes
     with pytest.raises(SourceError, match=r"none of train_design_ids.txt, .* lies beside the samples; name them"):
         select_samples(SampleTree(described(splits={"rule": "files"}), tmp_path))
     assert "the source has no splits: there is none of train_design_ids.txt" in notes(described(), tmp_path)
@@ -94,7 +94,7 @@ def test_overlapping_splits_are_named(tmp_path: Path) -> None:
     points(tmp_path, "a", "b")
     for split in ("train", "test"):
         (tmp_path / f"{split}_design_ids.txt").write_text("a\n")
-    assert "1 samples are in more than one split: a (train, test)" in notes(described(), tmp_path)
+    assert "samples in more than one split (1): a (train, test)" in notes(described(), tmp_path)
 
 
 def test_folders_that_are_no_samples_are_named(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_tensor_files_that_no_field_uses_are_named_once(tmp_path: Path) -> None:
         torch.save(torch.zeros(3), source / "run_1" / name)
     torch.save(torch.zeros(3), source / "run_2" / "surface_area.pt")
     (unused,) = SampleTree(KIND, source).find().unused
-    assert "Surface_Pressure.PT (in 1 samples), surface_area.pt (in 2 samples)" in unused
+    assert "Surface_Pressure.PT (1), surface_area.pt (2)" in unused
     assert "add them to `files`" in unused
 
 

@@ -62,5 +62,6 @@ class LeftOut:
         """One sentence that names the ``.pt`` files that no field uses, if there are any."""
         if not self._unused:
             return ()
-        counted = [f"{name} (in {count:,} samples)" for name, count in sorted(self._unused.items())]
-        return (f"no field of {self._description.name} uses {some(counted)}; add them to `files` to convert them",)
+        counted = [f"{name} ({count:,})" for name, count in sorted(self._unused.items())]
+        reason = f"no field of {self._description.name} uses these files (number of samples)"
+        return (f"{reason}: {some(counted)}; add them to `files` of the description to convert them",)

@@ -147,7 +147,7 @@ def select_samples(
         *_of_blacklists(source, found.samples, excluded, documents),
     ]
     if sample_ids is not None and (absent := sorted(requested - found.samples.keys())):
-        notes.append(f"{len(absent)} requested samples are not at {source.url}: {some(absent)}")
+        notes.append(f"requested samples that are not at {source.url} ({len(absent)}): {some(absent)}")
     if not chosen:
         first = next(iter(source.description.fields.values())).filename
         reason = f"{len(found.samples)} folders match {source.description.samples} and contain {first} ..."
@@ -179,13 +179,13 @@ def _of_splits(
         for sample_id in ids:
             of[sample_id].append(split)
     several = [f"{i} ({', '.join(names)})" for i, names in of.items() if len(names) > 1 and i not in excluded]
-    notes = [f"{len(several)} samples are in more than one split: {some(several)}"] if several else []
+    notes = [f"samples in more than one split ({len(several)}): {some(several)}"] if several else []
     outside = [i for i in found if i not in of and i not in excluded]
     if not splits and source.lists_all_splits:
         files = ", ".join(source.description.split_files.values())
         notes.append(f"the source has no splits: there is none of {files}")
     elif outside and source.lists_all_splits:
-        notes.append(f"{len(outside)} samples are in no split: {some(outside)}")
+        notes.append(f"samples in no split ({len(outside)}): {some(outside)}")
     return notes
 
 
@@ -195,7 +195,7 @@ def _of_blacklists(
     """Samples that the blacklists exclude, and blacklists that do not exist."""
     hit = [sample_id for sample_id in found if sample_id in excluded]
     missing = [name for name in source.description.blacklists if name not in documents]
-    notes = [f"{len(hit)} samples are on a blacklist: {some(hit)}"] if hit else []
+    notes = [f"samples on a blacklist ({len(hit)}): {some(hit)}"] if hit else []
     return notes + ([f"there is no {' and no '.join(missing)} beside the samples"] if missing else [])
 
 
