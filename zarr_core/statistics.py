@@ -22,7 +22,7 @@ from zarr_core._util.command_line import (
     show,
     verb,
 )
-from zarr_core._util.redaction import redact_url
+from zarr_core._util.redaction import redact
 from zarr_core.points.manifest import load_manifest
 from zarr_core.points.statistics import calculate_store_statistics, write_statistics
 
@@ -87,7 +87,7 @@ def _command(
         output_yaml=output_yaml,
         output_json=output_json,
     )
-    document = {"store": redact_url(store), "written": written, "statistics": statistics}
+    document = {"store": redact(store), "written": written, "statistics": statistics}
     show("\n".join(f"wrote {target}" for target in written), document, json=json, quiet=quiet)
     return DONE
 

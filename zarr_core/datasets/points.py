@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from zarr_core._util.redaction import redact_url
+from zarr_core._util.redaction import redact
 from zarr_core._util.shared_epoch import SharedEpoch
 from zarr_core.datasets.batch import Batch, BatchDataset, BatchItem
 from zarr_core.datasets.config import (
@@ -112,7 +112,7 @@ class ZarrPointDataset(BatchDataset):
             self._split_ids,
             manifest.samples,
             config.filter_categories,
-            redact_url(config.root),
+            redact(config.root),
         )
         self._epoch = SharedEpoch()
 
@@ -120,7 +120,7 @@ class ZarrPointDataset(BatchDataset):
         fields = ", ".join(self.reader.fields if self._fields is None else self._fields)
         generation = self.reader.manifest.generation
         return (
-            f"<{type(self).__name__} {redact_url(self.config.root)}, generation {generation}, "
+            f"<{type(self).__name__} {redact(self.config.root)}, generation {generation}, "
             f"split {self.config.split}: {len(self):,} samples of {fields}>"
         )
 
@@ -282,7 +282,7 @@ class ZarrPointDataset(BatchDataset):
         expected = resolve_kind(self.description).name
         if kind != expected:
             raise ZarrCoreError(
-                f"{redact_url(self.config.root)} is a store of kind {kind!r}, not {expected!r}, which "
+                f"{redact(self.config.root)} is a store of kind {kind!r}, not {expected!r}, which "
                 f"{type(self).__name__} reads; kind: point reads stores of any kind"
             )
 

@@ -23,7 +23,7 @@ from tqdm import tqdm
 from zarr_core._util.arguments import whole_number
 from zarr_core._util.documents import DocumentError, expect, parse_json, parse_yaml
 from zarr_core._util.processes import map_in_processes
-from zarr_core._util.redaction import redact_url
+from zarr_core._util.redaction import redact
 from zarr_core.errors import CorruptChunkError, StoreError, ZarrCoreError
 from zarr_core.format.array_metadata import group_arrays
 from zarr_core.format.moments import FieldMoments
@@ -269,7 +269,7 @@ def write_statistics(
         if target is not None:
             folder, slash, name = target.rpartition("/")
             Storage(folder or slash or ".").write(name, [data])
-            written.append(redact_url(target))
+            written.append(redact(target))
     return written
 
 
@@ -337,7 +337,7 @@ def statistics_hint(storage: Storage, manifest: StoreManifest) -> str:
     split = training_split(manifest)
     url, generation, then = storage.url, manifest.generation, ""
     if manifest.origin:  # a copy may lack samples
-        url, generation = redact_url(str(manifest.origin.get("store"))), manifest.origin.get("generation") or 0
+        url, generation = redact(str(manifest.origin.get("store"))), manifest.origin.get("generation") or 0
         then = ", then stage the copy again"
     options = (f" --split {split}" if split else "") + (f" --generation {generation}" if generation else "")
     return f"create it with `zarr-core statistics {url}{options}`{then}"

@@ -191,11 +191,8 @@ def sample_info(
     state = load(storage, find_head(storage), generation)
     known = state.rows if isinstance(state, MatrixState) else state.samples
     if sample_id not in known:
-        reason = (
-            ""
-            if isinstance(state, MatrixState) or sample_id not in state.quarantine
-            else (f"; it was refused: {state.quarantine[sample_id].reason}")
-        )
+        refused = not isinstance(state, MatrixState) and state.quarantine.get(sample_id)
+        reason = f"; it was refused: {refused.reason}" if refused else ""
         raise UnknownFieldError(f"{storage.url}, generation {state.generation}, holds no sample {sample_id!r}{reason}")
     if isinstance(state, MatrixState):
         name, batch = next((name, batch) for name, batch in state.batches.items() if sample_id in batch.sample_ids)
