@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import reprlib
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -80,6 +81,11 @@ class ZarrPointDataset(BatchDataset):
         store_factory: Callable[[str], Store] | None = None,
         objects_factory: Callable[[str], Objects] | None = None,
     ) -> None:
+        if not isinstance(config, StoreDatasetConfig):
+            expected = self.config_class.__name__
+            raise ZarrCoreError(
+                f"config must be a {expected}, not {reprlib.repr(config)}; build_dataset takes mappings"
+            )
         self.config = config
         self.reader = ZarrChunkReader(
             config.root,
