@@ -136,7 +136,10 @@ def _command(
     }
     settings = {name: value for name, value in settings.items() if value is not None}
     try:
-        ConversionSettings(**settings)
+        # Without chunk_points, those of the store decide whether shard_points are enough.
+        ConversionSettings(
+            **{name: value for name, value in settings.items() if chunk_points or name != "shard_points"}
+        )
     except SourceError as error:
         raise WrongUseError(str(error)) from error
     # Also with one worker: a sample whose process is killed for memory then does not end the run.

@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -34,7 +34,6 @@ from zarr_core.points.publish import (
     is_current,
     load_if_any,
 )
-from zarr_core.points.settings import ConversionSettings
 from zarr_core.points.store_settings import choose_settings
 from zarr_core.points.writer import WrittenSample, ZarrStoreWriter
 from zarr_core.sources.aero import AeroDataset
@@ -310,8 +309,9 @@ def _open_store(
     storage = Storage(store_root)
     manifest = load_if_any(storage)
     check_dataset(storage, manifest, source.description.name, dataset_name)
-    ConversionSettings(**settings).check_fields(source.description.fields)
     chosen = choose_settings(storage, manifest, settings, reconvert=reconvert)
+    # Fields that the store has a dtype for may have been removed from the kind; those of the caller must exist.
+    replace(chosen, field_dtypes=settings.get("field_dtypes", {})).check_fields(source.description.fields)
     return manifest, ZarrStoreWriter(store_root, chosen, None if manifest is None else manifest.retention)
 
 

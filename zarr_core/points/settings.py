@@ -16,6 +16,8 @@ from zarr_core.format.codecs import DEFAULT_CODEC, Codec
 from zarr_core.format.names import FieldName
 from zarr_core.points.group import GROUP_FORMAT
 
+FIELD_DTYPES_EXAMPLE = "{'surface_pressure': 'float32'}"
+
 # Seeds that a manifest can hold.
 _SEEDS = (-(2**63) + 1, 2**63 - 1)
 
@@ -49,12 +51,13 @@ class ConversionSettings:
             value = getattr(self, name)
             if value is not None or name != "shard_points":
                 object.__setattr__(self, name, whole_number(name, value, least, most, error=SourceError))
-        check_mapping("field_dtypes", self.field_dtypes, "{'surface_pressure': 'float32'}")
+        check_mapping("field_dtypes", self.field_dtypes, FIELD_DTYPES_EXAMPLE)
         if not isinstance(self.codec, str):
             raise SourceError(f"codec must be a name such as 'zstd:3', not {self.codec!r}")
         if self.shard_points is not None and self.shard_points < self.chunk_points:
             raise SourceError(f"shard_points {self.shard_points} is less than one chunk of {self.chunk_points} points")
-        for name, dtype in {"values_dtype": self.values_dtype, **self.field_dtypes}.items():
+        dtypes = {f"field_dtypes, {name}": dtype for name, dtype in self.field_dtypes.items()}
+        for name, dtype in {"values_dtype": self.values_dtype, **dtypes}.items():
             if dtype not in VALUE_DTYPES:
                 raise SourceError(f"{name}: dtype {dtype!r} cannot be stored; use one of {', '.join(VALUE_DTYPES)}")
         # Normalise, so that equal settings such as "zstd" and "zstd:3" have equal digests.

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from zarr_core._util.arguments import check_mapping
 from zarr_core._util.documents import expect, parse_json
 from zarr_core.errors import ManifestError, SourceError, StoreError
 from zarr_core.format.array_metadata import COORDS_DTYPE, MAX_POINTS, VALUE_DTYPES, ArrayLayout, group_arrays
@@ -18,7 +19,7 @@ from zarr_core.format.names import POSITION
 from zarr_core.format.object_names import ZARR_JSON
 from zarr_core.points.group import recorded_attributes
 from zarr_core.points.manifest import Conversion, SampleEntry, StoreManifest
-from zarr_core.points.settings import ConversionSettings
+from zarr_core.points.settings import FIELD_DTYPES_EXAMPLE, ConversionSettings
 from zarr_core.storage import Storage
 
 # Candidates of ``shard_points`` that are tried: the stored value is rounded down to whole chunks.
@@ -41,12 +42,11 @@ def choose_settings(
         StoreError: a given value contradicts the store, or the settings of an earlier version are not known.
         ManifestError: the recorded settings cannot be read.
     """
-    asked = ConversionSettings(**given)
-    recorded = None if manifest is None else _settings_of(storage, manifest, asked, reconvert)
+    recorded = None if manifest is None else _settings_of(storage, manifest, given, reconvert)
     if manifest is None or recorded is None:
-        return asked
-    dtypes = {**recorded.field_dtypes, **asked.field_dtypes}
-    chosen = replace(recorded, **{name: getattr(asked, name) for name in given} | {"field_dtypes": dtypes})
+        return ConversionSettings(**given)
+    check_mapping("field_dtypes", given.get("field_dtypes"), FIELD_DTYPES_EXAMPLE)
+    chosen = replace(recorded, **{**given, "field_dtypes": {**recorded.field_dtypes, **given.get("field_dtypes", {})}})
     if manifest.samples and not reconvert:
         check_agreement(storage, recorded, chosen)
     return chosen
@@ -89,11 +89,12 @@ def recorded_conversion(manifest: StoreManifest, settings: ConversionSettings) -
 
 
 def _settings_of(
-    storage: Storage, manifest: StoreManifest, asked: ConversionSettings, reconvert: bool
+    storage: Storage, manifest: StoreManifest, given: Mapping[str, Any], reconvert: bool
 ) -> ConversionSettings | None:
     """The settings of a store; None if it holds no samples of this library."""
     if manifest.conversion is not None:
         return current_settings(manifest)
+    asked = ConversionSettings(**given)
     digests = Counter(entry.settings for entry in manifest.samples.values() if entry.settings)
     for digest, _ in digests.most_common():
         entries = [entry for entry in manifest.samples.values() if entry.settings == digest]

@@ -247,6 +247,8 @@ def _points_info(storage: Storage, state: StoreManifest, committed: float | None
             "shuffle_seed": state.shuffle_seed,
             "chunk_points": max((grid.chunk_points for _, grid in grids), default=0),
             "settings": sorted({entry.settings for entry in entries} - {""}),
+            # Samples that were converted with other settings than those of the store, and are still to be converted.
+            "to_convert": sum(state.conversion is not None and e.settings != state.conversion.current for e in entries),
         },
         points,
         splits,
