@@ -41,9 +41,7 @@ def build_dataset(config: Mapping[str, Any] | str | os.PathLike[str]) -> kinds.Z
         ZarrCoreError: the config cannot be read, names no dataset class, or has invalid settings.
     """
     if not isinstance(config, (Mapping, str, os.PathLike)):
-        raise ZarrCoreError(
-            f"config must be a mapping of settings or the path of a YAML file, not {reprlib.repr(config)}"
-        )
+        raise ZarrCoreError(f"config must be a mapping or the path of a YAML file, not {reprlib.repr(config)}")
     settings, where = (config, "dataset config") if isinstance(config, Mapping) else (_read(config), str(config))
     kind = settings.get("kind")
     if not isinstance(kind, str):

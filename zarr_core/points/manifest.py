@@ -17,10 +17,10 @@ from typing import Any
 
 from zarr_core._util.arguments import check_names
 from zarr_core._util.documents import DocumentError, expect, parse_json
-from zarr_core.errors import ManifestError, SourceError, UnknownFieldError
+from zarr_core.errors import ManifestError, SourceError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.array_metadata import COORDS_DTYPE, MAX_CHUNKS, MAX_POINTS
-from zarr_core.format.names import check_relative_path, check_sample_id
-from zarr_core.format.object_names import BLACKLISTS, MANIFEST, SAMPLES, split_list
+from zarr_core.format.names import check_relative_path, check_sample_id, listed_id
+from zarr_core.format.object_names import BLACKLISTS, MANIFEST, SAMPLES, STATISTICS, split_list, statistics_folder
 from zarr_core.points.group import group_of, is_complete
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import MAX_GENERATION, Change, Head, Retention, load
@@ -29,6 +29,8 @@ FORMAT_VERSION = 1
 
 # Dtypes of Zarr arrays that NumPy and torch both support.
 _DTYPE = re.compile(r"float(16|32|64)|u?int(8|16|32|64)|bool")
+# Statistics that this library writes, below their generation's folder.
+_STATISTICS_FILE = re.compile(rf"({STATISTICS}/\d{{8}})/[^/]+\.(?:yaml|json)")
 _MAX_DIM = 10_000
 _MAX_INT = 2**63 - 1
 
@@ -106,6 +108,8 @@ class StoreManifest:
         quarantine: refused samples by id.
         origin: for a staged copy, the ``store`` and ``generation`` it was copied from; else empty.
         retention: tags and pending deletions; part of the current state only.
+        fingerprints: "version" if samples are identified by the names, sizes and versions (etag or modification time)
+            of their source files, "content" if by the SHA-256 of each file.
     """
 
     dataset_name: str
@@ -122,6 +126,7 @@ class StoreManifest:
     quarantine: Mapping[str, Quarantine] = field(default_factory=dict)
     origin: Mapping[str, Any] = field(default_factory=dict)
     retention: Retention = field(default_factory=Retention)
+    fingerprints: str = "version"
 
     @property
     def fields(self) -> dict[str, ArrayColumn]:
@@ -138,6 +143,8 @@ class StoreManifest:
         Raises:
             UnknownFieldError: the store has no such split.
         """
+        if not isinstance(split, str):
+            raise ZarrCoreError(f"split must be the name of one split, not {reprlib.repr(split)}")
         if split not in self.splits:
             known = ", ".join(self.splits) or "none"
             raise UnknownFieldError(f"store {self.dataset_name!r} has no split {split!r}; it has: {known}")
@@ -197,6 +204,8 @@ class StoreManifest:
             "excluded": sorted(self.excluded),
             "quarantine": {sample_id: _plain(entry) for sample_id, entry in sorted(self.quarantine.items())},
         }
+        if self.fingerprints != "version":
+            document["fingerprints"] = self.fingerprints
         if self.origin:
             document["origin"] = dict(self.origin)
         if retention := self.retention.to_document():
@@ -248,6 +257,7 @@ class StoreManifest:
             quarantine={i: _quarantine(i, entry) for i, entry in section("quarantine", {}).items()},
             origin=section("origin", {}),
             retention=Retention.from_document(section("retention", {})),
+            fingerprints=text("fingerprints", "version"),
         )
 
 
@@ -363,16 +373,23 @@ def _grids(manifest: StoreManifest, sample_ids: Iterable[str], attribute: str) -
     return f"{values[0]:,}" if len(values) == 1 else f"{values[0]:,} to {values[-1]:,}" if values else ""
 
 
-def _relpaths(manifest: StoreManifest) -> Iterable[str]:
-    return (entry.relpath for entry in manifest.samples.values())
+def _named(manifest: StoreManifest) -> Iterable[str]:
+    yield from (entry.relpath for entry in manifest.samples.values())
+    if manifest.generation:
+        yield statistics_folder(manifest.generation)
 
 
 def _roots(_: StoreManifest) -> Iterable[str]:
-    return (SAMPLES,)
+    return (SAMPLES, STATISTICS)
+
+
+def _owner(name: str) -> str | None:
+    found = _STATISTICS_FILE.fullmatch(name)
+    return found[1] if found else group_of(name)
 
 
 #: Tells ``versioning`` where a point store keeps its state and how to read it.
-HEAD = Head(MANIFEST, StoreManifest.from_json, _roots, _relpaths, group_of, is_complete, changes)
+HEAD = Head(MANIFEST, StoreManifest.from_json, _roots, _named, _owner, is_complete, changes)
 
 
 def load_manifest(store: Storage | str | os.PathLike[str], generation: int | str | None = None) -> StoreManifest:
@@ -399,8 +416,10 @@ def _with_split_files(manifest: StoreManifest, storage: Storage) -> StoreManifes
 
     splits = {split: lines(split_list(split)) for split in ("train", "val", "test")}
     blacklisted = [line for name in BLACKLISTS for line in lines(name) or ()]
+    ids = (*manifest.samples, *(sample_id for listed in splits.values() for sample_id in listed or ()))
+    depths = {sample_id.count("/") + 1 for sample_id in ids}
     return replace(
         manifest,
         splits=dict(manifest.splits) | {split: ids for split, ids in splits.items() if ids is not None},
-        excluded=manifest.excluded | {line.rsplit("/", 1)[-1].removesuffix(".vtk") for line in blacklisted},
+        excluded=manifest.excluded | {listed_id(line, depth) for line in blacklisted for depth in depths},
     )
