@@ -34,6 +34,7 @@ from zarr_core.points.publish import (
     is_current,
     load_if_any,
 )
+from zarr_core.points.settings import check_given
 from zarr_core.points.store_settings import choose_settings
 from zarr_core.points.writer import WrittenSample, ZarrStoreWriter
 from zarr_core.sources.aero import AeroDataset
@@ -139,7 +140,7 @@ def convert(
         raise SourceError("retire_vanished needs the whole source to be listed; do not give splits")
     # Both are checked again where they are used, but that is after the source was listed.
     workers = whole_number("workers", workers, 1, error=SourceError)
-    ConversionSettings(**settings)
+    check_given(settings)
     if limit is not None:
         limit = whole_number("limit", limit, 1, error=SourceError)
     source = open_source(dataset_kind, root=root, source_url=source_url, splits=splits)
