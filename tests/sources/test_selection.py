@@ -129,8 +129,9 @@ def test_tensor_files_that_no_field_uses_are_named_once(tmp_path: Path) -> None:
     for name in ("surface_area.pt", "Surface_Pressure.PT"):
         torch.save(torch.zeros(3), source / "run_1" / name)
     torch.save(torch.zeros(3), source / "run_2" / "surface_area.pt")
+    torch.save(torch.zeros(3), source / "mean.pt")
     (unused,) = SampleTree(KIND, source).find().unused
-    assert "Surface_Pressure.PT (1), surface_area.pt (2)" in unused
+    assert "Surface_Pressure.PT (1), mean.pt (1), surface_area.pt (2)" in unused
     assert "add them to `files`" in unused
 
 

@@ -84,6 +84,7 @@ class SampleTree:
             sample_id = folder.removeprefix(f"{description.subfolder}/")
             if (wanted is not None and sample_id not in wanted) or f"{description.subfolder}/".startswith(f"{folder}/"):
                 continue
+            left_out.count_unused(files)
             found = {c: files[f.filename] for c, f in description.fields.items() if f.filename in files}
             if not _matches(sample_id, description.samples):
                 left_out.elsewhere += [folder or "."] * bool(found)
@@ -98,7 +99,6 @@ class SampleTree:
                 continue
             if sample_id in samples:
                 left_out.repeated.append(samples[sample_id].folder)
-            left_out.count_unused(files)
             samples[sample_id] = SourceSample(
                 sample_id,
                 folder,
