@@ -437,19 +437,19 @@ def matrix(tmp_path: Path) -> WideMatrix:
 @pytest.mark.parametrize(
     ("keys", "value", "reason"),
     [
-        (("cpg_ids", "length"), 10**15, "beyond any matrix"),
-        (("cpg_ids", "length"), 2**31 - 1, "more chunks than any matrix"),
-        (("cpg_ids", "length"), 1e400, "no count"),
-        (("cpg_ids", "length"), True, "no count"),
-        (("cpg_ids", "path"), ["x"], "no text"),
-        (("shard_rows",), 2**31 - 1, "more chunks than any matrix"),
-        (("column_chunk_shape",), [4, 2**28], "larger than that of any matrix"),
-        (("batches", "b", "row"), 2**63, "no count"),
-        (("batches", "b", "sample_ids"), "s1", "no list of names"),
-        (("batches", "b", "sample_ids"), [["s1"]], "no text"),
-        (("batches", "b", "bytes"), {"beta": "many"}, "no count"),
-        (("values",), {"beta": ["float32"]}, "no text"),
-        (("generation",), -1, "no count"),
+        (("cpg_ids", "length"), 10**15, "expected 1 to 2147483647"),
+        (("cpg_ids", "length"), 2**31 - 1, "a shard has more than 4194304 chunks"),
+        (("cpg_ids", "length"), 1e400, "expected int"),
+        (("cpg_ids", "length"), True, "expected int"),
+        (("cpg_ids", "path"), ["x"], "expected str"),
+        (("shard_rows",), 2**31 - 1, "a shard has more than 4194304 chunks"),
+        (("column_chunk_shape",), [4, 2**28], "a chunk is larger than 1073741824 bytes"),
+        (("batches", "b", "row"), 2**63, "expected a count"),
+        (("batches", "b", "sample_ids"), "s1", "expected list"),
+        (("batches", "b", "sample_ids"), [["s1"]], "expected str"),
+        (("batches", "b", "bytes"), {"beta": "many"}, "expected int"),
+        (("values",), {"beta": ["float32"]}, "expected str"),
+        (("generation",), -1, "expected a count"),
     ],
 )
 def test_a_head_that_claims_too_much_is_refused_before_anything_is_made_of_it(
@@ -477,12 +477,12 @@ def test_a_matrix_of_few_features_has_an_index_of_a_megabyte_at_most(tmp_path: P
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (lambda npy: npy.replace(b"(50,)", b"(49,)"), "49 features where HEAD.json says 50"),
-        (lambda npy: npy.replace(b"(50,), }          ", b"(10**15,), }      "), "no list of features"),
-        (lambda npy: npy.replace(b"(50,), }           ", b"(9999999999,), }   "), "no list of features"),
-        (lambda npy: npy.replace(b"{", b"(", 1), "no list of features"),
-        (lambda npy: npy[:20], "no list of features"),
-        (lambda npy: b"\x80\x04" + npy, "no list of features"),
+        (lambda npy: npy.replace(b"(50,)", b"(49,)"), "49 features, but HEAD.json records 50"),
+        (lambda npy: npy.replace(b"(50,), }          ", b"(10**15,), }      "), "is not a list of features"),
+        (lambda npy: npy.replace(b"(50,), }           ", b"(9999999999,), }   "), "is not a list of features"),
+        (lambda npy: npy.replace(b"{", b"(", 1), "is not a list of features"),
+        (lambda npy: npy[:20], "is not a list of features"),
+        (lambda npy: b"\x80\x04" + npy, "is not a list of features"),
     ],
 )
 def test_names_of_features_that_are_none_are_an_error(

@@ -26,7 +26,7 @@ from zarr_core._util.command_line import (
     verb,
 )
 from zarr_core._util.processes import WorkerPool
-from zarr_core._util.redaction import redact_url
+from zarr_core._util.redaction import redact
 from zarr_core._util.units import format_size
 from zarr_core.errors import SourceError
 from zarr_core.format.array_metadata import VALUE_DTYPES
@@ -139,7 +139,7 @@ def _command(
             progress=not quiet,
             **settings,
         )
-    url = redact_url(store)
+    url = redact(store)
     if quiet and not json:
         for note in report.notes:
             warnings.warn(note, stacklevel=1)

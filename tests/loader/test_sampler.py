@@ -150,11 +150,11 @@ def test_a_state_of_other_data_or_batches_is_refused(store: Path, tmp_path: Path
     state = EpochBatchSampler.of(opened(store), 4).state_dict()
     for changes in ({"split": "train[:9]"}, {"split": "train[::-1]"}):
         other = EpochBatchSampler.of(opened(store, **changes), 4)
-        with pytest.raises(ZarrCoreError, match=r"other data.*generation 0, split train, 10 samples.*start a new run"):
+        with pytest.raises(ZarrCoreError, match=r"other data.*split train: 10 samples.*start a new run"):
             other.load_state_dict(state)
     committed = write_published_store(tmp_path, make_samples(SAMPLES), 16, splits={"train": ["run_1"]}, generation=4)
     assert opened(committed).fingerprint != opened(store, split="train[0]").fingerprint
-    assert "generation 4" in opened(committed, generation=4).fingerprint
+    assert opened(committed, generation=4).fingerprint == opened(committed).fingerprint
     for other, match in (
         (EpochBatchSampler(26, 4), "dataset_size 26 .here 27."),
         (EpochBatchSampler(26, 2), "batch_size 4 .here 2."),

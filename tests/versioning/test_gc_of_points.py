@@ -19,6 +19,7 @@ from zarr_core.points.publish import commit_results, publish
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.points.stage import stage_store
 from zarr_core.points.verify.store import verify_store
+from zarr_core.statistics import main as statistics
 from zarr_core.storage import Storage
 from zarr_core.versioning.gc import collect_garbage
 from zarr_core.versioning.tags import make_tag
@@ -56,7 +57,7 @@ def test_a_store_of_points_from_the_command_line(tmp_path: Path, capsys: pytest.
     assert "would remove 3 groups" in capsys.readouterr().out
     assert main([str(store), "--grace", "24h"]) == 0
     printed = capsys.readouterr().out
-    assert "removed 3 groups that no kept generation names" in printed
+    assert "removed 3 groups and statistics that no kept generation names" in printed
     assert "generations 2, and 0 incomplete files" in printed
     assert "kept generations 1, 3; 0 unnamed" in printed
     assert "left alone: 1 objects" in printed
@@ -64,6 +65,23 @@ def test_a_store_of_points_from_the_command_line(tmp_path: Path, capsys: pytest.
     assert verify_store(str(store)).ok
     assert len(list((store / "samples" / "run_1").iterdir())) == 2  # no empty folder is left
     assert main([str(store), "--grace", "soon"]) == 1
+
+
+def test_statistics_live_as_long_as_their_generation(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "source")
+    store = tmp_path / "store"
+    for ids in (["run_1"], ["run_1", "run_2"], None):
+        convert(KIND, store, source_url=str(source), sample_ids=ids, chunk_points=16)
+        assert statistics([str(store), "--split", "train", "--quiet"]) == 0
+    make_tag(Storage(store), POINTS, "first", 1)
+    (store / "statistics" / "notes.txt").write_text("mine")
+    age(store, 30)
+    report = collect_garbage(Storage(store), POINTS, DAY)
+    assert list(report.prefixes) == ["statistics/00000002"]
+    assert (report.expired, report.foreign) == ([2], 1)
+    left = {path.name for path in (store / "statistics").iterdir()}
+    assert left == {"00000001", "00000003", "notes.txt"}
+    assert (store / "stats.yaml").exists()
 
 
 def test_a_conversion_avoids_a_tombstoned_name(tmp_path: Path) -> None:

@@ -33,9 +33,9 @@ def parse_duration(text: str) -> float:
 
 
 def format_size(n_bytes: float) -> str:
-    """A size with three digits and a unit."""
+    """A size with up to three digits and a decimal unit: "184 kB", "2.11 MB"."""
     for unit in ("B", "kB", "MB", "GB"):
-        if n_bytes < 1000:
+        if n_bytes < 999.5:
             return f"{n_bytes:.3g} {unit}"
         n_bytes /= 1000
-    return f"{n_bytes:.3g} TB"
+    return f"{n_bytes:.3g} TB" if n_bytes < 999.5 else f"{n_bytes:,.0f} TB"

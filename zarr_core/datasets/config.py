@@ -43,7 +43,7 @@ class StoreDatasetConfig(pydantic.BaseModel):
         filter_categories: keep only samples of these categories. The category is the sample id without its last
             "_" part.
         normalizers: by field, "mean_std", "logscale_mean_std", "position" or ``{kind: position, scale: 1000}``, with
-            the statistics of the store's ``stats.yaml``.
+            the statistics of the generation that is read; or the ``normalizers`` of another dataset.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)

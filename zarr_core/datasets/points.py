@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from zarr_core._util.redaction import redact_url
+from zarr_core._util.redaction import redact
 from zarr_core._util.shared_epoch import SharedEpoch
 from zarr_core.datasets.batch import Batch, BatchDataset, BatchItem
 from zarr_core.datasets.config import (
@@ -23,8 +23,9 @@ from zarr_core.datasets.config import (
     ZarrPointDatasetConfig,
     ZarrShapeNetCarDatasetConfig,
 )
-from zarr_core.datasets.normalizers import Normalizer, make_normalizers
+from zarr_core.datasets.normalizers import NormalizedBatch, Normalizer, make_normalizers
 from zarr_core.datasets.splits import choose_samples
+from zarr_core.errors import ZarrCoreError
 from zarr_core.points.engines import FieldRead
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.sources import resolve_kind
@@ -90,17 +91,14 @@ class ZarrPointDataset(BatchDataset):
             cache_limit=config.cache_limit,
             cache_bytes=config.cache_bytes,
         )
+        self._check_kind()
         self._fields = None if config.fields is None else self.reader.check_fields(config.fields)
         self.reader.check_num_points(config.points_by_domain)
         if config.num_geometry_points is not None:
             self.reader.check_num_points({_GEOMETRY_DOMAIN: config.num_geometry_points})
         self.reader.check_fields(config.normalizers)
         manifest = self.reader.manifest
-        self._normalizers = make_normalizers(
-            Storage(config.root),
-            config.normalizers,
-            {field: column.dim for field, column in manifest.fields.items()},
-        )
+        self._normalizers = make_normalizers(Storage(config.root), manifest, config.normalizers)
         if _GEOMETRY_SOURCE in self._normalizers:
             self._normalizers[GEOMETRY_POSITION] = self._normalizers[_GEOMETRY_SOURCE]
         self.sample_ids = choose_samples(
@@ -108,7 +106,7 @@ class ZarrPointDataset(BatchDataset):
             self._split_ids,
             manifest.samples,
             config.filter_categories,
-            redact_url(config.root),
+            redact(config.root),
         )
         self._epoch = SharedEpoch()
 
@@ -116,7 +114,7 @@ class ZarrPointDataset(BatchDataset):
         fields = ", ".join(self.reader.fields if self._fields is None else self._fields)
         generation = self.reader.manifest.generation
         return (
-            f"<{type(self).__name__} {redact_url(self.config.root)}, generation {generation}, "
+            f"<{type(self).__name__} {redact(self.config.root)}, generation {generation}, "
             f"split {self.config.split}: {len(self):,} samples of {fields}>"
         )
 
@@ -172,13 +170,32 @@ class ZarrPointDataset(BatchDataset):
 
     @property
     def fingerprint(self) -> str:
-        """Identifies generation, split and samples by content digests; independent of the store's location."""
+        """Identifies the data by digests of its content: samples in order, fields, and numbers of the normalizers.
+
+        It depends neither on the store's location nor on the numbers of its generations, so a staged copy has the same
+        fingerprint. For samples of other programs, which record no digests, only ids and sizes are known.
+        """
         manifest = self.reader.manifest
-        stored = [[sample_id, manifest.samples[sample_id].relpath] for sample_id in self.sample_ids]
-        digest = hashlib.blake2b(json.dumps(stored).encode("ascii"), digest_size=8).hexdigest()
+        fields = [*(self.reader.fields if self._fields is None else self._fields)]
+        domains = {domain for domain, layout in manifest.domains.items() if not layout.arrays.keys().isdisjoint(fields)}
+        if self.config.num_geometry_points is not None:
+            fields, domains = [*fields, GEOMETRY_POSITION], domains | {_GEOMETRY_DOMAIN}
+        samples = []
+        for sample_id in self.sample_ids:
+            entry = manifest.samples[sample_id]
+            grids = [
+                [d, entry.domains[d].n_points, entry.domains[d].chunk_points]
+                for d in sorted(domains & {*entry.domains})
+            ]
+            samples.append([sample_id, entry.fingerprint, entry.settings, grids])
+        # As float32, in which normalizers compute: later digits of the statistics depend on the way they were computed.
+        numbers = {
+            field: [torch.tensor((n.shift, n.unit), dtype=torch.float32).tolist(), n.logscale]
+            for field, n in self._normalizers.items()
+        }
         return (
-            f"{manifest.dataset_name}, generation {manifest.generation}, split {self.config.split}, "
-            f"{len(stored)} samples {digest}"
+            f"{manifest.dataset_name}, split {self.config.split}: {len(samples)} samples {_digest(samples)}, "
+            f"{len(fields)} fields {_digest(sorted(fields))}, {len(numbers)} normalizers {_digest(numbers)}"
         )
 
     @property
@@ -197,15 +214,30 @@ class ZarrPointDataset(BatchDataset):
         self._epoch.set(epoch)
 
     def normalize(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Cast to float32 and normalise a batch that was read with ``dtype="stored"``, after the copy to the device.
+        """Cast to float32 and normalize a batch that was read with ``dtype="stored"``, after the copy to the device.
 
         Args:
-            batch: item or batch of this dataset, on any device.
+            batch: item or batch of this dataset, on any device, not yet normalized.
+
+        Raises:
+            UnknownFieldError: the store has no such field.
+            ZarrCoreError: the batch is normalized already, by this method or because the dataset's ``dtype`` is
+                "float32".
         """
-        return {field: self._normalized(field, values.float()) for field, values in batch.items()}
+        if isinstance(batch, NormalizedBatch):
+            raise ZarrCoreError("this batch is normalized already: call normalize once per batch")
+        if self._normalizers and self.config.dtype == "float32":
+            raise ZarrCoreError(
+                'batches of dtype "float32" are normalized already: normalize() is for datasets with dtype="stored"'
+            )
+        self._check_known(batch)
+        return NormalizedBatch({field: self._normalized(field, values.float()) for field, values in batch.items()})
 
     def denormalize(self, field: str, values: Tensor) -> Tensor:
-        """Physical values of normalised ones, such as predictions; unchanged for a field without a normalizer.
+        """Physical values of normalized ones, such as predictions; unchanged for a field without a normalizer.
+
+        For predictions of a trained model, the normalizers must be those of its training run: save
+        :attr:`normalizers` with the model.
 
         Args:
             field: canonical name, or "geometry_position".
@@ -215,9 +247,38 @@ class ZarrPointDataset(BatchDataset):
             UnknownFieldError: the store has no such field.
             ZarrCoreError: the last axis of a vector field's values does not match its components.
         """
-        self.reader.check_fields([_GEOMETRY_SOURCE if field == GEOMETRY_POSITION else field])
+        self._check_known([field])
         normalizer = self._normalizers.get(field)
         return values if normalizer is None else normalizer.denormalize(values)
+
+    @property
+    def normalizers(self) -> dict[str, dict[str, Any]]:
+        """The normalizers as plain numbers, to be saved with a model.
+
+        Pass them as the ``normalizers`` of another dataset's config (inference, a later generation, another store) to
+        normalize with the same numbers, or to :func:`load_normalizers` for inference without a store.
+        """
+        return {
+            field: {"kind": "fixed", "shift": list(n.shift), "unit": list(n.unit), "logscale": n.logscale}
+            for field, n in self._normalizers.items()
+            if field != GEOMETRY_POSITION
+        }
+
+    def _check_known(self, fields: Iterable[str]) -> None:
+        """Raise UnknownFieldError for a field that is neither the store's nor ``geometry_position``."""
+        self.reader.check_fields([_GEOMETRY_SOURCE if field == GEOMETRY_POSITION else field for field in fields])
+
+    def _check_kind(self) -> None:
+        """Raise ZarrCoreError for the store of another kind. Stores of other programs do not record their kind."""
+        kind = self.reader.manifest.dataset_kind
+        if self.description is None or not kind:
+            return
+        expected = resolve_kind(self.description).name
+        if kind != expected:
+            raise ZarrCoreError(
+                f"{redact(self.config.root)} is a store of kind {kind!r}, not {expected!r}, which "
+                f"{type(self).__name__} reads; kind: point reads stores of any kind"
+            )
 
     def _split_ids(self, split: str) -> list[str]:
         """Ids of a split. If the store records no splits, the rule of this dataset kind assigns them."""
@@ -236,6 +297,10 @@ class ZarrPointDataset(BatchDataset):
     def _normalized(self, field: str, values: Tensor) -> Tensor:
         normalizer: Normalizer | None = self._normalizers.get(field)
         return values if normalizer is None else normalizer.normalize(values)
+
+
+def _digest(content: Any) -> str:
+    return hashlib.blake2b(json.dumps(content, sort_keys=True).encode("ascii"), digest_size=8).hexdigest()
 
 
 def _allocate(items: int, read: FieldRead) -> Tensor:

@@ -186,7 +186,7 @@ class EpochBatchSampler(Sampler[list[int]]):
         if state["fingerprint"] != self.fingerprint:
             raise ZarrCoreError(
                 f"the saved state belongs to other data: [{state['fingerprint']}], not [{self.fingerprint}]. Open the "
-                "generation of the saved run (generation=...), or start a new run"
+                "saved generation (generation=...) with the same fields and normalizers, or start a new run"
             )
         if different := [f"{name} {state[name]} (here {ours[name]})" for name in ours if state[name] != ours[name]]:
             raise ZarrCoreError(f"the saved state has other settings: {', '.join(different)}. Use the saved ones")

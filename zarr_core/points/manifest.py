@@ -20,7 +20,7 @@ from zarr_core._util.documents import DocumentError, expect, parse_json
 from zarr_core.errors import ManifestError, SourceError, UnknownFieldError
 from zarr_core.format.array_metadata import COORDS_DTYPE, MAX_CHUNKS, MAX_POINTS
 from zarr_core.format.names import check_relative_path, check_sample_id, listed_id
-from zarr_core.format.object_names import BLACKLISTS, MANIFEST, SAMPLES, split_list
+from zarr_core.format.object_names import BLACKLISTS, MANIFEST, SAMPLES, STATISTICS, split_list, statistics_folder
 from zarr_core.points.group import group_of, is_complete
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import MAX_GENERATION, Change, Head, Retention, load
@@ -29,6 +29,8 @@ FORMAT_VERSION = 1
 
 # Dtypes of Zarr arrays that NumPy and torch both support.
 _DTYPE = re.compile(r"float(16|32|64)|u?int(8|16|32|64)|bool")
+# Statistics that this library writes, below their generation's folder.
+_STATISTICS_FILE = re.compile(rf"({STATISTICS}/\d{{8}})/[^/]+\.(?:yaml|json)")
 _MAX_DIM = 10_000
 _MAX_INT = 2**63 - 1
 
@@ -369,16 +371,23 @@ def _grids(manifest: StoreManifest, sample_ids: Iterable[str], attribute: str) -
     return f"{values[0]:,}" if len(values) == 1 else f"{values[0]:,} to {values[-1]:,}" if values else ""
 
 
-def _relpaths(manifest: StoreManifest) -> Iterable[str]:
-    return (entry.relpath for entry in manifest.samples.values())
+def _named(manifest: StoreManifest) -> Iterable[str]:
+    yield from (entry.relpath for entry in manifest.samples.values())
+    if manifest.generation:
+        yield statistics_folder(manifest.generation)
 
 
 def _roots(_: StoreManifest) -> Iterable[str]:
-    return (SAMPLES,)
+    return (SAMPLES, STATISTICS)
+
+
+def _owner(name: str) -> str | None:
+    found = _STATISTICS_FILE.fullmatch(name)
+    return found[1] if found else group_of(name)
 
 
 #: Tells ``versioning`` where a point store keeps its state and how to read it.
-HEAD = Head(MANIFEST, StoreManifest.from_json, _roots, _relpaths, group_of, is_complete, changes)
+HEAD = Head(MANIFEST, StoreManifest.from_json, _roots, _named, _owner, is_complete, changes)
 
 
 def load_manifest(store: Storage | str | os.PathLike[str], generation: int | str | None = None) -> StoreManifest:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from zarr_core._util.arguments import check_mapping, check_names, whole_number
-from zarr_core._util.redaction import redact_url
+from zarr_core._util.redaction import redact
 from zarr_core._util.units import parse_size
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.format.object_names import ATTRIBUTES_KEY
@@ -79,7 +79,7 @@ class ZarrChunkReader:
     ) -> None:
         read_concurrency = whole_number("read_concurrency", read_concurrency, 1)
         self.root = os.fspath(root)
-        self._url = redact_url(self.root)
+        self._url = redact(self.root)
         self.read_concurrency = read_concurrency
         self.manifest: StoreManifest = load_manifest(self.root, generation)
         self.engine = engine or ("zarr" if store_factory else "direct")

@@ -255,11 +255,6 @@ def archived(state: State, data: bytes) -> bytes:
     return replace(state, retention=Retention()).to_json() if state.retention != Retention() else data
 
 
-def is_below(name: str, prefix: str) -> bool:
-    """Whether an object, or a prefix, is part of a prefix."""
-    return name == prefix or name.startswith(f"{prefix}/")
-
-
 def _check_named(storage: Storage, head: Head[S], current: S, changed: S) -> None:
     """Raise CollectedError if the change newly names something deleted or pending deletion.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from zarr_core._util.redaction import redact_url
+from zarr_core._util.redaction import redact
 from zarr_core.errors import CorruptChunkError, StoreError
 from zarr_core.points.engines import FieldRead, missing_group
 from zarr_core.points.manifest import SampleEntry
@@ -139,7 +139,7 @@ def _kvstore(root: str, storage: Storage) -> dict[str, Any]:
     if is_local(root):
         return {"driver": "file", "path": storage.location}
     if not root.startswith("s3://"):
-        raise StoreError(f"engine 'tensorstore' reads local paths and s3://, not {redact_url(root)}")
+        raise StoreError(f"engine 'tensorstore' reads local paths and s3://, not {redact(root)}")
     bucket, _, prefix = storage.location.partition("/")
     kvstore: dict[str, Any] = {"driver": "s3", "bucket": bucket, "path": prefix}
     if endpoint := os.environ.get("AWS_ENDPOINT_URL"):
