@@ -82,7 +82,7 @@ class SampleTree:
         left_out = LeftOut(description)
         for folder, files in sorted(self._list("", left_out.dangling).items()):
             sample_id = folder.removeprefix(f"{description.subfolder}/")
-            if (wanted is not None and sample_id not in wanted) or f"{description.subfolder}/".startswith(f"{folder}/"):
+            if wanted is not None and sample_id not in wanted:
                 continue
             left_out.count_unused(files)
             found = {c: files[f.filename] for c, f in description.fields.items() if f.filename in files}
@@ -90,7 +90,8 @@ class SampleTree:
                 left_out.elsewhere += [folder or "."] * bool(found)
                 continue
             if not found:
-                left_out.empty.append(folder)
+                is_above_samples = f"{description.subfolder}/".startswith(f"{folder}/")
+                left_out.empty += [] if is_above_samples else [folder]
                 continue
             try:
                 check_sample_id(sample_id)
