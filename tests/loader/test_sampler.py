@@ -221,6 +221,8 @@ def test_a_state_of_any_seed_and_epoch_can_be_saved_and_loaded(seed: Any, tmp_pa
         ({"seed": "a"}, "seed must be a whole number, not 'a'"),
         ({"seed": 2**64}, "seed must be at most"),
         ({"drop_last": "no"}, "drop_last must be True or False"),
+        ({"replica": (0, 1)}, r"replica must be a function, not \(0, 1\)"),
+        ({"on_epoch": 3}, "on_epoch must be a function, not 3"),
         ({"fingerprint": None}, "fingerprint must be a string"),
     ],
 )

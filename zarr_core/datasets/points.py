@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -79,6 +80,11 @@ class ZarrPointDataset(BatchDataset):
         store_factory: Callable[[str], Store] | None = None,
         objects_factory: Callable[[str], Objects] | None = None,
     ) -> None:
+        if not isinstance(config, StoreDatasetConfig):
+            expected = self.config_class.__name__
+            raise ZarrCoreError(
+                f"config must be a {expected}, not {reprlib.repr(config)}; build_dataset takes mappings"
+            )
         self.config = config
         self.reader = ZarrChunkReader(
             config.root,

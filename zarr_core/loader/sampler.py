@@ -94,6 +94,9 @@ class EpochBatchSampler(Sampler[list[int]]):
             raise ZarrCoreError(
                 f"drop_last=True drops all {dataset_size} samples; use batch_size <= {dataset_size}, not {batch_size}"
             )
+        for name, function in (("on_epoch", on_epoch), ("replica", replica)):
+            if not callable(function) and (function is not None or name == "replica"):
+                raise ZarrCoreError(f"{name} must be a function, not {reprlib.repr(function)}")
         self.dataset_size = dataset_size
         self.batch_size = batch_size
         self.seed = whole_number("seed", seed, *_SEEDS)

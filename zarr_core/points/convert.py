@@ -302,8 +302,7 @@ def convert_samples(
     executor: Executor | None,
 ) -> Generator[ConversionResult, None, None]:
     """Convert samples in this process, in worker processes or on an executor; yields each result when it is done."""
-    if workers < 1:
-        raise SourceError(f"workers must be at least 1, not {workers}")
+    workers = whole_number("workers", workers, 1, error=SourceError)
     if executor is None and (workers == 1 or len(samples) < 2):
         yield from (convert_sample(writer, source, sample, retry_quarantined) for sample in samples)
         return

@@ -17,7 +17,7 @@ from typing import Any
 
 from zarr_core._util.arguments import check_names
 from zarr_core._util.documents import DocumentError, expect, parse_json
-from zarr_core.errors import ManifestError, SourceError, UnknownFieldError
+from zarr_core.errors import ManifestError, SourceError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.array_metadata import COORDS_DTYPE, MAX_CHUNKS, MAX_POINTS
 from zarr_core.format.names import check_relative_path, check_sample_id, listed_id
 from zarr_core.format.object_names import BLACKLISTS, MANIFEST, SAMPLES, STATISTICS, split_list, statistics_folder
@@ -143,6 +143,8 @@ class StoreManifest:
         Raises:
             UnknownFieldError: the store has no such split.
         """
+        if not isinstance(split, str):
+            raise ZarrCoreError(f"split must be the name of one split, not {reprlib.repr(split)}")
         if split not in self.splits:
             known = ", ".join(self.splits) or "none"
             raise UnknownFieldError(f"store {self.dataset_name!r} has no split {split!r}; it has: {known}")
