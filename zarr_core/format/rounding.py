@@ -112,7 +112,8 @@ class RoundingAccumulator:
                 largest = np.maximum(part.max(axis=0), -part.min(axis=0))
                 self._squares += squares.reshape(-1, dim).sum(axis=0)
                 self._largest = np.maximum(self._largest, largest.reshape(-1, dim).max(axis=0))
-        if not (stored.view(f"u{stored.itemsize}") << 1).all():  # some bits other than the sign; faster than == 0
+        bits = stored.view(f"u{stored.itemsize}")
+        if not (bits & ((1 << 8 * stored.itemsize - 1) - 1)).min():  # a positive or negative 0; faster than == 0
             zeros = stored == 0
             self._zeros += np.count_nonzero(zeros, axis=0)
             self._zeroed += np.count_nonzero(zeros & (difference != 0), axis=0)
