@@ -1,10 +1,10 @@
 # `make demo` and `make test` need Python 3.11, 3.12 or 3.13, git and make; everything else they install into .venv.
-# Another Python than python3: `make test PYTHON=python3.13`. It applies until `make clean`.
+# To use another Python: `make test PYTHON=python3.13`. It applies until `make clean`.
 PYTHON ?= python3
 # Every version that is installed, resolved together on the Python of .venv.
 VERSION := $(shell $(or $(wildcard .venv/bin/python),$(PYTHON)) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 CONSTRAINTS := constraints/$(VERSION).txt
-# Where pip finds CPU builds of torch. PyPI's wheels for Linux bring gigabytes of CUDA along.
+# Index with CPU builds of torch. PyPI's wheels for Linux install gigabytes of CUDA libraries.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 TORCH := $(shell sed -n 's/^torch==//p' $(CONSTRAINTS) 2>/dev/null)
 
@@ -22,13 +22,13 @@ export DAGSTER_DISABLE_TELEMETRY := 1
 help:  ## show this
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
-demo: .venv/installed $(DAGSTER_HOME)/dagster.yaml  ## convert the bundled samples through Dagster into demo/
+demo: .venv/installed $(DAGSTER_HOME)/dagster.yaml  ## convert the bundled samples into demo/, by Dagster jobs
 	$(BIN)/python examples/demo.py
 
 ui: .venv/installed $(DAGSTER_HOME)/dagster.yaml  ## Dagster's webserver and daemon on http://127.0.0.1:3000
 	$(BIN)/dagster dev --workspace workspace.yaml --host 127.0.0.1 --port 3000
 
-# One process more than the two cores of CI's machines, since some tests wait for a daemon or a server.
+# One process more than CI's machines have cores, since some tests wait for a daemon or a server.
 test: .venv/installed  ## run all tests
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
@@ -39,11 +39,11 @@ lint: .venv/installed  ## ruff, and mypy on zarr_core
 	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/dg check yaml
 	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/dg check defs
 
-attack: .venv/installed  ## every attack in full, about 40 minutes; ATTACK_S3_ENDPOINT names an S3 service to attack, too
+attack: .venv/installed  ## every attack in full, about 40 minutes; also on the S3 service ATTACK_S3_ENDPOINT, if set
 	$(BIN)/python -m tests.attacks
 	ZARR_CORE_EXAMPLES=20 $(BIN)/python -m pytest -n 2 -m hypothesis
 
-bench: .venv/rivals  ## every benchmark of local disks in about five minutes, and docs/performance.md anew
+bench: .venv/rivals  ## every benchmark of local disks in about five minutes, and docs/performance.md from their results
 	for what in local rivals endurance resume 'conversion --samples 12 --rounds 3' codecs manifest matrix warehouse; do \
 	  $(BIN)/python -m benchmarks.$$what $(DATED) || exit 1; done
 	$(BIN)/python -m benchmarks.report
@@ -70,14 +70,14 @@ $(DAGSTER_HOME)/dagster.yaml: deploy/local/dagster.yaml
 	$(PIP) install --constraint $(CONSTRAINTS) --config-settings editable_mode=compat --editable '.[rivals]'
 	touch $@
 
-# For `make bench` to measure MDS as well; apart, because it wants an older NumPy.
+# For `make bench` to measure MDS as well; a separate environment, because it needs an older NumPy.
 .venv-mds: $(CONSTRAINTS)
 	$(PYTHON) -m venv $@
 	$@/bin/pip install --quiet --no-deps --no-index 'torch==$(TORCH)+cpu' 2>/dev/null \
 	  || $@/bin/pip install --quiet --no-deps --index-url $(TORCH_INDEX) 'torch==$(TORCH)+cpu' || true
 	$@/bin/pip install --quiet 'torch==$(TORCH)' mosaicml-streaming==0.13.0
 
-# Pins that are in the file already stay; delete lines to have them resolved anew.
+# Existing pins stay; delete their lines to resolve them again.
 constraints: .venv/installed  ## pin what pyproject.toml needs, for the Python of .venv
 	$(PIP) install uv
 	$(BIN)/uv pip compile --quiet --python $(BIN)/python --all-extras --no-annotate --output-file $(CONSTRAINTS) \

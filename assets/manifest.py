@@ -92,5 +92,6 @@ def _metadata(report: PublishReport) -> dict[str, Any]:
         "splits": table(split_rows(manifest)),
         "fields": table(columns),
         **({"refused": table(refused)} if refused else {}),
+        **({"left out": table([{"note": note} for note in report.notes])} if report.notes else {}),
         ROW_COUNT: len(manifest.samples),
     }

@@ -27,7 +27,7 @@ POINTS = {"num_surface_points": 2048, "num_volume_points": 4096}
 
 
 def main() -> None:
-    """Look, convert, publish and describe; then say where everything is."""
+    """List the source, convert, publish and report; then print where everything is."""
     if not os.environ.get("DAGSTER_HOME"):
         raise SystemExit("error: DAGSTER_HOME is not set; start this with `make demo`")
     os.chdir(PROJECT)
@@ -46,7 +46,7 @@ def main() -> None:
 def run_job(
     definitions: dg.Definitions, instance: dg.DagsterInstance, job: str, tags: dict[str, str] | None = None
 ) -> None:
-    """Run one of the dataset's jobs to its end; where it fails, say what its steps said and exit."""
+    """Run one of the dataset's jobs; if it fails, print the errors of its steps and exit."""
     started = time.monotonic()
     result = definitions.resolve_job_def(f"{DATASET}_{job}").execute_in_process(
         instance=instance,
@@ -89,9 +89,9 @@ def summary(instance: dg.DagsterInstance) -> str:
     code = READ_A_BATCH.format(store=store, points=json.dumps(POINTS)[1:-1])
     names: dict[str, dict[str, object]] = {}
     with warnings.catch_warnings():
-        # Six of AhmedML's 500 runs are bundled; that the others are absent is no news here.
+        # Six of AhmedML's 500 runs are bundled: suppress the warning about the others.
         warnings.simplefilter("ignore")
-        exec(code, names)  # the very lines that are printed
+        exec(code, names)  # execute the printed lines
     shapes = "\n  ".join(f"{field} {tuple(values.shape)}" for field, values in names["batch"].items())
     return f"""
 {manifest["samples"]} samples in the store, generation {manifest["generation"]}

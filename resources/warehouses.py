@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import dagster as dg
-import fsspec
 
-from zarr_core._util.redaction import printable_cause, redact, redact_url
 from zarr_core.errors import MatrixError, StoreError
 from zarr_core.matrix import WideMatrix
+from zarr_core.matrix.axis_file import read_feature_ids
 from zarr_core.warehouses import Warehouse
 from zarr_core.warehouses.build import build_warehouse
 
@@ -62,14 +61,4 @@ class WarehouseAccess(dg.ConfigurableResource):
         """
         if features is None:
             return self.warehouse(warehouse).feature_ids()
-        import pyarrow.parquet
-
-        try:
-            with fsspec.open(features, "rb") as file:
-                if not features.endswith(".parquet"):
-                    return file.read().decode().split()
-                columns = pyarrow.parquet.read_table(file)
-        except OSError as error:
-            message = f"features {redact_url(features)} cannot be read: {redact(str(error))}"
-            raise MatrixError(message) from printable_cause(error)
-        return [str(name) for name in columns.column(0).to_pylist()]
+        return read_feature_ids(features)

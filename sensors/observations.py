@@ -68,10 +68,12 @@ def observations(source: WatchedSource, listing: Listing, changes: Changes) -> l
 
 def listing_metadata(listing: Listing) -> dict[str, Any]:
     """What the UI shows of a listing as a whole."""
+    lines = "\n".join(f"* {sentence}" for sentence in listing.left_out)
     return {
         "samples": len(listing.items),
         "incomplete": len(listing.incomplete),
         "source_bytes": sum(details["source_bytes"] for details in listing.details.values()),
+        **({"left out": dg.MetadataValue.md(lines)} if lines else {}),
     }
 
 

@@ -104,7 +104,7 @@ def describe(listing: Listing, changes: Changes, noun: str) -> str:
     if listing.incomplete:
         item_id, missing = min(listing.incomplete.items())
         parts.append(f"{len(listing.incomplete)} incomplete ({item_id} lacks {_some(missing)})")
-    return ", ".join(parts)
+    return "; ".join([", ".join(parts), *listing.left_out])
 
 
 def _some(names: tuple[str, ...]) -> str:

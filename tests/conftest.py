@@ -1,4 +1,4 @@
-"""What several test modules need."""
+"""Fixtures that several test modules share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.helpers import examples  # noqa: F401  (sets the profile of Hypothesis)
 from tests.helpers.servers.oci import NAMESPACE, OciServer
 
-# Files whose tests take longest, in this order: they begin first, so that no worker is left alone with one in the end.
+# The slowest files, in this order: they run first, so that no worker is left with one at the end.
 _LONGEST = (
     "tests/platform/test_daemon.py",
     "tests/attacks/test_attacks.py",
@@ -29,9 +29,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _no_waiting_for_the_disk() -> Iterator[None]:
-    """``fsync`` and ``sync`` do nothing, in this process: they protect from power cuts, which no test makes.
+    """``fsync`` and ``sync`` do nothing in this process: they protect against power cuts, which no test simulates.
 
-    ``sync`` waits for everything that any process of the machine has written, which may take longer than all tests.
+    ``sync`` waits for the writes of every process on the machine, which may take longer than all tests.
     """
     before = os.fsync, os.sync
     os.fsync, os.sync = lambda _: None, lambda: None

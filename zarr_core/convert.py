@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -38,7 +39,7 @@ from zarr_core.points.convert import (
     iter_convert,
 )
 from zarr_core.points.convert_sample import ConversionResult
-from zarr_core.points.publish import publish
+from zarr_core.points.publish import FINGERPRINTS, publish
 from zarr_core.points.settings import ConversionSettings
 from zarr_core.sources.resolve import shipped_kinds
 from zarr_core.storage import is_local
@@ -77,6 +78,14 @@ def _command(
         list[str] | None, option("Only the samples of these splits. [default: all samples]", "--splits", several=True)
     ] = None,
     limit: Annotated[int | None, number("At most N samples.")] = None,
+    fingerprint: Annotated[
+        str | None,
+        Parameter(
+            help="Notice changed samples by the versions (etag or time) of their files, or by their content, which "
+            "copies share. [default: as the store; version for a new one]",
+            choices=FINGERPRINTS,
+        ),
+    ] = None,
     dataset_name: Annotated[str | None, option("Name in the manifest. [default: name of the kind]")] = None,
     chunk_points: Annotated[int, number("Points per chunk.")] = ConversionSettings.chunk_points,
     shard_points: Annotated[int | None, number("Points per shard. [default: one shard per array]")] = None,
@@ -87,7 +96,7 @@ def _command(
         list[str] | None, option("Stored dtype of single fields.", metavar="FIELD=DTYPE", several=True)
     ] = None,
     codec: Annotated[str, option(f"One of {', '.join(CODECS)}, with or without :level.")] = DEFAULT_CODEC,
-    shuffle_seed: Annotated[int, number("Seed of the stored order of points.")] = 0,
+    shuffle_seed: Annotated[int, number("Seed of the stored order of points.", least=None)] = 0,
     retry_quarantined: Annotated[bool, flag("Convert refused samples again, even if they are unchanged.")] = False,
     retire_vanished: Annotated[
         bool, flag("Remove samples from the manifest that the source no longer has; their bytes stay until gc.")
@@ -101,6 +110,18 @@ def _command(
     place: dict[str, Any] = {"source_url": source_url}
     if source is not None:
         place = {"root": source} if is_local(source) else {"source_url": source}
+    settings: dict[str, Any] = {
+        "chunk_points": chunk_points,
+        "shard_points": shard_points,
+        "values_dtype": values_dtype,
+        "field_dtypes": _field_dtypes(field_dtype or ()),
+        "codec": codec,
+        "shuffle_seed": shuffle_seed,
+    }
+    try:
+        ConversionSettings(**settings)
+    except SourceError as error:
+        raise WrongUseError(str(error)) from error
     # Also with one worker: a sample whose process is killed for memory then does not end the run.
     with WorkerPool(workers) as pool:
         report = convert(
@@ -109,20 +130,19 @@ def _command(
             **place,
             splits=split,
             limit=limit,
+            fingerprint=fingerprint,
             dataset_name=dataset_name,
             retry_quarantined=retry_quarantined,
             retire_vanished=retire_vanished,
             workers=workers,
             executor=pool,
             progress=not quiet,
-            chunk_points=chunk_points,
-            shard_points=shard_points,
-            values_dtype=values_dtype,
-            field_dtypes=_field_dtypes(field_dtype or ()),
-            codec=codec,
-            shuffle_seed=shuffle_seed,
+            **settings,
         )
     url = redact_url(store)
+    if quiet and not json:
+        for note in report.notes:
+            warnings.warn(note, stacklevel=1)
     show(summary(report, url), _document(report, url), json=json, quiet=quiet)
     return DONE if report.ok else FAILED
 
@@ -132,7 +152,7 @@ def _field_dtypes(assignments: Sequence[str]) -> dict[str, str]:
     for assignment in assignments:
         name, equals, dtype = assignment.partition("=")
         if not (name and equals and dtype):
-            raise SourceError(f"--field-dtype {assignment!r}: expected FIELD=DTYPE, as in volume_vorticity=float32")
+            raise WrongUseError(f"--field-dtype {assignment!r}: expected FIELD=DTYPE, as in volume_vorticity=float32")
         dtypes[name] = dtype
     return dtypes
 
@@ -147,7 +167,9 @@ def summary(report: ConversionReport, store: str) -> str:
         f"{len(report.having('quarantined'))} quarantined, "
         f"{len(report.having('failed'))} failed",
         *([f"  retired: {', '.join(report.retired)}"] if report.retired else []),
-        *(f"  {outcome.status}: {outcome.sample_id}: {outcome.reason}" for outcome in refused),
+        *(f"  {result.status}: {result.sample_id}: {result.reason}" for result in refused),
+        *([f"  still to be converted, because of --limit: {report.remaining:,}"] if report.remaining else []),
+        *(f"  note: {note}" for note in report.notes),
         f"store: {store}, generation {report.manifest.generation}, {len(report.manifest.samples)} samples",
     ]
     return "\n".join(lines)
@@ -167,6 +189,8 @@ def _document(report: ConversionReport, store: str) -> dict[str, Any]:
         "quarantined": {result.sample_id: result.reason for result in report.having("quarantined")},
         "failed": {result.sample_id: result.reason for result in report.having("failed")},
         "retired": report.retired,
+        "remaining": report.remaining,
+        "notes": list(report.notes),
     }
 
 

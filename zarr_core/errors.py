@@ -1,4 +1,4 @@
-"""What goes wrong, in words that name the sample, the field and the way out.
+"""Errors of the library. Their messages name the sample, the field and the remedy.
 
 Every error that a user of the library can cause is a :class:`ZarrCoreError`; the command-line tools print its
 message and exit with status 1. Anything else that escapes is a bug.
@@ -18,7 +18,7 @@ class StoreError(ZarrCoreError):
 
 
 class TransferError(StoreError):
-    """Something over a network did not come, though it was tried as often as the policy allows, or was refused."""
+    """A request over a network was refused, or failed as often as the retry policy allows."""
 
 
 class ManifestError(ZarrCoreError):
@@ -26,21 +26,23 @@ class ManifestError(ZarrCoreError):
 
 
 class CommitConflict(ZarrCoreError):
-    """Somebody else replaced the object since it was read."""
+    """Another writer replaced the object since it was read."""
 
 
 class CollectedError(StoreError):
-    """A commit names what garbage collection removes or has removed; what it names must be made anew.
+    """A commit names objects that garbage collection removes or has removed; they must be written again.
 
     Args:
         url: the store.
-        names: the prefixes, which are ``names`` of the error.
+        names: prefixes of the removed objects.
     """
 
     def __init__(self, url: str, names: tuple[str, ...]) -> None:
         self.url, self.names = url, names
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        reason = "had been left unnamed for so long that garbage collection took it; run again to make it anew"
+        reason = (
+            "was unused for longer than the grace period and garbage collection removed it; run again to recreate it"
+        )
         super().__init__(f"{url}: {names[0]}{more} {reason}")
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -56,15 +58,15 @@ class CorruptChunkError(ZarrCoreError):
 
 
 class TruncatedError(CorruptChunkError):
-    """An object, or the answer that brings it, ends before the bytes that were asked for."""
+    """An object, or a response with its bytes, is shorter than the requested range."""
 
 
 class MatrixError(ZarrCoreError):
-    """A wide matrix cannot take what it is given."""
+    """A wide matrix, or an argument for it, is invalid."""
 
 
 class UnknownFieldError(ZarrCoreError, KeyError):
-    """A field, domain, sample or split was asked for that the store does not hold."""
+    """The store does not hold the requested field, domain, sample or split."""
 
     def __str__(self) -> str:
         # KeyError would print the repr of its argument.
@@ -76,9 +78,9 @@ class SampleError(ZarrCoreError):
 
     Args:
         sample_id: the refused sample.
-        field: canonical field name, or "" where the sample as a whole is at fault.
+        field: canonical field name, or "" if the error concerns the whole sample.
         reason: what is wrong.
-        way_out: what to do about it, or "".
+        way_out: how to fix it, or "".
     """
 
     def __init__(self, sample_id: str, field: str, reason: str, way_out: str = "") -> None:
@@ -97,4 +99,4 @@ class SampleError(ZarrCoreError):
 
 
 class WarehouseError(ZarrCoreError):
-    """A warehouse cannot be asked, or what it holds contradicts itself."""
+    """A warehouse cannot be queried, or its rows are inconsistent."""

@@ -25,10 +25,10 @@ from zarr_core import DuckDBWarehouse, MatrixDataset, MatrixLoader, WideMatrix
 from zarr_core.errors import StoreError
 
 DATA = Path(__file__).parents[1] / "data" / "methylation"
-MEASURED = 0.9  # share of a cohort's samples that must have a value of a CpG for the model to see it
-LEAST_SAMPLES = 8  # of a cohort that is worth a model
-# Simulated ages: so many CpGs say the age, up to noise.
-TELLING_CPGS, MEAN_AGE, SPREAD, NOISE = 20, 50.0, 12.0, 3.0
+MEASURED = 0.9  # the model uses a CpG if this share of the cohort's samples has a value
+LEAST_SAMPLES = 8  # smallest cohort that a model is trained on
+# Simulated ages: computed from this many CpGs, plus noise.
+CHOSEN_CPGS, MEAN_AGE, SPREAD, NOISE = 20, 50.0, 12.0, 3.0
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class Cohort:
     Attributes:
         name: of the study.
         sample_ids: of its samples.
-        cpgs: those that nearly all of the samples have a value of.
-        ages: in years, one a sample.
-        real: whether the ages are people's; else they were made up from the betas.
-        said: on the ages, in words.
+        cpgs: CpGs that nearly all of the samples have a value of.
+        ages: in years, one per sample.
+        real: whether the ages were measured, rather than simulated from the betas.
+        ages_note: origin of the ages, for people.
     """
 
     name: str
@@ -49,18 +49,18 @@ class Cohort:
     cpgs: list[str]
     ages: np.ndarray
     real: bool
-    said: str
+    ages_note: str
 
 
 @dataclass(frozen=True)
 class Fold:
-    """What came of one fold.
+    """Results of one fold.
 
     Attributes:
         trained, held_out: numbers of samples.
         cpgs: with a weight in the model.
-        errors: predicted minus true age of the samples held out, in years.
-        guess_errors: the same of the mean age of the samples trained on.
+        errors: predicted minus true age of the held-out samples, in years.
+        guess_errors: the same, with the mean age of the training samples as the prediction.
         reading: seconds for reading both parts from the matrix.
     """
 
@@ -73,7 +73,7 @@ class Fold:
 
 
 def open_matrix(url: Path, data: Path) -> WideMatrix:
-    """The matrix, made with the axis of the data where there is none yet."""
+    """Open the matrix; if there is none, create it with the features of the data."""
     try:
         return WideMatrix.open(url)
     except StoreError:
@@ -96,31 +96,31 @@ def cohorts(samples: pd.DataFrame, betas: pd.DataFrame, seed: int) -> list[Cohor
         mine = mine.loc[:, mine.notna().mean() >= MEASURED]
         real = bool(group["age"].notna().all())
         if real:
-            ages, said = group["age"].to_numpy(float), "REAL ages, as the study gives them"
+            ages, ages_note = group["age"].to_numpy(float), "REAL ages, as the study gives them"
         else:
             ages = simulate_ages(mine, np.random.default_rng(seed))
-            said = (
-                f"SIMULATED ages, as {group['age'].isna().sum()} of {len(group)} real ones are not given: said by "
-                f"{TELLING_CPGS} CpGs of real betas, and noise of {NOISE:.0f} years"
+            ages_note = (
+                f"SIMULATED ages, as {group['age'].isna().sum()} of {len(group)} real ones are missing: computed from "
+                f"{CHOSEN_CPGS} CpGs of real betas, and noise of {NOISE:.0f} years"
             )
-        found.append(Cohort(str(name), mine.index.tolist(), mine.columns.tolist(), ages, real, said))
+        found.append(Cohort(str(name), mine.index.tolist(), mine.columns.tolist(), ages, real, ages_note))
     return found
 
 
 def simulate_ages(betas: pd.DataFrame, random: np.random.Generator) -> np.ndarray:
-    """Ages that some of the CpGs say: a weighted sum of standardised real betas, plus noise."""
+    """Ages computed from some of the CpGs: a weighted sum of standardised real betas, plus noise."""
     filled = betas.fillna(betas.mean())
-    varying = filled.columns[filled.std() > 0.02]  # more than what the array's noise makes
-    telling = filled[random.choice(varying, min(TELLING_CPGS, len(varying)), replace=False)]
-    said = ((telling - telling.mean()) / telling.std()).to_numpy() @ random.normal(size=telling.shape[1])
-    ages = MEAN_AGE + SPREAD * (said - said.mean()) / said.std() + random.normal(0, NOISE, len(said))
+    varying = filled.columns[filled.std() > 0.02]  # more than the noise of the array
+    chosen = filled[random.choice(varying, min(CHOSEN_CPGS, len(varying)), replace=False)]
+    score = ((chosen - chosen.mean()) / chosen.std()).to_numpy() @ random.normal(size=chosen.shape[1])
+    ages = MEAN_AGE + SPREAD * (score - score.mean()) / score.std() + random.normal(0, NOISE, len(score))
     return np.clip(ages, 0, None)
 
 
 def train(matrix: WideMatrix, cohort: Cohort, n_folds: int, seed: int) -> list[Fold]:
     """Fit on all but one part of the samples and predict that part, for each part.
 
-    Samples of one age stay together: in studies of several tissues they may well be of one person. What is learned
+    Samples of one age stay in one fold: in studies of several tissues they may be of one person. All that is learned
     from data, imputed means and scales included, is learned inside the fold.
     """
     folds = []
@@ -148,7 +148,7 @@ def _read(matrix: WideMatrix, cohort: Cohort, places: np.ndarray) -> np.ndarray:
 
 
 def table(folds: Sequence[Fold]) -> str:
-    """A fold a row, and all together, in Markdown."""
+    """A Markdown table with one row per fold, and one for all folds."""
     header = "fold | trained on | held out | CpGs in the model | mean error, years | guessing the mean age, years"
     lines = [f"| {header} |", "|---" * 6 + "|"]
     for number, fold in enumerate(folds, start=1):
@@ -190,7 +190,7 @@ def main(arguments: list[str] | None = None) -> None:
             folds = train(matrix, cohort, options.folds, options.seed)
             size = f"{len(cohort.sample_ids)} samples x {len(cohort.cpgs):,} CpGs"
             years = f"{cohort.ages.min():.0f} to {cohort.ages.max():.0f} years"
-            print(f"\n{cohort.name}: {size}, {years}, {cohort.said}\n\n{table(folds)}\n")
+            print(f"\n{cohort.name}: {size}, {years}, {cohort.ages_note}\n\n{table(folds)}\n")
             reading = sum(fold.reading for fold in folds)
             print(f"Reading from the matrix: {reading:.2f} s for all {len(folds)} folds.")
 

@@ -1,7 +1,7 @@
 """Train one small surrogate twice, from `.pt` files and from a store, and compare: ``README.md`` has the table.
 
 Both ways start from the same weights and take the same samples in the same order, for as many steps. They differ in how
-a step gets its points: from `.pt`, all points of a sample are loaded and most of them thrown away; from the store, as
+a step gets its points: from `.pt`, all points of a sample are loaded and most are discarded; from the store, as
 many neighbouring points of the shuffled arrays are read as are wanted.
 """
 
@@ -41,7 +41,7 @@ HELD_OUT = "test"  # AhmedML's own split of the samples; the models are never tr
 
 
 class PtSamples(Dataset[dict[str, Tensor]]):
-    """The usual way: load whole files, keep a few points. With ``points=None``, keep all."""
+    """Samples from `.pt` files: load whole files, keep a few points, or with ``points=None`` all."""
 
     def __init__(self, data: Path, split: str, points: dict[str, int] | None = POINTS, seed: int = 0) -> None:
         self.sample_ids = AhmedMLDataset(data, split).sample_ids
@@ -62,7 +62,7 @@ class PtSamples(Dataset[dict[str, Tensor]]):
 
 
 class StoreSamples(ZarrAhmedMLDataset):
-    """From the store: only the chunks are read that hold the points; a whole batch at once."""
+    """Samples from the store: read only the chunks that hold the points, a whole batch at once."""
 
     def __init__(self, store: Path, split: str, seed: int = 0) -> None:
         config = ZarrAhmedMLDatasetConfig(
@@ -91,19 +91,19 @@ def _numbers(parameters: dict[str, float]) -> Tensor:
 
 
 class Surrogate(nn.Module):
-    """What the flow is at a point near a body: an MLP for each domain, of the position and the body's parameters."""
+    """The flow at points near a body: one MLP per domain, of the position and the body's parameters."""
 
     def __init__(self, parameters: Tensor, width: int = 64) -> None:
         super().__init__()
         self.register_buffer("mean", parameters.mean(0))
         self.register_buffer("std", parameters.std(0))
-        self.register_buffer("waves", 2.0 ** torch.arange(4))
-        features = 3 * (1 + 2 * len(self.waves)) + parameters.shape[1]
+        self.register_buffer("frequencies", 2.0 ** torch.arange(4))
+        features = 3 * (1 + 2 * len(self.frequencies)) + parameters.shape[1]
         self.heads = nn.ModuleDict({"surface": _mlp(features, width, 1), "volume": _mlp(features, width, 3)})
 
     def forward(self, domain: str, position: Tensor, parameters: Tensor) -> Tensor:
         """Normalised pressure (samples, points) or velocity (samples, points, 3) at normalised positions."""
-        angles = (position[..., None] * self.waves).flatten(-2)
+        angles = (position[..., None] * self.frequencies).flatten(-2)
         body = ((parameters - self.mean) / self.std)[:, None].expand(-1, position.shape[1], -1)
         return self.heads[domain](torch.cat([position, angles.sin(), angles.cos(), body], -1)).squeeze(-1)
 
@@ -115,7 +115,7 @@ def _mlp(features: int, width: int, outputs: int) -> nn.Sequential:
 
 
 def train(samples: Any, store: StoreSamples, held_out: PtSamples, seed: int, steps: int) -> dict[str, float]:
-    """Train on samples of either kind, normalised by the store's statistics; errors on held-out ones, and seconds."""
+    """Train on samples, normalised by the store's statistics; returns errors on held-out samples, and seconds."""
     torch.manual_seed(seed)
     model = Surrogate(store.parameters)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
@@ -123,9 +123,9 @@ def train(samples: Any, store: StoreSamples, held_out: PtSamples, seed: int, ste
     loader = ResumableLoader(samples, EpochBatchSampler.of(samples, BATCH_SIZE, seed=seed))
     stream, waited, started = batches(loader), 0.0, time.perf_counter()
     for _ in range(steps):
-        asked = time.perf_counter()
+        requested = time.perf_counter()
         batch = next(stream)
-        waited += time.perf_counter() - asked
+        waited += time.perf_counter() - requested
         batch = store.normalize(batch)
         loss = torch.zeros(())
         for domain, target in TARGETS.items():
@@ -140,7 +140,7 @@ def train(samples: Any, store: StoreSamples, held_out: PtSamples, seed: int, ste
 
 
 def batches(loader: ResumableLoader[Any]) -> Iterator[dict[str, Tensor]]:
-    """Epoch after epoch."""
+    """Batches, without end."""
     for epoch in itertools.count():
         loader.set_epoch(epoch)
         yield from loader
@@ -159,7 +159,7 @@ def validate(model: Surrogate, store: StoreSamples, held_out: PtSamples) -> dict
 
 
 def table(runs: dict[str, list[dict[str, float]]]) -> str:
-    """Mean ± spread over the seeds of what each way came to, in Markdown; and how far apart the errors are."""
+    """Mean ± spread over the seeds per way, in Markdown, and the difference of the errors."""
     columns = list(next(iter(runs.values()))[0])
     found = {
         way: {name: _mean_and_spread([run[name] for run in done]) for name in columns} for way, done in runs.items()
@@ -180,7 +180,7 @@ def _mean_and_spread(values: list[float]) -> tuple[float, float]:
 
 
 def make_store(data: Path, store: Path) -> None:
-    """Convert what is not converted yet, and write the statistics of the training samples."""
+    """Convert missing samples, and write the statistics of the training samples."""
     convert("ahmedml", store, source_url=str(data), chunk_points=1024)
     write_statistics(str(store), calculate_store_statistics(str(store), split="train"), of="split train")
 
@@ -193,7 +193,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seeds", type=int, default=5)
     options = parser.parse_args(arguments)
-    warnings.filterwarnings("ignore", message=".*absent and left out")  # AhmedML has 500 runs, here are a few
+    warnings.filterwarnings("ignore", message=".*absent and skipped")  # AhmedML has 500 runs, here are a few
     with tempfile.TemporaryDirectory() as temporary:
         store = options.store or Path(temporary) / "store"
         make_store(options.data, store)

@@ -1,4 +1,4 @@
-"""Documents of others: every refusal is a ValueError, and the values of valid ones are those of PyYAML."""
+"""Parsing untrusted JSON and YAML: errors are ValueErrors; valid documents give the values that PyYAML gives."""
 
 from __future__ import annotations
 

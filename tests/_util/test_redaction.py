@@ -1,4 +1,4 @@
-"""No credential in what is printed: planted ones, and every way that a failure takes to a person."""
+"""Credentials are redacted from errors, logs, reprs and command-line output."""
 
 from __future__ import annotations
 
@@ -51,6 +51,13 @@ SECRET = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLE"
         ("https://h/o?X-Amz-Security-Token=abc", "https://h/o?X-Amz-Security-Token=***"),
         ("https://h/o?sv=2022&sig=abc%3D&se=1", "https://h/o?sv=2022&sig=***&se=1"),
         ("/local/p/x/n/y", "/local/p/x/n/y"),
+        ("/data/sigma=0.5/store", "/data/sigma=0.5/store"),
+        ("sigma=0.5/store", "sigma=0.5/store"),
+        ("/data/token=3/authorization=1/x", "/data/token=3/authorization=1/x"),
+        ("s3://bucket/signature=SBS1/batch-token=2/x", "s3://bucket/signature=SBS1/batch-token=2/x"),
+        ("s3://bucket/p/run/n/x", "s3://bucket/p/run/n/x"),
+        ("https://h/o?sigma=0.5&session_token=abc", "https://h/o?sigma=0.5&session_token=***"),
+        ("aws_session_token: abc, access_token=abc", "aws_session_token: ***, access_token=***"),
     ],
 )
 def test_urls(url: str, printed: str) -> None:
@@ -58,14 +65,14 @@ def test_urls(url: str, printed: str) -> None:
 
 
 @given(st.text(alphabet=st.characters(codec="ascii", exclude_categories=["C", "Z"]), min_size=8))
-def test_no_password_is_printed_whatever_it_is_made_of(password: str) -> None:
-    """Up to the last @: a password may hold slashes and more of these."""
+def test_passwords_with_special_characters_are_redacted(password: str) -> None:
+    """A password ends at the last @: it may itself contain @ and slashes."""
     if password.split("/")[0].isdigit():  # looks like a port
         return
     assert password not in redact(f"reading ftp://me:{password}@host.example/x failed").replace("host.example/x", "")
 
 
-def test_what_clients_print() -> None:
+def test_messages_of_clients_are_redacted() -> None:
     text = f"{{'Authorization': 'AWS4-HMAC-SHA256 Credential=AKIA/x, Signature=abc', 'secret_key': '{SECRET}'}}"
     assert "abc" not in redact(text)
     assert SECRET not in redact(text)
@@ -74,13 +81,13 @@ def test_what_clients_print() -> None:
     )
 
 
-def test_values_that_the_process_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_from_environment_and_options_are_redacted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setitem(fsspec.config.conf, "sftp", {"password": "hunter2hunter2", "host": "example.org"})
     assert redact(f"tried {SECRET} and hunter2hunter2 at example.org") == "tried *** and *** at example.org"
 
 
-def test_a_cause_that_would_print_a_secret_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cause_that_holds_a_secret_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     inner, outer = OSError("https://h/o?sig=abc"), ValueError("plain")
     outer.__cause__ = inner
     assert printable_cause(outer) is None
@@ -89,7 +96,7 @@ def test_a_cause_that_would_print_a_secret_is_left_out(monkeypatch: pytest.Monke
 
 
 class Leaky(Exception):
-    """A client's error that prints the request that it made."""
+    """A client error whose message includes the request."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -100,7 +107,7 @@ class Leaky(Exception):
 
 @pytest.fixture
 def leaky_store(s3_root: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A root whose URL holds a password, on a service whose client prints all that it knows."""
+    """A root whose URL holds a password, on a service whose client puts the URL into its errors."""
     monkeypatch.setattr(retries, "POLICY", RetryPolicy(attempts=2, first_wait_s=0.001))
 
     async def leak(*_: object, **__: object) -> None:
@@ -113,7 +120,7 @@ def leaky_store(s3_root: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def _all_that_is_shown(error: BaseException, caplog: pytest.LogCaptureFixture) -> str:
-    """As a program prints it, a log keeps it, and a worker process hands it back."""
+    """Text of an error as printed, as logged, and after pickling by a worker process."""
     logging.getLogger("zarr_core.test").error("failed", exc_info=error)
     text = "".join(traceback.format_exception(error))
     formatted = "".join(logging.Formatter().format(record) for record in caplog.records)
@@ -153,7 +160,9 @@ def test_failures_print_no_credentials(
     assert "Leaky" in shown
 
 
-def test_the_command_line_prints_none(leaky_store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_prints_no_credentials(
+    leaky_store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     source = write_source(tmp_path / "source", sample_ids=("run_1",))
     assert main(["--dataset-kind", KIND, "--root", str(source), "--output", leaky_store]) == 1
     printed = capsys.readouterr()
@@ -161,14 +170,14 @@ def test_the_command_line_prints_none(leaky_store: str, tmp_path: Path, capsys: 
     assert SECRET not in printed.err + printed.out
 
 
-def test_reprs_hold_none(monkeypatch: pytest.MonkeyPatch, s3_root: str) -> None:
+def test_reprs_hold_no_credentials(monkeypatch: pytest.MonkeyPatch, s3_root: str) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     storage = Storage(s3_root)
     shown = repr(storage) + repr(vars(storage)) + repr(pickle.dumps(storage)) + storage.identity + storage.url
     assert SECRET not in shown + repr(make_store(s3_root)) + repr(ZarrChunkReader)
 
 
-def test_a_server_that_is_not_there_shows_no_key(
+def test_connection_errors_show_no_key(
     monkeypatch: pytest.MonkeyPatch, s3_root: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     import s3fs
@@ -195,7 +204,7 @@ def test_an_option_that_no_filesystem_knows_is_not_printed(monkeypatch: pytest.M
         assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
-# --- warehouses: their clients print what they were asked, and properties of catalogues are secrets, too
+# --- warehouses: their clients print the request, and catalog properties may be secrets
 
 PROPERTIES = {
     "type": "rest",
@@ -239,7 +248,7 @@ def iceberg_in_a_database(monkeypatch: pytest.MonkeyPatch) -> Warehouse:
 def duckdb_that_fails(monkeypatch: pytest.MonkeyPatch) -> Warehouse:
     files = f"https://me:{SECRET}@place.invalid/lab.long/*.parquet?sig={SECRET}"
     monkeypatch.setattr(DuckDBWarehouse, "_file_names", lambda self: [files])
-    monkeypatch.setattr("zarr_core.warehouses.duckdb.is_local", lambda url: True)  # so DuckDB itself is asked for it
+    monkeypatch.setattr("zarr_core.warehouses.duckdb.is_local", lambda url: True)  # so that DuckDB itself fetches it
     return DuckDBWarehouse(files)
 
 

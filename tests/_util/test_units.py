@@ -1,4 +1,4 @@
-"""Durations as people write them."""
+"""Parsing durations."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Attacks on the promise: a reader never sees a wrong sample, a writer that dies loses nothing that was committed.
+"""Fault injection: a reader never sees a wrong sample, and a killed writer loses nothing that was committed.
 
-Each is a function of a number of rounds. The test suite runs a few (``test_attacks.py``), ``make attack`` all of them
-(``__main__.py``), which prints what was counted.
+Each attack is a function of a number of rounds. The test suite runs few rounds (``test_attacks.py``), ``make attack``
+all of them (``__main__.py``), and prints the counts.
 """

@@ -1,4 +1,4 @@
-"""All attacks in full, and the table of what they came to: ``make attack``, or ``python -m tests.attacks``."""
+"""All attacks in full, and a table of their results: ``make attack``, or ``python -m tests.attacks``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COLUMNS = ("attack", "rounds", "faults injected", "samples lost", "wrong bytes 
 
 
 def main() -> int:
-    """Run, print, and return 1 where a promise was broken."""
+    """Run and print; returns 1 if an attack found a wrong or lost sample, or a traceback."""
     parser = argparse.ArgumentParser(prog="python -m tests.attacks", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="only attacks whose names contain one of these")
     parser.add_argument("--share", type=float, default=1.0, help="of the rounds, for a shorter run")

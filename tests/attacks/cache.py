@@ -1,4 +1,4 @@
-"""``kill -9`` of readers that share a disk cache, at any moment."""
+"""``kill -9`` of readers that share a disk cache, at random moments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _READERS = 8
 
 
 def killed_readers(rounds: int, folder: Path, tally: Tally, chance: random.Random) -> None:
-    """Each round one of eight readers is killed, and another one takes its place."""
+    """In each round one of eight readers is killed and replaced by a new one."""
     seeds = iter(range(_READERS + rounds))
 
     def start_reader() -> subprocess.Popen[str]:

@@ -1,4 +1,4 @@
-"""A converter of the samples that it is told: SOURCE STORE ID...; it begins when its standard input ends."""
+"""Converts the given samples: SOURCE STORE ID...; it starts when its standard input is closed."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _ALONE = [["unshare", "--mount"], ["unshare", "--map-root-user", "--mount"]]
 
 
 def own_mounts() -> list[str]:
-    """How a command gets mounts of its own here; empty where the system allows none."""
+    """Command prefix that gives a process its own mounts; empty if the system does not allow that."""
     for command in _ALONE:
         try:
             probe = [*command, "mount", "-t", "tmpfs", "none", "/mnt"]
@@ -37,12 +37,12 @@ def own_mounts() -> list[str]:
 
 
 def full_disks(rounds: int, folder: Path, tally: Tally, chance: random.Random) -> None:
-    """A converter on a small tmpfs that a ballast file fills, each round with another amount left over."""
+    """A converter on a small tmpfs that a ballast file fills, each round with a different amount of free space."""
     _in_own_mounts("full_disk_rounds", rounds, folder, tally, chance)
 
 
 def full_disk_rounds(rounds: int, folder: Path, tally: Tally, chance: random.Random) -> None:
-    """The same, inside the namespace: each round leaves so much room that another object is the one too many."""
+    """The same, inside the namespace: in each round a different object no longer fits."""
     sample_ids = tuple(f"run_{n}" for n in range(1, 5))
     source = write_source(folder / "source", sample_ids, surface=400, volume=4000)
     truth = {sample_id: stored_sample(source, sample_id) for sample_id in sample_ids}

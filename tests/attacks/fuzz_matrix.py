@@ -1,4 +1,4 @@
-"""Hostile and damaged wide matrices: heads, what lies beside them, shards of both copies."""
+"""Hostile and damaged wide matrices: heads, other documents, shards of both copies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OPTIONS: dict[str, Any] = {"codec": "zstd:1", "chunk_features": 16, "shard_rows
 
 
 def cells_of(batch_id: str, sample_ids: list[str]) -> dict[str, np.ndarray]:
-    """What a batch holds; a tenth is missing."""
+    """Cells of a batch; a tenth is missing."""
     rng = np.random.default_rng(list(batch_id.encode()))
     cells = {value: rng.random((len(sample_ids), len(_FEATURES)), np.float32) for value in ("beta", "coverage")}
     for table in cells.values():
@@ -38,7 +38,7 @@ def cells_of(batch_id: str, sample_ids: list[str]) -> dict[str, np.ndarray]:
 
 
 class MatrixFuzz:
-    """A matrix of two batches, of which one round after the other damages something.
+    """A matrix of two batches; each round damages one thing in it.
 
     Args:
         folder: where to make it.
@@ -59,13 +59,13 @@ class MatrixFuzz:
             for n, sample_id in enumerate(sample_ids):
                 self.truth[sample_id] = {value: table[n] for value, table in cells.items()}
         matrix.derive_columns()
-        # So that commits look whether what they name is whole, and there is something in "retention".
+        # After a collection, commits check that the objects that they name are complete, and "retention" is not empty.
         collect_garbage(Storage(self.root), HEAD, 0)
         Leases(Storage(self.root)).take(["b3"])
         self._whole: dict[Path, bytes] = {}
 
     def round(self, chance: random.Random) -> None:
-        """Damage something, read, now and then write, and put it right again."""
+        """Damage something, read, sometimes write, and repair it."""
         self._damage(chance)
         self.tally.add("faults")
         try:
@@ -90,7 +90,7 @@ class MatrixFuzz:
                     self._compare(value, asked, columns, [7, 40])
 
     def _compare(self, value: str, sample_ids: list[str], read: np.ndarray, columns: Any) -> None:
-        # A head is not signed: whoever writes one says whose row is whose. So are checksums no signatures.
+        # Neither heads nor checksums are signed: a forged head may assign rows to other samples.
         if self.target in ("head", "forged_cells"):
             return
         for sample_id, row in zip(sample_ids, read, strict=True):
@@ -98,7 +98,7 @@ class MatrixFuzz:
                 self.tally.add("wrong", 1, f"{self.target}, {sample_id}, {value}: {sorted(map(str, self._whole))}")
 
     def _verbs(self) -> None:
-        """Whatever else meets the damage; what writes does so to a copy."""
+        """Run the other verbs on the damaged matrix; those that write work on a copy."""
         shutil.rmtree(self._copy, ignore_errors=True)
         shutil.copytree(self.root, self._copy)
         storage = Storage(self._copy)
@@ -121,7 +121,7 @@ class MatrixFuzz:
                     if not np.array_equal(matrix.read(added["new"]), expected, equal_nan=True):
                         self.tally.add("wrong", 1, "beside: other cells than were appended")
 
-    # --- what is done to the matrix
+    # --- mutations of the matrix
 
     def _write(self, path: Path, data: bytes) -> None:
         self._whole.setdefault(path, path.read_bytes())
@@ -138,7 +138,7 @@ class MatrixFuzz:
         if chance.random() < 0.7:
             self._document(self.root / HEAD_NAME, chance)
             return
-        # Nothing contradicts itself, and yet there is more of it than there is.
+        # Consistent documents that claim more data than there is.
         head = json.loads((self.root / HEAD_NAME).read_bytes())
         head["cpg_ids"]["length"] = chance.choice((50, 10**6, 10**9, 2**31 - 1))
         head["chunk_shape"][1] = chance.choice((4, 16, 4 * 10**6, 2**30))
@@ -159,7 +159,7 @@ class MatrixFuzz:
             shape = chance.choice((b"(49,)", b"(10000000000000,)", b"(-1,)", b"(50, 10)", b"()", b"(2**60,)"))
             claim = data.replace(b"(50,)", shape)
             self._write(axis, mutate_bytes(data, chance) if chance.random() < 0.5 else claim)
-            if chance.random() < 0.7:  # by somebody who knows about the sha256
+            if chance.random() < 0.7:  # with a correct sha256
                 head = json.loads((self.root / HEAD_NAME).read_bytes())
                 head["cpg_ids"]["sha256"] = hashlib.sha256(axis.read_bytes()).hexdigest()
                 self._write(self.root / HEAD_NAME, json.dumps(head).encode())

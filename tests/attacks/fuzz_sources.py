@@ -1,4 +1,4 @@
-"""Hostile ``.pt`` files: whatever torch can save, whatever a pickle can say, archives that unfold without end."""
+"""Hostile ``.pt`` files: objects that are not tensors, damaged pickles, decompression bombs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _floats(*shape: int) -> torch.Tensor:
 
 
 def _objects(canary: Path) -> dict[str, Callable[[], Any]]:
-    """What may lie where a scalar field of 70 points belongs."""
+    """Objects in the place of a scalar field of 70 points."""
     n = _POINTS
     dtypes = [d for d in vars(torch).values() if isinstance(d, torch.dtype)]
     return {
@@ -93,7 +93,7 @@ def _deep() -> Any:
 
 
 class SourceFuzz:
-    """A sample of which one file is hostile, beside a good one."""
+    """A sample with one hostile file, beside a valid sample."""
 
     def __init__(self, folder: Path, tally: Tally) -> None:
         self.folder, self.tally = folder, tally
@@ -105,7 +105,7 @@ class SourceFuzz:
         self._good = {path: path.read_bytes() for path in self.source.rglob("*.pt")}
 
     def round(self, chance: random.Random) -> None:
-        """Put something in the place of a file, convert, and see what came of it."""
+        """Replace a file, convert, and check the result."""
         what, path = self._attack(chance)
         self.tally.add("faults")
         writer = ZarrStoreWriter(self.folder / "store", ConversionSettings(chunk_points=16))
@@ -136,7 +136,7 @@ class SourceFuzz:
         if sample_id == "run_2":
             if not same(read, self._truth):
                 self.tally.add("wrong", 1, f"{what}: the good sample")
-        elif path.suffix == ".pt":  # it was accepted: then it is what torch says that the file holds
+        elif path.suffix == ".pt":  # if it was accepted, it must equal what torch loads from the file
             loaded = (
                 torch.load(path, map_location="cpu", weights_only=True)
                 .detach()
@@ -165,7 +165,7 @@ class SourceFuzz:
         try:
             data = _saved(self._objects[kind](), chance)
         except (RuntimeError, NotImplementedError, TypeError, AttributeError, ValueError, pickle.PicklingError):
-            data = self._good[path]  # of what this torch cannot make or save
+            data = self._good[path]  # this version of torch cannot make or save it
         if chance.random() < 0.25:
             data = self._good[path]
         if chance.random() < 0.5:

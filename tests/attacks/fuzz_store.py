@@ -31,7 +31,7 @@ _VERBS = 0.1
 
 
 class StoreFuzz:
-    """A store of two samples, of which one round after the other damages something.
+    """A store of two samples; each round damages one thing in it.
 
     Args:
         folder: where to make it.
@@ -59,7 +59,7 @@ class StoreFuzz:
         self._whole: dict[Path, bytes] = {}
 
     def round(self, chance: random.Random) -> None:
-        """Damage something, read, and put it right again."""
+        """Damage something, read, and repair it."""
         self._damage(chance)
         self.tally.add("faults")
         engines = ["direct", *(engine for engine in ENGINES[1:] if chance.random() < _OTHER_ENGINES)]
@@ -113,7 +113,7 @@ class StoreFuzz:
     def _where(self) -> str:
         return ", ".join(f"{path.relative_to(self.root)}: {path.read_bytes()[-300:]!r}" for path in self._whole)
 
-    # --- what is done to the store
+    # --- mutations of the store
 
     def _write(self, path: Path, data: bytes) -> None:
         self._whole.setdefault(path, path.read_bytes())
@@ -148,7 +148,7 @@ class StoreFuzz:
             self._without_lengths(group)
 
     def _without_lengths(self, group: Path) -> None:
-        """Make readers go by the index of the shard."""
+        """Remove the chunk lengths, so that readers use the shard's index."""
         document = json.loads(group.read_bytes())
         with contextlib.suppress(KeyError):
             del document["attributes"]["zarr_core"]["chunk_bytes"]

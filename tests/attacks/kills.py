@@ -1,4 +1,4 @@
-"""``kill -9`` of a converter and all of its workers, at any moment; a normal run then finishes what it left."""
+"""``kill -9`` of a converter and its workers at random moments; a normal run then completes the store."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from zarr_core.storage import Storage
 
 _FIRST = 3  # samples that are committed before the attack
 _SAMPLES = 10
-# Two at a time: one waits for imports while the other is killed.
+# Two rounds at a time: one imports while the other is killed.
 _AT_A_TIME = 2
 
-# Makes a store of the one that has been begun, by a converter of the source that it kills.
+# Converts the rest of the source into the store in a process that is killed.
 Killer = Callable[[Path, Path, Path], None]
 
 
 def killed_converters(rounds: int, folder: Path, tally: Tally, chance: random.Random) -> None:
-    """Each round a store with three committed samples gets seven more by a converter that is killed at any moment."""
+    """In each round, a converter that adds seven samples to a store with three is killed at a random moment."""
 
     def killers(seconds: float) -> list[Killer]:
-        # Most moments after the first object has appeared: before, there are only imports to be killed.
+        # Mostly after the first object has appeared: before that, the process only imports.
         moments = [(chance.uniform(0, 2 * seconds), chance.random() < 0.05) for _ in range(rounds)]
         return [partial(_kill_after, tally, *moment) for moment in moments]
 
@@ -42,7 +42,7 @@ def killed_converters(rounds: int, folder: Path, tally: Tally, chance: random.Ra
 
 
 def converters_killed_at(*kills: Kill) -> Attack:
-    """The same, a round for each of the operations at which the converter dies."""
+    """The same, one round per operation at which the converter is killed."""
 
     def attack(rounds: int, folder: Path, tally: Tally, chance: random.Random) -> None:
         _with_killers(lambda _: [partial(_kill_at, kill) for kill in kills], folder, tally)
@@ -60,7 +60,7 @@ def _kill_after(tally: Tally, delay: float, from_start: bool, source: Path, stor
         shutil.copytree(begun, store)
         if _was_killed(source, store, delay, from_start, tally):
             return
-        delay /= 2  # it was done before
+        delay /= 2  # it had ended before the kill
         shutil.rmtree(store)
 
 
@@ -101,7 +101,7 @@ def _with_killers(killers: Callable[[float], list[Killer]], folder: Path, tally:
 
 
 def _was_killed(source: Path, store: Path, delay: float, from_start: bool, tally: Tally) -> bool:
-    """Start a converter and kill it some seconds after it has written something; False where it was done before."""
+    """Start a converter and kill it some seconds after its first write; False if it had ended before."""
     before = sum(1 for _ in store.rglob("*"))
     arguments = ["-m", "zarr_core.convert", "--dataset-kind", "ahmedml", "--root", source, "--output", store]
     process = start([*arguments, "--chunk-points", str(CHUNK_POINTS), "--workers", "2"])
@@ -114,7 +114,7 @@ def _was_killed(source: Path, store: Path, delay: float, from_start: bool, tally
 def _read_while_they_write(
     root: str, processes: list[subprocess.Popen[str]], truth: dict[str, Sample], tally: Tally, what: str
 ) -> None:
-    """Read the manifest as fast as can be, and now and then what it names: nobody may ever see half of anything."""
+    """Read the manifest in a loop, and sometimes the samples that it names: a reader must never see incomplete data."""
     storage = Storage(root)
     generation, started = 0, time.monotonic()
     while any(process.poll() is None for process in processes) and time.monotonic() - started < PATIENCE:
@@ -134,7 +134,7 @@ def _read_while_they_write(
 
 
 def rival_converters(roots: list[str], folder: Path, tally: Tally, chance: random.Random) -> None:
-    """Four converters at a time, each of its own choice of samples, on one store; a round for each of the roots."""
+    """Four concurrent converters, each of a random choice of samples, on one store; one round per root."""
     sample_ids = tuple(f"run_{n}" for n in range(1, 9))
     source = write_source(folder / "source", sample_ids, surface=100, volume=400)
     convert("ahmedml", folder / "undisturbed", root=source, chunk_points=CHUNK_POINTS)

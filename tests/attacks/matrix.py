@@ -1,4 +1,4 @@
-"""``kill -9`` of processes that append to a wide matrix; those that come after them finish the work."""
+"""``kill -9`` of processes that append to a wide matrix; later processes complete the appends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FEW_FEATURES = [7, 2_900]
 def killed_appenders(place: Callable[[Path], AbstractContextManager[Callable[[], str]]]) -> Attack:
     """An attack on a kind of location: two processes append the same batches; one is killed, then the other as well.
 
-    No shard may ever be written a second time, and what is committed is read right out of both copies.
+    No shard may be written twice, and committed batches must read correctly from both copies.
     """
 
     def attack(rounds: int, folder: Path, tally: Tally, chance: random.Random) -> None:
@@ -40,7 +40,7 @@ def killed_appenders(place: Callable[[Path], AbstractContextManager[Callable[[],
 
 
 def appenders_killed_at(*kills: Kill) -> Attack:
-    """The same on a disk: an appender dies at each of these operations, one after another."""
+    """The same on a disk: one round per operation at which an appender is killed."""
 
     def attack(rounds: int, folder: Path, tally: Tally, chance: random.Random) -> None:
         def die_one_by_one(root: str, look: Callable[[], None]) -> None:
@@ -83,7 +83,7 @@ def _round(root: str, what: str, tally: Tally, kill: Callable[[str, Callable[[],
             there = batch_id in matrix.batches
             if matrix.append(batch_id, samples_of(batch_id), cells_of(batch_id)) == there:
                 tally.add(
-                    "wrong", 1, f"{what}: batch {batch_id} was {'not ' * (not there)}there, and is said to be new"
+                    "wrong", 1, f"{what}: batch {batch_id} was {'not ' * (not there)}there, and is reported as new"
                 )
         matrix.derive_columns()
         report = verify_matrix(root)
@@ -109,14 +109,14 @@ def _check(root: str, tally: Tally, what: str, batches: set[str]) -> None:
 
 
 class _Versions:
-    """Version and time of every shard: whoever writes one a second time is found out."""
+    """Version and time of every shard, to detect a shard that is written twice."""
 
     def __init__(self, root: str) -> None:
         self._storage = Storage(root)
         self._seen: dict[str, Any] = {}
 
     def check(self, tally: Tally, what: str) -> None:
-        """Compare with what was seen before, and take up what is new."""
+        """Compare with the versions recorded before, and record new shards."""
         for name, info in self._storage.infos().items():
             if "/c/" in name and not name.endswith(".tmp"):
                 version = info.version, info.modified, info.size
@@ -125,7 +125,7 @@ class _Versions:
 
 
 def on_disk(folder: Path) -> AbstractContextManager[Callable[[], str]]:
-    """Folders, each of its own."""
+    """A new folder per round."""
     numbers = iter(range(10**6))
     return nullcontext(lambda: str(folder / f"matrix_{next(numbers)}"))
 

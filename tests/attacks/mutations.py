@@ -1,4 +1,4 @@
-"""Damage and malice, drawn from a random source: documents that are nearly right, bytes that are nearly whole."""
+"""Random mutations of documents and bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import random
 from typing import Any
 
 NUMBERS = (0, -1, 1, 2, 3, 7, 255, 2**31 - 1, 2**32, 10**9, 10**15, 2**63 - 1, 2**63, 2**64, 10**400, -(10**15))
-#: Where hostile paths lead; the sandbox sees who follows them.
+#: Target of hostile paths; the sandbox reports whenever it is opened.
 ESCAPES = ("../" * 12 + "etc/passwd", "/etc/passwd", "samples/" + "../" * 12 + "etc/passwd")
 VALUES: tuple[Any, ...] = (
     None,
@@ -78,7 +78,7 @@ def _change(holder: Any, key: Any, others: list[Any], chance: random.Random) -> 
 
 
 def as_json(document: Any, chance: random.Random) -> bytes:
-    """The text of a document; now and then damaged as bytes, or nested beyond reason."""
+    """The text of a document; sometimes with damaged bytes, or nested too deeply."""
     text = json.dumps(document).encode()
     if chance.random() < 0.15:
         text = mutate_bytes(text, chance)

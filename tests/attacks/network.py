@@ -118,7 +118,7 @@ def rivals_on_s3(rounds: int, folder: Path, tally: Tally, chance: random.Random)
 
 
 def _use(source: Path, root: str, truth: dict, tally: Tally, what: str) -> None:
-    """Convert until all is there, at most three times, as a person would; read it; verify it."""
+    """Convert until all samples are there, at most three times; then read and verify."""
     for _ in range(3):
         with tally.ours(f"{what}, convert"):
             if convert(KIND, root, root=source, chunk_points=CHUNK_POINTS).ok and len(load_manifest(root).samples) == 4:

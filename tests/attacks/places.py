@@ -25,7 +25,7 @@ CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AW
 
 @contextmanager
 def set_environment(**values: str) -> Iterator[None]:
-    """Set variables for as long as the context lasts; clients that know others are forgotten."""
+    """Set variables for as long as the context lasts; cached clients are dropped."""
     import s3fs
 
     before = {name: os.environ.get(name) for name in values}

@@ -1,4 +1,4 @@
-"""Fuzzing in a process with little memory, where a hang and a crash are seen and named.
+"""Fuzzing in a process with limited memory, which reports hangs and crashes.
 
 Every round is a function of one number, which the notes name: ``python -m attacks.sandbox TARGETS ROUNDS SEED FOLDER``
 (targets joined by commas, an equal number of rounds each).
@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.attacks.tally import PATIENCE, Attack, Tally, finish, start
 
-# Beyond what the libraries have mapped; a store of these tests holds some kilobytes.
+# In addition to what the libraries have mapped; a store of these tests holds a few kilobytes.
 _MEMORY = 2 << 30
 _SECONDS_A_ROUND = 30
 
@@ -70,7 +70,9 @@ def main() -> None:
     for target in targets * rounds:
         number = numbers.randrange(2**64)
         before = (counted.wrong, counted.tracebacks)
-        print(f"{target}: one(random.Random({number}))", file=sys.stderr)  # the last one is what it hung or died in
+        print(
+            f"{target}: one(random.Random({number}))", file=sys.stderr
+        )  # the last one is the round that hung or crashed
         faulthandler.dump_traceback_later(_SECONDS_A_ROUND, exit=True)
         ones[target](random.Random(number))
         counted.add("rounds")
@@ -82,7 +84,7 @@ def main() -> None:
 
 
 def _watch_for_escapes(tally: Tally) -> None:
-    """Count every attempt to open the file outside of the store that hostile paths lead to."""
+    """Count every attempt to open the file outside the store that hostile paths point to."""
 
     def look(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open" and "etc/passwd" in str(arguments[0]):

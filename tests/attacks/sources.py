@@ -28,7 +28,7 @@ _VERSIONS = 3
 
 
 def changing_sources(rounds: int, folder: Path, tally: Tally, chance: random.Random) -> None:
-    """A thread changes a sample again and again while it is converted; then it rests, and is converted once more."""
+    """A thread keeps changing a sample while it is converted; after the last change it is converted again."""
     versions = [
         write_source(folder / f"version_{n}", (SAMPLE,), surface=500, volume=20_000, seed=n) for n in range(_VERSIONS)
     ]
@@ -55,11 +55,11 @@ def changing_sources(rounds: int, folder: Path, tally: Tally, chance: random.Ran
         final = chance.randrange(_VERSIONS)
         for path in versions[final].rglob("*.pt"):
             shutil.copyfile(path, source / SAMPLE / path.name)
-            os.utime(source / SAMPLE / path.name)  # other bytes under an old time are what a listing cannot see
+            os.utime(source / SAMPLE / path.name)  # a listing cannot detect other bytes with an unchanged time
         with tally.ours(f"round {number}, at rest"):
             convert(KIND, store, root=source, chunk_points=CHUNK_POINTS)
         _check(store, truths, tally, f"round {number}, at rest", final)
-        # What is on record is what the source is now.
+        # The recorded fingerprint is that of the present source.
         entry = load_manifest(store).samples.get(SAMPLE)
         if entry is None or entry.fingerprint != SampleTree(KIND, source).discover()[SAMPLE].fingerprint:
             tally.add(
@@ -71,7 +71,7 @@ def changing_sources(rounds: int, folder: Path, tally: Tally, chance: random.Ran
 
 
 def _check(store: Path, truths: list[Sample], tally: Tally, what: str, final: int | None) -> None:
-    """Each field is that of one version, whole. (Files are replaced one by one, so fields may be of several.)"""
+    """Each field equals one version of its file. Fields may be of different versions: files are replaced singly."""
     if not (store / "manifest.json").exists() or SAMPLE not in load_manifest(store).samples:
         return
     read = ZarrChunkReader(store).read_sample(SAMPLE)
@@ -85,7 +85,7 @@ def _check(store: Path, truths: list[Sample], tally: Tally, what: str, final: in
 
 
 class _Vandal:
-    """Changes files of a sample in every way that a disk allows."""
+    """Changes files of a sample in place, by rename, and with the old time."""
 
     def __init__(self, folder: Path, versions: list[Path], seed: int) -> None:
         self._folder, self._versions, self._chance = folder, versions, random.Random(seed)
@@ -146,8 +146,8 @@ class _Vandal:
 def jumping_clocks(rounds: int, folder: Path, tally: Tally, chance: random.Random) -> None:
     """Clocks that are wrong, and that jump while we run; files from the future and from before the epoch.
 
-    Nothing in the stored objects may depend on the time of day; a version of a source must be told by its time being
-    another, not a later one.
+    Nothing in the stored objects may depend on the time of day. A source has changed if its time differs,
+    also if it is earlier.
     """
     year = 365 * 86_400.0
     truth: dict[str, Sample] = {}
@@ -172,7 +172,7 @@ def jumping_clocks(rounds: int, folder: Path, tally: Tally, chance: random.Rando
             tally.add("faults")
             convert(KIND, store, root=source, limit=1, chunk_points=CHUNK_POINTS)
             convert(KIND, store, root=source, chunk_points=CHUNK_POINTS)
-            # Evictions go by time: whatever it says, a hit is what was stored, and the limit holds.
+            # Eviction uses the clock: with any clock, a hit returns the stored bytes, and the limit holds.
             for key in (str(chance.randrange(60)) for _ in range(200)):
                 found = cache.lookup(key, 0, None)
                 if found is None:

@@ -1,4 +1,4 @@
-"""All attacks: how many rounds the test suite affords, and how many ``make attack``."""
+"""All attacks, with their numbers of rounds in the test suite and in ``make attack``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _always() -> str:
 
 
 def _without_mounts() -> str:
-    return "" if disk.own_mounts() else "this system lets nobody mount a tmpfs"
+    return "" if disk.own_mounts() else "this system does not allow mounting a tmpfs"
 
 
 def _without_endpoint() -> str:

@@ -1,4 +1,4 @@
-"""What an attack counts, and how processes are watched while it runs."""
+"""Counts of an attack, and the processes that it runs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pathlib import Path
 from zarr_core.errors import ZarrCoreError
 
 PROJECT = Path(__file__).resolve().parents[2]
-# Of one command. Nothing here takes a tenth of it, unless it hangs, and that is what is to be found out.
+# Limit for one command, ten times what any takes here. A command that exceeds it hangs.
 PATIENCE = 300.0
 
 
 @dataclass
 class Tally:
-    """What came of an attack.
+    """Results of an attack.
 
     Attributes:
         rounds: how often it was carried out.
@@ -45,7 +45,7 @@ class Tally:
 
     @property
     def held(self) -> bool:
-        """Whether the promise held."""
+        """Whether nothing was lost, wrong or a traceback."""
         return not (self.lost or self.wrong or self.tracebacks)
 
     def add(self, name: str, count: int = 1, note: str = "") -> None:
@@ -57,7 +57,7 @@ class Tally:
 
     @contextlib.contextmanager
     def ours(self, what: str) -> Iterator[None]:
-        """An error of the library's own is an answer; any other exception is counted."""
+        """Accept errors of the library; count any other exception."""
         try:
             yield
         except ZarrCoreError:
@@ -68,7 +68,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Run:
-    """A command line that has ended: its status (negative: the signal) and what it printed."""
+    """A finished command: exit status (negative: the signal) and output."""
 
     status: int
     output: str
@@ -79,7 +79,7 @@ Attack = Callable[[int, Path, Tally, random.Random], None]
 
 
 def environment(**more: str) -> dict[str, str]:
-    """That of a child process: it imports this checkout and its tests."""
+    """Environment of a child process, which imports this checkout and its tests."""
     path = os.pathsep.join([str(PROJECT), os.environ.get("PYTHONPATH", "")])
     return {**os.environ, "PYTHONPATH": path, **more}
 
@@ -112,7 +112,7 @@ def finish(process: subprocess.Popen[str], tally: Tally, what: str, seconds: flo
 
 
 def kill(process: subprocess.Popen[str]) -> None:
-    """``kill -9`` of a process and all that it started."""
+    """``kill -9`` of a process and its children."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 

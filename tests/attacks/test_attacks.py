@@ -14,7 +14,7 @@ from tests.attacks.tally import Tally
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("entry", [e for e in ENTRIES if e.quick], ids=lambda entry: entry.name)
-def test_the_promise_holds(entry: Entry, tmp_path: Path) -> None:
+def test_attack_loses_and_corrupts_nothing(entry: Entry, tmp_path: Path) -> None:
     if reason := entry.skipped():
         pytest.skip(reason)
     tally = Tally()
@@ -33,8 +33,8 @@ def test_hostile_input_of_every_kind(tmp_path: Path) -> None:
     assert tally.refused > 0
 
 
-def test_what_is_broken_is_counted(tmp_path: Path) -> None:
-    """The attacks themselves: a shard that is swapped for another, and a sample that a commit has forgotten."""
+def test_attacks_count_damage(tmp_path: Path) -> None:
+    """A test of the attacks: they count a swapped shard as wrong, and a sample missing from a commit as lost."""
     from tests.attacks.truth import check_samples, compare, named_objects, stored_sample
     from tests.helpers.small_source import write_source
     from zarr_core.points.convert import convert
@@ -55,5 +55,5 @@ def test_what_is_broken_is_counted(tmp_path: Path) -> None:
     check_samples(str(store), {"run_1": truth["run_2"], "run_9": truth["run_1"]}, tally, "forgotten")
     with tally.ours("foreign"):
         raise KeyError("x")
-    # A checksum tells damage, not who wrote: what is swapped for other valid bytes is read, and found by comparison.
+    # Checksums detect damage, not replacement by other valid bytes: only the comparison with the source finds that.
     assert (tally.lost, tally.wrong, tally.tracebacks) == (1, 3, 1)

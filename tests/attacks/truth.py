@@ -1,4 +1,4 @@
-"""What a store must hold, taken from its source, and what it does hold."""
+"""Comparison of a store with its source."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def same(read: Sample, expected: Sample) -> bool:
 def check_samples(
     root: str, expected: dict[str, Sample], tally: Tally, what: str, generation: int | None = None
 ) -> None:
-    """Read whole samples; one that is not in the store, or cannot be read, is lost."""
+    """Read whole samples; one that is absent or cannot be read counts as lost."""
     try:
         reader = ZarrChunkReader(root, generation=generation)
     except ZarrCoreError as error:
@@ -60,19 +60,19 @@ def check_samples(
 def named_objects(root: str) -> dict[str, str]:
     """Digest of the manifest and of every object below the groups that it names.
 
-    Its generation is left out: what was committed before a fault, and the rest after it, took a commit more.
+    The generation number is left out: an interrupted run takes more commits.
     """
     storage = Storage(root)
     manifest = load_manifest(storage)
     digests = {"manifest.json": hashlib.sha256(replace(manifest, generation=1).to_json()).hexdigest()}
     groups = tuple(f"{entry.relpath}/" for entry in manifest.samples.values())
-    # A temporary file of a writer that was killed lies beside what it would have become; nothing refers to it.
+    # A temporary file of a killed writer; nothing refers to it.
     names = [name for name in storage.list("samples") if name.startswith(groups) and not name.endswith(".tmp")]
     return digests | {name: hashlib.sha256(storage.read(name)).hexdigest() for name in names}
 
 
 def compare(root: str, undisturbed: dict[str, str], tally: Tally, what: str) -> None:
-    """Hold every named object against that of a run that nothing disturbed; count the samples that differ."""
+    """Compare every named object with that of an undisturbed run; count the samples that differ."""
     try:
         found = named_objects(root)
     except ZarrCoreError as error:

@@ -1,4 +1,4 @@
-"""The benchmark report: its numbers are those of the counting objects, its page needs nothing but itself."""
+"""The benchmark report: its numbers equal those of counting objects; its page is self-contained."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def report(place: Path) -> dict[str, Any]:
     )
 
 
-def test_report_json_is_what_is_returned(place: Path, report: dict[str, Any]) -> None:
+def test_report_json_equals_the_returned_report(place: Path, report: dict[str, Any]) -> None:
     assert json.loads((place / "report" / "report.json").read_text()) == report
 
 
@@ -122,7 +122,7 @@ def test_store_and_fields(place: Path, report: dict[str, Any]) -> None:
 
 
 class _Links(HTMLParser):
-    """Everything in a page that makes a browser fetch something."""
+    """Attributes and elements that make a browser fetch something."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ def test_page_shows_the_numbers(place: Path, report: dict[str, Any]) -> None:
     assert len(ids) == len(set(ids))
 
 
-def test_what_comes_from_outside_is_escaped(place: Path, tmp_path: Path) -> None:
+def test_text_from_outside_is_escaped(place: Path, tmp_path: Path) -> None:
     convert(
         KIND,
         tmp_path / "store",
@@ -182,10 +182,10 @@ def test_summaries(report: dict[str, Any]) -> None:
     assert "CPU" in text
 
 
-@pytest.mark.parametrize(("local", "said"), [(True, "files in the page cache"), (False, "over the network")])
-def test_the_note_says_where_the_files_were(report: dict[str, Any], local: bool, said: str) -> None:
+@pytest.mark.parametrize(("local", "expected"), [(True, "files in the page cache"), (False, "over the network")])
+def test_the_note_names_the_location_of_the_files(report: dict[str, Any], local: bool, expected: str) -> None:
     assert report["local"]
-    assert said in throughput_note(report | {"local": local})
+    assert expected in throughput_note(report | {"local": local})
 
 
 def test_figures_for_other_places(place: Path, report: dict[str, Any]) -> None:
@@ -233,7 +233,7 @@ def test_a_store_of_another_program_is_refused(tmp_path: Path) -> None:
         run_benchmark(str(tmp_path), str(store), tmp_path / "report")
 
 
-def test_without_matplotlib_it_says_what_to_install(place: Path, tmp_path: Path) -> None:
+def test_without_matplotlib_the_error_names_the_extra(place: Path, tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['matplotlib'] = None\n"
         "from zarr_core.benchmark.__main__ import main\n"

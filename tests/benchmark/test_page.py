@@ -32,7 +32,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], 
 
 
 def hostile(value: Any) -> Any:
-    """The same report with a hostile end on every text that is shown."""
+    """The report with hostile markup at the end of every text."""
     if isinstance(value, dict):
         return {key: hostile(item) for key, item in value.items()}
     if isinstance(value, list):

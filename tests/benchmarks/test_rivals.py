@@ -1,4 +1,4 @@
-"""Every rival of the benchmarks returns the rows that our reader returns: what is timed is the same work."""
+"""Every rival of the benchmarks returns the same rows as our reader, so that equal work is timed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_some_draws_go_round_and_some_touch_the_ragged_chunk(prepared: Path) -> None:
+def test_some_draws_wrap_around_and_some_touch_the_ragged_chunk(prepared: Path) -> None:
     runs = [runs for epochs in Draws.load(prepared / "draws.json").runs.values() for runs in epochs]
     assert {len(each) for each in runs} == {1, 2}
     assert any(last > POINTS - POINTS % DRAWN for each in runs for _, last in each)
@@ -54,7 +54,9 @@ def test_some_draws_go_round_and_some_touch_the_ragged_chunk(prepared: Path) -> 
 @pytest.mark.parametrize(
     ("entry", "codec"), [(entry, codec) for entry in RIVALS for codec in entry.codecs], ids=lambda part: str(part)[:40]
 )
-def test_a_rival_returns_the_rows_that_ours_does(entry: Entry, codec: str, prepared: Path, tmp_path: Path) -> None:
+def test_every_rival_returns_the_same_rows_as_our_reader(
+    entry: Entry, codec: str, prepared: Path, tmp_path: Path
+) -> None:
     python = interpreter(entry, Path(__file__).parents[2] / ".venv-mds" / "bin" / "python")
     if python is None:
         pytest.skip("needs make .venv-mds" if entry.name == MDS else f"needs {entry.package}, of the extra rivals")

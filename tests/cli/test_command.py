@@ -22,7 +22,7 @@ from zarr_core.matrix import WideMatrix
 
 PROJECT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md"))]
-#: Spellings that only stay for scripts that use them.
+#: Deprecated spellings, kept for existing scripts.
 OLD = {"--root", "--pt-root", "--source-url", "--zarr-root", "--splits"}
 KIND = "drivaernet"
 SPLIT_LISTS = {"train": "run_1\nrun_2\n", "val": "run_3\n", "test": ""}

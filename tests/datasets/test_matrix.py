@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -173,6 +174,33 @@ def test_m_values_are_finite_monotonous_and_odd_about_a_half(betas: list[float],
     inside = beta.clamp(offset, 1 - offset)
     torch.testing.assert_close(2**m / (2**m + 1), inside)
     assert m_values(torch.tensor([torch.nan])).isnan().all()
+    array = m_values(beta.numpy(), offset)
+    assert isinstance(array, np.ndarray)
+    np.testing.assert_allclose(array, m.numpy(), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_m_values_take_what_load_returns(dtype: str) -> None:
+    betas = np.array([[0.5, 0.8, np.nan], [0, 1, 0.2]], dtype)
+    m = m_values(betas)
+    assert isinstance(m, np.ndarray)
+    assert m.dtype == dtype
+    limit = np.log2(999)
+    np.testing.assert_allclose(m, [[0, 2, np.nan], [-limit, limit, -2]], rtol=0.02, atol=0.01)
+
+
+@pytest.mark.parametrize(
+    ("betas", "offset", "message"),
+    [
+        ([0.5], 0.001, "floating-point tensor or NumPy array, not list"),
+        (np.array([1, 0]), 0.001, "not int64"),
+        (torch.tensor([1, 0]), 0.001, "not torch.int64"),
+        (np.array([0.5]), 0, "offset is 0; it must be between 0 and 0.5"),
+    ],
+)
+def test_m_values_of_other_types(betas: Any, offset: float, message: str) -> None:
+    with pytest.raises(ZarrCoreError, match=message):
+        m_values(betas, offset)
 
 
 def test_a_pinned_generation_stays(written: tuple[str, np.ndarray]) -> None:

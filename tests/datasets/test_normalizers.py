@@ -81,8 +81,8 @@ def test_a_constant_field_is_shifted_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, r"no stats\.yaml.*python -m zarr_core\.statistics --store .* --split train"),
-        ("surface_pressure_mean: 1.0\n", r"no 'surface_pressure_std'.*zarr_core\.statistics"),
+        (None, r"no stats\.yaml.*`zarr-core statistics .* --split train`"),
+        ("surface_pressure_mean: 1.0\n", r"no 'surface_pressure_std'.*zarr-core statistics"),
         ("surface_pressure_mean: .nan\nsurface_pressure_std: 1.0\n", "surface_pressure_mean is nan"),
         ("surface_pressure_mean: abc\nsurface_pressure_std: 1.0\n", "surface_pressure_mean is 'abc'"),
         ("surface_pressure_mean: [1.0, 2.0]\nsurface_pressure_std: 1.0\n", "has 2 components, surface_pressure has 1"),

@@ -202,6 +202,7 @@ def test_a_batch_is_one_wave_of_one_request_a_field(root: Path) -> None:
     config = ZarrDrivAerNetDatasetConfig(root=str(root), split="train", fields=FIELDS[:3], **SIZES)
     with pytest.warns(UserWarning, match="absent"):
         dataset = ZarrDrivAerNetDataset(config, objects_factory=counting)
+    dataset.set_epoch(0)
     dataset.__getitems__([0, 1, 2])
     (counted,) = made
     counted.reset()

@@ -1,4 +1,4 @@
-"""The example: ages are said to be what they are, nobody is predicted by a model that has seen them, and it learns."""
+"""The example labels ages as real or simulated, predicts held-out samples only, and learns."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_clock_that_is_in_the_betas_is_found(example: ModuleType, tmp_path: Pa
     assert np.abs(errors).mean() < np.abs(guesses).mean() / 2
     shuffled = example.Cohort("", cohort.sample_ids, cohort.cpgs, cohort.ages[::-1].copy(), True, "")
     wrong = np.concatenate([fold.errors for fold in example.train(matrix, shuffled, n_folds=4, seed=0)])
-    assert np.abs(wrong).mean() > 1.5 * np.abs(errors).mean(), "with the ages of others there is nothing to find"
+    assert np.abs(wrong).mean() > 1.5 * np.abs(errors).mean(), "shuffled ages cannot be predicted"
 
 
 def test_samples_of_one_age_stay_together(example: ModuleType) -> None:
@@ -80,7 +80,7 @@ def test_samples_of_one_age_stay_together(example: ModuleType) -> None:
     assert all(not set(ages[trained]) & set(ages[held_out]) for trained, held_out in parts)
 
 
-def test_ages_are_simulated_only_where_some_are_not_given(example: ModuleType) -> None:
+def test_ages_are_simulated_only_if_some_are_missing(example: ModuleType) -> None:
     random = np.random.default_rng(0)
     ids = [f"s{number}" for number in range(20)]
     samples = pd.DataFrame({"sample_id": ids, "batch_id": ["A_b0"] * 4 + ["A_b1"] * 4 + ["B"] * 8 + ["C"] * 4})
@@ -90,16 +90,16 @@ def test_ages_are_simulated_only_where_some_are_not_given(example: ModuleType) -
     betas.iloc[:8, 0] = np.nan
     first, second = example.cohorts(samples, betas, seed=0)
     assert (first.name, len(first.sample_ids), first.real) == ("A", 8, False)
-    assert first.said.startswith("SIMULATED ages, as 1 of 8")
+    assert first.ages_note.startswith("SIMULATED ages, as 1 of 8")
     assert "cg0" not in first.cpgs
     assert (second.name, second.real) == ("B", True)
-    assert second.said.startswith("REAL ages")
+    assert second.ages_note.startswith("REAL ages")
     assert second.ages.tolist() == list(range(8, 16))
     assert len(second.cpgs) == 40
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the whole table lies beside some checkouts only, at ../shared")
-def test_real_ages_are_told_better_than_by_a_guess(example: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_predictions_of_real_ages_beat_the_mean(example: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     example.main(["--data", str(REAL), "--folds", "3"])
     brain, blood = capsys.readouterr().out.split("GSE38608")[1].split("GSE55763")
     assert "REAL ages" in brain

@@ -1,4 +1,4 @@
-"""The example: both ways see the same samples, points and normalisation, and end in one table."""
+"""The example trains both ways on the same samples, points and normalisation, and prints one table."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import pytest
 import torch
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_surrogate" / "main.py"
-DATA = EXAMPLE.parents[2] / "data" / "ahmed_rans"
+DATA = EXAMPLE.parents[1] / "data" / "ahmed_rans"
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*absent and left out")
+pytestmark = pytest.mark.filterwarnings("ignore:.*absent and skipped")
 
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Threads that wait for each other take long where other tests run beside."""
+    """One torch thread: several would wait for each other while other tests run."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -44,7 +44,7 @@ def store(example: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path
     return root
 
 
-def test_it_ends_in_a_table_of_both_ways(example: ModuleType, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_prints_a_table_of_both_ways(example: ModuleType, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     example.main(["--data", str(DATA), "--store", str(store), "--steps", "2", "--seeds", "2"])
     printed = capsys.readouterr().out
     assert "4 samples to train on, 2 held out; 2 steps, 2 seeds" in printed
@@ -84,7 +84,7 @@ def test_both_ways_see_the_same_samples_and_normalisation(
         torch.testing.assert_close(points.std(0), torch.ones_like(points[0]), rtol=0, atol=1e-3, msg=field)
 
 
-def test_steps_get_different_points_of_the_samples_that_were_asked_for(example: ModuleType, store: Path) -> None:
+def test_steps_get_different_points_of_the_requested_samples(example: ModuleType, store: Path) -> None:
     def rows(item: dict[str, torch.Tensor], domain: str, target: str) -> set[tuple[float, ...]]:
         values = item[target].reshape(len(item[target]), -1)
         return set(map(tuple, torch.cat([item[f"{domain}_position"], values], 1).tolist()))

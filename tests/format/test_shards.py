@@ -1,4 +1,4 @@
-"""Chunks and shards: plain Zarr for every reader, and every damaged byte noticed."""
+"""Chunks and shards: readable by other Zarr readers; every damaged byte is detected."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_tensorstore_reads_what_was_encoded(tmp_path_factory: pytest.TempPathFac
 
 @settings(max_examples=examples(60))
 @given(layout=layouts.filter(lambda layout: layout.checksum), data=st.data())
-def test_every_flipped_byte_is_noticed(layout: ArrayLayout, data: st.DataObject) -> None:
+def test_every_flipped_byte_is_detected(layout: ArrayLayout, data: st.DataObject) -> None:
     shard = bytearray(shards(layout, rows(layout))[0])
     shard[data.draw(st.integers(0, len(shard) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     with pytest.raises(CorruptChunkError):

@@ -141,7 +141,7 @@ class Tree:
 
 
 def arrive(runs: list[Path], data: Path) -> None:
-    """Add runs to the source, with the times of their files, which are part of a sample's fingerprint."""
+    """Copy runs into the source with their file times, which are part of a sample's fingerprint."""
     for run in runs:
         shutil.copytree(run, data / run.name)
 
@@ -155,7 +155,7 @@ def break_field(run: Path) -> None:
 
 
 def build(tree: Tree, matrix: Path, batches: list[str]) -> None:
-    """Write stores, as the old tree's users have them."""
+    """Write stores with the old tree."""
     lines = [(*CONVERT, "--output", name, *options) for name, options in STORES.items()]
     lines += [("statistics", "--store", "generations"), ("tag", "generations", "first")]
     lines += [(*CONVERT, "--output", "generations"), *STAGE]
@@ -164,7 +164,7 @@ def build(tree: Tree, matrix: Path, batches: list[str]) -> None:
 
 
 def carry_on(tree: Tree, matrix: Path, batches: list[str]) -> None:
-    """Continue the tree's copy of the stores: verify them, convert what is new, and do what depends on it."""
+    """Continue the tree's copy of the stores: verify, convert new samples, recalculate statistics, stage, collect."""
     lines: list[tuple[str, ...]] = [("verify", name, "--deep") for name in (*STORES, "staged")]
     for name, options in STORES.items():
         again = tuple(option for option in options if option not in ("--limit", "4"))
@@ -181,7 +181,7 @@ def carry_on(tree: Tree, matrix: Path, batches: list[str]) -> None:
 
 
 def without_exempt(path: Path) -> bytes:
-    """Bytes of a file, less what may differ."""
+    """Bytes of a file without the parts that may differ."""
     content = path.read_bytes()
     if path.parent.parent.name == "claims":
         return json.dumps({**json.loads(content), "writer": None}).encode()

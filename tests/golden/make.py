@@ -1,6 +1,6 @@
-"""How the stores in this folder were made, once, by version 0.1.0; they are never made again.
+"""The program that made the stores in this folder, once, with version 0.1.0; they are never made again.
 
-They stand for every store that users have: whatever the library becomes, it must read them.
+They represent the stores that users have: every later version must read them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The stored bytes are a promise: what was written by an earlier version must be read, and written, for ever.
+"""Format stability: stores of earlier versions stay readable, and equal input gives equal bytes.
 
-A test here that fails means a new format number, not a new expectation.
+If a test here fails, the format number must change, not the expected values.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GOLDEN = Path(__file__).parent
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_stores_of_version_0_1_are_read(codec: str) -> None:
-    """Values are those that ``golden/make.py`` put in."""
+    """Values equal those that ``golden/make.py`` wrote."""
     reader = ZarrChunkReader(GOLDEN / codec)
     sample = reader.read_sample("a")
     order = shuffle_permutation(0, "a", "surface", 41)
@@ -48,14 +48,14 @@ def test_the_order_of_points_never_changes() -> None:
 
 
 def test_uncompressed_bytes_never_change() -> None:
-    """Compressed ones may, with the compressor's version; they decode to the same."""
+    """Compressed bytes may change with the compressor's version, but decode to the same values."""
     layout = ArrayLayout(41, 3, 8, 16, "float16", Codec.parse("none"))
     points = np.arange(123).reshape(41, 3).astype("float16")
     shard = b"".join(encode_shard(layout, [points[:8], points[8:12]]))
     assert hashlib.sha256(shard).hexdigest()[:16] == "93f9775cafccbdc3"
 
 
-def test_the_place_of_a_group_never_changes(tmp_path: Path) -> None:
+def test_the_path_of_a_group_never_changes(tmp_path: Path) -> None:
     """An unfinished conversion of an earlier version is found by a later one."""
     writer = ZarrStoreWriter(tmp_path, ConversionSettings(chunk_points=4096, field_dtypes={"volume_sdf": "float32"}))
     assert writer.relpath("run_1", "0123456789abcdef") == "samples/run_1/bce26e1584a84e86"

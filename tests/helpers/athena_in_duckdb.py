@@ -1,4 +1,4 @@
-"""Athena for tests: moto's endpoint, whose UNLOADs a DuckDB runs. Clients meet the real protocol over HTTP.
+"""Athena for tests: moto's endpoint with DuckDB running the UNLOADs. Clients use the real protocol over HTTP.
 
 moto keeps Athena's executions but runs nothing. Here each UNLOAD reads the database's tables (Parquet files of the
 test, or tables that the client made in moto's Glue over objects in moto's S3) and writes Parquet to its target in
@@ -28,12 +28,12 @@ _UNLOAD = re.compile(
 
 
 class AthenaInDuckDB:
-    """What runs the queries.
+    """Runs the queries.
 
     Attributes:
         queries: those that were run, in order.
-        fail: a reason for which the next queries fail after they have written, as those do whose workers die.
-        scanned_bytes: what each query is said to have scanned.
+        fail: reason with which the next queries fail after they have written, as when a worker dies.
+        scanned_bytes: bytes that each query reports as scanned.
     """
 
     def __init__(self, database: str, tables: Mapping[str, str]) -> None:
@@ -45,14 +45,14 @@ class AthenaInDuckDB:
 
     @contextmanager
     def serving(self) -> Iterator[AthenaInDuckDB]:
-        """While open, moto's Athena runs its queries here."""
+        """Context in which moto's Athena runs its queries here."""
         start, get = AthenaBackend.start_query_execution, AthenaResponse.get_query_execution
 
         def run(backend: AthenaBackend, query: str, *args: Any, **more: Any) -> str:
             execution_id = start(backend, query, *args, **more)
             try:
                 self._run(query, execution_id)
-            except Exception as error:  # as the service: the query fails, the endpoint goes on
+            except Exception as error:  # as in the service: the query fails, the endpoint continues
                 self._failures[execution_id] = str(error)
             return execution_id
 
@@ -97,7 +97,7 @@ class AthenaInDuckDB:
                 raise ValueError("HIVE_TOO_MANY_OPEN_PARTITIONS: Exceeded limit of 100 open writers for partitions")
             for number, file in enumerate(files):
                 folder = urllib.parse.unquote(file.parent.relative_to(target).as_posix())
-                # Athena's own names: no ending that tells Parquet.
+                # Named as by Athena: without the suffix .parquet.
                 key = "/".join(part for part in (prefix, folder.strip("."), f"20261121_{number:05d}_abcde") if part)
                 s3.upload_file(str(file), bucket, key)
             s3.put_object(Bucket=bucket, Key=f"{prefix}/{execution_id}-manifest.csv", Body=b"s3://...\n")

@@ -14,7 +14,7 @@ from zarr_core.storage.disk_cache import DiskCache
 BLOCK = 4096
 ENTRY = 10_000  # bytes, so that an entry takes three blocks
 OBJECTS = {f"object {number}": 500 + 400 * number for number in range(60)}  # sizes
-LIMIT = 40 * 3 * BLOCK  # too little for all of them
+LIMIT = 40 * 3 * BLOCK  # not enough for all of them
 
 
 def content(key: str, start: int, stop: int) -> bytes:
@@ -23,7 +23,7 @@ def content(key: str, start: int, stop: int) -> bytes:
 
 
 def fetched(cache: DiskCache, key: str, start: int = 0, stop: int = ENTRY) -> bytes:
-    """The range as a reader gets it: from the cache, or from the object and then kept."""
+    """The range from the cache, or else from the object, after which the cache stores it."""
     data = cache.lookup(key, start, stop)
     if data is None:
         data = content(key, start, stop)
@@ -32,7 +32,7 @@ def fetched(cache: DiskCache, key: str, start: int = 0, stop: int = ENTRY) -> by
 
 
 def read_on(folder: str, limit: int, seed: int, reads: int | None = None) -> None:
-    """Read objects in an order that the seed gives; None: for ever. Raises ValueError for wrong bytes."""
+    """Read objects in an order that the seed determines; None: endlessly. Raises ValueError for wrong bytes."""
     cache, chance = DiskCache(folder, limit), random.Random(seed)
     for _ in islice(count(), reads):
         key = chance.choice(list(OBJECTS))

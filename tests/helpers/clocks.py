@@ -1,4 +1,4 @@
-"""Clocks that are ahead, so that tests of ages need not wait."""
+"""Clocks that run ahead, so that tests of ages need not wait."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zarr_core.storage import Storage
 
 @contextmanager
 def clocks_ahead(seconds: float) -> Iterator[None]:
-    """Let garbage collection find the clocks of this machine and of every store ahead by so much.
+    """Set the clocks of this machine and of every store ahead by an interval, for garbage collection.
 
     Object stores report times in whole seconds, so objects that were written in this second have no age yet.
     """

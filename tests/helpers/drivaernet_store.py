@@ -23,7 +23,12 @@ NORMALIZERS = {
 }
 
 
-def drivaernet(store: Path, /, **settings: Any) -> ZarrDrivAerNetDataset:
+def drivaernet(store: Path, /, *, epoch: int | None = 0, **settings: Any) -> ZarrDrivAerNetDataset:
+    """The dataset at an epoch, whose draws repeat; with ``epoch=None`` none is set."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        return ZarrDrivAerNetDataset(ZarrDrivAerNetDatasetConfig(**{"root": str(store), "split": "train", **settings}))
+        config = ZarrDrivAerNetDatasetConfig(**{"root": str(store), "split": "train", **settings})
+        dataset = ZarrDrivAerNetDataset(config)
+    if epoch is not None:
+        dataset.set_epoch(epoch)
+    return dataset

@@ -1,7 +1,7 @@
-"""How many examples property tests try, and which ones.
+"""Number and choice of the examples of property tests.
 
-By default the same few in every run, so that a run of the tests does not depend on luck or on how busy the machine is.
-``ZARR_CORE_EXAMPLES=20`` tries 20 times as many, new ones each time, as ``make attack`` does.
+By default the same few in every run, so that results depend neither on chance nor on the load of the machine.
+``ZARR_CORE_EXAMPLES=20`` runs 20 times as many, new ones each time, as ``make attack`` does.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _TIMES = int(os.environ.get("ZARR_CORE_EXAMPLES", "1"))
 
 
 def examples(count: int) -> int:
-    """What a test passes to Hypothesis as ``max_examples``, given what is enough for everyday use."""
+    """``max_examples`` for Hypothesis, given the number for everyday use."""
     return count * _TIMES
 
 

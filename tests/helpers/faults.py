@@ -1,7 +1,7 @@
-"""Processes that are killed at a defined operation, as by ``kill -9`` or a power cut at this very moment.
+"""Processes that are killed at a defined operation, as by ``kill -9`` or a power cut.
 
-A kill by delay proves nothing on a busy machine: the process has not begun yet, or has ended. Here the process kills
-itself just before the n-th call of an operation of the storage layer, so the same state is left behind every time.
+A kill after a delay proves nothing on a busy machine: the process may not have started, or has ended. Here the process
+kills itself just before the n-th call of an operation of the storage layer, so that it always leaves the same state.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PRELOADED = ["torch", "zarr_core.points.convert", "zarr_core.points.stage", "za
 
 @dataclass(frozen=True)
 class Kill:
-    """Where a process dies.
+    """The operation at which a process is killed.
 
     Attributes:
         operation: of the local disk "create" (a new file, whose first bytes are written), "rename", "link" or
@@ -108,7 +108,7 @@ def _install(kill: Kill) -> None:
         if kill.operation == "create":
             created = call(
                 *arguments, **options
-            )  # first: where the folder is missing, the caller creates it and repeats
+            )  # first, because the caller creates a missing folder and repeats the call
             if arguments[1] & os.O_CREAT and is_due(arguments[position]):
                 os.write(created, b"half")
                 die()

@@ -1,4 +1,4 @@
-"""A store of few samples, ranks, and what loaders should make of them: for the tests of the loader."""
+"""A small store, ranks, and the expected batches: for the tests of the loader."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def opened(store: Path, **changes: Any) -> ZarrPointDataset:
 
 
 def together(parts: list[list[Any]]) -> list[list[Any]]:
-    """Global batches from what each rank got."""
+    """Global batches, joined from those of each rank."""
     return [list(itertools.chain.from_iterable(shares)) for shares in zip(*parts, strict=True)]
 
 
 def seen(batch: Any) -> list[Any]:
-    """What tells a batch of the store's dataset: of each item, sample and drawn rows."""
+    """Identity of a batch: the sample and the drawn rows of each item."""
     return batch["volume_position"][:, :, :2].tolist()
 
 

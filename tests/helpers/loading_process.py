@@ -1,7 +1,7 @@
 """A loader in a process of its own: prints a digest of what it loaded, and notes each unload in a file.
 
-``python -m tests.helpers.loading_process MATRIX FILES NOTES LEASE_SECONDS lives|dies SAMPLE...``; one that dies is
-killed when it has the lease of a batch and begins to unload it.
+``python -m tests.helpers.loading_process MATRIX FILES NOTES LEASE_SECONDS lives|dies SAMPLE...``; with ``dies``
+it is killed when it holds the lease of a batch and starts to unload it.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ FEATURES = [f"cg{number:03d}" for number in range(40)]
 
 
 def write_long(root: Path, batches: Mapping[str, Sequence[str]] = BATCHES, seed: int = 0, **columns: str) -> str:
-    """Write a Parquet file a batch, with cells left out and cells without a value; the pattern of the files.
+    """Write one Parquet file per batch, with absent rows and null values; returns the glob pattern of the files.
 
     Args:
         root: folder for them.

@@ -1,4 +1,4 @@
-"""Small matrices for tests: their cells, appends of made-up batches, damage."""
+"""Small matrices for tests: cells, appends of synthetic batches, damage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SMALL: dict[str, Any] = {"chunk_features": 16, "shard_rows": 4, "column_chunk": 
 
 
 def block(n_samples: int, n_features: int = len(FEATURES), seed: int = 0, dtype: str = "float32") -> np.ndarray:
-    """Cells of which some are missing, and a run of features that are missing altogether."""
+    """Cells with some missing values, and a run of features without any value."""
     rng = np.random.default_rng(seed)
     cells = rng.random((n_samples, n_features)).astype(dtype)
     cells[rng.random(cells.shape) < 0.2] = np.nan
@@ -25,7 +25,7 @@ def block(n_samples: int, n_features: int = len(FEATURES), seed: int = 0, dtype:
 
 
 def append(matrix: WideMatrix, batch_id: str, n_samples: int, seed: int = 0) -> dict[str, dict[str, np.ndarray]]:
-    """Append a batch of made-up samples; their rows by value and sample."""
+    """Append a batch of synthetic samples; returns their rows by value and sample."""
     sample_ids = [f"{batch_id}_s{number}" for number in range(n_samples)]
     tables = {
         value: block(n_samples, matrix.shape[1], seed + number, dtype)

@@ -1,6 +1,6 @@
 """A process that appends batches to a matrix; tests kill it: ``python -m tests.helpers.matrix_writer ROOT SEED BATCH``.
 
-What a batch holds follows from its name, so that every process makes the same one and tests know what belongs where.
+The cells of a batch follow from its name, so that every process writes the same cells and tests know them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ def samples_of(batch_id: str) -> list[str]:
 
 
 def cells_of(batch_id: str) -> dict[str, np.ndarray]:
-    """What the batch holds."""
+    """Cells of the batch."""
     rng = np.random.default_rng(list(batch_id.encode()))
     return {value: rng.random((11, N_FEATURES), np.float32) for value in ("beta", "coverage")}
 
 
 def write_batches(root: str, seed: int, batches: Sequence[str]) -> None:
-    """Append batches in an order that the seed gives, then the column copy."""
+    """Append batches in an order that the seed determines, then derive the column-major copy."""
     matrix = WideMatrix.open(root)
     for batch_id in np.random.default_rng(seed).permutation(batches).tolist():
         matrix.append(batch_id, samples_of(batch_id), cells_of(batch_id))

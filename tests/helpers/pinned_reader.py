@@ -1,4 +1,4 @@
-"""Reads a generation of a store over and over, in a process of its own; says how often, and what it read."""
+"""A process that reads a generation of a store repeatedly and writes the number of passes and a digest of the data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zarr_core.points.reader import ZarrChunkReader
 
 
 def digest(reader: ZarrChunkReader) -> str:
-    """Of every field of every sample, drawn and whole."""
+    """Digest of every field of every sample, drawn and whole."""
     content = hashlib.sha256()
     for sample_id in reader.sample_ids:
         for num_points in (None, {"surface": 20, "volume": 50}):
@@ -20,12 +20,12 @@ def digest(reader: ZarrChunkReader) -> str:
 
 
 def main(store: str, generation: str, folder: str) -> None:
-    """Read until a file "stop" appears in the folder; "passes" there says how often, "digests" what."""
+    """Read until a file "stop" appears in the folder; the files "passes" and "digests" there hold the results."""
     pinned = int(generation) if generation.isdecimal() else generation
     old = ZarrChunkReader(store, generation=pinned)
     digests, passes = set(), 0
     while not Path(folder, "stop").exists():
-        # One reader that was opened at the start, and a new one each time.
+        # One reader that stays open, and a new one per pass.
         for reader in (old, ZarrChunkReader(store, generation=pinned)):
             digests.add(digest(reader))
         passes += 1

@@ -1,4 +1,4 @@
-"""Stores as other programs write them: plain zarr-python and the published manifest keys, nothing of ours."""
+"""Stores as other programs write them: zarr-python and the published manifest keys only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Samples = Mapping[str, Mapping[str, np.ndarray]]  # sample id -> canonical field
 def make_samples(
     n_samples: int = 3, surface: int = 50, volume: int = 130, prefix: str = "run_", seed: int = 0
 ) -> dict[str, dict[str, np.ndarray]]:
-    """Fields whose rows tell where they are from: the first component of every field is the point's index."""
+    """Fields whose rows identify themselves: the first component of every field is the point's index."""
     rng = np.random.default_rng(seed)
     samples = {}
     for number in range(1, n_samples + 1):
@@ -44,7 +44,7 @@ def write_published_store(
 ) -> Path:
     """Write a store.
 
-    ``checksum`` and ``fingerprint`` turn it, as far as a reader can tell, into one of ours; further keyword arguments
+    With ``checksum`` and ``fingerprint`` a reader takes it for a store of this library; further keyword arguments
     become keys of the manifest.
     """
     compressors = (ZstdCodec(), Crc32cCodec()) if checksum else (ZstdCodec(),)

@@ -12,7 +12,7 @@ PAUSE_SECONDS = 2
 
 
 def _shorten(owner: Any, name: str, value: Any = PAUSE_SECONDS) -> None:
-    assert hasattr(owner, name), f"this Dagster has no {name}; find out how its daemon pauses"
+    assert hasattr(owner, name), f"this Dagster has no {name}; adapt this file to its daemon's intervals"
     setattr(owner, name, value)
 
 

@@ -1,4 +1,4 @@
-"""A trainer of one rank: writes down what it was given, saves its state after each step, and may be killed.
+"""A trainer of one rank: records its batches, saves its state after each step, and may be killed.
 
 ``python resumable_trainer.py STORE OUT WORKERS EPOCHS DIE_AFTER``, with RANK and WORLD_SIZE in the environment.
 """
@@ -37,7 +37,7 @@ def main() -> None:
             state = loader.state_dict()
             with (out / f"rank{rank}.jsonl").open("a") as lines:
                 lines.write(json.dumps([state["epoch"], state["position"], batch["volume_position"].tolist()]) + "\n")
-            if rank == "0":  # every rank goes on from this one's
+            if rank == "0":  # every rank continues from this state
                 temporary = checkpoint.with_suffix(".tmp")
                 temporary.write_text(json.dumps(state))
                 temporary.replace(checkpoint)

@@ -1,4 +1,4 @@
-"""A small source in the AhmedML layout, made in a folder of the test: a clone needs no other data."""
+"""A small synthetic source in the AhmedML layout, so that tests need no other data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from zarr_core.sources import resolve_kind
 
 KIND = "ahmedml"
-# Real data that lies beside some checkouts; tests that want it are skipped where it is not.
+# Real data beside some checkouts; tests that need it are skipped where it is absent.
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 
 
@@ -23,7 +23,7 @@ def write_source(
     dtype: torch.dtype = torch.float32,
     kind: str = KIND,
 ) -> Path:
-    """Write samples of slightly different sizes whose fields are far from centred, so that a wrong mean shows."""
+    """Write samples of slightly different sizes. Means of fields are far from zero, so that a wrong mean is noticed."""
     rng = np.random.default_rng(seed)
     for number, sample_id in enumerate(sample_ids):
         (root / sample_id).mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""A kind of store with next to nothing in it, for laws of commits, tags and garbage collection of any kind."""
+"""A minimal kind of store, for tests of commits, tags and garbage collection."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ HEAD = Head(
 
 
 def write_group(storage: Storage, name: str) -> str:
-    """A group whose objects tell what they are; its prefix."""
+    """Write a group whose objects hold its name; returns its prefix."""
     for part in "ab":
         storage.write(f"groups/{name}/{part}", [f"{name} {part}".encode()])
     return f"groups/{name}"
 
 
 def set_item(storage: Storage, item: str, group: str | None) -> TinyState:
-    """Commit that an item is in a group, or is no more."""
+    """Commit that an item is in a group, or that it is removed."""
 
     def change(current: TinyState | None) -> TinyState:
         start = current or TinyState()
@@ -73,11 +73,11 @@ def set_item(storage: Storage, item: str, group: str | None) -> TinyState:
 
 
 class Killed(BaseException):
-    """Stands for kill -9: nothing catches it."""
+    """Simulates kill -9: nothing catches it."""
 
 
 class ClockedStorage(Storage):
-    """Storage whose clock is set by hand, and which is interrupted when it is told to.
+    """Storage with a clock that is set by hand, and a hook before every change.
 
     Attributes:
         time: of the clock, in seconds.
@@ -110,7 +110,7 @@ class ClockedStorage(Storage):
     def create(self, name: str, data: bytes) -> bool:
         self.interrupt(f"create {name}")
         created = super().create(name, data)
-        if created:  # also where the same bytes are there already
+        if created:  # also if the same bytes are already there
             self.written.setdefault(name, self.time)
         return created
 
@@ -121,4 +121,4 @@ class ClockedStorage(Storage):
             self.written.pop(name, None)
 
     def sync(self) -> None:
-        """Nothing here outlives the process."""
+        """Nothing to do: the store is in memory."""

@@ -1,4 +1,4 @@
-"""Waiting for something that another thread or process does, however slow the machine is."""
+"""Waiting for another thread or process, however slow the machine is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _LIMIT_SECONDS = 300.0
 
 
 def wait_for(condition: Callable[[], object]) -> None:
-    """Return when the condition holds; fail when that takes so long that it never will."""
+    """Return when the condition holds; fail after a limit that only a hang exceeds."""
     deadline = time.monotonic() + _LIMIT_SECONDS
     while not condition():
         assert time.monotonic() < deadline, f"not within {_LIMIT_SECONDS:.0f} s"

@@ -38,8 +38,8 @@ def opened(kind: str, root: Path, scratch: Path, columns: LongColumns | None = N
 
 @contextmanager
 def athena_over(root: Path) -> Iterator[tuple[AthenaInDuckDB, dict[str, str]]]:
-    """What runs the queries, and where the warehouse is: its database and staging place."""
-    boto3.setup_default_session()  # not one that knows another server
+    """The query runner, and the location of the warehouse: database and staging prefix."""
+    boto3.setup_default_session()  # not a cached one of another server
     name = f"lab{os.urandom(4).hex()}"
     boto3.client("s3").create_bucket(Bucket=name)
     boto3.client("glue").create_database(DatabaseInput={"Name": name})
@@ -62,7 +62,7 @@ def iceberg_of(root: Path, scratch: Path, columns: LongColumns | None = None) ->
 
 
 def iceberg_catalog(scratch: Path) -> Catalog:
-    """The catalogue, which is made where it is missing."""
+    """Open the catalogue; create it if it is missing."""
     scratch.mkdir(parents=True, exist_ok=True)
     catalog = load_catalog("trial", **iceberg_settings(scratch))
     catalog.create_namespace_if_not_exists("lab")

@@ -13,6 +13,7 @@ from torchdata.stateful_dataloader.stateful import Stateful
 
 import zarr_core.loader.device
 from tests.helpers.loading import NUMBERS
+from zarr_core.errors import ZarrCoreError
 from zarr_core.loader import EpochBatchSampler, ResumableLoader, to_device
 
 
@@ -36,6 +37,12 @@ def test_on_other_devices_batches_are_moved() -> None:
     assert batch["a"][0].device.type == batch["a"][1][0].device.type == "meta"
     assert isinstance(batch["a"], tuple)
     assert batch["b"] == "text"
+
+
+@pytest.mark.parametrize("device", ["gpu", None, 1.5])
+def test_a_device_that_torch_does_not_know_is_refused_at_once(device: Any) -> None:
+    with pytest.raises(ZarrCoreError, match="device must be a torch device such as 'cuda' or 'cpu'"):
+        to_device([], device)
 
 
 class FakeStream:

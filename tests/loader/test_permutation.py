@@ -70,9 +70,9 @@ def test_every_index_is_equally_likely_at_every_place_and_after_every_other(size
         assert scipy.stats.chisquare(table.ravel(), expected.ravel()).pvalue > 1e-4
 
 
-@pytest.mark.parametrize("size", [0, -1, 2**62 + 1])
+@pytest.mark.parametrize("size", [0, -1, 2**62 + 1, 2.0])
 def test_impossible_sizes_are_refused(size: int) -> None:
-    with pytest.raises(ZarrCoreError, match=r"1 to 2\*\*62"):
+    with pytest.raises(ZarrCoreError, match="size must be"):
         Permutation(size)
     with pytest.raises(IndexError):
         Permutation(5)([5])

@@ -6,8 +6,10 @@ import itertools
 import json
 import pickle
 import tracemalloc
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -182,7 +184,6 @@ def test_the_end_of_an_epoch_is_the_start_of_the_next() -> None:
     first = list(sampler)
     done = sampler.state_dict()
     assert done["position"] == 2
-    assert list(sampler) == first  # nobody said set_epoch, as with torch's samplers
     resumed = EpochBatchSampler(8, 4)
     resumed.load_state_dict(done)
     resumed.set_epoch(0)
@@ -195,3 +196,80 @@ def test_the_end_of_an_epoch_is_the_start_of_the_next() -> None:
     ahead.load_state_dict(done)
     assert list(ahead) == second
     assert ahead.seed == 9
+
+
+@pytest.mark.parametrize("seed", [2**63 + 5, 2**64 - 1, -(2**63), np.int64(7), np.uint64(2**63 + 5), torch.tensor(7)])
+def test_a_state_of_any_seed_and_epoch_can_be_saved_and_loaded(seed: Any, tmp_path: Path) -> None:
+    sampler = EpochBatchSampler(np.int64(8), np.int32(2), seed, np.True_, shuffle=np.True_)  # type: ignore[arg-type]
+    sampler.set_epoch(np.int64(3))  # type: ignore[arg-type]
+    next(iter(sampler))
+    torch.save(sampler.state_dict(), tmp_path / "state.pt")
+    state = torch.load(tmp_path / "state.pt", weights_only=True)
+    assert json.loads(json.dumps(state)) == state
+    resumed = EpochBatchSampler(8, 2, drop_last=True)
+    resumed.load_state_dict(state)
+    assert (resumed.seed, resumed.epoch, resumed.position) == (int(seed), 3, 1)
+    assert list(resumed) == list(sampler)[1:]
+    resumed.load_state_dict(state | {"epoch": np.int64(3), "position": np.int64(1)})  # written by an older version
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_size": 2.0}, r"batch_size must be a whole number, not 2\.0"),
+        ({"batch_size": True}, "batch_size must be a whole number, not True"),
+        ({"seed": "a"}, "seed must be a whole number, not 'a'"),
+        ({"seed": 2**64}, "seed must be at most"),
+        ({"drop_last": "no"}, "drop_last must be True or False"),
+        ({"fingerprint": None}, "fingerprint must be a string"),
+    ],
+)
+def test_wrong_arguments_are_refused_when_the_sampler_is_made(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ZarrCoreError, match=message):
+        EpochBatchSampler.of(NUMBERS, **{"batch_size": 2, **arguments})
+    with pytest.raises(ZarrCoreError, match="epoch must be a whole number, not 1.5"):
+        EpochBatchSampler.of(NUMBERS, 2).set_epoch(1.5)  # type: ignore[arg-type]
+    with pytest.raises(ZarrCoreError, match="dataset must be a map-style dataset"):
+        EpochBatchSampler.of(None, 2)
+
+
+def test_a_loader_whose_sampler_sets_no_epochs_warns(store: Path) -> None:
+    dataset = opened(store)
+    with pytest.warns(UserWarning, match=r"does not set the epoch.*EpochBatchSampler\.of"):
+        ResumableLoader(dataset, EpochBatchSampler(SAMPLES, 4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ResumableLoader(dataset, EpochBatchSampler.of(dataset, 4))
+        ResumableLoader(NUMBERS, EpochBatchSampler.of(NUMBERS, 4))
+
+
+def test_a_task_of_a_slurm_job_is_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_NTASKS", "2")
+    assert rank_and_world() == (0, 1)  # the shell of salloc is no task
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    monkeypatch.setenv("SLURM_STEP_ID", "0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert list(EpochBatchSampler(8, 4, shuffle=False)) == [[2, 3], [6, 7]]
+    monkeypatch.delenv("SLURM_STEP_ID")
+    with pytest.warns(UserWarning, match=r"takes 1/2 of each batch.*not started by srun.*RANK and WORLD_SIZE"):
+        assert rank_and_world() == (1, 2)
+    monkeypatch.setenv("SLURM_PROCID", "2")
+    with pytest.raises(ZarrCoreError, match="SLURM_PROCID=2 and SLURM_NTASKS=2 are invalid"):
+        rank_and_world()
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert rank_and_world() == (0, 1)
+
+
+def test_a_run_that_sets_no_epochs_resumes_like_one_that_does() -> None:
+    whole = EpochBatchSampler(8, 2, seed=9)
+    epochs = [list(whole) for _ in range(3)]
+    assert epochs[0] != epochs[1] != epochs[2]
+    interrupted = EpochBatchSampler(8, 2, seed=9)
+    list(interrupted)
+    second = iter(interrupted)
+    next(second)
+    resumed = EpochBatchSampler(8, 2)
+    resumed.load_state_dict(interrupted.state_dict())
+    assert [list(resumed), list(resumed)] == [epochs[1][1:], epochs[2]]

@@ -76,7 +76,7 @@ def test_a_writer_slower_than_the_grace_period_is_told_and_may_try_again(
         return original(*arguments)
 
     monkeypatch.setattr(append_module, "commit", collected_first)
-    with pytest.raises(CollectedError, match="garbage collection took it; run again"):
+    with pytest.raises(CollectedError, match="garbage collection removed it; run again"):
         matrix.append("a", samples_of("a"), cells_of("a"))
     assert matrix.append("a", samples_of("a"), cells_of("a"))
     check(str(tmp_path), ["a"])

@@ -11,11 +11,11 @@ import pytest
 from resources.stores import StoreAccess
 from sensors.arrivals import arrivals_sensor
 from sensors.dagster_internals import observed_versions
-from sensors.observations import known_items
+from sensors.observations import known_items, listing_metadata
 from sensors.pending import PendingChanges, find_changes
 from tests.platform.trial import Trial, write_run
 from zarr_core.sources import FileInfo, SourceSample
-from zarr_core.sources.listing import Listing
+from zarr_core.sources.listing import Listing, list_samples
 
 
 class Watcher:
@@ -68,6 +68,15 @@ def test_a_sample_is_registered_when_two_listings_show_the_same_files(trial: Tri
     seen = StoreAccess().source(trial.dataset.kind, trial.dataset.source).discover()
     assert watcher.versions() == {sample_id: sample.fingerprint for sample_id, sample in seen.items()}
     assert observed(watcher.tick()) == []
+
+
+def test_folders_that_are_no_samples_are_named(trial: Trial, watcher: Watcher) -> None:
+    """In the summary of every tick, and in the metadata of the listing."""
+    write_run(trial.source, 1)
+    write_run(trial.source, 2).rename(trial.source / "run 2")
+    assert "'run 2': they contain field files but do not match run_*" in str(watcher.tick().skip_reason)
+    metadata = listing_metadata(list_samples(StoreAccess().source("ahmedml", trial.dataset.source)))
+    assert "'run 2'" in metadata["left out"].md_str
 
 
 def test_a_half_copied_sample_waits(trial: Trial, watcher: Watcher) -> None:

@@ -18,13 +18,14 @@ import torch
 import zarr
 
 from tests.helpers.small_source import SHARED, load_field, write_source
-from zarr_core.convert import convert, convert_aero_dataset, convert_fsspec_source, iter_convert, main
+from zarr_core.convert import convert, convert_aero_dataset, convert_fsspec_source, iter_convert, main, summary
 from zarr_core.errors import SourceError
 from zarr_core.format.shuffle import shuffle_permutation
 from zarr_core.points.convert_sample import convert_sample
 from zarr_core.points.manifest import load_manifest
 from zarr_core.points.publish import publish
 from zarr_core.points.settings import ConversionSettings
+from zarr_core.points.verify.store import verify_store
 from zarr_core.points.writer import ZarrStoreWriter
 from zarr_core.sources import SampleTree
 from zarr_core.sources.sample import SourceSample
@@ -160,7 +161,7 @@ def test_a_bad_sample_is_refused_alone_and_named(
     (refused,) = report.having("quarantined")
     assert refused.sample_id == "run_2"
     assert reason in refused.reason
-    assert report.ok
+    assert not report.ok
     manifest = load_manifest(store)
     assert sorted(manifest.samples) == ["run_1", "run_3"]
     assert manifest.quarantine["run_2"].field == where
@@ -457,7 +458,7 @@ def run(*arguments: str | Path) -> int:
 def test_the_command_line(tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     broken(source, "run_2", "volume_cell_vorticity.pt", torch.full((237, 3), 1e5))
     common = ("--dataset-kind", "ahmedml", "--root", source, "--output", tmp_path / "store", "--chunk-points", 32)
-    assert run(*common, "--dataset-name", "bodies", "--codec", "zstd:1", "--shuffle-seed", 7) == 0
+    assert run(*common, "--dataset-name", "bodies", "--codec", "zstd:1", "--shuffle-seed", 7) == 1
     printed = capsys.readouterr()
     assert "2 converted" in printed.out
     assert "1 quarantined" in printed.out
@@ -465,37 +466,124 @@ def test_the_command_line(tmp_path: Path, source: Path, capsys: pytest.CaptureFi
     assert "2 samples" in printed.out
     manifest = load_manifest(tmp_path / "store")
     assert (manifest.dataset_name, manifest.compressor, manifest.shuffle_seed) == ("bodies", "zstd:1", 7)
-    assert run(*common, "--dataset-name", "bodies", "--codec", "zstd:1", "--shuffle-seed", 7) == 1  # run_2 is not there
+    assert run(*common, "--dataset-name", "bodies", "--codec", "zstd:1", "--shuffle-seed", 7) == 1
     assert run(*common, "--field-dtype", "volume_vorticity=float32") == 0
     assert len(load_manifest(tmp_path / "store").samples) == 3
     assert run(*common, "--field-dtype", "volume_vorticity=float32") == 0  # all there
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "status"),
     [
-        ("--dataset-kind", "nosuch", "--root", "{source}", "--output", "{store}"),
-        ("--dataset-kind", "ahmedml", "--root", "{source}/nothing", "--output", "{store}"),
-        ("--dataset-kind", "ahmedml", "--source-url", "nosuch://x", "--output", "{store}"),
-        ("--dataset-kind", "ahmedml", "--root", "{source}", "--output", "{file}"),
-        ("--dataset-kind", "ahmedml", "--root", "{source}", "--output", "{file}/below"),
-        ("--dataset-kind", "ahmedml", "--root", "{source}", "--output", "{store}", "--field-dtype", "x"),
-        ("--dataset-kind", "ahmedml", "--root", "{source}", "--output", "{store}", "--codec", "x"),
-        ("--dataset-kind", "ahmedml", "--root", "{source}", "--output", "{store}", "--workers", "0"),
-        ("--dataset-kind", "ahmedml", "--root", "{source}", "--output", "{store}", "--limit", "0"),
-        ("--dataset-kind", "ahmedml", "--root", "{source}", "--output", "{damaged}"),
+        (("--dataset-kind", "nosuch", "--root", "{source}", "--output", "{store}"), 1),
+        (("--dataset-kind", "ahmedml", "--root", "{source}/nothing", "--output", "{store}"), 1),
+        (("--dataset-kind", "ahmedml", "--source-url", "nosuch://x", "--output", "{store}"), 1),
+        (("--dataset-kind", "ahmedml", "--root", "{source}", "--output", "{file}"), 1),
+        (("--dataset-kind", "ahmedml", "--root", "{source}", "--output", "{file}/below"), 1),
+        (("--dataset-kind", "ahmedml", "--root", "{source}", "--output", "{store}", "--field-dtype", "x"), 2),
+        (("--dataset-kind", "ahmedml", "--root", "{source}", "--output", "{store}", "--codec", "x"), 2),
+        (("--dataset-kind", "ahmedml", "--root", "{source}", "--output", "{store}", "--workers", "0"), 2),
+        (("--dataset-kind", "ahmedml", "--root", "{source}", "--output", "{store}", "--limit", "0"), 2),
+        (("--dataset-kind", "ahmedml", "--root", "{source}", "--output", "{damaged}"), 1),
     ],
 )
 def test_the_command_line_answers_with_an_error_not_a_traceback(
-    tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+    tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], status: int
 ) -> None:
     (tmp_path / "file").write_text("x")
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "manifest.json").write_text("{")
     places = {name: tmp_path / name for name in ("source", "store", "file", "damaged")}
-    assert run(*(argument.format(**places) for argument in arguments)) == 1
+    assert run(*(argument.format(**places) for argument in arguments)) == status
     assert capsys.readouterr().err.splitlines()[-1].startswith("error: ")
     assert not (tmp_path / "store" / "manifest.json").exists()
+
+
+def test_a_limit_counts_what_is_to_be_done(tmp_path: Path, source: Path) -> None:
+    store = tmp_path / "store"
+    first, second, third = (convert("ahmedml", store, root=source, limit=2, **SETTINGS) for _ in range(3))
+    assert ([r.sample_id for r in first.having("converted")], first.remaining) == (["run_1", "run_2"], 1)
+    assert ([r.sample_id for r in second.having("converted")], second.remaining) == (["run_3"], 0)
+    assert (len(third.having("up to date")), third.remaining) == (3, 0)
+    assert all(report.ok for report in (first, second, third))
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_limit_below_one_is_refused(tmp_path: Path, source: Path, limit: int) -> None:
+    with pytest.raises(SourceError, match=f"limit must be positive, not {limit}"):
+        convert("ahmedml", tmp_path / "store", root=source, limit=limit)
+    assert not (tmp_path / "store").exists()
+
+
+def test_splits_are_those_that_the_source_has_now(tmp_path: Path) -> None:
+    source, store = write_source(tmp_path / "source", kind="drivaernet"), tmp_path / "store"
+    (source / "train_design_ids.txt").write_text("run_1\nrun_2\n")
+    (source / "test_design_ids.txt").write_text("run_3\n")
+    (source / "blacklist.txt").write_text("run_2\n")
+    convert("drivaernet", store, root=source, **SETTINGS)
+    (source / "test_design_ids.txt").unlink()
+    (source / "blacklist.txt").unlink()
+    (source / "train_design_ids.txt").write_text("run_1\nrun_2\nrun_3\n")
+    manifest = convert("drivaernet", store, root=source, **SETTINGS).manifest
+    assert manifest.splits == {"train": ["run_1", "run_2", "run_3"]}
+    assert manifest.excluded == frozenset()
+    # Readers of the published format read the copies of these files.
+    assert sorted(path.name for path in store.glob("*.txt")) == ["train_design_ids.txt"]
+    assert load_manifest(store, generation=1).split_ids("test") == ["run_3"]
+
+
+def test_a_report_names_what_was_left_out(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "source", ("run_1", "run_with space"))
+    torch.save(torch.zeros(3), source / "run_1" / "surface_area.pt")
+    report = convert("ahmedml", tmp_path / "store", root=source, **SETTINGS)
+    left_out, unused, absent = report.notes
+    assert "run_with space" in left_out
+    assert "surface_area.pt" in unused
+    assert "499 of the 500 ids" in absent
+    assert report.ok
+    assert all(summary(report, "store").count(note) == 1 for note in report.notes)
+    published = publish("ahmedml", tmp_path / "store", root=source, **SETTINGS)
+    assert published.notes == report.notes
+
+
+def test_fingerprints_of_content_belong_to_the_store(tmp_path: Path, source: Path) -> None:
+    """Another copy of the data makes the same store, byte for byte; the kind of fingerprint is given once."""
+    copy = shutil.copytree(source, tmp_path / "copy", copy_function=shutil.copy)
+    one, two = tmp_path / "one", tmp_path / "two"
+    convert("ahmedml", one, root=source, fingerprint="content", **SETTINGS)
+    convert("ahmedml", two, root=copy, fingerprint="content", workers=2, **SETTINGS)
+    assert objects(one) == objects(two)
+    assert len(convert("ahmedml", one, root=copy, **SETTINGS).having("up to date")) == 3
+    assert publish("ahmedml", one, root=copy, **SETTINGS).committed is False
+    assert {r.status for r in iter_convert("ahmedml", one, root=copy, **SETTINGS)} == {"up to date"}
+    assert load_manifest(one).fingerprints == "content"
+    assert verify_store(str(one), source=str(copy)).ok
+    torch.save(torch.full((77,), 5.0), copy / "run_2" / "surface_pressure.pt")
+    assert [r.sample_id for r in convert("ahmedml", one, root=copy, **SETTINGS).having("converted")] == ["run_2"]
+    with pytest.raises(SourceError, match="by the content of their files, not by version"):
+        convert("ahmedml", one, root=source, fingerprint="version", **SETTINGS)
+    with pytest.raises(SourceError, match="not one of version, content"):
+        convert("ahmedml", one, root=source, fingerprint="moon", **SETTINGS)
+
+
+def test_a_sample_that_cannot_be_hashed_fails_alone(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed = SampleTree.with_content
+
+    def failing(self: SampleTree, sample: SourceSample) -> SourceSample:
+        if sample.sample_id == "run_2":
+            raise OSError("connection reset")
+        return hashed(self, sample)
+
+    monkeypatch.setattr(SampleTree, "with_content", failing)
+    report = convert("ahmedml", tmp_path / "store", root=source, fingerprint="content", **SETTINGS)
+    assert sorted((r.sample_id, r.status) for r in report.results) == [
+        ("run_1", "converted"),
+        ("run_2", "failed"),
+        ("run_3", "converted"),
+    ]
+    assert not report.ok
 
 
 def test_a_run_in_which_every_sample_fails_fails(tmp_path: Path) -> None:

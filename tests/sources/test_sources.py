@@ -274,23 +274,6 @@ def test_parameters_are_scalars_or_an_error(tmp_path: Path) -> None:
             tree.load_parameters(tree.discover()["run_1"])
 
 
-def test_splits_choose_and_warn_once(tmp_path: Path) -> None:
-    source = write_source(tmp_path, ("run_1", "run_4", "run_11"))
-    tree = SampleTree("ahmedml", source)
-    with pytest.warns(UserWarning, match="skipped") as caught:
-        assert sorted(select_samples(tree, ["train", "moon"]).samples) == ["run_1"]
-    messages = [str(warning.message) for warning in caught]
-    assert len(messages) == 2
-    assert "no split moon" in messages[0]
-    assert "399 of the 400 ids listed for train" in messages[1]
-    assert sorted(select_samples(tree).samples) == ["run_1", "run_11", "run_4"]
-    assert len(select_samples(tree, limit=2).samples) == 2
-    with pytest.raises(SourceError, match="no split moon"):
-        select_samples(tree, ["moon"])
-    with pytest.raises(SourceError, match="no sample to convert"), pytest.warns(UserWarning, match="50 of the 50"):
-        select_samples(tree, ["val"])
-
-
 def test_blacklisted_samples_are_never_chosen(tmp_path: Path) -> None:
     for sample_id in ("A_1", "A_2"):
         (tmp_path / sample_id).mkdir()
@@ -327,12 +310,6 @@ def test_a_place_that_cannot_be_opened(places: dict[str, str], reason: str) -> N
 def test_a_missing_location_is_an_error_not_an_empty_dataset(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="nowhere cannot be listed"):
         select_samples(SampleTree("ahmedml", tmp_path / "nowhere"))
-
-
-def test_folders_that_cannot_be_ids_are_left_out_with_a_warning(tmp_path: Path) -> None:
-    source = write_source(tmp_path, ("run_1", "run_with space"))
-    with pytest.warns(UserWarning, match="run_with space"):
-        assert list(SampleTree("ahmedml", source).discover()) == ["run_1"]
 
 
 @pytest.mark.parametrize("folder", ["../elsewhere", "/etc", "a/../../elsewhere", ""])

@@ -1,4 +1,4 @@
-"""A second attempt for what arrived damaged, and no third."""
+"""Damaged byte ranges are fetched once more, and only once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cache: what it counts and keeps, how it heals, and what is left of it when its users are killed."""
+"""The disk cache: counters, eviction, corrupt entries, full disks, and use under a reader."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_what_is_larger_than_the_limit_is_not_kept(tmp_path: Path) -> None:
     assert [is_kept(cache, "small"), is_kept(cache, "large", 0, 40 * BLOCK)] == [True, False]
 
 
-def test_other_peoples_files_in_the_folder_are_left_alone(tmp_path: Path) -> None:
+def test_foreign_files_in_the_folder_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("x" * 100_000)
     cache = DiskCache(tmp_path, 4 * 3 * BLOCK)
     fetched(cache, "a")
@@ -123,7 +123,7 @@ def test_other_peoples_files_in_the_folder_are_left_alone(tmp_path: Path) -> Non
     assert note.exists()
 
 
-def test_the_sum_of_sizes_is_put_right_when_it_is_wrong(tmp_path: Path) -> None:
+def test_a_wrong_sum_of_sizes_is_corrected(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path / "cache", 10 * 3 * BLOCK)
     for key in "abcdefgh":
         fetched(cache, key)
@@ -133,7 +133,9 @@ def test_the_sum_of_sizes_is_put_right_when_it_is_wrong(tmp_path: Path) -> None:
         for number in range(5):
             fetched(cache, f"{record!r} {number}")
             assert cache.size() <= cache.limit
-    for file in files(cache)[1:]:  # somebody tidied up: the sum is too large now, and found out at the limit
+    for file in files(cache)[
+        1:
+    ]:  # entries were deleted by hand: the sum is too large now, which is noticed at the limit
         file.unlink()
     before = cache.evicted
     for key in "tuvwxyz":
@@ -174,7 +176,7 @@ def damaged(whole: bytes) -> Iterator[bytes]:
     yield bytes(len(whole))
 
 
-def test_a_flipped_byte_and_a_torn_entry_heal(tmp_path: Path) -> None:
+def test_a_flipped_byte_and_a_torn_entry_are_evicted_and_fetched_again(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path / "cache")
     fetched(cache, "a")
     (file,) = files(cache)
@@ -185,7 +187,7 @@ def test_a_flipped_byte_and_a_torn_entry_heal(tmp_path: Path) -> None:
         assert cache.lookup("a", 0, ENTRY) == content("a", 0, ENTRY)
 
 
-def test_an_entry_in_the_place_of_another_is_not_believed(tmp_path: Path) -> None:
+def test_an_entry_under_the_name_of_another_is_evicted(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path / "cache")
     fetched(cache, "a")
     (first,) = files(cache)
@@ -196,7 +198,7 @@ def test_an_entry_in_the_place_of_another_is_not_believed(tmp_path: Path) -> Non
     assert cache.corrupt_evicted == 1
 
 
-def test_what_a_dead_process_was_writing_is_removed_with_the_next_count(tmp_path: Path) -> None:
+def test_temporary_files_of_dead_processes_are_removed_by_the_next_count(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path / "cache")
     fetched(cache, "a")
     half = files(cache)[0].parent / "0123456789abcdef0123456789abcdef.tmp"
@@ -204,14 +206,14 @@ def test_what_a_dead_process_was_writing_is_removed_with_the_next_count(tmp_path
     record = bytearray(Path(cache.folder, "lock").read_bytes())
     fetched(cache, "b")
     assert half.exists()
-    record[0] ^= 1  # the sum cannot be believed any more
+    record[0] ^= 1  # the sum is no longer valid
     Path(cache.folder, "lock").write_bytes(record)
     fetched(cache, "c")
     assert not half.exists()
     assert [is_kept(cache, key) for key in "abc"] == [True] * 3
 
 
-def test_an_entry_that_cannot_be_read_is_passed_by(tmp_path: Path) -> None:
+def test_an_unreadable_entry_is_a_miss(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path / "cache")
     fetched(cache, "a")
     (file,) = files(cache)
@@ -221,7 +223,7 @@ def test_an_entry_that_cannot_be_read_is_passed_by(tmp_path: Path) -> None:
         assert fetched(cache, "a") == content("a", 0, ENTRY)
 
 
-# --- disks that refuse --------------------------------------------------------------------------------------------
+# --- full and read-only disks -------------------------------------------------------------------------------------
 
 
 def test_a_full_disk_means_plain_reads_and_one_warning(tmp_path: Path) -> None:
@@ -296,7 +298,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "store"
 
 
-def test_a_warm_reader_asks_the_store_for_nothing(stored: Path, tmp_path: Path) -> None:
+def test_a_warm_reader_makes_no_requests(stored: Path, tmp_path: Path) -> None:
     plain = ZarrChunkReader(stored)
     for expected in (True, False):
         counted = Counted()
@@ -309,7 +311,7 @@ def test_a_warm_reader_asks_the_store_for_nothing(stored: Path, tmp_path: Path) 
     assert reader.cache.hits > 0
 
 
-@pytest.mark.filterwarnings("ignore:.*absent and left out")
+@pytest.mark.filterwarnings("ignore:.*absent and skipped")
 def test_a_whole_sample_and_a_dataset_through_the_cache(stored: Path, tmp_path: Path) -> None:
     assert_equal(
         ZarrChunkReader(stored, cache_dir=tmp_path / "cache").read_sample("run_2"),
@@ -319,6 +321,8 @@ def test_a_whole_sample_and_a_dataset_through_the_cache(stored: Path, tmp_path: 
     cached = build_dataset({"kind": "point", **settings, "cache_dir": str(tmp_path / "cache"), "cache_limit": "1GB"})
     plain = ZarrPointDataset(ZarrPointDatasetConfig(**settings))
     assert len(cached) == len(plain) > 0
+    for dataset in (plain, cached):
+        dataset.set_epoch(0)
     loader = torch.utils.data.DataLoader(cached, batch_size=None, num_workers=2, multiprocessing_context="spawn")
     for one, other in zip(loader, plain, strict=True):
         assert all(torch.equal(one[name], other[name]) for name in other)
@@ -326,7 +330,7 @@ def test_a_whole_sample_and_a_dataset_through_the_cache(stored: Path, tmp_path: 
     assert cached.reader.cache.size() > 0
 
 
-def test_a_damaged_entry_under_a_reader_heals(stored: Path, tmp_path: Path) -> None:
+def test_a_damaged_entry_under_a_reader_is_fetched_again(stored: Path, tmp_path: Path) -> None:
     expected = read(ZarrChunkReader(stored))
     cache = ZarrChunkReader(stored, cache_dir=tmp_path / "cache").cache
     assert cache is not None
@@ -414,7 +418,7 @@ def test_equal_names_in_other_stores_are_other_objects(tmp_path: Path, s3_root: 
     assert counted.store.requests == 0
 
 
-def test_a_sample_that_was_converted_again_is_never_served_stale(tmp_path: Path) -> None:
+def test_a_sample_that_was_converted_again_is_read_anew(tmp_path: Path) -> None:
     source, store = write_source(tmp_path / "source"), tmp_path / "store"
     before = convert(KIND, store, source_url=str(source), chunk_points=16).manifest.generation
     old = read(ZarrChunkReader(store, cache_dir=tmp_path / "cache"))
@@ -435,7 +439,7 @@ def test_samples_of_another_program_may_change_and_are_not_kept(tmp_path: Path) 
     assert (reader.cache.hits, reader.cache.misses, files(reader.cache)) == (0, 0, [])
 
 
-def test_only_samples_are_kept_and_what_is_absent_is_asked_for_again(stored: Path, tmp_path: Path) -> None:
+def test_only_samples_are_kept_and_absent_objects_are_requested_again(stored: Path, tmp_path: Path) -> None:
     counted = CountingObjects(open_objects(str(stored)))
     objects = CachedObjects(counted, DiskCache(tmp_path / "cache"), "here")
     relpath = ZarrChunkReader(stored).manifest.samples["run_1"].relpath
@@ -457,7 +461,7 @@ def test_only_samples_are_kept_and_what_is_absent_is_asked_for_again(stored: Pat
     assert {key: counted.by_key[key][0] for key in once} == dict.fromkeys(once, 3)
 
 
-def test_a_damaged_group_that_was_kept_heals(stored: Path, tmp_path: Path) -> None:
+def test_a_damaged_cached_group_is_fetched_again(stored: Path, tmp_path: Path) -> None:
     class Damaging(CountingObjects):
         def fetch(self, requests: Sequence[Request]) -> Iterator[np.ndarray | Exception]:
             for request, data in zip(requests, super().fetch(requests), strict=True):

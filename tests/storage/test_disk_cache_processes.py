@@ -1,4 +1,4 @@
-"""A disk cache that processes share: what is left of it when they are killed, and who waits for whom."""
+"""A disk cache that processes share: killed processes, and the lock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def is_kept(cache: DiskCache, key: str) -> bool:
 
 
 def test_readers_that_are_killed_leave_a_working_cache(tmp_path: Path) -> None:
-    """Some are killed before a new entry gets its name, some while they evict others; some live on beside them."""
+    """Some are killed before a new entry is renamed, some during an eviction; others keep running."""
     folder = str(tmp_path / "cache")
     context = multiprocessing.get_context("forkserver")
     living = [context.Process(target=read_on, args=(folder, LIMIT, seed, 200)) for seed in range(3)]
@@ -37,24 +37,28 @@ def test_readers_that_are_killed_leave_a_working_cache(tmp_path: Path) -> None:
     assert is_killed(Kill("rename"), read_on, folder, LIMIT, 99)
     cache = DiskCache(folder, LIMIT)
     assert cache.size() <= LIMIT
-    assert len(list(Path(cache.folder).rglob("*.tmp"))) == 1  # the others were found by who evicted entries
+    assert (
+        len(list(Path(cache.folder).rglob("*.tmp"))) == 1
+    )  # the others were removed by processes that evicted entries
     for key, size in OBJECTS.items():
         assert fetched(cache, key, 0, size) == content(key, 0, size)
         assert is_kept(cache, key)
     assert cache.size() <= LIMIT
-    assert cache.corrupt_evicted == 0  # a rename is whole: death leaves nothing to repair
-    Path(cache.folder, "lock").write_bytes(b"")  # an hour has passed: the next entry counts anew and tidies up
+    assert cache.corrupt_evicted == 0  # a rename is atomic: a kill leaves nothing to repair
+    Path(cache.folder, "lock").write_bytes(b"")  # an hour has passed: the next entry recounts and removes leftovers
     fetched(cache, "one more")
     assert not list(Path(cache.folder).rglob("*.tmp"))
 
 
-def test_death_in_the_middle_of_an_entry_leaves_none(tmp_path: Path) -> None:
+def test_a_kill_while_writing_an_entry_leaves_no_entry(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path / "cache")
     fetched(cache, "a")
     child = os.fork()
     if not child:
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (ENTRY // 2, ENTRY // 2))  # the kernel kills who writes on
+        resource.setrlimit(
+            resource.RLIMIT_FSIZE, (ENTRY // 2, ENTRY // 2)
+        )  # the kernel kills a process that writes more
         fetched(cache, "b")
         os._exit(0)
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGXFSZ
@@ -72,7 +76,7 @@ def _hold_the_lock(folder: str, held: Any) -> None:
         signal.pause()
 
 
-def test_nobody_waits_for_a_process_that_holds_the_lock_nor_for_a_dead_one(tmp_path: Path) -> None:
+def test_no_process_waits_long_for_the_lock_or_for_a_dead_holder(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path / "cache")
     fetched(cache, "a")
     context = multiprocessing.get_context("forkserver")
@@ -100,7 +104,7 @@ with DiskCache(sys.argv[1])._locked():
 """
 
 
-def test_a_child_does_not_keep_the_lock_that_its_parent_died_with(tmp_path: Path) -> None:
+def test_a_child_does_not_keep_the_lock_of_its_dead_parent(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path / "cache")
     fetched(cache, "a")
     command = [sys.executable, "-c", _FORKS_WITH_THE_LOCK, str(tmp_path / "cache")]

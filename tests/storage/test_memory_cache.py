@@ -1,4 +1,4 @@
-"""The cache in memory: never more than its limit, never a damaged byte, and only of what is far away."""
+"""The memory cache: its limit, damaged bytes, and use for remote objects only."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ENTRY = 500  # what an entry counts beside its bytes
 
 
 class Far(CountingObjects):
-    """Local files that pass for remote ones; ``flips`` chunks are damaged on the way."""
+    """Local files treated as remote ones; ``flips`` chunks are damaged in transit."""
 
     flips = 0
 
@@ -145,15 +145,15 @@ def test_threads_share_it() -> None:
 # --- under a reader -----------------------------------------------------------------------------------------------
 
 
-def test_later_epochs_ask_the_store_only_for_what_is_new(stored: Path) -> None:
+def test_later_epochs_request_only_new_ranges(stored: Path) -> None:
     plain, opened = ZarrChunkReader(stored), Opened()
     reader = ZarrChunkReader(stored, objects_factory=opened, cache_bytes="10MB")
     for epoch in range(200):
         assert_equal(read(reader, epoch), read(plain, epoch))
-    asked = opened.store.requests
+    requested = opened.store.requests
     for epoch in range(200):
         assert_equal(read(reader, epoch), read(plain, epoch))
-    assert opened.store.requests == asked
+    assert opened.store.requests == requested
     assert memory_of(reader).size <= 10_000_000
 
 
@@ -192,7 +192,7 @@ def test_a_byte_that_flips_in_flight_is_fetched_again_and_not_kept(stored: Path)
 
 
 @pytest.mark.parametrize("with_disk", [False, True])
-def test_a_byte_that_flips_in_memory_heals(stored: Path, tmp_path: Path, with_disk: bool) -> None:
+def test_a_byte_that_flips_in_memory_is_fetched_again(stored: Path, tmp_path: Path, with_disk: bool) -> None:
     expected = read(ZarrChunkReader(stored))
     folder = tmp_path / "cache" if with_disk else None
     reader = ZarrChunkReader(stored, objects_factory=Opened(), cache_dir=folder, cache_bytes="10MB")
@@ -233,14 +233,16 @@ def test_copies_of_a_reader_start_empty(stored: Path) -> None:
 
 
 def test_workers_of_a_dataset_read_through_it(stored: Path) -> None:
-    """And local files, which the system keeps in memory already, are not kept twice."""
+    """Local files are not cached: the system's page cache already holds them."""
     settings = {"kind": "point", "root": str(stored), "split": "train", "num_surface_points": 16}
     settings |= {"fields": ["surface_pressure"]}
-    with pytest.warns(UserWarning, match="absent and left out"):
+    with pytest.warns(UserWarning, match="absent and skipped"):
         plain, cached = build_dataset(settings), build_dataset(settings | {"cache_bytes": "1MB"})
     assert not isinstance(cached.reader._engine._this_process.objects, CachedObjects)  # type: ignore[attr-defined]
-    with pytest.warns(UserWarning, match="absent and left out"):
+    with pytest.warns(UserWarning, match="absent and skipped"):
         cached = type(cached)(cached.config, objects_factory=Far)
+    for dataset in (plain, cached):
+        dataset.set_epoch(0)
     for method in ("fork", "spawn"):
         loader = torch.utils.data.DataLoader(cached, batch_size=None, num_workers=2, multiprocessing_context=method)
         for one, other in zip(loader, plain, strict=True):

@@ -55,7 +55,7 @@ def run(service: Service, *answers: Any, policy: RetryPolicy = QUICK) -> tuple[A
 
 
 class ServiceError(Exception):
-    """As the clients of services raise them."""
+    """An error as clients of services raise it."""
 
     def __init__(self, status: int, code: str = "") -> None:
         super().__init__(f"{status} {code}")
@@ -98,7 +98,7 @@ def test_attempts_are_bounded_in_number_and_in_time(monkeypatch: pytest.MonkeyPa
         asyncio.run(retries.request(Service("s3://bucket"), "s3://bucket/object", fails_after_50_s, policy=in_time))
 
 
-def test_waits_grow_to_a_bound_and_are_spread() -> None:
+def test_waits_grow_to_a_limit_and_are_random() -> None:
     policy = RetryPolicy(first_wait_s=1, first_throttled_wait_s=4, longest_wait_s=16)
     for attempt, longest in enumerate((1, 2, 4, 8, 16, 16), start=1):
         waits = {policy.wait_s(attempt) for _ in range(100)}
@@ -140,7 +140,7 @@ def test_simultaneous_throttling_responses_count_once() -> None:
     assert service.limit == 32
 
 
-def test_a_cancelled_request_gives_its_place_back() -> None:
+def test_a_cancelled_request_frees_its_slot() -> None:
     service = Service("s3://bucket", most=1)
 
     async def main() -> str:
@@ -187,7 +187,7 @@ def forget_filesystems() -> None:
 
 
 def lead_to(monkeypatch: pytest.MonkeyPatch, kind: str, url: str) -> None:
-    """Point S3 or OCI clients somewhere else."""
+    """Point S3 or OCI clients to another endpoint."""
     if kind == "oci":
         monkeypatch.setitem(fsspec.config.conf, "oci", {"config_kwargs": {"service_endpoint": url}})
     else:
@@ -212,8 +212,8 @@ def bad_network(
 
 
 @pytest.mark.parametrize("bad_network", ["s3fs", "obstore", "oci"], indirect=True)
-def test_everything_is_right_over_a_bad_network(bad_network: tuple[str, FaultProxy], tmp_path: Path) -> None:
-    """Source and store both there: list, load, convert, commit, read, verify."""
+def test_all_steps_succeed_over_a_bad_network(bad_network: tuple[str, FaultProxy], tmp_path: Path) -> None:
+    """With source and store behind it: list, load, convert, commit, read, verify."""
     root, proxy = bad_network
     local = write_source(tmp_path / "source", sample_ids=("run_1", "run_2"))
     source = Storage(f"{root}/source")
@@ -236,14 +236,14 @@ PLACES: dict[str, Callable[[str], RemoteBackend] | None] = {"s3fs": S3Backend, "
 
 @pytest.fixture(params=PLACES)
 def anywhere(request: pytest.FixtureRequest) -> tuple[str, str, Callable[[str], RemoteBackend] | None]:
-    """A kind of service, a root there, and what reaches it."""
+    """A kind of service, a root there, and its proxy."""
     root = request.getfixturevalue("oci_root" if request.param == "oci" else "s3_root")
     return request.param, root, PLACES[request.param]
 
 
 def test_a_dead_server_is_a_clear_error(anywhere: Any, monkeypatch: pytest.MonkeyPatch, quick: None) -> None:
     kind, root, backend = anywhere
-    closed = socket.socket()  # has the port, so that nobody else takes it, and does not listen
+    closed = socket.socket()  # reserves the port without listening
     closed.bind(("127.0.0.1", 0))
     lead_to(monkeypatch, kind, f"http://127.0.0.1:{closed.getsockname()[1]}")
     storage = Storage(root, backend=backend)
@@ -341,7 +341,7 @@ def test_a_response_that_is_shorter_than_announced_is_retried(
         storage.read("a")
 
 
-def test_nothing_is_logged_where_all_is_well(s3_root: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_is_logged_without_errors(s3_root: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "zarr_core")
     storage = Storage(s3_root)
     storage.write("a", [b"x"])

@@ -28,7 +28,7 @@ def test_an_object_is_read_as_it_was_written(any_root: str) -> None:
     assert pickle.loads(pickle.dumps(storage)).read("a/b/c") == b"new"
 
 
-def test_what_is_not_there_is_not_found(any_root: str) -> None:
+def test_a_missing_object_is_not_found(any_root: str) -> None:
     storage = Storage(any_root)
     assert not storage.exists("a")
     assert storage.list() == {}
@@ -59,7 +59,7 @@ def test_replace_writes_only_over_the_version_it_knows(any_root: str) -> None:
     assert storage.read("m") == b"two"
 
 
-def test_of_writers_that_race_exactly_one_wins(any_root: str) -> None:
+def test_exactly_one_of_racing_writers_wins(any_root: str) -> None:
     Storage(any_root).replace("m", b"start", None)
     _, version = Storage(any_root).read_versioned("m")
     won: list[int] = []
@@ -83,7 +83,7 @@ def test_of_writers_that_race_exactly_one_wins(any_root: str) -> None:
     assert Storage(any_root).read("m") == str(won[0]).encode()
 
 
-def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_the_old_object(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     storage.write("a", [b"whole"])
 
@@ -138,7 +138,7 @@ def test_objects_are_listed_with_sizes_and_times_and_deleted(any_root: str) -> N
     assert [found.name for found in storage.objects("ab")] == ["ab"]
     assert abs(began - time.time()) < 600
     storage.delete(["a/one", "a/b/c/three", "a/gone"])
-    assert list(storage.list()) == ["a/b/two", "ab"]  # and nothing that asked for the time
+    assert list(storage.list()) == ["a/b/two", "ab"]  # and no temporary object of ``now()``
 
 
 def test_more_folders_than_are_listed_at_a_time(any_root: str) -> None:

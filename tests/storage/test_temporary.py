@@ -10,7 +10,7 @@ from zarr_core.storage.temporary import add_temp_suffix, strip_temp_suffix
 @pytest.mark.parametrize(
     "name", ["manifest.json", "generations/00000001.json", "samples/a/0123/c/0/0", ".hidden", "a.tmp"]
 )
-def test_a_temporary_name_leads_back_to_the_final_one(name: str) -> None:
+def test_a_temporary_name_gives_the_final_name(name: str) -> None:
     temporary = add_temp_suffix(name)
     assert temporary.rpartition("/")[0] == name.rpartition("/")[0]
     assert temporary != add_temp_suffix(name)

@@ -1,4 +1,4 @@
-"""Garbage collection: what kept generations name stays whatever happens, and of what is old nothing else does."""
+"""Garbage collection keeps everything that kept generations name, and deletes everything else that is old."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def three_generations(storage: ClockedStorage) -> None:
         storage.time += 50 * HOUR
 
 
-def test_what_was_replaced_long_ago_goes_and_asking_for_it_says_so(storage: ClockedStorage) -> None:
+def test_old_generations_are_deleted_and_reading_them_names_the_reason(storage: ClockedStorage) -> None:
     three_generations(storage)
     result = collect(storage)
     assert (result.expired, result.kept) == ([1, 2], [3])
@@ -89,7 +89,7 @@ def test_neither_tags_nor_collection_make_a_generation(storage: ClockedStorage) 
     assert load(storage, HEAD, 3) == before  # and what is archived has none
 
 
-def test_unnamed_groups_go_when_they_are_old_and_foreign_objects_never(storage: ClockedStorage) -> None:
+def test_old_unnamed_groups_are_deleted_but_foreign_objects_never(storage: ClockedStorage) -> None:
     set_item(storage, "x", write_group(storage, "x"))
     write_group(storage, "old")
     for foreign in ("notes.txt", "groups/readme", "groups/old/deeper/still", "other/thing/a"):
@@ -98,14 +98,14 @@ def test_unnamed_groups_go_when_they_are_old_and_foreign_objects_never(storage: 
     write_group(storage, "young")
     storage.write("groups/old2/.a.0123456789abcdef0123456789abcdef.tmp", [b"killed long ago?"])
     storage.written["groups/old2/.a.0123456789abcdef0123456789abcdef.tmp"] -= 2 * DAY
-    storage.written["groups/young/a"] -= 10 * DAY  # its other object is young, so somebody is at work on it
+    storage.written["groups/young/a"] -= 10 * DAY  # its other object is young: a writer may be at work on it
     result = collect(storage)
     assert set(result.prefixes) == {"groups/old", "groups/old2"}
-    assert (result.young, result.foreign) == (1, 2)  # what lies outside "groups" is not even looked at
+    assert (result.young, result.foreign) == (1, 2)  # objects outside "groups" are not listed
     assert {"notes.txt", "groups/readme", "groups/old/deeper/still", "other/thing/a"} <= set(storage.list())
 
 
-def test_half_written_files_of_killed_writers_go(storage: ClockedStorage) -> None:
+def test_temporary_files_of_killed_writers_are_deleted(storage: ClockedStorage) -> None:
     set_item(storage, "x", write_group(storage, "x"))
     for name in ("groups/x/.a", "generations/.1", ".tiny.json", ".stats.yaml", "other/.a"):
         storage.write(f"{name}.0123456789abcdef0123456789abcdef.tmp", [b"half"])
@@ -117,11 +117,11 @@ def test_half_written_files_of_killed_writers_go(storage: ClockedStorage) -> Non
         "generations/00000001.json",
         "groups/x/a",
         "groups/x/b",
-        "other/.a.0123456789abcdef0123456789abcdef.tmp",  # a folder that is none of a store's own
+        "other/.a.0123456789abcdef0123456789abcdef.tmp",  # a folder that does not belong to the store
     }
 
 
-def test_a_dry_run_says_the_same_and_changes_nothing(storage: ClockedStorage) -> None:
+def test_a_dry_run_reports_the_same_and_changes_nothing(storage: ClockedStorage) -> None:
     three_generations(storage)
     write_group(storage, "orphan")
     storage.time += 2 * DAY
@@ -141,7 +141,7 @@ def test_nothing_to_do_writes_nothing(storage: ClockedStorage) -> None:
     assert changed == []
 
 
-def test_what_seems_to_be_from_the_future_stays(storage: ClockedStorage) -> None:
+def test_objects_with_future_times_are_kept(storage: ClockedStorage) -> None:
     set_item(storage, "x", write_group(storage, "x"))
     storage.time += DAY
     write_group(storage, "future")
@@ -150,7 +150,7 @@ def test_what_seems_to_be_from_the_future_stays(storage: ClockedStorage) -> None
     assert "groups/future" in groups(storage)
 
 
-def test_a_clock_of_the_store_that_runs_ahead_of_ours_removes_no_more(storage: ClockedStorage) -> None:
+def test_a_store_clock_that_runs_ahead_deletes_nothing_more(storage: ClockedStorage) -> None:
     storage.time = time.time()
     three_generations(storage)  # 150 hours go by there, none here
     write_group(storage, "orphan")
@@ -169,11 +169,11 @@ def test_a_store_of_another_program_is_refused(storage: ClockedStorage) -> None:
         collect(storage, -1)
 
 
-# --- while others are at work
+# --- concurrent writers
 
 
 def during(storage: ClockedStorage, moment: str, act: Callable[[], None]) -> None:
-    """Have something done by somebody else just before a storage operation that begins so."""
+    """Run an action of another writer just before the first storage operation whose description starts so."""
 
     def interrupt(operation: str) -> None:
         if operation.startswith(moment):
@@ -183,7 +183,7 @@ def during(storage: ClockedStorage, moment: str, act: Callable[[], None]) -> Non
     storage.interrupt = interrupt
 
 
-def test_an_orphan_that_is_named_just_before_it_would_be_tombstoned_stays(storage: ClockedStorage) -> None:
+def test_an_orphan_that_is_committed_just_before_its_tombstone_is_kept(storage: ClockedStorage) -> None:
     set_item(storage, "x", write_group(storage, "x"))
     write_group(storage, "orphan")
     storage.time += 2 * DAY
@@ -192,7 +192,7 @@ def test_an_orphan_that_is_named_just_before_it_would_be_tombstoned_stays(storag
     assert storage.read("groups/orphan/a") == b"orphan a"
 
 
-def test_so_does_one_that_was_named_and_replaced_meanwhile(storage: ClockedStorage) -> None:
+def test_an_orphan_that_was_committed_and_replaced_meanwhile_is_kept(storage: ClockedStorage) -> None:
     set_item(storage, "x", write_group(storage, "x"))
     write_group(storage, "orphan")
     storage.time += 2 * DAY
@@ -207,14 +207,14 @@ def test_so_does_one_that_was_named_and_replaced_meanwhile(storage: ClockedStora
 
 
 @pytest.mark.parametrize("moment", ["delete groups/orphan/a", "delete groups/orphan/b"])
-def test_one_that_is_tombstoned_cannot_be_named(storage: ClockedStorage, moment: str) -> None:
+def test_a_commit_cannot_name_a_tombstoned_prefix(storage: ClockedStorage, moment: str) -> None:
     set_item(storage, "x", write_group(storage, "x"))
     write_group(storage, "orphan")
     storage.time += 2 * DAY
     refused: list[CollectedError] = []
 
     def act() -> None:
-        with pytest.raises(CollectedError, match="garbage collection took it") as caught:
+        with pytest.raises(CollectedError, match="garbage collection removed it") as caught:
             set_item(storage, "y", "groups/orphan")
         refused.append(caught.value)
 
@@ -224,8 +224,8 @@ def test_one_that_is_tombstoned_cannot_be_named(storage: ClockedStorage, moment:
     assert load(storage, HEAD).items == {"x": "groups/x"}
 
 
-def test_a_writer_that_slept_through_a_whole_collection_commits_nothing_that_is_gone(storage: ClockedStorage) -> None:
-    """It found the group before, and half of it is written again afterwards; the list has long been cleared."""
+def test_a_writer_suspended_during_a_collection_commits_nothing_deleted(storage: ClockedStorage) -> None:
+    """It found the group before the collection; half of it was written again later; the tombstone has expired."""
     set_item(storage, "x", write_group(storage, "x"))
     write_group(storage, "orphan")
     storage.time += 2 * DAY
@@ -237,11 +237,11 @@ def test_a_writer_that_slept_through_a_whole_collection_commits_nothing_that_is_
     with pytest.raises(CollectedError):
         set_item(storage, "y", "groups/orphan")
     write_group(storage, "orphan")
-    set_item(storage, "y", "groups/orphan")  # made anew, after a decent interval, it may be named
+    set_item(storage, "y", "groups/orphan")  # written again after the tombstone has expired, it may be committed
 
 
-def test_a_commit_whose_head_was_read_before_two_collections_is_not_mistaken(storage: ClockedStorage) -> None:
-    """The head after them says the same as the one before, but for the number of collections."""
+def test_a_head_read_before_two_collections_is_not_mistaken_for_the_one_after(storage: ClockedStorage) -> None:
+    """The head after them differs only in the number of collections."""
     set_item(storage, "x", write_group(storage, "x"))
     for name in ("first", "orphan"):
         write_group(storage, name)
@@ -261,7 +261,7 @@ def test_a_commit_whose_head_was_read_before_two_collections_is_not_mistaken(sto
         set_item(storage, "y", "groups/orphan")
 
 
-def test_a_tag_comes_in_time_or_is_refused(storage: ClockedStorage) -> None:
+def test_a_tag_during_a_collection_keeps_the_generation_or_is_refused(storage: ClockedStorage) -> None:
     three_generations(storage)
     during(storage, "replace tiny.json", lambda: make_tag(storage, HEAD, "in-time", 1) and None)
     assert collect(storage).expired == [2]
@@ -276,7 +276,7 @@ def test_a_tag_comes_in_time_or_is_refused(storage: ClockedStorage) -> None:
     assert collect(storage).expired == [1]
 
 
-def test_names_stay_tombstoned_for_a_day_and_are_free_then(storage: ClockedStorage) -> None:
+def test_tombstones_expire_after_a_day(storage: ClockedStorage) -> None:
     set_item(storage, "x", write_group(storage, "x"))
     write_group(storage, "orphan")
     storage.time += 2 * DAY
@@ -301,7 +301,7 @@ def test_two_collections_at_once(storage: ClockedStorage) -> None:
         assert groups(storage) == {"groups/three"}
 
 
-def test_a_collection_that_died_anywhere_is_finished_by_the_next(memory_root: str) -> None:
+def test_a_collection_killed_anywhere_is_finished_by_the_next(memory_root: str) -> None:
     survived = 0
     for dies_at in range(100):
         storage = ClockedStorage(f"{memory_root}/{dies_at}")
@@ -331,7 +331,9 @@ def test_a_collection_that_died_anywhere_is_finished_by_the_next(memory_root: st
     assert dies_at > 8
 
 
-def test_one_that_hung_for_half_a_day_deletes_no_more(storage: ClockedStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_collection_suspended_for_half_a_day_stops_deleting(
+    storage: ClockedStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     three_generations(storage)
     began = time.time()
     monkeypatch.setattr("zarr_core.versioning.gc.time.time", lambda: began)

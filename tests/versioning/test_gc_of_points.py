@@ -1,4 +1,4 @@
-"""Garbage collection of stores of points, while others convert, publish and stage."""
+"""Garbage collection of point stores during conversion, publication and staging."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_store_of_points_from_the_command_line(tmp_path: Path, capsys: pytest.
     assert main([str(store), "--grace", "soon"]) == 1
 
 
-def test_a_conversion_that_meets_a_tombstoned_name_takes_another(tmp_path: Path) -> None:
+def test_a_conversion_avoids_a_tombstoned_name(tmp_path: Path) -> None:
     source = write_source(tmp_path / "source", ("run_1", "run_2"))
     store = tmp_path / "store"
     settings = {"a": {"chunk_points": 16}, "b": {"chunk_points": 32}}
@@ -102,9 +102,7 @@ def test_groups_that_are_tombstoned_before_they_are_published_are_left_out(tmp_p
     assert sorted(publish(KIND, store, source_url=str(source), chunk_points=32).replaced) == ["run_1", "run_2"]
 
 
-def test_a_conversion_whose_groups_are_collected_under_its_hands_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_conversion_whose_groups_are_collected_reports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write_source(tmp_path / "source", ("run_1", "run_2"))
     store = tmp_path / "store"
     convert(KIND, store, source_url=str(source), chunk_points=16)
@@ -122,7 +120,7 @@ def test_a_conversion_whose_groups_are_collected_under_its_hands_says_so(
     assert verify_store(str(store), source=str(source)).ok
 
 
-def test_staging_again_what_was_collected_from_the_copy(tmp_path: Path) -> None:
+def test_samples_collected_from_a_copy_can_be_staged_again(tmp_path: Path) -> None:
     source = write_source(tmp_path / "source", ("run_1", "run_2"))
     store, copy = tmp_path / "store", tmp_path / "copy"
     convert(KIND, store, source_url=str(source), chunk_points=16)
@@ -138,7 +136,7 @@ def test_staging_again_what_was_collected_from_the_copy(tmp_path: Path) -> None:
 
 
 def test_nothing_is_lost_while_converters_and_collectors_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without any grace a sample may be taken before it is committed: it fails, is said to, and nothing is lost."""
+    """Without a grace period a sample may be collected before its commit: it is reported, and nothing is lost."""
     source = write_source(tmp_path / "source", ("run_1", "run_2"), surface=40, volume=90)
     store = tmp_path / "store"
     convert(KIND, store, source_url=str(source), chunk_points=64)
@@ -149,7 +147,7 @@ def test_nothing_is_lost_while_converters_and_collectors_work(tmp_path: Path, mo
 
     def late(*arguments: Any, **options: Any) -> Any:
         before = collections
-        wait_for(lambda: collections > before + 1)  # a whole collection comes between a group and its commit
+        wait_for(lambda: collections > before + 1)  # a collection runs between writing a group and its commit
         return commit_results(*arguments, **options)
 
     monkeypatch.setattr("zarr_core.points.convert.commit_results", late)

@@ -1,7 +1,7 @@
-"""No commit is lost: the same cases on every kind of location that can commit.
+"""Commits: no commit is lost, on any kind of location that supports commits.
 
-On another S3 service than moto: ``TEST_S3_ENDPOINT=http://127.0.0.1:7480 pytest tests/test_commit.py``, with
-credentials in ``AWS_*`` (see CONTRIBUTING.md).
+On another S3 service than moto: ``TEST_S3_ENDPOINT=http://127.0.0.1:7480 pytest tests/versioning``, with credentials in
+``AWS_*`` (see CONTRIBUTING.md).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ WRITERS = 16
 
 @dataclass(frozen=True)
 class Place:
-    """A root and how it is reached; travels to other processes."""
+    """A root and its environment; picklable."""
 
     root: str
     backend: Callable[[str], RemoteBackend] | None = None
@@ -84,7 +84,7 @@ def add(sample_id: str) -> Callable[[StoreManifest | None], StoreManifest]:
 
 
 def _commit_together(place: Place, numbers: Sequence[int], environment: dict[str, str], barrier: Any) -> None:
-    """Each number by a writer of its own, in threads."""
+    """Commit each number in a thread of its own."""
     os.environ.update(environment)  # a fork server may be older than this test's servers
     fsspec.config.set_conf_env(fsspec.config.conf)
 
@@ -97,7 +97,7 @@ def _commit_together(place: Place, numbers: Sequence[int], environment: dict[str
         list(threads.map(commit_one, numbers))
 
 
-def test_of_racing_writers_each_commits_once(place: Place) -> None:
+def test_racing_writers_each_commit_once(place: Place) -> None:
     """Sixteen, in four processes where a place is shared by processes."""
     if place.shared_by_processes:
         context = multiprocessing.get_context("forkserver")
@@ -128,7 +128,7 @@ def test_of_racing_writers_each_commits_once(place: Place) -> None:
     assert names == {"manifest.json", *map(generation_name, range(1, WRITERS + 1))}  # no probe, no temporary file
 
 
-def test_a_lost_race_is_applied_again_on_the_winner(place: Place) -> None:
+def test_a_change_that_lost_a_race_is_repeated_on_the_new_state(place: Place) -> None:
     storage, other = place.open(), place.open()
     commit(storage, HEAD, add("a"))
     seen: list[list[str]] = []
@@ -159,8 +159,8 @@ def test_a_change_that_raises_changes_nothing(place: Place) -> None:
     assert commit(storage, HEAD, add("b")).generation == 2
 
 
-def test_the_version_is_of_the_bytes_that_were_read(place: Place) -> None:
-    """While somebody writes all the time, what is replaced on the word of a version is what was read with it."""
+def test_the_version_belongs_to_the_bytes_that_were_read(place: Place) -> None:
+    """While another writer keeps writing, a swap with a version only replaces the bytes that were read with it."""
     storage, busy = place.open(), True
     storage.replace("m", b"0", None)
 
@@ -199,11 +199,11 @@ def test_objects_are_deleted(place: Place) -> None:
     assert storage.create("a/b", b"y")
 
 
-# --- networks that lose answers -----------------------------------------------------------------------------------
+# --- networks that lose responses ---------------------------------------------------------------------------------
 
 
 class LosesAnswers:
-    """A service that does what it is asked, after which the connection breaks, so many times."""
+    """A service that carries out requests but loses its first responses."""
 
     def __init__(self, backend: RemoteBackend, times: int, then: Callable[[], None] = lambda: None) -> None:
         self.backend, self.times, self.then = backend, times, then
@@ -226,7 +226,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retries, "POLICY", retries.RetryPolicy(attempts=3, first_wait_s=0.001))
 
 
-def test_a_commit_whose_answer_was_lost_is_made_once(
+def test_a_commit_whose_response_was_lost_is_made_once(
     memory_root: str, impatient: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "zarr_core")
@@ -244,7 +244,7 @@ def test_a_commit_whose_answer_was_lost_is_made_once(
     assert "manifest.json: written by an attempt whose response was lost" in caplog.text
 
 
-def test_a_commit_whose_answers_were_all_lost_is_found(memory_root: str, impatient: None) -> None:
+def test_a_commit_whose_responses_were_all_lost_is_found(memory_root: str, impatient: None) -> None:
     storage = Storage(memory_root, backend=lambda url: LosesAnswers(MemoryBackend(url), 1))
     assert commit(storage, HEAD, add("a")).generation == 1
     never = Storage(memory_root, backend=lambda url: Unreachable(MemoryBackend(url)))
@@ -254,7 +254,7 @@ def test_a_commit_whose_answers_were_all_lost_is_found(memory_root: str, impatie
 
 
 class Unreachable(LosesAnswers):
-    """A service that answers reads and resets writes, none of which it carries out."""
+    """A service that answers reads, and resets writes without carrying them out."""
 
     def __init__(self, backend: RemoteBackend) -> None:
         super().__init__(backend, 10**6)
@@ -263,9 +263,7 @@ class Unreachable(LosesAnswers):
         raise ConnectionResetError("cable cut")
 
 
-def test_a_commit_that_was_overtaken_after_its_answer_was_lost_is_applied_again(
-    memory_root: str, impatient: None
-) -> None:
+def test_a_commit_replaced_after_its_response_was_lost_is_repeated(memory_root: str, impatient: None) -> None:
     commit(Storage(memory_root), HEAD, add("a"))
 
     def overtake() -> None:
@@ -278,31 +276,31 @@ def test_a_commit_that_was_overtaken_after_its_answer_was_lost_is_applied_again(
     assert sorted(load_manifest(memory_root).samples) == ["a", "b", "other"]
 
 
-def test_an_object_whose_answer_was_lost_counts_as_created(memory_root: str, impatient: None) -> None:
+def test_an_object_whose_response_was_lost_counts_as_created(memory_root: str, impatient: None) -> None:
     storage = Storage(memory_root, backend=lambda url: LosesAnswers(MemoryBackend(url), 1))
     assert storage.create("a", b"mine")
     assert not storage.create("a", b"other")
 
 
 class SendsTwice(LosesAnswers):
-    """An HTTP client that sends a request again, and says nothing, when a connection that it had kept breaks."""
+    """An HTTP client that silently resends a request when a kept-alive connection breaks."""
 
     async def put_if(self, path: str, data: bytes, version: str | None) -> None:
         await self.backend.put_if(path, data, version)
         await self.backend.put_if(path, data, version)
 
 
-def test_a_commit_that_the_client_sent_twice_is_made_once(memory_root: str) -> None:
+def test_a_commit_that_the_client_resends_is_made_once(memory_root: str) -> None:
     storage = Storage(memory_root, backend=lambda url: SendsTwice(MemoryBackend(url), 0))
     assert commit(storage, HEAD, add("a")).generation == 1
     assert commit(storage, HEAD, add("b")).generation == 2
     assert not Storage(memory_root).create("manifest.json", b"other")
 
 
-# --- services that cannot -----------------------------------------------------------------------------------------
+# --- services without conditional writes --------------------------------------------------------------------------
 
 
-def test_a_service_that_ignores_conditions_is_found_out(
+def test_a_service_that_ignores_conditions_is_refused(
     tmp_path: Path, oci_server: OciServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with OciServer(ignore_conditions=True) as server:
@@ -321,14 +319,14 @@ def test_a_service_that_ignores_conditions_is_found_out(
 
 
 class IgnoresMatch(OciBackend):
-    """A service that knows how to create, and replaces whatever is there."""
+    """A service that honours If-None-Match, but ignores If-Match."""
 
     async def put_if(self, path: str, data: bytes, version: str | None) -> None:
         await (super().put_if(path, data, None) if version is None else self.put(path, data))
 
 
 class NeverMatches(OciBackend):
-    """A service that compares etags with something else."""
+    """A service on which no etag ever matches."""
 
     async def put_if(self, path: str, data: bytes, version: str | None) -> None:
         if version is not None:
@@ -339,7 +337,7 @@ class NeverMatches(OciBackend):
 @pytest.mark.parametrize(
     ("backend", "reason"), [(IgnoresMatch, "ignores If-Match"), (NeverMatches, "refuses to replace an object by its")]
 )
-def test_a_service_that_keeps_one_condition_only_is_found_out(
+def test_a_service_that_honours_one_condition_only_is_refused(
     oci_root: str, backend: type, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("zarr_core.storage.storage._checked_roots", set())
@@ -349,7 +347,7 @@ def test_a_service_that_keeps_one_condition_only_is_found_out(
     assert storage.list() == {}
 
 
-def test_what_a_process_has_found_out_costs_nothing_more(oci_root: str, oci_server: OciServer) -> None:
+def test_the_check_of_conditions_runs_once_per_process(oci_root: str, oci_server: OciServer) -> None:
     commit(Storage(oci_root), HEAD, add("a"))
     before = len(oci_server.requests)
     commit(Storage(oci_root), HEAD, add("b"))
@@ -374,7 +372,7 @@ def test_a_bucket_that_is_not_there_is_named(kind: str, request: pytest.FixtureR
 
 
 class ComparesBareEtags:
-    """Ceph RGW: it gives etags in quotes, and finds none like it when it is given one so."""
+    """Like Ceph RGW: it reports etags in quotes, but only matches them without."""
 
     async def _put_on_condition(self, path: str, data: bytes, etag: str | None) -> None:
         if etag is not None and etag.startswith('"'):
@@ -457,8 +455,8 @@ def test_a_disk_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     assert not (tmp_path / "manifest.json").exists()
 
 
-def test_what_is_committed_is_on_the_disk_before_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file, then its name, then the folder that holds the name, and the folders above where they are new."""
+def test_objects_are_synced_before_a_commit_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Order of syncs: the file, its folder after the rename, and new parent folders."""
     done: list[str] = []
     real = {name: getattr(os, name) for name in ("fsync", "replace", "link")}
 
@@ -507,7 +505,7 @@ def two_states(tmp_path: Path) -> tuple[Path, Callable[[], None]]:
 
 
 def _converted(source: Path, store: Path) -> tuple[Selection, Pending, ConversionSettings]:
-    """What a converter has in hand when it comes to commit."""
+    """A conversion's results that are not committed yet."""
     settings = ConversionSettings(chunk_points=16)
     selection = select_samples(open_source(KIND, root=source))
     (outcome,) = convert_samples(
@@ -533,7 +531,7 @@ def test_a_stale_converter_does_not_undo_a_newer_one(
     assert "run_1: its source changed after this conversion read it" in caplog.text
 
 
-def test_a_newer_converter_replaces_an_older_one_and_says_so(
+def test_a_newer_converter_replaces_an_older_result_and_logs_it(
     two_states: tuple[Path, Callable[[], None]], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "zarr_core")
@@ -549,10 +547,10 @@ def test_a_newer_converter_replaces_an_older_one_and_says_so(
     assert "replaces" in caplog.text
 
 
-def test_a_stale_converter_that_loses_the_race_to_a_newer_one_gives_way(
+def test_a_stale_converter_does_not_replace_a_newer_result(
     two_states: tuple[Path, Callable[[], None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The newer one commits between the older one's reading of the manifest and its swap."""
+    """The newer converter commits between the older one's read of the manifest and its swap."""
     source, change = two_states
     store = Storage(tmp_path / "store")
     commit(store, HEAD, add("other"))
@@ -573,7 +571,7 @@ def test_a_stale_converter_that_loses_the_race_to_a_newer_one_gives_way(
     assert set(report.manifest.samples) == {"other", "run_1"}
 
 
-def test_a_stale_refusal_does_not_blame_a_sample_that_was_repaired(
+def test_a_stale_refusal_does_not_quarantine_a_repaired_sample(
     two_states: tuple[Path, Callable[[], None]], tmp_path: Path
 ) -> None:
     source, change = two_states
@@ -592,7 +590,7 @@ def test_a_stale_refusal_does_not_blame_a_sample_that_was_repaired(
     assert (report.committed, load_manifest(store).quarantine) == (False, {})
 
 
-def test_a_sample_that_came_after_a_converter_had_looked_is_not_retired(tmp_path: Path) -> None:
+def test_a_sample_that_arrived_after_the_listing_is_not_retired(tmp_path: Path) -> None:
     source = write_source(tmp_path / "source", ("run_1", "run_2", "run_3"))
     (source / "run_2").rename(tmp_path / "run_2")
     early = select_samples(open_source(KIND, root=source))
@@ -611,7 +609,7 @@ def test_a_sample_that_came_after_a_converter_had_looked_is_not_retired(tmp_path
     assert (report.retired, sorted(report.manifest.samples)) == (["run_3"], ["run_1", "run_2"])
 
 
-def test_a_lock_that_is_held_for_ever_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_names_a_lock_that_is_never_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commit(Storage(tmp_path), HEAD, add("a"))
     monkeypatch.setattr("zarr_core.storage.backends.local.LOCK_PATIENCE", 0.1)
     with FileLock(tmp_path / "manifest.json.lock"), pytest.raises(StoreError, match=r"manifest.json.lock.* run again"):
@@ -619,6 +617,6 @@ def test_a_lock_that_is_held_for_ever_is_named(tmp_path: Path, monkeypatch: pyte
     assert commit(Storage(tmp_path), HEAD, add("b")).generation == 2
 
 
-def test_every_spelling_of_s3_is_a_place_of_obstores() -> None:
+def test_obstore_accepts_every_spelling_of_s3() -> None:
     pytest.importorskip("obstore", reason="needs the obstore extra")
     assert {ObstoreBackend(f"{scheme}://bucket/store").location for scheme in ("s3", "s3a")} == {"bucket/store"}

@@ -28,16 +28,16 @@ graces = st.sampled_from([0.5, 5, 24])
 
 
 class Store(RuleBasedStateMachine):
-    """The model: what every generation said, when it was replaced, and which of them a collection may have taken."""
+    """The model: items and replacement time of every generation, and those that a collection may have deleted."""
 
     @initialize()
     def start(self) -> None:
         self.storage = ClockedStorage(f"memory://{os.urandom(8).hex()}")
-        self.said: dict[int, dict[str, str]] = {}
+        self.items_of: dict[int, dict[str, str]] = {}
         self.replaced: dict[int, float] = {}
         self.tags: dict[str, int] = {}
         self.gone: set[int] = set()
-        self.tombstones: frozenset[str] = frozenset()  # as the writer has last seen it
+        self.tombstones: frozenset[str] = frozenset()  # as the writer last saw it
         self.commit("x", write_group(self.storage, "first"))
 
     def teardown(self) -> None:
@@ -45,16 +45,16 @@ class Store(RuleBasedStateMachine):
 
     @property
     def current(self) -> int:
-        return max(self.said)
+        return max(self.items_of)
 
     def commit(self, item: str, group: str | None) -> None:
-        before = max(self.said, default=0)
+        before = max(self.items_of, default=0)
         state = set_item(self.storage, item, group)
         if state.generation != before:
-            self.said[state.generation] = dict(state.items)
+            self.items_of[state.generation] = dict(state.items)
             self.replaced[before] = self.storage.time
 
-    # --- what people do
+    # --- actions of users
 
     @rule(amount=hours)
     def time_goes_by(self, amount: float) -> None:
@@ -66,7 +66,7 @@ class Store(RuleBasedStateMachine):
 
     @rule(name=names)
     def a_writer_writes(self, name: str) -> None:
-        """Under the first name that was free when it last looked, however long ago that is."""
+        """Write a group under the first name that was free when the writer last listed, however long ago."""
         free = (again for again in range(100) if f"groups/{name}{again}" not in self.tombstones)
         write_group(self.storage, f"{name}{next(free)}")
 
@@ -85,7 +85,7 @@ class Store(RuleBasedStateMachine):
 
     @rule(item=items)
     def an_item_is_retired(self, item: str) -> None:
-        if item in self.said[self.current]:
+        if item in self.items_of[self.current]:
             self.commit(item, None)
 
     @rule(tag=tags, back=st.integers(0, 3))
@@ -114,7 +114,7 @@ class Store(RuleBasedStateMachine):
     def expired(self, grace: float) -> set[int]:
         horizon = self.storage.time - grace
         tagged = {*self.tags.values(), self.current}
-        return {number for number in self.said if number not in tagged and self.replaced[number] < horizon}
+        return {number for number in self.items_of if number not in tagged and self.replaced[number] < horizon}
 
     @rule(wait=hours, grace=graces)
     def garbage_is_collected(self, wait: float, grace: float) -> None:
@@ -174,12 +174,12 @@ class Store(RuleBasedStateMachine):
         self.storage.interrupt = interrupt
 
     def collect(self, grace: float) -> None:
-        """Collect, and hold what is left against the rule."""
+        """Collect, and compare the remaining objects with the rule."""
         collect_garbage(self.storage, HEAD, grace)
         self.gone |= self.expired(grace)
-        kept = set(self.said) - self.gone
-        assert {n for n in self.said if self.storage.exists(generation_name(n))} == kept
-        needed = {group for number in kept for group in self.said[number].values()}
+        kept = set(self.items_of) - self.gone
+        assert {n for n in self.items_of if self.storage.exists(generation_name(n))} == kept
+        needed = {group for number in kept for group in self.items_of[number].values()}
         newest: dict[str, float] = {}
         for found in self.storage.objects("groups"):
             group = found.name.rpartition("/")[0]
@@ -187,13 +187,13 @@ class Store(RuleBasedStateMachine):
         old = {group for group, modified in newest.items() if modified < self.storage.time - grace}
         assert old <= needed
 
-    # --- what must hold at any time
+    # --- invariants
 
     @invariant()
     def what_kept_generations_name_is_there(self) -> None:
-        for number in set(self.said) - self.gone:
+        for number in set(self.items_of) - self.gone:
             state = load(self.storage, HEAD, number)
-            assert state.items == self.said[number]
+            assert state.items == self.items_of[number]
             for group in state.items.values():
                 for part in "ab":
                     assert self.storage.read(f"{group}/{part}").decode() == f"{group.partition('/')[2]} {part}"
@@ -201,8 +201,8 @@ class Store(RuleBasedStateMachine):
     @invariant()
     def nothing_that_is_kept_is_tombstoned(self) -> None:
         tombstones = load(self.storage, HEAD).retention.tombstones
-        for number in set(self.said) - self.gone:
-            assert tombstones.keys().isdisjoint([*self.said[number].values(), generation_name(number)])
+        for number in set(self.items_of) - self.gone:
+            assert tombstones.keys().isdisjoint([*self.items_of[number].values(), generation_name(number)])
 
 
 TestStore = Store.TestCase

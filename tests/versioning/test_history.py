@@ -1,4 +1,4 @@
-"""The history of a store of points: what each commit did, to which samples, by which settings."""
+"""The history of a point store: the changes of each commit."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ def store(tmp_path: Path) -> Path:
     return root
 
 
-def said(command: object, capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+def lines_of(command: object, capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
     assert command.main(list(arguments)) == 0  # type: ignore[attr-defined]
     return capsys.readouterr().out.splitlines()
 
 
 def changes(lines: list[str]) -> list[str]:
-    """Without the lines that tell generations and times."""
+    """Lines without those that name generations and times."""
     return [line.strip() for line in lines if line.startswith("  ")]
 
 
-def test_what_each_commit_did_newest_first(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = said(log, capsys, str(store))
+def test_log_lists_the_changes_of_each_commit_newest_first(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = lines_of(log, capsys, str(store))
     assert [line.split()[1] for line in lines if line.startswith("generation ")] == ["5", "4", "3", "2", "1"]
     first, later = (
         ConversionSettings(**settings).digest
@@ -63,32 +63,32 @@ def test_what_each_commit_did_newest_first(store: Path, capsys: pytest.CaptureFi
         f"added 1: run_3 (settings {first})",
         f"added 2: run_1, run_2 (settings {first})",
     ]
-    assert said(log, capsys, str(store), "--limit", "2")[1:] == lines[1:4]
+    assert lines_of(log, capsys, str(store), "--limit", "2")[1:] == lines[1:4]
 
 
-def test_what_lies_between_two_generations(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_diff_of_two_generations(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tag([str(store), "paper", "2"]) == 0
     capsys.readouterr()
-    since = said(diff, capsys, str(store), "paper")
+    since = lines_of(diff, capsys, str(store), "paper")
     assert [line.split(" (")[0] for line in since][:3] == [
         "replaced 1: run_1",
         "retired 1: run_3",
         "quarantined 1: run_2",
     ]
-    back = said(diff, capsys, str(store), "5", "1")
+    back = lines_of(diff, capsys, str(store), "5", "1")
     assert [line.split(" (")[0] for line in back][:2] == ["replaced 1: run_1", "released 1: run_2"]
-    assert said(diff, capsys, str(store), "3", "3") == []
+    assert lines_of(diff, capsys, str(store), "3", "3") == []
     assert diff.main([str(store), "3", "9"]) == 1
     assert "no generation 9" in capsys.readouterr().err
 
 
-def test_the_rest_of_a_history_that_was_collected(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_after_earlier_generations_were_collected(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tag([str(store), "paper", "3"]) == 0
     for path in store.rglob("*"):
         os.utime(path, (1e9, 1e9))
     collect_garbage(Storage(store), HEAD, 3600)
     capsys.readouterr()
-    lines = said(log, capsys, str(store))
+    lines = lines_of(log, capsys, str(store))
     assert lines[0].startswith("generation 5  2001-09-09")
     assert lines[1] == "  since generation 3; those between have been collected"
     assert lines[2:4] == ["  retired 1: run_3", "  quarantined 1: run_2"]
@@ -96,7 +96,9 @@ def test_the_rest_of_a_history_that_was_collected(store: Path, capsys: pytest.Ca
     assert lines[5:] == ["  the generations before it have been collected"]
 
 
-def test_a_commit_whose_writer_died_before_it_was_kept_is_told(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    whole = said(log, capsys, str(store))
+def test_log_lists_a_commit_whose_writer_died_before_archiving_it(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = lines_of(log, capsys, str(store))
     (store / "generations" / "00000005.json").unlink()
-    assert said(log, capsys, str(store))[1:] == whole[1:]
+    assert lines_of(log, capsys, str(store))[1:] == whole[1:]

@@ -1,4 +1,4 @@
-"""A reader that pinned a generation reads the same bytes whatever happens to the store, until it is expired."""
+"""A reader of a pinned generation reads the same bytes until the generation expires."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RECENT = 30
 
 @contextmanager
 def reading(store: Path, generation: str, folder: Path) -> Iterator[Callable[[], None]]:
-    """Have another process read a generation; gives a function that waits until it has read all of it once more."""
+    """Start a process that reads a generation; yields a function that waits for its next complete pass."""
     folder.mkdir()
     command = [sys.executable, "-m", pinned_reader.__name__, str(store), generation, str(folder)]
     process = subprocess.Popen(command)
@@ -56,7 +56,7 @@ def reading(store: Path, generation: str, folder: Path) -> Iterator[Callable[[],
 
 
 def make_old(store: Path) -> None:
-    """Let 30 hours have passed, except since what was committed after ``RECENT``."""
+    """Make objects 30 hours older, except those of commits after ``RECENT``."""
     young = {f"{number:08d}.json" for number in range(RECENT + 1, 100)}
     old = time.time() - 30 * 3600
     for path in store.rglob("*"):
@@ -71,7 +71,7 @@ def test_identical_bytes_during_fifty_conversions_and_two_collections(tmp_path: 
     def convert_again(number: int) -> None:
         if number % 10 == 9:
             torch.save(torch.full((40,), float(number)), source / "run_1" / "surface_pressure.pt")
-        # Groups of settings that come again are found as they are, or are made anew where they have been collected.
+        # Groups of settings that recur are reused, or written again where they have been collected.
         report = convert(KIND, store, source_url=str(source), chunk_points=8 + number % 7)
         assert not report.having("failed")
 
@@ -103,7 +103,7 @@ def test_identical_bytes_during_fifty_conversions_and_two_collections(tmp_path: 
         ZarrChunkReader(store, generation=3)
 
 
-def test_a_tag_is_taken_wherever_a_generation_is(tmp_path: Path) -> None:
+def test_a_tag_is_accepted_wherever_a_generation_is(tmp_path: Path) -> None:
     source = write_source(tmp_path / "source", ("run_1", "run_2"))
     (source / "train_design_ids.txt").write_text("run_1\nrun_2\n")
     store = tmp_path / "store"

@@ -14,6 +14,7 @@ from tests.helpers.long_tables import FEATURES
 from tests.helpers.warehouse_kinds import assert_equals_pandas, wide
 from zarr_core.errors import WarehouseError
 from zarr_core.warehouses import DuckDBWarehouse
+from zarr_core.warehouses.batches import list_batches
 
 
 def test_files_in_a_bucket(long: Path, s3_root: str) -> None:
@@ -71,6 +72,35 @@ def test_batch_ids_with_special_characters_and_files_without_folders(tmp_path: P
 def test_no_files(tmp_path: Path) -> None:
     with pytest.raises(WarehouseError, match="no file matches"):
         DuckDBWarehouse(f"{tmp_path}/*.parquet").batch_ids()
+
+
+def test_links_to_folders_and_files_are_followed(tmp_path: Path, long: Path) -> None:
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    (linked / "batch_id=b-1").symlink_to(long / "batch_id=b-1")
+    (linked / "batch_id=001").mkdir()
+    (linked / "batch_id=001" / "rows.parquet").symlink_to(long / "batch_id=001" / "part-0.parquet")
+    warehouse = DuckDBWarehouse(f"{linked}/*/*.parquet")
+    assert warehouse.batch_ids() == list(list_batches(warehouse)) == ["001", "b-1"]
+    assert_equals_pandas(warehouse, long, FEATURES)
+    sizes = {name: batch.n_bytes for name, batch in list_batches(DuckDBWarehouse(f"{long}/*/*.parquet")).items()}
+    assert {name: batch.n_bytes for name, batch in list_batches(warehouse).items()} == sizes
+
+
+@pytest.mark.parametrize("link", ["batch_id=lost", "batch_id=b-1/lost.parquet"])
+def test_a_link_without_a_target_is_named(long: Path, link: str) -> None:
+    (long / link).symlink_to(long / "nothing")
+    warehouse = DuckDBWarehouse(f"{long}/*/*.parquet")
+    for query in (warehouse.batch_ids, lambda: list_batches(warehouse)):
+        with pytest.raises(WarehouseError, match=rf"{link} .*cannot be read.*: No such file or directory"):
+            query()
+
+
+def test_patterns_of_any_depth(tmp_path: Path, long: Path) -> None:
+    elsewhere = tmp_path / "a" / "b" / "elsewhere"
+    elsewhere.parent.mkdir(parents=True)
+    elsewhere.symlink_to(long)
+    assert DuckDBWarehouse(f"{tmp_path}/a/**/*.parquet").batch_ids() == ["001", "b-1"]
 
 
 def test_a_damaged_file_is_named(long: Path) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, Parameter, validators
 
 from zarr_core.errors import ZarrCoreError
 
@@ -33,7 +33,7 @@ VERBS = {
     "diff": "Show the differences between two generations of a store.",
     "tag": "Name a generation, so that it is kept; list or delete such tags.",
     "gc": "Remove old generations, and everything that no kept generation names.",
-    "matrix": "Show what a wide matrix holds, and complete its column-major copy.",
+    "matrix": "Show what a wide matrix holds, complete its column-major copy, or copy it to other features.",
     "quality": "Write a quality report of a wide matrix.",
 }
 
@@ -71,9 +71,11 @@ def option(text: str, *aliases: str, metavar: str | None = None, several: bool =
     )
 
 
-def number(text: str, *aliases: str) -> Parameter:
-    """An option whose value is a whole number."""
-    return Parameter(alias=aliases, help=text, metavar="N", converter=_whole_number)
+def number(text: str, *aliases: str, least: int | None = 1) -> Parameter:
+    """An option whose value is a whole number of at least ``least``."""
+    return Parameter(
+        alias=aliases, help=text, metavar="N", converter=_whole_number, validator=validators.Number(gte=least)
+    )
 
 
 def flag(text: str) -> Parameter:

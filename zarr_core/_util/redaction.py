@@ -15,23 +15,25 @@ from fsspec.config import conf as fsspec_conf
 
 # Schemes whose URLs have a bucket or container before the @.
 _CONTAINERS = r"(?:oci|ocilake|abfs|abfss|wasb|wasbs|adl)"
+# Beginning of a name that is no part of a path.
+_NAME = r"(?<![\w/.\-])[\w.\-]*?"
 _PATTERNS = (
     # user:password@ with any password, but not "host:port/".
     (re.compile(r"(?<=://)[^/@:\s]*:(?!\d+(?:/|$))[^@\s]*@(?:[^/@\s]*@)*"), ""),
     # token@
     (re.compile(rf"(?<![a-z])(?!{_CONTAINERS}://)([a-z][a-z0-9+.\-]*://)[^/\s]*@", re.IGNORECASE), r"\1"),
-    # Signed URLs, and headers printed as text.
+    # Signed URLs, and headers printed as text. A part of a path, as in "/data/sigma=0.5" and "bucket/token=3", is none.
     (
         re.compile(
-            r"((?:[?&][^=&\s]*|\b)(?:signature|credential|token|secret|password|passwd|apikey|api_key|access_key|sig)"
-            r"[\w\-]*['\"]?\s*[=:]\s*['\"]?)[^&\s'\",}]+",
+            rf"((?:[?&][^=&\s]*?|{_NAME})(?:(?:signature|credential|token|secret|password|passwd|api_?key|access_?key)"
+            r"[\w\-]*|(?<![\w\-])sig)['\"]?\s*[=:]\s*['\"]?)[^&\s'\",}]+",
             re.IGNORECASE,
         ),
         r"\1***",
     ),
-    (re.compile(r"(authorization['\"]?\s*[:=]\s*)[^\n}]+", re.IGNORECASE), r"\1***"),
+    (re.compile(rf"({_NAME}authorization['\"]?\s*[:=]\s*)[^\n}}]+", re.IGNORECASE), r"\1***"),
     # Pre-authenticated requests of OCI.
-    (re.compile(r"(://[^/\s]+/p)/[^\s?]+?/(?=n/)"), r"\1/***/"),
+    (re.compile(r"(https?://[^/\s]+/p)/[^\s?]+?/(?=n/)"), r"\1/***/"),
 )
 _SECRET_NAME = re.compile(
     r"secret|token|password|passwd|passphrase|credential|signature|authorization|account[-_.]?key", re.IGNORECASE

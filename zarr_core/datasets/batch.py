@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from torch import Tensor
+from torch.utils.data import Dataset
 from torch.utils.data._utils.collate import default_collate_fn_map
 from torch.utils.data.dataloader import default_collate
 
@@ -27,6 +28,27 @@ class Batch(list[BatchItem]):
     def __init__(self, items: Sequence[BatchItem], tensors: dict[str, Tensor] | None) -> None:
         super().__init__(items)
         self.tensors = tensors
+
+
+class BatchDataset(Dataset[dict[str, Tensor]]):
+    """Base of datasets that read a whole batch at once with ``__getitems__``.
+
+    A DataLoader calls ``__getitems__`` instead of ``__getitem__``. A subclass that overrides ``__getitem__`` alone gets
+    a ``__getitems__`` that makes batches of its items, so that both return the same.
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        item, batch = (
+            next((at for at, base in enumerate(cls.__mro__) if name in vars(base)), len(cls.__mro__))
+            for name in ("__getitem__", "__getitems__")
+        )
+        if item < batch:
+            cls.__getitems__ = _items  # type: ignore[attr-defined]
+
+
+def _items(dataset: BatchDataset, indices: Iterable[int]) -> list[Any]:
+    return [dataset[index] for index in indices]
 
 
 def collate(batch: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:

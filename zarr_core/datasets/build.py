@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,8 @@ def build_dataset(config: Mapping[str, Any] | str | os.PathLike[str]) -> kinds.Z
     Raises:
         ZarrCoreError: the config cannot be read, names no dataset class, or has invalid settings.
     """
+    if not isinstance(config, (Mapping, str, os.PathLike)):
+        raise ZarrCoreError(f"config must be a mapping or the path of a YAML file, not {reprlib.repr(config)}")
     settings, where = (config, "dataset config") if isinstance(config, Mapping) else (_read(config), str(config))
     kind = settings.get("kind")
     if not isinstance(kind, str):

@@ -30,7 +30,8 @@ class StoreDatasetConfig(pydantic.BaseModel):
         num_geometry_points: surface positions to draw per item for ``geometry_position``, independently of the surface
             fields; None omits that field.
         fields: canonical names of the fields to read; None reads all.
-        sampling_seed: seed of the draws. Seed, epoch and sample id determine the drawn points.
+        sampling_seed: seed of the draws. Seed, epoch and sample id determine the drawn points once an epoch is set.
+            None draws new points with torch's random generator on every access, whatever the epoch.
         engine: "direct", "zarr" or "tensorstore"; None chooses one.
         read_concurrency: fields of a sample that the engine "zarr" reads concurrently; other engines ignore it.
         cache_dir: folder on a fast local disk for a cache shared by all processes of the host; None disables it.
@@ -55,7 +56,7 @@ class StoreDatasetConfig(pydantic.BaseModel):
     num_volume_points: PositiveInt | None = None
     num_geometry_points: PositiveInt | None = None
     fields: Annotated[tuple[str, ...], pydantic.Field(min_length=1)] | None = None
-    sampling_seed: int = 0
+    sampling_seed: int | None = 0
     engine: Literal["direct", "zarr", "tensorstore"] | None = None
     read_concurrency: PositiveInt = 1
     cache_dir: str | None = None

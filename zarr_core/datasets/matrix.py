@@ -6,14 +6,14 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
-from zarr_core.datasets.batch import Batch, BatchItem
+from zarr_core._util.arguments import check_names
+from zarr_core.datasets.batch import Batch, BatchDataset, BatchItem
 from zarr_core.datasets.memory_map import memory_mapped, row_blocks
 from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix import WideMatrix
@@ -23,7 +23,7 @@ from zarr_core.storage.disk_cache import DEFAULT_LIMIT
 M_VALUE_OFFSET = 0.001
 
 
-class MatrixDataset(Dataset[dict[str, Tensor]]):
+class MatrixDataset(BatchDataset):
     """Samples of a wide matrix, as dicts of tensors.
 
     An item has three tensors: the value under its own name, for example "beta", (features,) float32; "missing",
@@ -74,6 +74,8 @@ class MatrixDataset(Dataset[dict[str, Tensor]]):
             self.matrix = matrix
         else:
             self.matrix = WideMatrix.open(matrix, generation, cache_dir=cache_dir, cache_limit=cache_limit)
+        check_names("sample_ids", sample_ids)
+        check_names("feature_ids", feature_ids)
         self.value = value
         self.transform = transform
         self.sample_ids = list(self.matrix.sample_ids if sample_ids is None else sample_ids)
@@ -105,7 +107,7 @@ class MatrixDataset(Dataset[dict[str, Tensor]]):
         return self.matrix.shape[1] if self._feature_ids is None else len(self._feature_ids)
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        return self.__getitems__([index])[0]
+        return MatrixDataset.__getitems__(self, [index])[0]  # not a subclass's, which may be made of items
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """Read a whole batch at once; DataLoader calls this instead of ``__getitem__``.
@@ -204,13 +206,36 @@ class MatrixDataset(Dataset[dict[str, Tensor]]):
         return fill
 
 
-def m_values(betas: Tensor, offset: float = M_VALUE_OFFSET) -> Tensor:
+@overload
+def m_values(betas: Tensor, offset: float = ...) -> Tensor: ...
+
+
+@overload
+def m_values(betas: np.ndarray, offset: float = ...) -> np.ndarray: ...
+
+
+def m_values(betas: Tensor | np.ndarray, offset: float = M_VALUE_OFFSET) -> Tensor | np.ndarray:
     """M-values, log2(beta / (1 - beta)), of methylation betas (Du et al. 2010, doi:10.1186/1471-2105-11-587).
 
     Args:
-        betas: shares of methylated DNA, any shape; NaN stays NaN.
+        betas: shares of methylated DNA, any shape, a floating-point tensor or array, such as the result of
+            ``MatrixLoader.load``; NaN stays NaN.
         offset: betas are clamped to [offset, 1 - offset]; array normalisation gives some outside [0, 1]. The result
             lies within ±log2(1 / offset - 1), 9.97 by default.
+
+    Returns:
+        A tensor or array of the same shape and dtype.
+
+    Raises:
+        ZarrCoreError: ``betas`` is neither, or ``offset`` is not between 0 and 0.5.
     """
-    inside = betas.clamp(offset, 1 - offset)
-    return torch.log2(inside / (1 - inside))
+    if not 0 < offset < 0.5:
+        raise ZarrCoreError(f"offset is {offset!r}; it must be between 0 and 0.5")
+    if isinstance(betas, np.ndarray) and betas.dtype.kind == "f":
+        clipped = np.clip(betas, offset, 1 - offset)
+        return np.asarray(np.log2(clipped / (1 - clipped)))
+    if isinstance(betas, Tensor) and betas.is_floating_point():
+        inside = betas.clamp(offset, 1 - offset)
+        return torch.log2(inside / (1 - inside))
+    found = getattr(betas, "dtype", type(betas).__name__)
+    raise ZarrCoreError(f"betas must be a floating-point tensor or NumPy array, not {found}")

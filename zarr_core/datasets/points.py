@@ -6,14 +6,14 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from zarr_core._util.redaction import redact_url
-from zarr_core.datasets.batch import Batch, BatchItem
+from zarr_core._util.shared_epoch import SharedEpoch
+from zarr_core.datasets.batch import Batch, BatchDataset, BatchItem
 from zarr_core.datasets.config import (
     StoreDatasetConfig,
     ZarrAhmedMLDatasetConfig,
@@ -40,13 +40,19 @@ _GEOMETRY_DOMAIN = "surface"
 _GEOMETRY_SOURCE = "surface_position"
 
 
-class ZarrPointDataset(Dataset[dict[str, Tensor]]):
+class ZarrPointDataset(BatchDataset):
     """Samples of any store, as dicts of tensors.
 
     An item maps canonical field names to CPU tensors, (points, components), or (points,) for scalars: float32, or the
     stored dtype with ``dtype="stored"``. With ``num_geometry_points`` it also has ``geometry_position`` (points, 3). A
-    DataLoader with ``batch_size`` gets whole batches, each from one read. Sampling seed, epoch and sample id determine
-    the drawn points: call :meth:`set_epoch` before each epoch, otherwise every epoch draws the same points.
+    DataLoader with ``batch_size`` gets whole batches, each from one read.
+
+    Until :meth:`set_epoch` is called, each access draws new points with torch's random generator: with equal workers,
+    ``torch.manual_seed`` makes them repeatable. After it, sampling seed, epoch and sample id determine the points. Call
+    it before each epoch, or once for fixed points, as in validation.
+
+    A subclass that changes items overrides ``__getitem__``. Its batches consist of these items, each read by itself. It
+    can override ``__getitems__``, too, and keep the single read per batch.
 
     Args:
         config: settings; see the config class.
@@ -104,8 +110,7 @@ class ZarrPointDataset(Dataset[dict[str, Tensor]]):
             config.filter_categories,
             redact_url(config.root),
         )
-        # In shared memory, so that set_epoch reaches running workers.
-        self._epoch = _in_shared_memory(torch.zeros(1, dtype=torch.int64))
+        self._epoch = SharedEpoch()
 
     def __repr__(self) -> str:
         fields = ", ".join(self.reader.fields if self._fields is None else self._fields)
@@ -155,11 +160,13 @@ class ZarrPointDataset(Dataset[dict[str, Tensor]]):
         """The read of each field of an item."""
         sample_id = self.sample_ids[index]
         seed, epoch = self.config.sampling_seed, self.epoch
-        wanted = self.config.points_by_domain
-        reads = self.reader.field_reads(sample_id, wanted, self._fields, seed=seed, epoch=epoch)
+        draw: dict[str, Any] = {"seed": seed, "epoch": epoch}
+        if seed is None or epoch is None:
+            draw = {"generator": torch.default_generator}
+        reads = self.reader.field_reads(sample_id, self.config.points_by_domain, self._fields, **draw)
         if self.config.num_geometry_points is not None:
             reads[GEOMETRY_POSITION] = self.reader.coords_read(
-                sample_id, _GEOMETRY_DOMAIN, self.config.num_geometry_points, seed=seed, epoch=epoch
+                sample_id, _GEOMETRY_DOMAIN, self.config.num_geometry_points, **draw
             )
         return reads
 
@@ -175,16 +182,19 @@ class ZarrPointDataset(Dataset[dict[str, Tensor]]):
         )
 
     @property
-    def epoch(self) -> int:
-        """The epoch of the draws; initially 0."""
-        return int(self._epoch)
+    def epoch(self) -> int | None:
+        """The epoch of the draws; None until :meth:`set_epoch` is called."""
+        return self._epoch.value
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the draws, in this process and in all DataLoader workers of this dataset.
 
         Call it between epochs: items that workers have already prefetched keep their epoch.
+
+        Raises:
+            ZarrCoreError: the epoch is not a 64-bit integer.
         """
-        self._epoch.fill_(epoch)
+        self._epoch.set(epoch)
 
     def normalize(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Cast to float32 and normalise a batch that was read with ``dtype="stored"``, after the copy to the device.
@@ -213,8 +223,8 @@ class ZarrPointDataset(Dataset[dict[str, Tensor]]):
         """Ids of a split. If the store records no splits, the rule of this dataset kind assigns them."""
         manifest = self.reader.manifest
         if self.description is not None and not manifest.splits:
-            rule = resolve_kind(self.description).splits
-            manifest = replace(manifest, splits=rule.assign(manifest.samples, lambda name: None))
+            splits = resolve_kind(self.description).assign_splits(manifest.samples, lambda name: None)
+            manifest = replace(manifest, splits=splits)
         return manifest.split_ids(split, present_only=False)
 
     def _as_item(self, field: str, values: Tensor) -> Tensor:
@@ -226,11 +236,6 @@ class ZarrPointDataset(Dataset[dict[str, Tensor]]):
     def _normalized(self, field: str, values: Tensor) -> Tensor:
         normalizer: Normalizer | None = self._normalizers.get(field)
         return values if normalizer is None else normalizer.normalize(values)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        # Copying or pickling moves the epoch out of shared memory; the workers of the copy need their own.
-        self.__dict__.update(state)
-        self._epoch = _in_shared_memory(self._epoch)
 
 
 def _allocate(items: int, read: FieldRead) -> Tensor:
@@ -246,10 +251,6 @@ def _stackable(one: Mapping[str, FieldRead], other: Mapping[str, FieldRead]) -> 
     return [(field, read.shape) for field, read in one.items()] == [
         (field, read.shape) for field, read in other.items()
     ]
-
-
-def _in_shared_memory(tensor: Tensor) -> Tensor:
-    return cast("Tensor", tensor.share_memory_())  # type: ignore[no-untyped-call]
 
 
 class ZarrShapeNetCarDataset(ZarrPointDataset):

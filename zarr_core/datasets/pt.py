@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from typing import Any, ClassVar
 
 import torch
@@ -33,7 +34,10 @@ class PtDataset(Dataset[dict[str, Tensor]]):
 
     def __init__(self, root: str | os.PathLike[str], split: str = "train") -> None:
         self._tree = SampleTree(type(self), root)
-        self._samples = self._tree.discover()
+        found = self._tree.find()
+        for sentence in found.left_out:
+            warnings.warn(f"{self._tree.url}: {sentence}", stacklevel=2)
+        self._samples = found.samples
         splits, excluded = self._tree.splits(self._samples), self._tree.excluded()
 
         def listed(name: str) -> list[str]:

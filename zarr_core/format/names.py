@@ -93,6 +93,16 @@ def check_sample_id(sample_id: str) -> str:
     return sample_id
 
 
+def listed_id(line: str, depth: int) -> str:
+    """The sample id in a line of a blacklist, which is an id or the path of a mesh file: its last ``depth`` parts.
+
+    Args:
+        line: of the list, without white space at its ends.
+        depth: number of parts of the dataset's sample ids; 2 for "param0/1a2b".
+    """
+    return "/".join(line.removesuffix(".vtk").split("/")[-depth:])
+
+
 def check_relative_path(path: str) -> str:
     """Return the path if it stays below the root that it is joined to.
 

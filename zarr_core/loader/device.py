@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zarr_core.errors import ZarrCoreError
+
 
 class DeviceLoader:
     """Iterates over a loader and yields its batches on a device; created by :func:`to_device`.
@@ -18,7 +20,10 @@ class DeviceLoader:
 
     def __init__(self, loader: Any, device: str | torch.device) -> None:
         self.loader = loader
-        self.device = torch.device(device)
+        try:
+            self.device = torch.device(device)
+        except (RuntimeError, TypeError) as error:
+            raise ZarrCoreError(f"device must be a torch device such as 'cuda' or 'cpu', not {device!r}") from error
         self._state: Mapping[str, Any] | None = None
 
     def __len__(self) -> int:
@@ -80,6 +85,9 @@ def to_device(loader: Iterable[Any], device: str | torch.device) -> DeviceLoader
     Args:
         loader: yields tensors, or mappings, lists and tuples of them.
         device: "cuda", "cuda:1", "cpu", ...
+
+    Raises:
+        ZarrCoreError: torch knows no such device.
     """
     return DeviceLoader(loader, device)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
-import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+from zarr_core._util.shared_epoch import SharedEpoch
 from zarr_core.errors import ZarrCoreError
-from zarr_core.loader.ranks import rank_and_world, rank_and_world_of_environment
+from zarr_core.loader.epochs import epoch_setter
+from zarr_core.loader.ranks import rank_and_world, rank_and_world_of_launcher
 from zarr_core.loader.sampler import EpochBatchSampler, Shares
 
 
@@ -23,8 +24,12 @@ class ZarrIterableDataset(IterableDataset[Any]):
     torchdata's ``StatefulDataLoader`` saves and resumes it within an epoch. The state of one rank can be loaded on any
     number of ranks, with the same number of workers per rank.
 
+    Call :meth:`set_epoch` before each epoch. Otherwise every epoch has the order of epoch 0, and points that cannot be
+    reproduced.
+
     Args:
-        dataset: map-style dataset. Its ``__getitems__``, ``set_epoch`` and ``fingerprint`` are used if they exist.
+        dataset: map-style dataset. Its ``__getitems__``, ``set_epoch`` and ``fingerprint`` are used if they exist;
+            within ``Subset`` and other wrappers as well.
         batch_size: samples per global batch, that is of all ranks together.
         settings: arguments of the sampler: ``seed``, ``drop_last``, ``shuffle``, ``evaluation``, ``fingerprint``.
     """
@@ -33,8 +38,8 @@ class ZarrIterableDataset(IterableDataset[Any]):
         self.dataset = dataset
         self._sampler = EpochBatchSampler.of(dataset, batch_size, on_epoch=None, replica=self._replica, **settings)
         self._trainer_replica: tuple[int, int] | None = None
-        # In shared memory, so that set_epoch reaches running workers.
-        self._epoch = _in_shared_memory(torch.zeros(1, dtype=torch.int64))
+        self._epoch = SharedEpoch()
+        self._set_dataset_epoch = epoch_setter(dataset)
 
     def __len__(self) -> int:
         """Number of samples per epoch on this rank."""
@@ -45,13 +50,18 @@ class ZarrIterableDataset(IterableDataset[Any]):
     @property
     def epoch(self) -> int:
         """The epoch of the next iteration."""
-        return int(self._epoch)
+        return self._epoch.value or 0
+
+    @property
+    def epoch_is_set(self) -> bool:
+        """Whether :meth:`set_epoch` was called."""
+        return self._epoch.value is not None
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration, in all workers: another order and other points."""
-        self._epoch.fill_(epoch)
-        if hasattr(self.dataset, "set_epoch"):
-            self.dataset.set_epoch(epoch)
+        self._epoch.set(epoch)
+        if self._set_dataset_epoch is not None:
+            self._set_dataset_epoch(epoch)
 
     def __iter__(self) -> SampleIterator:
         self._sampler.set_epoch(self.epoch)
@@ -59,21 +69,11 @@ class ZarrIterableDataset(IterableDataset[Any]):
 
     def _replica(self) -> tuple[int, int]:
         # A spawned worker lacks the trainer's process group, so the pickled dataset carries rank and world size.
-        if (
-            self._trainer_replica is not None
-            and get_worker_info() is not None
-            and rank_and_world_of_environment() is None
-        ):
-            found = rank_and_world()
-            return self._trainer_replica if found == (0, 1) else found
-        return rank_and_world()
+        carried = None if get_worker_info() is None or self._trainer_replica == (0, 1) else self._trainer_replica
+        return rank_and_world_of_launcher() or carried or rank_and_world()
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_trainer_replica": rank_and_world()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._epoch = _in_shared_memory(self._epoch)
 
 
 class SampleIterator(Iterator[Any]):
@@ -107,6 +107,7 @@ class SampleIterator(Iterator[Any]):
             "position": position,
             "step": self._step,
             "left": len(self._waiting),
+            "epoch_set": self._samples.epoch_is_set,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -123,14 +124,11 @@ class SampleIterator(Iterator[Any]):
         if state["left"]:
             raise ZarrCoreError("the state was saved within a batch; give the DataLoader the batch size of one rank")
         self._sampler.load_state_dict(state["sampler"])
-        self._samples.set_epoch(self._sampler.epoch)
+        if state.get("epoch_set", True):
+            self._samples.set_epoch(self._sampler.epoch)
         self._position, self._shares, self._waiting = state["position"], None, []
 
 
 def _fetch(dataset: Any, indices: list[int]) -> list[Any]:
     fetch: Callable[[list[int]], Any] | None = getattr(dataset, "__getitems__", None)
     return [dataset[index] for index in indices] if fetch is None else list(fetch(indices))
-
-
-def _in_shared_memory(tensor: torch.Tensor) -> torch.Tensor:
-    return cast("torch.Tensor", tensor.share_memory_())  # type: ignore[no-untyped-call]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from zarr_core.errors import ZarrCoreError
+from zarr_core.loader.epochs import epoch_setter
 from zarr_core.loader.sampler import EpochBatchSampler, Shares
 
 T = TypeVar("T")
@@ -34,6 +36,12 @@ class ResumableLoader(DataLoader[T]):
             raise ZarrCoreError(f"batch_sampler must be an EpochBatchSampler, not {type(batch_sampler).__name__}")
         if not options.get("in_order", True):
             raise ZarrCoreError("in_order=False cannot be resumed: the order of its batches is not reproducible")
+        if not batch_sampler.sets_epochs and epoch_setter(dataset) is not None:
+            warnings.warn(
+                "the sampler does not set the epoch of the dataset, so its draws cannot be reproduced; create the "
+                "sampler with EpochBatchSampler.of(dataset, ...)",
+                stacklevel=2,
+            )
         super().__init__(dataset, batch_sampler=_Prefetched(batch_sampler), **options)
         self._sampler = batch_sampler
 

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import operator
 from typing import TypeAlias
 
 import numpy as np
 
-from zarr_core.errors import ZarrCoreError
+from zarr_core._util.arguments import whole_number
 
 _Words: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.uint64]]
 
@@ -35,18 +34,16 @@ class Permutation:
         epoch: any integer; each epoch has its own order.
 
     Raises:
-        ZarrCoreError: the size is out of range.
+        ZarrCoreError: the size is out of range, or an argument is not an integer.
     """
 
     def __init__(self, size: int, *, seed: int = 0, epoch: int = 0) -> None:
-        if not 1 <= size <= _MAX_SIZE:
-            raise ZarrCoreError(f"the size of a permutation must be 1 to 2**62, not {size!r}")
-        self.size = size
+        self.size = size = whole_number("size", size, 1, _MAX_SIZE)
         bits = (size - 1).bit_length()
         self._low_bits = np.uint64(bits // 2)
         self._low_mask = np.uint64((1 << bits // 2) - 1)
         self._high_mask = np.uint64((1 << bits - bits // 2) - 1)
-        self._keys = _round_keys(seed, epoch)
+        self._keys = _round_keys(whole_number("seed", seed), whole_number("epoch", epoch))
 
     def __call__(self, positions: np.typing.ArrayLike) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
         """Indices at the given positions of the order, int64, in the shape of ``positions``.
@@ -82,7 +79,7 @@ def _mix(words: _Words) -> _Words:
 
 
 def _round_keys(seed: int, epoch: int) -> _Words:
-    entropy = json.dumps([operator.index(seed), operator.index(epoch)], separators=(",", ":")).encode("ascii")
+    entropy = json.dumps([seed, epoch], separators=(",", ":")).encode("ascii")
     octets = b"".join(
         hashlib.blake2b(entropy, digest_size=64, salt=bytes([part]), person=b"zarr_core.order").digest()
         for part in range(_ROUNDS // 8)

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import os
+import warnings
 
 from zarr_core.errors import ZarrCoreError
 
 
 def rank_and_world() -> tuple[int, int]:
-    """(rank, world size) of torch.distributed if initialised, else of ``RANK`` and ``WORLD_SIZE``, else (0, 1).
+    """(rank, world size) of this process.
 
-    Never creates a process group.
+    Taken from torch.distributed if it is initialised, else from ``RANK`` and ``WORLD_SIZE``, else from
+    ``SLURM_PROCID`` and ``SLURM_NTASKS``, else (0, 1). Never creates a process group.
+
+    Raises:
+        ZarrCoreError: only one of a pair of variables is set, or its values are invalid.
+    """
+    return rank_and_world_of_launcher() or _rank_and_world_of_slurm() or (0, 1)
+
+
+def rank_and_world_of_launcher() -> tuple[int, int] | None:
+    """(rank, world size) from torch.distributed, else from ``RANK`` and ``WORLD_SIZE``; None without either.
 
     Raises:
         ZarrCoreError: only one of the variables is set, or the values are invalid.
@@ -19,22 +30,37 @@ def rank_and_world() -> tuple[int, int]:
 
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return rank_and_world_of_environment() or (0, 1)
+    if "RANK" not in os.environ and os.environ.get("WORLD_SIZE") in (None, "1"):
+        return None
+    return _pair("RANK", "WORLD_SIZE")
 
 
-def rank_and_world_of_environment() -> tuple[int, int] | None:
-    """(rank, world size) from ``RANK`` and ``WORLD_SIZE``; None if they are not set.
+def _rank_and_world_of_slurm() -> tuple[int, int] | None:
+    """(rank, world size) of a task of a Slurm job; None outside a job, in a job of one task and in an ``salloc`` shell.
 
     Raises:
-        ZarrCoreError: only one of the variables is set, or the values are invalid.
+        ZarrCoreError: the values are invalid.
     """
-    rank, world = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
-    if rank is None and world in (None, "1"):
+    if "SLURM_PROCID" not in os.environ or os.environ.get("SLURM_NTASKS") in (None, "1"):
         return None
+    rank, world = _pair("SLURM_PROCID", "SLURM_NTASKS")
+    if "SLURM_STEP_ID" not in os.environ:  # srun sets it; a batch script has SLURM_PROCID=0 without it
+        warnings.warn(
+            f"this process takes 1/{world} of each batch, because SLURM_PROCID={rank} and SLURM_NTASKS={world}, but it "
+            "was not started by srun. Start it with srun, or set RANK and WORLD_SIZE (0 and 1 for a single process)",
+            stacklevel=3,
+        )
+    return rank, world
+
+
+def _pair(rank_name: str, world_name: str) -> tuple[int, int]:
+    rank, world = os.environ.get(rank_name), os.environ.get(world_name)
     try:
         numbers = int(rank or ""), int(world or "")
     except ValueError:
         numbers = (-1, -1)
     if not 0 <= numbers[0] < numbers[1]:
-        raise ZarrCoreError(f"RANK={rank} and WORLD_SIZE={world} are invalid: set both, with 0 <= RANK < WORLD_SIZE")
+        raise ZarrCoreError(
+            f"{rank_name}={rank} and {world_name}={world} are invalid: set both, with 0 <= {rank_name} < {world_name}"
+        )
     return numbers

@@ -13,11 +13,15 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Sampler
 
+from zarr_core._util.arguments import INT64, whole_number
 from zarr_core.errors import ZarrCoreError
+from zarr_core.loader.epochs import epoch_setter, fingerprint_of
 from zarr_core.loader.permutation import Permutation
 from zarr_core.loader.ranks import rank_and_world
 
 _STATE_VERSION = 1
+# Includes all values of torch.initial_seed().
+_SEEDS = (-(2**63), 2**64 - 1)
 # Samples whose indices are computed together, which costs little more than computing one.
 _LOOKAHEAD = 1024
 
@@ -36,6 +40,9 @@ class EpochBatchSampler(Sampler[list[int]]):
 
     For training, all parts must be equal: ``batch_size`` must be a multiple of the number of ranks.
 
+    Call :meth:`set_epoch` before each epoch. If it is never called, the first iteration is epoch 0, and each further
+    one is the next epoch; with ``evaluation=True`` each is epoch 0, so that evaluations use the same points.
+
     The state counts the batches taken from the sampler. The workers of a plain DataLoader take batches ahead of the
     trainer. ``ResumableLoader`` counts the batches that the trainer has received, and so does the state of torchdata's
     ``StatefulDataLoader``.
@@ -43,7 +50,7 @@ class EpochBatchSampler(Sampler[list[int]]):
     Args:
         dataset_size: number of samples.
         batch_size: samples per global batch, that is of all ranks together.
-        seed: seed of the order.
+        seed: seed of the order, -2**63 to 2**64 - 1.
         drop_last: drop the incomplete batch.
         shuffle: whether each epoch has its own order; otherwise the order of the dataset.
         evaluation: whether every sample occurs exactly once.
@@ -73,9 +80,14 @@ class EpochBatchSampler(Sampler[list[int]]):
         on_epoch: Callable[[int], None] | None = None,
         replica: Callable[[], tuple[int, int]] = rank_and_world,
     ) -> None:
-        for name, value in (("dataset_size", dataset_size), ("batch_size", batch_size)):
-            if value < 1:
-                raise ZarrCoreError(f"{name} must be at least 1, not {value}")
+        dataset_size = whole_number("dataset_size", dataset_size, 1)
+        batch_size = whole_number("batch_size", batch_size, 1)
+        drop_last, shuffle, evaluation = (
+            _boolean(name, value)
+            for name, value in (("drop_last", drop_last), ("shuffle", shuffle), ("evaluation", evaluation))
+        )
+        if not isinstance(fingerprint, str):
+            raise ZarrCoreError(f"fingerprint must be a string, not {reprlib.repr(fingerprint)}")
         if evaluation and drop_last:
             raise ZarrCoreError("evaluation=True uses every sample and drop_last=True does not: choose one")
         if drop_last and dataset_size < batch_size:
@@ -84,7 +96,7 @@ class EpochBatchSampler(Sampler[list[int]]):
             )
         self.dataset_size = dataset_size
         self.batch_size = batch_size
-        self.seed = seed
+        self.seed = whole_number("seed", seed, *_SEEDS)
         self.drop_last = drop_last
         self.shuffle = shuffle
         self.evaluation = evaluation
@@ -94,18 +106,29 @@ class EpochBatchSampler(Sampler[list[int]]):
         self._replica = replica
         self.position = 0
         self._resumes = False  # whether the next iteration starts at the position instead of at the first batch
+        self._begun = False  # whether an iteration of this epoch has begun
+        self._advances = not evaluation  # whether the next iteration is the next epoch; set_epoch ends that
 
     @classmethod
     def of(cls, dataset: Any, batch_size: int, **settings: Any) -> EpochBatchSampler:
         """Create the sampler of a dataset, with the dataset's ``fingerprint`` and ``set_epoch`` if it has them.
 
+        Both are also found within ``Subset``, ``ConcatDataset`` and other wrappers that hold datasets in an attribute
+        ``dataset`` or ``datasets``. A dataset in another attribute is not reached, which causes a warning.
+
         Args:
             dataset: any map-style dataset. Each sampler needs a dataset object of its own, because it sets the epoch.
             batch_size: samples per global batch.
             settings: further arguments of the constructor.
+
+        Raises:
+            ZarrCoreError: the dataset has no length, or as for the constructor.
         """
-        settings.setdefault("fingerprint", getattr(dataset, "fingerprint", ""))
-        settings.setdefault("on_epoch", getattr(dataset, "set_epoch", None))
+        if not hasattr(dataset, "__len__"):
+            raise ZarrCoreError(f"dataset must be a map-style dataset with a length, not {reprlib.repr(dataset)}")
+        settings.setdefault("fingerprint", fingerprint_of(dataset))
+        if "on_epoch" not in settings:
+            settings["on_epoch"] = epoch_setter(dataset)
         return cls(len(dataset), batch_size, **settings)
 
     def __len__(self) -> int:
@@ -115,8 +138,15 @@ class EpochBatchSampler(Sampler[list[int]]):
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of an epoch; a no-op for the current epoch, so a resumed run keeps its position."""
+        epoch = whole_number("epoch", epoch, *INT64)
+        self._advances = False
         if epoch != self.epoch:
             self.epoch, self.position, self._resumes = epoch, 0, False
+
+    @property
+    def sets_epochs(self) -> bool:
+        """Whether the sampler sets the epoch of a dataset."""
+        return self._on_epoch is not None
 
     def __iter__(self) -> BatchIterator:
         return BatchIterator(self)
@@ -144,13 +174,11 @@ class EpochBatchSampler(Sampler[list[int]]):
             ZarrCoreError: the state belongs to other data or other batches, or is not a state of a sampler.
         """
         ours = self._settings()
-        numbers = ("epoch", "position", "seed")
-        of_sampler = (
-            isinstance(state, Mapping)
-            and state.get("version") == _STATE_VERSION
-            and state.keys() >= ours.keys()
-            and all(type(state.get(name)) is int and abs(state[name]) < 2**63 for name in numbers)
-        )
+        try:
+            epoch, position, seed = _numbers(state)
+            of_sampler = state.get("version") == _STATE_VERSION and state.keys() >= ours.keys()
+        except ZarrCoreError:
+            of_sampler = False
         if not of_sampler:
             raise ZarrCoreError(
                 f"not a state of an EpochBatchSampler (version {_STATE_VERSION}): {reprlib.repr(state)}"
@@ -162,14 +190,13 @@ class EpochBatchSampler(Sampler[list[int]]):
             )
         if different := [f"{name} {state[name]} (here {ours[name]})" for name in ours if state[name] != ours[name]]:
             raise ZarrCoreError(f"the saved state has other settings: {', '.join(different)}. Use the saved ones")
-        epoch, position = state["epoch"], state["position"]
         if not 0 <= position <= len(self):
             raise ZarrCoreError(f"the saved state is invalid: batch {position} of {len(self)}")
-        self.seed = state["seed"]
+        self.seed = seed
         if position == len(self) and self.epoch == epoch + 1:
             # The end of an epoch is the start of the next one, which set_epoch has already selected.
             epoch, position = self.epoch, 0
-        self.epoch, self.position, self._resumes = epoch, position, True
+        self.epoch, self.position, self._resumes, self._begun = epoch, position, True, False
 
     def _settings(self) -> dict[str, Any]:
         return {
@@ -184,13 +211,16 @@ class EpochBatchSampler(Sampler[list[int]]):
     # --- for iterators ------------------------------------------------------------------------------------------------
 
     @property
-    def start(self) -> int:
-        """The batch at which the next iteration starts."""
-        return self.position if self._resumes else 0
+    def start(self) -> tuple[int, int]:
+        """Epoch and batch at which the next iteration starts."""
+        if self._resumes:
+            return self.epoch, self.position
+        return self.epoch + (self._begun and self._advances), 0
 
     def begin(self) -> None:
         """Start an iteration: set the position, and the epoch of the dataset."""
-        self.position, self._resumes = self.start, False
+        self.epoch, self.position = self.start
+        self._resumes, self._begun = False, True
         if self._on_epoch is not None:
             self._on_epoch(self.epoch)
 
@@ -249,7 +279,7 @@ class BatchIterator(Iterator[list[int]]):
     def state_dict(self) -> dict[str, Any]:
         """The sampler's state after the batches that this iterator has yielded."""
         if self._shares is None:
-            return self._sampler.state_at(self._sampler.epoch, self._sampler.start)
+            return self._sampler.state_at(*self._sampler.start)
         return self._sampler.state_at(self._shares.epoch, self._shares.position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -291,3 +321,18 @@ class Shares:
             indices = self._order(indices)
         cuts = np.cumsum([len(part) for part in parts])[:-1]
         return [part.tolist() for part in np.split(indices, cuts)]
+
+
+def _numbers(state: Any) -> tuple[int, int, int]:
+    """Epoch, position and seed of a state; raises ZarrCoreError."""
+    if not isinstance(state, Mapping):
+        raise ZarrCoreError("a state is a mapping")
+    ranges = {"epoch": INT64, "position": INT64, "seed": _SEEDS}
+    epoch, position, seed = (whole_number(name, state.get(name), *limits) for name, limits in ranges.items())
+    return epoch, position, seed
+
+
+def _boolean(name: str, value: Any) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise ZarrCoreError(f"{name} must be True or False, not {reprlib.repr(value)}")
+    return bool(value)

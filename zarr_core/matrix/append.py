@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -144,12 +144,21 @@ def _write_shards(storage: Storage, state: MatrixState, value: str, first: int, 
 
 
 def _digest(sample_ids: Sequence[str], tables: Mapping[str, np.ndarray]) -> str:
-    """SHA-256 of samples and values, independent of their order and of the payload of a NaN."""
+    rows = sorted(range(len(sample_ids)), key=sample_ids.__getitem__)
+    return digest_rows((sample_ids[row], {value: table[row] for value, table in tables.items()}) for row in rows)
+
+
+def digest_rows(rows: Iterable[tuple[str, Mapping[str, np.ndarray]]]) -> str:
+    """SHA-256 of a batch's samples and values, independent of the payload of a NaN.
+
+    Args:
+        rows: each sample with its cells by value, sorted by sample, so that the digest is independent of their order.
+    """
     found = hashlib.sha256()
-    for row in sorted(range(len(sample_ids)), key=sample_ids.__getitem__):
-        found.update(json.dumps(sample_ids[row]).encode())
-        for value in sorted(tables):
-            cells = tables[value][row]
+    for sample_id, cells_by_value in rows:
+        found.update(json.dumps(sample_id).encode())
+        for value in sorted(cells_by_value):
+            cells = cells_by_value[value]
             missing = np.isnan(cells)
             found.update(np.ascontiguousarray(np.where(missing, np.nan, cells) if missing.any() else cells).data)
     return found.hexdigest()

@@ -99,6 +99,31 @@ class FeatureAxis(Sequence[Any]):
             raise self._unknown(wanted[int(np.argmax(absent))])
         return found.astype(np.int64)
 
+    def shared(self, other: FeatureAxis) -> tuple[np.ndarray, np.ndarray]:
+        """Positions of the features that both axes have, here and there, (n,) int64 each, ascending here.
+
+        Raises:
+            UnknownFieldError: the features of one axis are strings, those of the other integers.
+        """
+        if self.is_text != other.is_text:
+            kinds = ("strings", "integers") if self.is_text else ("integers", "strings")
+            raise UnknownFieldError(f"the features of this matrix are {kinds[0]}, not {kinds[1]}: {other[0]!r}")
+        _, here, there = np.intersect1d(self.ids, other.ids, assume_unique=True, return_indices=True)
+        order = np.argsort(here)
+        return here[order], there[order]
+
+    def union(self, feature_ids: Sequence[str] | Sequence[int] | np.ndarray) -> FeatureAxis:
+        """An axis of all features of this one and of others, sorted if this one is; else new features come last.
+
+        Raises:
+            MatrixError, UnknownFieldError: the names are invalid, or of another type.
+        """
+        other = FeatureAxis(feature_ids)
+        _, known = self.shared(other)
+        added = np.delete(other.ids, known)
+        together = np.concatenate([self.ids, added])
+        return FeatureAxis(np.sort(together) if self._order is None else together)
+
     def to_npy(self) -> bytes:
         """The axis as the content of a ``.npy`` file."""
         file = io.BytesIO()
@@ -138,6 +163,8 @@ def _as_array(ids: Sequence[str] | Sequence[int] | np.ndarray) -> np.ndarray:
 def _encoded(ids: Sequence[str] | Sequence[int] | np.ndarray) -> np.ndarray:
     if isinstance(ids, list | tuple) and any(isinstance(name, str) and name.endswith("\0") for name in ids):
         raise MatrixError("a feature's name ends with a zero character, which NumPy would drop")
+    if isinstance(ids, FeatureAxis):
+        return ids.ids
     found = np.asarray(ids)
     if found.ndim == 1 and found.dtype.kind in "UT":
         found = np.char.encode(found.astype(str), "utf-8")

@@ -6,7 +6,7 @@ A shard holds its chunks in row-major order and without gaps, so the chunks of c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -71,7 +71,11 @@ class ChunkLayout:
         Args:
             cells: at most one shard's cells, of the stored dtype; the rest of the shard is missing.
         """
-        return encode_shard(self.flat, self._chunks(cells))
+        return self.encode_blocks([cells])
+
+    def encode_blocks(self, blocks: Iterable[np.ndarray]) -> Iterator[bytes]:
+        """As :meth:`encode_shard`, for cells in blocks of rows. All but the last have whole rows of chunks."""
+        return encode_shard(self.flat, (chunk for cells in blocks for chunk in self._chunks(cells)))
 
     def _chunks(self, cells: np.ndarray) -> Iterator[np.ndarray | None]:
         height, width = self.chunk

@@ -24,6 +24,7 @@ from zarr_core.matrix.create import CHUNK_FEATURES, COLUMN_CHUNK, MAX_SHARDS, VA
 from zarr_core.matrix.derive import derive_columns
 from zarr_core.matrix.fetch import ChunkFetcher, ReadCost
 from zarr_core.matrix.metadata import announce
+from zarr_core.matrix.reindex import Reindexing
 from zarr_core.matrix.state import HEAD, SHARD, MatrixState
 from zarr_core.storage import Storage
 from zarr_core.storage import byte_ranges as objects
@@ -248,6 +249,43 @@ class WideMatrix:
         self.refresh()
         self._state, added = derive_columns(self._storage, self._fetcher, self._state)
         return added
+
+    def reindex(
+        self,
+        target: str | os.PathLike[str],
+        feature_ids: Sequence[str] | Sequence[int] | np.ndarray,
+        *,
+        progress: bool = False,
+    ) -> WideMatrix:
+        """Copy the matrix to another feature axis, as a new matrix; without the warehouse.
+
+        Batches, samples and values stay, and so do batch and sample order. Cells of features that this matrix lacks are
+        missing (NaN). Features that are not on the new axis are left out, with a warning. Tags and earlier generations
+        are not copied, nor is the column-major copy. Nothing is visible at the location until everything is committed;
+        a call that died can be repeated, and ``gc`` deletes what it left. Memory: the two axes, one encoded shard
+        (800 MB at most) and 64 MiB per value.
+
+        Args:
+            target: location of the new matrix, used by nothing else.
+            feature_ids: (features,) names of its columns, all different. ``matrix.feature_ids.union(others)`` keeps
+                all of this matrix.
+            progress: show a progress bar on stderr.
+
+        Returns:
+            The new matrix: what was committed here when the call began, or the generation that was opened.
+
+        Raises:
+            MatrixError: the location holds a matrix, the names are invalid, or none of them is on this axis.
+            CorruptChunkError: stored bytes are missing or damaged.
+        """
+        self.refresh()
+        axis = FeatureAxis(feature_ids)
+        storage = Storage(target)
+        copy = Reindexing(self._fetcher, self._state, self.feature_ids, axis).write(storage, progress)
+        matrix = WideMatrix(storage, copy)
+        matrix._axis = axis
+        announce(storage, copy, 0)
+        return matrix
 
     def _check_writable(self, purpose: str) -> None:
         if self._pinned:

@@ -6,6 +6,7 @@ results. If it is interrupted, the next run continues from there.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
@@ -17,18 +18,28 @@ from typing import Any
 
 from tqdm import tqdm
 
+from zarr_core._util.arguments import whole_number
 from zarr_core._util.processes import WorkerPool, calls_in_flight, each_result
 from zarr_core._util.units import format_size
 from zarr_core.errors import SourceError
 from zarr_core.points.convert_sample import ConversionResult, Status, convert_sample, failure, quarantined
 from zarr_core.points.manifest import StoreManifest
-from zarr_core.points.publish import Pending, PublishReport, commit_results, is_current, load_if_any
+from zarr_core.points.publish import (
+    Pending,
+    PublishReport,
+    choose_fingerprints,
+    commit_results,
+    is_current,
+    load_if_any,
+)
 from zarr_core.points.settings import ConversionSettings
 from zarr_core.points.writer import ZarrStoreWriter
 from zarr_core.sources.aero import AeroDataset
 from zarr_core.sources.description import SourceDescription
 from zarr_core.sources.sample import SampleSource, SourceSample
-from zarr_core.sources.selection import DatasetKind, Selection, open_source, select_samples
+from zarr_core.sources.selection import DatasetKind, Selection, hash_samples, open_source, select_samples
+
+logger = logging.getLogger(__name__)
 
 # Seconds between commits of a long conversion, so that readers can use its samples before it ends.
 _COMMIT_SECONDS = 60.0
@@ -45,12 +56,16 @@ class ConversionReport:
         manifest: the store's manifest after the last commit.
         seconds: duration.
         retired: samples removed from the manifest because the source no longer holds them, if requested.
+        notes: sentences that name what the source has and the conversion left out: folders, files, listed ids.
+        remaining: number of samples that are still to be converted, because of ``limit``.
     """
 
     results: list[ConversionResult]
     manifest: StoreManifest
     seconds: float
     retired: list[str]
+    notes: tuple[str, ...] = ()
+    remaining: int = 0
 
     def having(self, status: Status) -> list[ConversionResult]:
         """The results with a status."""
@@ -58,8 +73,8 @@ class ConversionReport:
 
     @property
     def ok(self) -> bool:
-        """Whether at least one sample was converted, or all were up to date."""
-        return bool(self.having("converted")) or len(self.having("up to date")) == len(self.results)
+        """Whether the store now has every selected sample (with ``limit``: every one up to the limit)."""
+        return all(result.status in ("converted", "up to date") for result in self.results)
 
 
 def convert(
@@ -74,6 +89,7 @@ def convert(
     dataset_name: str | None = None,
     retry_quarantined: bool = False,
     retire_vanished: bool = False,
+    fingerprint: str | None = None,
     workers: int = 1,
     executor: Executor | None = None,
     progress: bool = False,
@@ -88,11 +104,14 @@ def convert(
         source_url: fsspec location of the dataset, found by listing and streamed without a local copy.
         splits: splits to convert; None: everything that is there.
         sample_ids: only these.
-        limit: maximum number of samples.
+        limit: convert at most this many of the samples that are missing or changed.
         dataset_name: name in the manifest; the kind's name if None.
         retry_quarantined: convert refused samples again, even if their source and the settings are unchanged.
         retire_vanished: remove samples from the manifest that the source no longer holds. Excludes ``splits``, because
             the whole source has to be listed. The groups stay as long as a kept generation names them.
+        fingerprint: how to notice changed samples. "version" compares names, sizes, and etags or modification times of
+            the files. "content" compares the SHA-256 of each file, which copies of the data share; every file is read
+            once more at each conversion. None: as the store does; "version" for a new store.
         workers: processes; 1 converts in this process. The stored bytes are the same. Any error of a sample, also that
             its worker process was killed for memory, is its own result and does not stop the others. In this process a
             sample that kills it ends the run.
@@ -108,11 +127,15 @@ def convert(
     """
     if retire_vanished and splits is not None:
         raise SourceError("retire_vanished needs the whole source to be listed; do not give splits")
+    if limit is not None:
+        limit = whole_number("limit", limit, 1, error=SourceError)
     source = open_source(dataset_kind, root=root, source_url=source_url, splits=splits)
     return _convert(
         source,
         ZarrStoreWriter(store_root, ConversionSettings(**settings)),
-        select_samples(source, splits, sample_ids, limit),
+        select_samples(source, splits, sample_ids),
+        limit=limit,
+        fingerprint=fingerprint,
         dataset_name=dataset_name,
         retry_quarantined=retry_quarantined,
         retire_vanished=retire_vanished,
@@ -165,6 +188,7 @@ def iter_convert(
     splits: Sequence[str] | None = None,
     sample_ids: Collection[str] | None = None,
     retry_quarantined: bool = False,
+    fingerprint: str | None = None,
     workers: int = 1,
     executor: Executor | None = None,
     **settings: Any,
@@ -176,7 +200,9 @@ def iter_convert(
     source = open_source(dataset_kind, root=root, source_url=source_url, splits=splits)
     writer = ZarrStoreWriter(store_root, ConversionSettings(**settings))
     selection = select_samples(source, splits, sample_ids)
-    done, todo, writer = _plan(selection, writer, retry_quarantined)
+    for note in selection.notes:
+        logger.warning("%s", note)
+    done, todo, writer, _ = _plan(selection, writer, retry_quarantined, fingerprint)
     yield from done
     yield from convert_samples(source, writer, todo, retry_quarantined, workers, executor)
 
@@ -187,6 +213,8 @@ def _convert(
     selection: Selection,
     *,
     dataset_name: str | None = None,
+    limit: int | None = None,
+    fingerprint: str | None = None,
     retry_quarantined: bool = False,
     retire_vanished: bool = False,
     workers: int = 1,
@@ -194,7 +222,9 @@ def _convert(
     progress: bool = False,
 ) -> ConversionReport:
     started = committed_at = time.monotonic()
-    finished, todo, writer = _plan(selection, writer, retry_quarantined)
+    finished, todo, writer, fingerprints = _plan(selection, writer, retry_quarantined, fingerprint)
+    remaining = 0 if limit is None else max(len(todo) - limit, 0)
+    todo = todo[:limit]
     pending = Pending()
 
     def save(*, retire: bool = False) -> PublishReport:
@@ -202,7 +232,13 @@ def _convert(
         # Commit each result once only: later, other converters may have replaced it.
         saved, pending = pending, Pending()
         report = commit_results(
-            writer.storage, selection, writer.settings, saved, dataset_name=dataset_name, retire_vanished=retire
+            writer.storage,
+            selection,
+            writer.settings,
+            saved,
+            dataset_name=dataset_name,
+            retire_vanished=retire,
+            fingerprints=fingerprints,
         )
         for at, result in enumerate(finished):
             if result.sample_id in report.collected:
@@ -227,16 +263,23 @@ def _convert(
                 save()
             raise
     report = save(retire=retire_vanished)
-    return ConversionReport(finished, report.manifest, time.monotonic() - started, report.retired)
+    seconds = time.monotonic() - started
+    return ConversionReport(finished, report.manifest, seconds, report.retired, selection.notes, remaining)
 
 
 def _plan(
-    selection: Selection, writer: ZarrStoreWriter, retry_quarantined: bool
-) -> tuple[list[ConversionResult], list[SourceSample], ZarrStoreWriter]:
-    """Results of samples that need no conversion, the samples to convert, and the writer with the store's retention."""
+    selection: Selection, writer: ZarrStoreWriter, retry_quarantined: bool, fingerprint: str | None
+) -> tuple[list[ConversionResult], list[SourceSample], ZarrStoreWriter, str]:
+    """Results of samples that need no conversion, the samples to convert, the writer with the store's retention, and
+    the kind of the store's fingerprints.
+    """
     writer.settings.check_fields(selection.source.description.fields)
     manifest = load_if_any(writer.storage)
     done, todo = [], []
+    fingerprints = choose_fingerprints(manifest, fingerprint)
+    if fingerprints == "content":
+        selection, unreadable = hash_samples(selection)
+        done = [ConversionResult(sample_id, "failed", reason=reason) for sample_id, reason in unreadable.items()]
     for sample_id, sample in selection.samples.items():
         refusal = manifest.quarantine.get(sample_id) if manifest else None
         entry = manifest.samples.get(sample_id) if manifest else None
@@ -247,7 +290,7 @@ def _plan(
             done.append(quarantined(sample_id, refusal))
         else:
             todo.append(sample)
-    return done, todo, writer.with_retention(manifest.retention) if manifest else writer
+    return done, todo, writer.with_retention(manifest.retention) if manifest else writer, fingerprints
 
 
 def convert_samples(

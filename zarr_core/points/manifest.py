@@ -15,10 +15,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from zarr_core._util.arguments import check_names
 from zarr_core._util.documents import DocumentError, expect, parse_json
 from zarr_core.errors import ManifestError, SourceError, UnknownFieldError
 from zarr_core.format.array_metadata import COORDS_DTYPE, MAX_CHUNKS, MAX_POINTS
-from zarr_core.format.names import check_relative_path, check_sample_id
+from zarr_core.format.names import check_relative_path, check_sample_id, listed_id
 from zarr_core.format.object_names import BLACKLISTS, MANIFEST, SAMPLES, split_list
 from zarr_core.points.group import group_of, is_complete
 from zarr_core.storage import Storage
@@ -105,6 +106,8 @@ class StoreManifest:
         quarantine: refused samples by id.
         origin: for a staged copy, the ``store`` and ``generation`` it was copied from; else empty.
         retention: tags and pending deletions; part of the current state only.
+        fingerprints: "version" if samples are identified by the names, sizes and versions (etag or modification time)
+            of their source files, "content" if by the SHA-256 of each file.
     """
 
     dataset_name: str
@@ -121,6 +124,7 @@ class StoreManifest:
     quarantine: Mapping[str, Quarantine] = field(default_factory=dict)
     origin: Mapping[str, Any] = field(default_factory=dict)
     retention: Retention = field(default_factory=Retention)
+    fingerprints: str = "version"
 
     @property
     def fields(self) -> dict[str, ArrayColumn]:
@@ -152,6 +156,7 @@ class StoreManifest:
         Raises:
             UnknownFieldError: the store has no such split or sample.
         """
+        check_names("sample_ids", sample_ids)
         unknown = sorted(set(sample_ids or ()) - set(self.samples))
         if unknown:
             raise UnknownFieldError(f"store {self.dataset_name!r} holds no sample {unknown[0]!r}")
@@ -195,6 +200,8 @@ class StoreManifest:
             "excluded": sorted(self.excluded),
             "quarantine": {sample_id: _plain(entry) for sample_id, entry in sorted(self.quarantine.items())},
         }
+        if self.fingerprints != "version":
+            document["fingerprints"] = self.fingerprints
         if self.origin:
             document["origin"] = dict(self.origin)
         if retention := self.retention.to_document():
@@ -246,6 +253,7 @@ class StoreManifest:
             quarantine={i: _quarantine(i, entry) for i, entry in section("quarantine", {}).items()},
             origin=section("origin", {}),
             retention=Retention.from_document(section("retention", {})),
+            fingerprints=text("fingerprints", "version"),
         )
 
 
@@ -397,8 +405,10 @@ def _with_split_files(manifest: StoreManifest, storage: Storage) -> StoreManifes
 
     splits = {split: lines(split_list(split)) for split in ("train", "val", "test")}
     blacklisted = [line for name in BLACKLISTS for line in lines(name) or ()]
+    ids = (*manifest.samples, *(sample_id for listed in splits.values() for sample_id in listed or ()))
+    depths = {sample_id.count("/") + 1 for sample_id in ids}
     return replace(
         manifest,
         splits=dict(manifest.splits) | {split: ids for split, ids in splits.items() if ids is not None},
-        excluded=manifest.excluded | {line.rsplit("/", 1)[-1].removesuffix(".vtk") for line in blacklisted},
+        excluded=manifest.excluded | {listed_id(line, depth) for line in blacklisted for depth in depths},
     )

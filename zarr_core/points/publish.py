@@ -23,9 +23,12 @@ from zarr_core.points.manifest import (
 from zarr_core.points.settings import ConversionSettings
 from zarr_core.points.writer import WrittenSample, ZarrStoreWriter
 from zarr_core.sources.sample import SampleSource, SourceSample
-from zarr_core.sources.selection import DatasetKind, Selection, open_source, select_samples
+from zarr_core.sources.selection import DatasetKind, Selection, hash_samples, open_source, select_samples
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import commit
+
+#: How source files can be identified: by name, size and etag or modification time, or by name, size and SHA-256.
+FINGERPRINTS = ("version", "content")
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +46,7 @@ class PublishReport:
         quarantined: all refusals in the manifest, by sample id.
         committed: whether there is a new generation; False if nothing changed.
         collected: sample ids whose new groups were garbage collected before the commit; convert them again.
+        notes: sentences that name what the selection left out.
     """
 
     manifest: StoreManifest
@@ -52,6 +56,7 @@ class PublishReport:
     quarantined: Mapping[str, Quarantine]
     committed: bool
     collected: list[str]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass
@@ -71,6 +76,7 @@ def publish(
     splits: Sequence[str] | None = None,
     dataset_name: str | None = None,
     retire_vanished: bool = False,
+    fingerprint: str | None = None,
     **settings: Any,
 ) -> PublishReport:
     """Commit every finished group that belongs to the source as it is now, in one generation (none if nothing changed).
@@ -79,7 +85,7 @@ def publish(
     that process died later.
 
     Args:
-        dataset_kind, root, source_url, splits, settings: as for :func:`zarr_core.points.convert.convert`.
+        dataset_kind, root, source_url, splits, fingerprint, settings: as for :func:`zarr_core.points.convert.convert`.
         store_root: the store.
         dataset_name: name in the manifest; the kind's name if None.
         retire_vanished: remove samples from the manifest that the source no longer holds; gc deletes the groups.
@@ -91,15 +97,42 @@ def publish(
     current = load_if_any(writer.storage)
     if current is not None:
         writer = writer.with_retention(current.retention)
+    fingerprints = choose_fingerprints(current, fingerprint)
+    if fingerprints == "content":
+        selection, _ = hash_samples(selection)
     pending = _find_finished(writer, selection, current)
     return commit_results(
-        writer.storage, selection, conversion, pending, dataset_name=dataset_name, retire_vanished=retire_vanished
+        writer.storage,
+        selection,
+        conversion,
+        pending,
+        dataset_name=dataset_name,
+        retire_vanished=retire_vanished,
+        fingerprints=fingerprints,
     )
 
 
 def load_if_any(storage: Storage) -> StoreManifest | None:
     """The current manifest; None if there is no store yet."""
     return load_manifest(storage) if storage.exists(MANIFEST) else None
+
+
+def choose_fingerprints(manifest: StoreManifest | None, requested: str | None) -> str:
+    """How the samples of a store are identified: the store's way, or for a new store the requested one.
+
+    Raises:
+        SourceError: there is no such way, or the store's samples have other fingerprints.
+    """
+    if requested not in (None, *FINGERPRINTS):
+        raise SourceError(f"fingerprint {requested!r} is not one of {', '.join(FINGERPRINTS)}")
+    if manifest is None or not (manifest.samples or manifest.quarantine):
+        return requested or (manifest.fingerprints if manifest else FINGERPRINTS[0])
+    if requested not in (None, manifest.fingerprints):
+        raise SourceError(
+            f"the store identifies samples by the {manifest.fingerprints} of their files, not by {requested}: leave "
+            "fingerprint out, or convert to a new store"
+        )
+    return manifest.fingerprints
 
 
 def commit_results(
@@ -110,9 +143,10 @@ def commit_results(
     *,
     dataset_name: str | None = None,
     retire_vanished: bool = False,
+    fingerprints: str = FINGERPRINTS[0],
 ) -> PublishReport:
     """Commit results of the selected samples, and write the split files of the source."""
-    for name, text in selection.source.split_documents().items():
+    for name, text in selection.documents.items():
         storage.write(name, [text.encode()])
     before: StoreManifest | None = None
     retired: list[str] = []
@@ -130,8 +164,10 @@ def commit_results(
             values_dtype=settings.values_dtype,
             compressor=settings.codec,
             dataset_kind=description.name,
-            splits=dict(start.splits) | selection.splits,
+            # A dataset object lists one split only, so the others stay.
+            splits=(selection.splits if selection.source.lists_all_splits else dict(start.splits) | selection.splits),
             excluded=selection.excluded,
+            fingerprints=start.fingerprints if start.samples or start.quarantine else fingerprints,
         )
         retired = [i for i in start.samples if i not in selection.present] if retire_vanished else []
         if retired:  # another converter may have committed samples that arrived later
@@ -151,6 +187,8 @@ def commit_results(
                 raise
             pending = Pending({i: w for i, w in pending.written.items() if i not in gone}, pending.refused)
             collected += gone
+    if before is not None and (stale := _stale_documents(storage, before, selection)):
+        storage.delete(stale)
     known = before.samples if before else {}
     return PublishReport(
         manifest,
@@ -160,7 +198,16 @@ def commit_results(
         quarantined=manifest.quarantine,
         committed=before is None or manifest.generation != before.generation,
         collected=collected,
+        notes=selection.notes,
     )
+
+
+def _stale_documents(storage: Storage, before: StoreManifest, selection: Selection) -> list[str]:
+    """Copies of split files and blacklists that the source no longer has."""
+    description = selection.source.description
+    copied = [name for split, name in description.split_files.items() if split in before.splits]
+    copied += description.blacklists if before.excluded else ()
+    return [name for name in copied if name not in selection.documents and storage.exists(name)]
 
 
 def _find_finished(writer: ZarrStoreWriter, selection: Selection, current: StoreManifest | None) -> Pending:

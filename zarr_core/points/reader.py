@@ -7,12 +7,14 @@ nothing. All requests of a call are in flight together.
 from __future__ import annotations
 
 import os
+import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from zarr_core._util.arguments import check_mapping, check_names, whole_number
 from zarr_core._util.redaction import redact_url
 from zarr_core._util.units import parse_size
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
@@ -75,8 +77,7 @@ class ZarrChunkReader:
         cache_limit: int | str = DEFAULT_LIMIT,
         cache_bytes: int | str | None = None,
     ) -> None:
-        if read_concurrency < 1:
-            raise ZarrCoreError(f"read_concurrency must be 1 or more, not {read_concurrency}")
+        read_concurrency = whole_number("read_concurrency", read_concurrency, 1)
         self.root = os.fspath(root)
         self._url = redact_url(self.root)
         self.read_concurrency = read_concurrency
@@ -136,7 +137,7 @@ class ZarrChunkReader:
 
         Raises:
             UnknownFieldError: no such sample, field or domain.
-            ZarrCoreError: a number of points is not positive.
+            ZarrCoreError: an argument has the wrong type, or a number of points is not positive.
             CorruptChunkError: stored bytes are missing or damaged.
         """
         reads = self.field_reads(sample_id, num_points, fields, seed, epoch, generator)
@@ -172,6 +173,7 @@ class ZarrChunkReader:
         """The reads of :meth:`read_sample` by canonical name, to be combined with other reads in :meth:`execute`."""
         entry = self._entry(sample_id)
         names = self._check_fields(sample_id, entry, fields)
+        check_mapping("num_points", num_points, "{'surface': 4096}")
         num_points = dict(num_points or {})
         self.check_num_points(num_points)
         draws = {
@@ -220,8 +222,7 @@ class ZarrChunkReader:
 
     def check_fields(self, fields: Iterable[str]) -> list[str]:
         """The names as a list without duplicates; raises UnknownFieldError if the store does not hold a field."""
-        if isinstance(fields, str):
-            raise UnknownFieldError(f"fields must be a collection of names; for one field pass [{fields!r}]")
+        check_names("fields", fields, error=UnknownFieldError)
         names = list(dict.fromkeys(fields))
         for name in names:
             if name not in self._columns:
@@ -234,14 +235,14 @@ class ZarrChunkReader:
             if domain not in self.manifest.domains:
                 known = ", ".join(self.manifest.domains)
                 raise UnknownFieldError(f"{self._url}: no domain {domain!r}; domains are {known}")
-            if wanted is not None and wanted <= 0:
-                raise ZarrCoreError(
-                    f"num_points of {domain!r} must be positive, not {wanted}; None reads all points of the domain"
-                )
+            if wanted is not None:
+                whole_number(f"num_points of {domain!r} (None reads all points)", wanted, 1)
 
     # --- selection of points and arrays
 
     def _entry(self, sample_id: str) -> SampleEntry:
+        if not isinstance(sample_id, str):
+            raise ZarrCoreError(f"sample_id must be a string, not {reprlib.repr(sample_id)}")
         try:
             return self.manifest.samples[sample_id]
         except KeyError:

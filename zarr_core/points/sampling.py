@@ -26,12 +26,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from zarr_core._util.arguments import whole_number
 from zarr_core.errors import ZarrCoreError
 
 if TYPE_CHECKING:
@@ -101,11 +101,12 @@ def draw(
             order of calls matters.
 
     Raises:
-        ZarrCoreError: a count is not a positive integer.
+        ZarrCoreError: a count is not a positive integer, or seed or epoch is not an integer.
     """
-    n_points = _positive("n_points", n_points)
-    chunk_points = _positive("chunk_points", chunk_points)
-    num_points = _positive("num_points", num_points)
+    n_points = whole_number("n_points", n_points, 1)
+    chunk_points = whole_number("chunk_points", chunk_points, 1)
+    num_points = whole_number("num_points", num_points, 1)
+    seed, epoch = whole_number("seed", seed), whole_number("epoch", epoch)
     if num_points >= n_points:
         return Draw(((0, n_points),), chunk_points)
     start_word, phase_word = _random_words(seed, epoch, sample_id, stream, generator)
@@ -155,7 +156,7 @@ def window(n_points: int, chunk_points: int, num_points: int, phase: int, start:
 
 def _random_words(seed: int, epoch: int, sample_id: str, stream: str, generator: Generator | None) -> tuple[int, int]:
     """Two independent words, uniform over 128 bits."""
-    entropy: list[Any] = [operator.index(seed), operator.index(epoch)] if generator is None else [_entropy(generator)]
+    entropy: list[Any] = [seed, epoch] if generator is None else [_entropy(generator)]
     # JSON is injective here: different keys give different texts.
     key = json.dumps([*entropy, sample_id, stream], ensure_ascii=True, separators=(",", ":"))
     digest = hashlib.blake2b(key.encode("ascii"), digest_size=2 * _WORD_BYTES, person=b"zarr_core.draw").digest()
@@ -171,9 +172,3 @@ def _entropy(generator: Generator) -> str:
         octets = torch.randint(256, (2 * _WORD_BYTES,), generator=generator, dtype=torch.uint8, device=generator.device)
         return bytes(octets.tolist()).hex()
     raise ZarrCoreError(f"generator must be a numpy.random.Generator or a torch.Generator, not {type(generator)}")
-
-
-def _positive(name: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value <= 0:
-        raise ZarrCoreError(f"{name} must be a positive whole number, not {value!r}")
-    return int(value)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from zarr_core._util.arguments import check_mapping, whole_number
 from zarr_core.errors import SourceError
 from zarr_core.format.array_metadata import COORDS_DTYPE, VALUE_DTYPES, ArrayLayout
 from zarr_core.format.codecs import DEFAULT_CODEC, Codec
@@ -40,8 +41,11 @@ class ConversionSettings:
     shuffle_seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.chunk_points < 1:
-            raise SourceError(f"chunk_points must be at least 1, not {self.chunk_points}")
+        for name, minimum in (("chunk_points", 1), ("shard_points", 1), ("shuffle_seed", None)):
+            value = getattr(self, name)
+            if value is not None or name != "shard_points":
+                object.__setattr__(self, name, whole_number(name, value, minimum, error=SourceError))
+        check_mapping("field_dtypes", self.field_dtypes, "{'surface_pressure': 'float32'}")
         if self.shard_points is not None and self.shard_points < self.chunk_points:
             raise SourceError(f"shard_points {self.shard_points} is less than one chunk of {self.chunk_points} points")
         for name, dtype in {"values_dtype": self.values_dtype, **self.field_dtypes}.items():

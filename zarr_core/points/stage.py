@@ -18,6 +18,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
+from zarr_core._util.arguments import whole_number
 from zarr_core._util.processes import map_in_processes
 from zarr_core._util.units import format_size
 from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
@@ -102,8 +103,7 @@ def stage_store(
         UnknownFieldError: the source holds no such split, sample or field.
         ZarrCoreError: no sample is selected.
     """
-    if workers < 1:
-        raise ZarrCoreError("workers must be positive")
+    workers = whole_number("workers", workers, 1)
     source, target = Storage(source_root), Storage(target_root)
     if source.identity == target.identity:
         raise StoreError(f"{source.url} cannot be staged onto itself")

@@ -18,6 +18,7 @@ import numpy as np
 import yaml
 from tqdm import tqdm
 
+from zarr_core._util.arguments import whole_number
 from zarr_core._util.documents import DocumentError, expect, parse_json
 from zarr_core._util.processes import map_in_processes
 from zarr_core._util.redaction import redact_url
@@ -68,8 +69,8 @@ def calculate_store_statistics(
         UnknownFieldError: the store does not hold a requested sample or split.
         ZarrCoreError: no sample is selected, a sample has no recorded moments, or a chunk is damaged.
     """
-    if min(workers, read_concurrency) < 1:
-        raise ZarrCoreError("workers and read_concurrency must be positive")
+    workers = whole_number("workers", workers, 1)
+    read_concurrency = whole_number("read_concurrency", read_concurrency, 1)
     storage = Storage(store_root)
     manifest = load_manifest(storage)
     chosen = sorted(_chosen_samples(storage, manifest, split, split_file, sample_ids))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,7 +12,7 @@ from zarr_core.errors import SampleError, SourceError
 from zarr_core.format.names import PARAMETER_ATTRIBUTES, check_sample_id
 from zarr_core.sources.description import SourceDescription
 from zarr_core.sources.resolve import describe_filemap
-from zarr_core.sources.sample import FileInfo, SourceSample
+from zarr_core.sources.sample import FileInfo, FoundSamples, SourceSample
 from zarr_core.sources.tree import file_info
 from zarr_core.storage.backends import local
 
@@ -67,10 +68,27 @@ class AeroSource:
         """The dataset's class."""
         return self._name
 
-    def discover(self, sample_ids: Collection[str] | None = None) -> dict[str, SourceSample]:
-        """The samples that the object lists, by id; only ``sample_ids`` if given."""
+    @property
+    def lists_all_splits(self) -> bool:
+        """False: such an object has the samples of one split."""
+        return False
+
+    def find(self, sample_ids: Collection[str] | None = None) -> FoundSamples:
+        """The samples that the object lists; only ``sample_ids`` if given."""
         wanted = self._where.keys() if sample_ids is None else set(sample_ids)
-        return {sample_id: self._sample(sample_id) for sample_id in self._where if sample_id in wanted}
+        return FoundSamples({sample_id: self._sample(sample_id) for sample_id in self._where if sample_id in wanted})
+
+    def discover(self, sample_ids: Collection[str] | None = None) -> dict[str, SourceSample]:
+        """The samples of :meth:`find`, by id."""
+        return self.find(sample_ids).samples
+
+    def with_content(self, sample: SourceSample) -> SourceSample:
+        """The sample with a digest of the values of each field."""
+        files = {
+            canonical: replace(info, sha256=self._fingerprint_content(sample.sample_id, canonical, info.name).version)
+            for canonical, info in sample.files.items()
+        }
+        return replace(sample, files=files)
 
     def load(self, sample: SourceSample, canonical: str) -> torch.Tensor:
         """The tensor of one point field, as the object loads it; raises SampleError if that fails."""

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 import pydantic
 
+from zarr_core.errors import SourceError
 from zarr_core.format.names import (
     PARAMETER_ATTRIBUTES,
     POSITION,
@@ -18,6 +19,7 @@ from zarr_core.format.names import (
     check_relative_path,
     check_sample_id,
     field_name,
+    listed_id,
 )
 
 ReadText = Callable[[str], str | None]
@@ -55,9 +57,14 @@ def _with_one(place: str) -> Callable[[str], str]:
 
 
 class SplitFiles(_Model):
-    """Splits listed in files beside the samples, one sample id per line."""
+    """Splits listed in files beside the samples, one sample id per line.
 
-    rule: Literal["files"]
+    Attributes:
+        filename: name of the file of a split; contains "{split}" in the place of the split's name.
+        names: of the splits.
+    """
+
+    rule: Literal["files"] = "files"
     filename: Annotated[str, pydantic.AfterValidator(_with_one("{split}"))] = "{split}_design_ids.txt"
     names: tuple[str, ...] = ("train", "val", "test")
 
@@ -67,9 +74,14 @@ class SplitFiles(_Model):
             check_relative_path(self.filename.format(split=split))
         return self
 
+    @property
+    def filenames(self) -> dict[str, str]:
+        """Name of each split's file."""
+        return {split: self.filename.format(split=split) for split in self.names}
+
     def assign(self, sample_ids: Collection[str], read_text: ReadText) -> dict[str, list[str]]:
         """Ids by split, for the split files that exist."""
-        found = {split: read_text(self.filename.format(split=split)) for split in self.names}
+        found = {split: read_text(name) for split, name in self.filenames.items()}
         return {split: _lines(text) for split, text in found.items() if text is not None}
 
 
@@ -122,7 +134,7 @@ class SourceDescription(_Model):
         subfolder: folder below the root that holds the samples; empty if the root holds them.
         files: file name in a sample's folder by file-map attribute ("surface_position"). The entry
             ``design_parameters`` names a file with a dict of scalars; a ``params.json`` is always read.
-        splits: rule that assigns samples to splits.
+        splits: rule that assigns samples to splits; None: by files of the usual names, if the source has any.
         blacklists: files beside the samples that list ids excluded from every split.
     """
 
@@ -130,7 +142,7 @@ class SourceDescription(_Model):
     samples: str
     files: dict[str, str]
     subfolder: str = ""
-    splits: SplitRule = SplitFiles(rule="files")
+    splits: SplitRule | None = None
     blacklists: tuple[str, ...] = ()
 
     @pydantic.model_validator(mode="after")
@@ -167,20 +179,47 @@ class SourceDescription(_Model):
         """Files with per-sample scalars."""
         return ("params.json", *(f for a, f in self.files.items() if a in PARAMETER_ATTRIBUTES))
 
+    @property
+    def split_files(self) -> dict[str, str]:
+        """Name of the file that may list a split's samples, by split; empty if a rule computes the splits."""
+        rule = self.splits or SplitFiles()
+        return rule.filenames if isinstance(rule, SplitFiles) else {}
+
     def assign_splits(self, sample_ids: Collection[str], read_text: ReadText) -> dict[str, list[str]]:
         """Sample ids by split.
 
         Args:
             sample_ids: ids that the source has.
             read_text: returns the content of a file beside the samples, or None if there is no such file.
+
+        Raises:
+            SourceError: none of the files that the rule names exists, or one lists an invalid id.
         """
-        splits = self.splits.assign(sample_ids, read_text)
+        splits = (self.splits or SplitFiles()).assign(sample_ids, read_text)
+        if isinstance(self.splits, SplitFiles) and not splits:
+            files = ", ".join(self.split_files.values())
+            raise SourceError(
+                f"{self.name} takes its splits from files, but none of {files} lies beside the samples; name them, as "
+                'in `splits: {rule: files, filename: "{split}.txt", names: [train, test]}`, or leave `splits` out'
+            )
         return {split: [check_sample_id(sample_id) for sample_id in ids] for split, ids in splits.items()}
 
     def excluded_ids(self, read_text: ReadText) -> set[str]:
-        """Ids in the blacklists, which list ids or paths of mesh files."""
-        lines = [line for name in self.blacklists for line in _lines(read_text(name) or "")]
-        return {line.rsplit("/", 1)[-1].removesuffix(".vtk") for line in lines}
+        """Ids in the blacklists, which list ids or paths of mesh files.
+
+        Raises:
+            SourceError: a line has fewer parts than the ids of this dataset, so it names no sample.
+        """
+        depth = self.samples.count("/") + 1
+        excluded = set()
+        for name in self.blacklists:
+            for line in _lines(read_text(name) or ""):
+                if line.count("/") + 1 < depth:
+                    raise SourceError(
+                        f"{name} lists {line!r:.200}, but ids of {self.name} have the form {self.samples}"
+                    )
+                excluded.add(listed_id(line, depth))
+        return excluded
 
 
 def _lines(text: str) -> list[str]:

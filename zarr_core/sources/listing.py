@@ -27,12 +27,14 @@ class Listing:
         incomplete: names of the missing files by id of the others.
         documents_digest: digest of the split files and blacklists beside the items.
         details: plain values that describe each item, by id.
+        left_out: sentences that name the folders and files that are no items.
     """
 
     items: Mapping[str, Fingerprinted]
     incomplete: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     documents_digest: str = ""
     details: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
 
     @property
     def version(self) -> str:
@@ -46,7 +48,8 @@ def list_samples(tree: SampleTree, splits: Collection[str] | None = None) -> Lis
     Raises:
         SourceError: the source cannot be listed, or a split file cannot be used.
     """
-    found = tree.discover()
+    everything = tree.find()
+    found = everything.samples
     excluded = tree.excluded()
     if splits is not None:
         listed = tree.splits(found)
@@ -61,6 +64,7 @@ def list_samples(tree: SampleTree, splits: Collection[str] | None = None) -> Lis
             sample_id: {"source_bytes": sample.n_bytes, "files": len(sample.files), "folder": sample.folder}
             for sample_id, sample in complete.items()
         },
+        (*everything.left_out, *everything.unused),
     )
 
 

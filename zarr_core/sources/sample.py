@@ -23,12 +23,14 @@ class FileInfo:
         version: etag, or modification time if the location has no etags.
         changed: ctime and inode of a local file. No program can set the ctime, so it shows whether a file changed
             while it was read; it is not comparable between copies of a file.
+        sha256: digest of the content in hex; "" unless it was requested. The same in every copy of the file.
     """
 
     name: str
     size: int
     version: str
     changed: str = ""
+    sha256: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -62,9 +64,24 @@ class SourceSample:
     @property
     def fingerprint(self) -> str:
         """16 hex digits that change when a file of the sample is added, removed or replaced."""
-        entries = sorted((name, info.name, info.size, info.version) for name, info in self.files.items())
-        entries += sorted(("", info.name, info.size, info.version) for info in self.parameter_files)
+        entries = sorted((name, info.name, info.size, info.sha256 or info.version) for name, info in self.files.items())
+        entries += sorted(("", info.name, info.size, info.sha256 or info.version) for info in self.parameter_files)
         return hashlib.sha256(repr(entries).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class FoundSamples:
+    """One listing of a source.
+
+    Attributes:
+        samples: the samples by id.
+        left_out: one sentence per reason for which folders are no samples; names them and the way out.
+        unused: one sentence that names the ``.pt`` files that no field uses, if there are any.
+    """
+
+    samples: dict[str, SourceSample]
+    left_out: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
 
 
 class SampleSource(Protocol):
@@ -78,8 +95,18 @@ class SampleSource(Protocol):
     def url(self) -> str:
         """The location without credentials."""
 
+    @property
+    def lists_all_splits(self) -> bool:
+        """Whether :meth:`splits` returns every split of the dataset."""
+
+    def find(self, sample_ids: Collection[str] | None = None) -> FoundSamples:
+        """List the source; only ``sample_ids`` if given."""
+
     def discover(self, sample_ids: Collection[str] | None = None) -> dict[str, SourceSample]:
-        """List the source: all samples by id; only ``sample_ids`` if given."""
+        """The samples of :meth:`find`, by id."""
+
+    def with_content(self, sample: SourceSample) -> SourceSample:
+        """The sample with the SHA-256 of each file, for which every file is read; raises OSError."""
 
     def load(self, sample: SourceSample, canonical: str) -> torch.Tensor:
         """The tensor of one point field, with the source's dtype and shape."""

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from zarr_core.errors import SourceError
+from zarr_core._util.arguments import check_names
+from zarr_core.errors import SourceError, ZarrCoreError
 from zarr_core.sources.aero import AeroDataset, AeroSource
 from zarr_core.sources.description import SourceDescription
+from zarr_core.sources.left_out import some
 from zarr_core.sources.resolve import import_dotted
 from zarr_core.sources.sample import SampleSource, SourceSample
 from zarr_core.sources.tree import SampleTree
 from zarr_core.storage import is_local
+
+# Files that are hashed at a time.
+_HASHING_THREADS = 8
 
 DatasetKind = str | SourceDescription | type | AeroDataset
 
@@ -29,6 +36,8 @@ class Selection:
         present: every id that the source has, selected or not.
         splits: ids by split, as the source lists them.
         excluded: ids that the source's blacklists exclude from every split.
+        documents: content of the source's split files and blacklists by name.
+        notes: sentences that name what was left out: folders, files, splits, listed or requested ids.
     """
 
     source: SampleSource
@@ -36,6 +45,8 @@ class Selection:
     present: frozenset[str]
     splits: dict[str, list[str]]
     excluded: frozenset[str]
+    documents: Mapping[str, str]
+    notes: tuple[str, ...]
 
 
 def open_source(
@@ -56,6 +67,7 @@ def open_source(
     Raises:
         SourceError: neither or both of root and source_url are given, or the kind cannot be opened there.
     """
+    check_names("splits", splits, error=SourceError)
     if not isinstance(dataset_kind, str | type | SourceDescription):
         return AeroSource({getattr(dataset_kind, "split", None) or "": dataset_kind})
     if (root is None) == (source_url is None):
@@ -93,64 +105,114 @@ def _open_splits(dataset_class: type, root: str, splits: Sequence[str]) -> AeroS
 
 
 def select_samples(
-    source: SampleSource,
-    splits: Sequence[str] | None = None,
-    sample_ids: Collection[str] | None = None,
-    limit: int | None = None,
+    source: SampleSource, splits: Sequence[str] | None = None, sample_ids: Collection[str] | None = None
 ) -> Selection:
     """List a source and select samples.
 
     Selects the present samples of the given splits (without ``splits``, every present sample), never blacklisted ones.
-    Splits that the source does not have, and listed ids that it does not have, are skipped with one warning each.
+    The selection's notes name everything that is left out.
 
     Args:
         source: the source to list.
         splits: names of splits; None selects every present sample.
         sample_ids: select only these ids.
-        limit: maximum number of samples.
 
     Raises:
         SourceError: none of the splits exists, or no sample is selected.
     """
-    found = source.discover()
-    by_split = source.splits(found)
+    check_names("splits", splits, error=SourceError)
+    check_names("sample_ids", sample_ids, error=SourceError)
+    found = source.find()
+    by_split = source.splits(found.samples)
     excluded = source.excluded()
-    wanted: Collection[str] = found
+    documents = source.split_documents()
+    unknown = [split for split in splits or () if split not in by_split]
+    if splits is not None and len(unknown) == len(splits):
+        known = ", ".join(by_split) or "none"
+        raise SourceError(f"{source.url} has no split {', '.join(splits)}; {source.description.name} has: {known}")
+    chosen_splits = {split: ids for split, ids in by_split.items() if splits is None or split in splits}
+    wanted: Collection[str] = found.samples
     if splits is not None:
-        wanted = _in_splits(source, splits, by_split, found, excluded)
+        wanted = dict.fromkeys(sample_id for split in splits for sample_id in chosen_splits.get(split, ()))
     if sample_ids is not None:
         requested = set(sample_ids)
         wanted = [sample_id for sample_id in wanted if sample_id in requested]
-    chosen = [sample_id for sample_id in wanted if sample_id in found and sample_id not in excluded][:limit]
+    chosen = [sample_id for sample_id in wanted if sample_id in found.samples and sample_id not in excluded]
+    notes = [
+        *found.left_out,
+        *found.unused,
+        *([f"{source.description.name} has no split {', '.join(unknown)}; skipped"] if unknown else []),
+        *_absent(source, chosen_splits, found.samples, excluded),
+        *_of_splits(source, by_split, found.samples, excluded),
+        *_of_blacklists(source, found.samples, excluded, documents),
+    ]
+    if sample_ids is not None and (absent := sorted(requested - found.samples.keys())):
+        notes.append(f"requested samples that are not at {source.url} ({len(absent)}): {some(absent)}")
     if not chosen:
-        raise SourceError(
-            f"{source.url} has no sample to convert: {len(found)} folders match {source.description.name}"
-            f" ({source.description.samples} with {next(iter(source.description.fields.values())).filename} ...)"
-        )
-    samples = {sample_id: found[sample_id] for sample_id in chosen}
-    return Selection(source, samples, frozenset(found), by_split, frozenset(excluded))
+        first = next(iter(source.description.fields.values())).filename
+        reason = f"{len(found.samples)} folders match {source.description.samples} and contain {first} ..."
+        raise SourceError("; ".join([f"{source.url} has no sample to convert: {reason}", *notes]))
+    samples = {sample_id: found.samples[sample_id] for sample_id in chosen}
+    return Selection(source, samples, frozenset(found.samples), by_split, frozenset(excluded), documents, tuple(notes))
 
 
-def _in_splits(
-    source: SampleSource,
-    splits: Sequence[str],
-    by_split: dict[str, list[str]],
-    found: Collection[str],
-    excluded: Collection[str],
+def _absent(
+    source: SampleSource, splits: Mapping[str, list[str]], found: Collection[str], excluded: Collection[str]
 ) -> list[str]:
-    unsupported = [split for split in splits if split not in by_split]
-    if len(unsupported) == len(splits):
-        known = ", ".join(by_split) or "none"
-        raise SourceError(f"{source.url} has no split {', '.join(splits)}; {source.description.name} has: {known}")
-    if unsupported:
-        warnings.warn(f"{source.description.name} has no split {', '.join(unsupported)}; skipped", stacklevel=2)
-    listed = [i for split in splits if split in by_split for i in by_split[split] if i not in excluded]
+    """Ids that the splits list but the source does not have."""
+    listed = list(dict.fromkeys(i for ids in splits.values() for i in ids if i not in excluded))
     absent = [sample_id for sample_id in listed if sample_id not in found]
-    if absent:
-        known = ", ".join(split for split in splits if split in by_split)
-        warnings.warn(
-            f"{len(absent)} of the {len(listed)} ids listed for {known} are not at {source.url} and are skipped: "
-            f"{', '.join(absent[:5])}{' ...' if len(absent) > 5 else ''}",
-            stacklevel=2,
-        )
-    return list(dict.fromkeys(listed))
+    if not absent:
+        return []
+    return [
+        f"{len(absent)} of the {len(listed)} ids listed for {', '.join(splits)} are not at {source.url} and are "
+        f"skipped: {some(absent)}"
+    ]
+
+
+def _of_splits(
+    source: SampleSource, splits: Mapping[str, list[str]], found: Collection[str], excluded: Collection[str]
+) -> list[str]:
+    """Samples in several splits or in none, or a source without splits."""
+    of: dict[str, list[str]] = defaultdict(list)
+    for split, ids in splits.items():
+        for sample_id in ids:
+            of[sample_id].append(split)
+    several = [f"{i} ({', '.join(names)})" for i, names in of.items() if len(names) > 1 and i not in excluded]
+    notes = [f"samples in more than one split ({len(several)}): {some(several)}"] if several else []
+    outside = [i for i in found if i not in of and i not in excluded]
+    if not splits and source.lists_all_splits:
+        files = ", ".join(source.description.split_files.values())
+        notes.append(f"the source has no splits: there is none of {files}")
+    elif outside and source.lists_all_splits:
+        notes.append(f"samples in no split ({len(outside)}): {some(outside)}")
+    return notes
+
+
+def _of_blacklists(
+    source: SampleSource, found: Collection[str], excluded: Collection[str], documents: Collection[str]
+) -> list[str]:
+    """Samples that the blacklists exclude, and blacklists that do not exist."""
+    hit = [sample_id for sample_id in found if sample_id in excluded]
+    missing = [name for name in source.description.blacklists if name not in documents]
+    notes = [f"samples on a blacklist ({len(hit)}): {some(hit)}"] if hit else []
+    return notes + ([f"there is no {' and no '.join(missing)} beside the samples"] if missing else [])
+
+
+def hash_samples(selection: Selection) -> tuple[Selection, dict[str, str]]:
+    """The selection with the SHA-256 of every file, for fingerprints that copies of the files share.
+
+    Reads every file. Also returns why samples could not be read, by id; they are not in the new selection.
+    """
+
+    def hashed(sample: SourceSample) -> SourceSample | OSError | ZarrCoreError:
+        try:
+            return selection.source.with_content(sample)
+        except (OSError, ZarrCoreError) as error:
+            return error
+
+    with ThreadPoolExecutor(_HASHING_THREADS) as pool:
+        results = dict(zip(selection.samples, pool.map(hashed, selection.samples.values()), strict=True))
+    samples = {i: result for i, result in results.items() if isinstance(result, SourceSample)}
+    unreadable = {i: f"{type(e).__name__}: {e}" for i, e in results.items() if not isinstance(e, SourceSample)}
+    return replace(selection, samples=samples), unreadable

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-import warnings
 from collections import defaultdict
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +15,17 @@ from zarr_core._util.redaction import printable_cause, redact_url
 from zarr_core.errors import SampleError, SourceError, StoreError
 from zarr_core.format.names import check_sample_id
 from zarr_core.sources.description import SourceDescription
+from zarr_core.sources.left_out import LeftOut
 from zarr_core.sources.resolve import resolve_kind
-from zarr_core.sources.sample import FileInfo, SourceSample
+from zarr_core.sources.sample import FileInfo, FoundSamples, SourceSample
 from zarr_core.storage import ObjectInfo, Storage, is_local
 from zarr_core.storage.backends import local
 
 if TYPE_CHECKING:
     import torch
+
+# Bytes of a file that are in memory while it is hashed.
+_PIECE_BYTES = 32 * 2**20
 
 
 class SampleTree:
@@ -58,8 +63,13 @@ class SampleTree:
         """The root without credentials."""
         return self._storage.url
 
-    def discover(self, sample_ids: Collection[str] | None = None) -> dict[str, SourceSample]:
-        """List the location once: all samples by id; only ``sample_ids`` if given.
+    @property
+    def lists_all_splits(self) -> bool:
+        """True: the description has a rule for all splits."""
+        return True
+
+    def find(self, sample_ids: Collection[str] | None = None) -> FoundSamples:
+        """List the location once; only ``sample_ids`` if given.
 
         A folder is a sample if its name matches the description and it contains at least one field file.
 
@@ -67,32 +77,49 @@ class SampleTree:
             SourceError: the location cannot be listed.
         """
         wanted = None if sample_ids is None else set(sample_ids)
-        samples, unusable = {}, []
-        for folder, files in sorted(self._list().items()):
-            sample_id = folder.removeprefix(f"{self._description.subfolder}/")
-            if not _matches(sample_id, self._description.samples) or (wanted is not None and sample_id not in wanted):
+        description = self._description
+        samples: dict[str, SourceSample] = {}
+        left_out = LeftOut(description)
+        for folder, files in sorted(self._list("", left_out.dangling).items()):
+            sample_id = folder.removeprefix(f"{description.subfolder}/")
+            if (wanted is not None and sample_id not in wanted) or f"{description.subfolder}/".startswith(f"{folder}/"):
                 continue
-            found = {c: files[f.filename] for c, f in self._description.fields.items() if f.filename in files}
+            found = {c: files[f.filename] for c, f in description.fields.items() if f.filename in files}
+            if not _matches(sample_id, description.samples):
+                left_out.elsewhere += [folder or "."] * bool(found)
+                continue
             if not found:
+                left_out.empty.append(folder)
                 continue
             try:
                 check_sample_id(sample_id)
             except SourceError:
-                unusable.append(folder)
+                left_out.bad_ids.append(folder)
                 continue
+            if sample_id in samples:
+                left_out.repeated.append(samples[sample_id].folder)
+            left_out.count_unused(files)
             samples[sample_id] = SourceSample(
                 sample_id,
                 folder,
                 found,
-                tuple(files[name] for name in self._description.parameter_files if name in files),
-                tuple(f.filename for c, f in self._description.fields.items() if c not in found),
+                tuple(files[name] for name in description.parameter_files if name in files),
+                tuple(f.filename for c, f in description.fields.items() if c not in found),
             )
-        if unusable:
-            warnings.warn(
-                f"{self.url}: skipped {len(unusable)} folders whose names are not valid sample ids: {unusable[:5]}",
-                stacklevel=2,
-            )
-        return samples
+        return FoundSamples(samples, left_out.sentences(), left_out.unused())
+
+    def discover(self, sample_ids: Collection[str] | None = None) -> dict[str, SourceSample]:
+        """The samples of :meth:`find`, by id."""
+        return self.find(sample_ids).samples
+
+    def with_content(self, sample: SourceSample) -> SourceSample:
+        """The sample with the SHA-256 of each file, for which every file is read; raises OSError."""
+
+        def hashed(info: FileInfo) -> FileInfo:
+            return replace(info, sha256=_sha256(self._storage, _name(sample, info), info.size))
+
+        files = {canonical: hashed(info) for canonical, info in sample.files.items()}
+        return replace(sample, files=files, parameter_files=tuple(map(hashed, sample.parameter_files)))
 
     def load(self, sample: SourceSample, canonical: str) -> torch.Tensor:
         """The tensor of one point field, with the dtype and shape of its file.
@@ -142,18 +169,15 @@ class SampleTree:
 
     def split_documents(self) -> dict[str, str]:
         """Content of split files and blacklists by name, to be copied into the store."""
-        names = [*self._description.blacklists]
-        if self._description.splits.rule == "files":
-            rule = self._description.splits
-            names += [rule.filename.format(split=split) for split in rule.names]
+        names = (*self._description.blacklists, *self._description.split_files.values())
         found = {name: self._read_text(name) for name in names}
         return {name: text for name, text in found.items() if text is not None}
 
-    def _list(self, below: str = "") -> dict[str, dict[str, FileInfo]]:
-        """Files by folder below the root, or below one of its folders."""
+    def _list(self, below: str = "", dangling: list[str] | None = None) -> dict[str, dict[str, FileInfo]]:
+        """Files by folder below the root, or below one of its folders; appends links to nothing to ``dangling``."""
         try:
             if is_local(self._root):
-                return {folder: files for folder, files in self._walk(f"{below}/" if below else "") if files}
+                return dict(self._walk(f"{below}/" if below else "", [] if dangling is None else dangling))
             listing = self._storage.infos(below)
         except FileNotFoundError as error:
             raise SourceError(f"{self.url} cannot be listed: it does not exist") from error
@@ -165,14 +189,16 @@ class SampleTree:
             folders[folder][name] = file_info(name, info)
         return folders
 
-    def _walk(self, folder: str = "") -> Iterator[tuple[str, dict[str, FileInfo]]]:
+    def _walk(self, folder: str, dangling: list[str]) -> Iterator[tuple[str, dict[str, FileInfo]]]:
         """Files by folder on a local disk, down to the depth of samples. Follows links: datasets are often linked."""
         files = {}
         for entry in os.scandir(f"{self._storage.location}/{folder}"):
             if entry.is_file():
                 files[entry.name] = file_info(entry.name, local.info(entry.path))
             elif entry.is_dir() and folder.count("/") < self._depth:
-                yield from self._walk(f"{folder}{entry.name}/")
+                yield from self._walk(f"{folder}{entry.name}/", dangling)
+            elif entry.is_symlink() and not os.path.exists(entry.path):
+                dangling.append(f"{folder}{entry.name}")
         yield folder.rstrip("/"), files
 
     @property
@@ -209,13 +235,20 @@ def _matches(sample_id: str, pattern: str) -> bool:
     """Whether the id matches the pattern folder by folder; ``*`` matches neither ``/`` nor hidden folders."""
     parts, patterns = sample_id.split("/"), pattern.split("/")
     return len(parts) == len(patterns) and all(
-        fnmatchcase(part, p) and not part.startswith(".") for part, p in zip(parts, patterns, strict=True)
+        part and fnmatchcase(part, p) and not part.startswith(".") for part, p in zip(parts, patterns, strict=True)
     )
 
 
 def _name(sample: SourceSample, info: FileInfo) -> str:
     """Path of a sample's file below the root."""
     return f"{sample.folder}/{info.name}" if sample.folder else info.name
+
+
+def _sha256(storage: Storage, name: str, size: int) -> str:
+    digest = hashlib.sha256()
+    for start in range(0, size, _PIECE_BYTES):
+        digest.update(storage.read(name, start, min(start + _PIECE_BYTES, size)))
+    return digest.hexdigest()
 
 
 def file_info(name: str, info: ObjectInfo) -> FileInfo:

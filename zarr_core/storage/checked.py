@@ -60,7 +60,7 @@ def read_checked(storage: Storage, name: str, start: int, stop: int, decode: Cal
         storage: where to read; it keeps no copies, so there is nothing to discard.
         name: of the object.
         start, stop: the range.
-        decode: makes the result from the bytes, which may be fewer than asked for; raises CorruptChunkError where they
+        decode: makes the result from the bytes, which may be fewer than requested; raises CorruptChunkError where they
             are damaged.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Kinds of stores, told apart by the name of their head."""
+"""Kinds of stores, identified by the name of their head."""
 
 from __future__ import annotations
 

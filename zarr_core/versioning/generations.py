@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, replace
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+from zarr_core._util.arguments import whole_number
 from zarr_core.errors import CollectedError, CommitConflict, ManifestError, StoreError
 from zarr_core.storage import Storage, StoredObject
 
@@ -149,9 +150,17 @@ def load(storage: Storage, head: Head[S], generation: int | str | None = None) -
     """A state of a store: the current one, an earlier generation, or a tagged one.
 
     Raises:
-        StoreError: there is no store, no such tag, no such generation, or it has been collected.
+        StoreError: there is no store, no such tag, no such generation, or it has been collected; or ``generation`` is
+            neither a number nor a tag.
         ManifestError: the state cannot be read.
     """
+    if isinstance(generation, str):
+        if generation.isdecimal():  # a tag begins with a letter
+            raise StoreError(
+                f"generation={generation!r} is a string; for a generation by number pass {int(generation)}"
+            )
+    elif generation is not None:
+        generation = whole_number("generation", generation, error=StoreError)
     try:
         state = head.parse(storage.read(head.name), f"{storage.url}/{head.name}")
     except FileNotFoundError as error:

@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from fsspec.core import url_to_fs
-
 from zarr_core.warehouses.duckdb import DuckDBWarehouse, batch_folder
+from zarr_core.warehouses.files import list_files
 from zarr_core.warehouses.protocol import Warehouse
 
 
@@ -37,7 +36,7 @@ def list_batches(warehouse: Warehouse) -> dict[str, WarehouseBatch]:
     ids, so it does not change if only the values of a batch change.
 
     Raises:
-        WarehouseError: the query fails.
+        WarehouseError: the query fails, or a file or folder cannot be read.
     """
     if isinstance(warehouse, DuckDBWarehouse):
         found = _by_files(warehouse)
@@ -49,16 +48,13 @@ def list_batches(warehouse: Warehouse) -> dict[str, WarehouseBatch]:
 
 def _by_files(warehouse: DuckDBWarehouse) -> dict[str, WarehouseBatch] | None:
     """Batches from a file listing; None if a file name does not contain its batch. Without files: no batches."""
-    fs, pattern = url_to_fs(warehouse.files)
-    fs.invalidate_cache()
     folder = batch_folder(warehouse.columns.batch)
     files: dict[str, list[tuple[str, int, str]]] = {}
-    for name, info in fs.glob(pattern, detail=True).items():
+    for name, size, version in list_files(warehouse.files):
         batch = folder.search(name)
         if batch is None:
             return None
-        version = str(info.get("ETag") or info.get("etag") or info.get("mtime") or info.get("LastModified") or "")
-        files.setdefault(unquote(batch[1]), []).append((name[batch.end() :], int(info["size"]), version))
+        files.setdefault(unquote(batch[1]), []).append((name[batch.end() :], size, version))
     return {
         name: WarehouseBatch(name, _digest(map(repr, sorted(found))), "files", sum(size for _, size, _ in found))
         for name, found in sorted(files.items())

@@ -14,6 +14,7 @@ from fsspec.core import url_to_fs
 from zarr_core._util.redaction import redact_url
 from zarr_core.errors import WarehouseError
 from zarr_core.storage import is_local
+from zarr_core.warehouses.files import list_files
 from zarr_core.warehouses.join import PositionJoin, duckdb_connection
 from zarr_core.warehouses.long import LongTable
 from zarr_core.warehouses.protocol import Cost, LongColumns
@@ -29,7 +30,7 @@ class DuckDBWarehouse(LongTable):
 
     Args:
         files: glob pattern of paths or URLs, as in "s3://bucket/long/*/*.parquet". The column ``batch_id`` comes from
-            folder names such as "batch_id=b1", or from the files.
+            folder names such as "batch_id=b1", or from the files. Links to files and folders are followed.
         columns: names of the table's columns.
     """
 
@@ -94,12 +95,10 @@ class DuckDBWarehouse(LongTable):
     def _file_names(self) -> list[str]:
         if self._pinned is not None:
             return self._pinned
-        fs, pattern = url_to_fs(self.files)
-        fs.invalidate_cache()
-        found = sorted(fs.glob(pattern))
+        found = [file.name for file in list_files(self.files)]
         if not found:
             raise WarehouseError(f"{self!r}: no file matches the pattern")
-        return found if is_local(self.files) else [fs.unstrip_protocol(name) for name in found]
+        return found
 
     @contextmanager
     def _connection(self) -> Iterator[duckdb.DuckDBPyConnection]:

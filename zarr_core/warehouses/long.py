@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
 from zarr_core.errors import WarehouseError
 from zarr_core.warehouses.protocol import LongColumns
+
+logger = logging.getLogger(__name__)
 
 
 class LongTable(ABC):
@@ -37,8 +40,17 @@ class LongTable(ABC):
         return self._grouped(self.columns.sample, self.columns.batch, sample_ids)
 
     def feature_ids(self) -> list[str]:
-        """Every feature id, sorted: an axis for a new matrix."""
-        return sorted(self._column(self.columns.feature))
+        """Every feature id that the table holds now, sorted: an axis for a matrix of these batches.
+
+        Logs a warning, because a matrix with this axis refuses batches with other features.
+        """
+        found = sorted(self._column(self.columns.feature))
+        logger.warning(
+            "%r holds %d features now. A matrix with this axis refuses later batches that have others: create it with "
+            "all features that you will need, such as the probes of every array type, or see WideMatrix.reindex",
+            *(self, len(found)),
+        )
+        return found
 
     @abstractmethod
     def _distinct(self, names: Sequence[str], among: Sequence[str] | None) -> Iterable[tuple[str | None, ...]]:

@@ -90,7 +90,7 @@ class Warehouse(Protocol):
         ...
 
     def feature_ids(self) -> list[str]:
-        """Every feature id, sorted: an axis for a new matrix."""
+        """Every feature id that the table holds now, sorted."""
         ...
 
     def unload(

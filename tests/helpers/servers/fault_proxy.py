@@ -1,4 +1,4 @@
-"""An HTTP/1.1 proxy on loopback that makes a bad network out of a good one: latency, refusals, resets, short bodies.
+"""An HTTP/1.1 proxy on loopback that injects faults: latency, refusals, resets, truncated bodies.
 
 It stands in front of an S3 or OCI endpoint. Heads and bodies pass as they are, streamed both ways over connections that
 are kept alive; the Host header is not touched, so that signed requests stay valid.
@@ -40,13 +40,13 @@ _SLOW_DOWN_OCI = b'{"code": "TooManyRequests", "message": "injected by the proxy
 
 @dataclass(frozen=True)
 class Faults:
-    """What is done to requests; the probabilities are of one request each.
+    """Faults to inject; probabilities are per request.
 
     Attributes:
         latency_s: before a request is passed on.
         slow_down: answered with 503 instead of being passed on.
         reset: the connection is reset, with equal chance before the server gets the request or when it has answered:
-            a client cannot know whether what it asked for was done.
+            a client cannot know whether its request was carried out.
         truncate: a successful answer's body stops in the middle, and the connection is closed; of answers that give
             their length.
         only: the method that faults are for, as in "GET"; all by default. Latency is for all.
@@ -203,7 +203,7 @@ class FaultProxy:
                 await upstream.writer.drain()
             answer = await upstream.head()
             if answer is None and reused and not request.has_body:
-                # The server had closed a connection that it was no longer using.
+                # The server had closed the idle connection.
                 upstream.close()
                 await upstream.connect()
                 upstream.writer.write(request.raw)
@@ -253,7 +253,7 @@ class _Upstream:
         return False
 
     async def head(self) -> _Head | None:
-        """Of the server's next answer; None where it has closed the connection."""
+        """Head of the server's next answer; None if it has closed the connection."""
         self.acknowledge()
         found = await _Head.read(self.reader)
         self.acknowledge()
@@ -331,7 +331,7 @@ class _Head:
 
     @property
     def closes(self) -> bool:
-        """Whether the connection ends behind this message."""
+        """Whether the connection ends after this message."""
         ends = self._first[0] == "HTTP/1.0" and self._headers.get("connection", "").lower() != "keep-alive"
         return ends or self._headers.get("connection", "").lower() == "close"
 

@@ -1,7 +1,7 @@
-"""OCI object storage on loopback: as much of its REST API as ocifs uses, in this process's memory.
+"""OCI object storage on loopback, in this process's memory: the part of its REST API that ocifs uses.
 
-Requests are answered one at a time where they change something, so that conditions (``if-match``, ``if-none-match``)
-are kept among any number of threads and processes. Signatures are not verified, but a request without one is refused.
+Requests that change something are handled one at a time, so that conditions (``if-match``, ``if-none-match``)
+hold for any number of threads and processes. Signatures are not verified, but a request without one is refused.
 
     with OciServer() as server:
         os.environ.update(server.environment(folder))
@@ -44,7 +44,7 @@ class Stored(NamedTuple):
 
     @property
     def md5(self) -> str:
-        """As the API gives it."""
+        """MD5 as the API reports it."""
         return b64encode(hashlib.md5(self.data).digest()).decode()
 
 
@@ -60,7 +60,7 @@ class OciServer:
     """The service, for as long as the context lasts.
 
     Args:
-        ignore_conditions: accept every conditional write, as gateways do that do not know the headers.
+        ignore_conditions: accept every conditional write, like gateways that do not know the headers.
 
     Attributes:
         buckets: objects by name, by bucket.
@@ -92,7 +92,7 @@ class OciServer:
         self._server.server_close()
 
     def environment(self, folder: Path, endpoint: str | None = None) -> dict[str, str]:
-        """Variables that lead ocifs here, with a key of its own in a configuration file.
+        """Variables that point ocifs to this server, with a key in a configuration file.
 
         fsspec reads them when it is imported; a process that has done so calls ``fsspec.config.set_conf_env``.
 

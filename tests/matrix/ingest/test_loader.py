@@ -5,16 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -260,8 +263,28 @@ def test_the_batch_of_a_killed_loader_is_taken_over(matrix: WideMatrix, long: Pa
     notes = tmp_path / "notes"
     assert start_loader(matrix, long, notes, ["s1"], dies=True).wait(600) == -signal.SIGKILL
     assert notes.read_text().split() == ["b-1"]
-    loader = MatrixLoader(DuckDBWarehouse(f"{long}/*/*.parquet"), matrix, lease_seconds=0.5)
+    loader = MatrixLoader(DuckDBWarehouse(f"{long}/*/*.parquet"), matrix, lease_seconds=3_600)
     assert np.array_equal(loader.load(["s3"]), pivoted(long, ["s3"], FEATURES, "beta"), equal_nan=True)
+
+
+def test_a_loader_that_waits_says_so(
+    loader: MatrixLoader, matrix: WideMatrix, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = Leases(matrix._storage)
+    other.take(["b-1"])
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            other.release(["b-1"])
+
+    monkeypatch.setattr("zarr_core.matrix.ingest.loader.time", SimpleNamespace(sleep=pause, monotonic=time.monotonic))
+    with caplog.at_level(logging.WARNING):
+        loader.load(["s1"])
+    (message,) = (record.getMessage() for record in caplog.records if "waits for" in record.getMessage())
+    assert f"waits for 1 batches that others are loading, such as b-1 (process {os.getpid()} on" in message
+    assert "not renewed for 60 s" in message
 
 
 def test_a_loader_renews_its_leases_while_it_works(

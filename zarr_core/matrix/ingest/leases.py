@@ -2,25 +2,25 @@
 
 A lease only saves work; it is not a lock. What a matrix holds is decided by the compare-and-swap of an append, so a
 lost lease costs a second load and nothing else. Leases are kept in one small object beside the matrix. The holder
-renews them. A lease that was not renewed for some time, by the clock of a waiting loader, is taken over.
+renews them. A lease that was not renewed for some time, by the clock of a waiting loader, is taken over; at once if its
+holder was a process of the same host that has ended.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 import random
-import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from zarr_core._util.documents import parse_json
 from zarr_core.errors import CommitConflict
+from zarr_core.matrix.ingest.holders import describe, has_ended, identity
 from zarr_core.storage import Storage
 
 LEASES = "leases.json"
@@ -37,11 +37,15 @@ class Leases:
     Args:
         storage: root of the matrix.
         seconds: time without renewal after which another loader may take a lease over.
+
+    Attributes:
+        holders: for each lease that the last :meth:`take` did not get, its holder in words.
     """
 
     def __init__(self, storage: Storage, seconds: float = 60.0) -> None:
         self.storage = storage
         self.seconds = seconds
+        self.holders: dict[str, str] = {}
         self._owner = uuid.uuid4().hex
         self._beat = 0
         self._seen: dict[str, tuple[Any, float]] = {}
@@ -51,26 +55,32 @@ class Leases:
         now = time.monotonic()
         got: list[str] = []
 
-        def change(holders: Holders) -> None:
+        def change(current: Holders) -> None:
             got.clear()
+            self.holders = {}
             for name in names:
-                holder = holders.get(name)
-                mark = holder and (holder.get("owner"), holder.get("beat"))
-                if mark is not None and self._seen.get(name, (None, 0.0))[0] != mark:
-                    self._seen[name] = mark, now
-                if mark is None or now - self._seen[name][1] > self.seconds:
-                    if mark is not None:
-                        logger.warning(
-                            "%s: takes over batch %s, whose loader on %s no longer renews its lease",
-                            self.storage.url,
-                            name,
-                            (holder or {}).get("host"),
-                        )
-                    holders[name] = self._mark()
-                    got.append(name)
+                holder = current.get(name)
+                if holder is not None and (reason := self._takeover_reason(name, holder, now)) is None:
+                    self.holders[name] = describe(holder)
+                    continue
+                if holder is not None:
+                    logger.warning(
+                        "%s: takes over batch %s from %s, which %s", self.storage.url, name, describe(holder), reason
+                    )
+                current[name] = self._mark()
+                got.append(name)
 
         self._change(change)
         return got
+
+    def _takeover_reason(self, name: str, holder: Mapping[str, Any], now: float) -> str | None:
+        """Why a lease that another loader took may be taken over; None if it may not."""
+        mark = holder.get("owner"), holder.get("beat")
+        if self._seen.get(name, (None, 0.0))[0] != mark:
+            self._seen[name] = mark, now
+        if has_ended(holder):
+            return "has ended"
+        return "no longer renews its lease" if now - self._seen[name][1] > self.seconds else None
 
     def release(self, names: Collection[str]) -> None:
         """Give leases back. Leases that others have taken over are left alone."""
@@ -109,7 +119,7 @@ class Leases:
                 holders[name] = self._mark()
 
     def _mark(self) -> dict[str, Any]:
-        return {"owner": self._owner, "beat": self._beat, "host": socket.gethostname(), "pid": os.getpid()}
+        return {"owner": self._owner, "beat": self._beat, **identity()}
 
     def _change(self, change: Callable[[Holders], None]) -> None:
         for attempt in range(_ATTEMPTS):

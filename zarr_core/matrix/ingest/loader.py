@@ -162,8 +162,13 @@ class MatrixLoader:
                 mine = leases.take(list(todo))
                 if not mine:
                     if not waiting:
-                        logger.info(
-                            "%s: waits for %d batches that other loaders are loading", self.matrix.url, len(todo)
+                        logger.warning(
+                            "%s: waits for %d batches that others are loading, such as %s (%s); takes over what is not "
+                            "renewed for %g s",
+                            self.matrix.url,
+                            len(todo),
+                            *next(iter(leases.holders.items())),
+                            self.lease_seconds,
                         )
                     waiting = True
                     time.sleep(min(1.0, self.lease_seconds / 4) * random.uniform(0.5, 1))

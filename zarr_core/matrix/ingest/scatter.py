@@ -159,8 +159,8 @@ def _raise_unknown(rows: pa.RecordBatch, block: WideBlock) -> NoReturn:
             raise WarehouseError(f"batch {block.batch_id}: a row of a sample that was not requested (number {sample})")
         if feature is None or not 0 <= feature < n_features:
             raise WarehouseError(
-                f"{_name_of(rows, number, block)} is not on the matrix's axis of {n_features:,} features; create "
-                "a matrix whose axis has it, or remove its rows from the warehouse's table"
+                f"{_name_of(rows, number, block)} is not on the matrix's axis of {n_features:,} features; copy "
+                "the matrix to an axis that has it (WideMatrix.reindex), or remove its rows from the warehouse's table"
             )
     raise AssertionError("every sample and feature is in the block")
 

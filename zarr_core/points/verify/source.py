@@ -74,7 +74,7 @@ class SourceFiles:
         size = expect(int, file.get("size"), f"file of {name!r}, size")
         if info.size != size:
             changed = f"; {info.name} has changed since the conversion: {size:,} bytes then, {info.size:,} now"
-        elif info.version != file.get("version"):
+        elif info.version != file.get("version", info.version):
             changed = f"; {info.name} was written again since the conversion"
         if values.shape != (layout.n_points, layout.dim):
             stored = (layout.n_points, layout.dim)

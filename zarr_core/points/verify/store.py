@@ -13,8 +13,9 @@ from functools import partial
 
 from tqdm import tqdm
 
+from zarr_core._util.arguments import whole_number
 from zarr_core._util.processes import map_in_processes
-from zarr_core.errors import ManifestError, ZarrCoreError
+from zarr_core.errors import ManifestError
 from zarr_core.format.object_names import MANIFEST
 from zarr_core.points.manifest import SampleEntry, StoreManifest, load_manifest
 from zarr_core.points.verify.generations import GenerationCheck
@@ -54,8 +55,7 @@ def verify_store(
         UnknownFieldError: the store does not hold a requested sample.
         StoreError, ManifestError: there is no readable manifest.
     """
-    if workers < 1:
-        raise ZarrCoreError("workers must be positive")
+    workers = whole_number("workers", workers, 1)
     storage = Storage(store_root)
     manifest = load_manifest(storage)
     chosen = sorted(manifest.select(sample_ids=sample_ids))

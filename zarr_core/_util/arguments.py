@@ -1,0 +1,60 @@
+"""Checks of arguments where they enter the library, so that a wrong one is named before anything is done with it."""
+
+from __future__ import annotations
+
+import operator
+import reprlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from zarr_core.errors import ZarrCoreError
+
+#: Range of numbers that tensors and saved states hold.
+INT64 = (-(2**63), 2**63 - 1)
+
+
+def whole_number(
+    name: str,
+    value: Any,
+    minimum: int | None = None,
+    maximum: int | None = None,
+    *,
+    error: type[ZarrCoreError] = ZarrCoreError,
+) -> int:
+    """The value as a Python int, also if it is a NumPy integer, so that JSON and ``torch.save`` can store it.
+
+    Args:
+        name: the argument, for the message.
+        value: the value given.
+        minimum, maximum: least and greatest accepted number.
+        error: class of the error.
+
+    Raises:
+        ZarrCoreError: the value is no integer (a bool, a float and a string are none), or is out of range.
+    """
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None:
+        raise error(f"{name} must be a whole number, not {reprlib.repr(value)}")
+    if minimum is not None and number < minimum:
+        least = "positive" if minimum == 1 else f"at least {minimum}"
+        raise error(f"{name} must be {least}, not {number}")
+    if maximum is not None and number > maximum:
+        raise error(f"{name} must be at most {maximum}, not {number}")
+    return number
+
+
+def check_names(name: str, values: Any, *, error: type[ZarrCoreError] = ZarrCoreError) -> None:
+    """Raise an error if ``values`` is not a collection of names or None; one string is not taken for its letters."""
+    if isinstance(values, (str, bytes)):
+        raise error(f"{name} must be a collection of names; for one name pass [{values!r}]")
+    if values is not None and not isinstance(values, Iterable):
+        raise error(f"{name} must be a collection of names, not {reprlib.repr(values)}")
+
+
+def check_mapping(name: str, values: Any, example: str) -> None:
+    """Raise ZarrCoreError if ``values`` is neither a mapping nor None."""
+    if values is not None and not isinstance(values, Mapping):
+        raise ZarrCoreError(f"{name} must be a mapping such as {example}, not {reprlib.repr(values)}")

@@ -1,0 +1,82 @@
+"""Passes epochs to the dataset within ``Subset``, ``ConcatDataset`` and other wrappers, and collects fingerprints."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from torch.utils.data import Dataset, Subset
+
+
+def epoch_setter(dataset: Any) -> Callable[[int], None] | None:
+    """A function that sets the epoch of a dataset, or of the datasets within it; None if no dataset takes an epoch.
+
+    The epoch goes to the dataset's own ``set_epoch`` if it has one, else through its attributes ``dataset`` and
+    ``datasets``. If it cannot reach a dataset held in another attribute, a warning names that dataset.
+    """
+    reached = _with_epoch(dataset, _wrapped)
+    missed = [one for one in _with_epoch(dataset, _held) if not any(one is other for other in reached)]
+    if missed:
+        warnings.warn(
+            f"epochs do not reach the {type(missed[0]).__name__} within {type(dataset).__name__}: its draws cannot be "
+            "reproduced. Hold it in an attribute named `dataset`, define set_epoch, or pass on_epoch= and fingerprint=",
+            stacklevel=3,
+        )
+    return partial(_set_epoch, dataset) if reached else None
+
+
+def fingerprint_of(dataset: Any) -> str:
+    """The ``fingerprint`` of a dataset, or of the datasets within it and the chosen indices; "" if there is none."""
+    own = getattr(dataset, "fingerprint", None)
+    if isinstance(own, str):
+        return own
+    parts = [part for inner in _wrapped(dataset) if (part := fingerprint_of(inner))]
+    if parts and isinstance(dataset, Subset):
+        indices = np.asarray(dataset.indices, dtype=np.int64)
+        parts.append(f"subset {hashlib.blake2b(indices.tobytes(), digest_size=8).hexdigest()}")
+    return " + ".join(parts)
+
+
+def _set_epoch(dataset: Any, epoch: int) -> None:
+    for one in _with_epoch(dataset, _wrapped):
+        one.set_epoch(epoch)
+
+
+def _with_epoch(dataset: Any, within: Callable[[Any], Iterable[Any]]) -> list[Any]:
+    """The outermost objects that have ``set_epoch``."""
+    found, waiting, visited = [], [dataset], set()
+    while waiting:
+        one = waiting.pop()
+        if id(one) in visited:
+            continue
+        visited.add(id(one))
+        if callable(getattr(one, "set_epoch", None)):
+            found.append(one)
+        else:
+            waiting += within(one)
+    return found
+
+
+def _wrapped(dataset: Any) -> list[Any]:
+    """The datasets that a wrapper names as torch's own wrappers do."""
+    attributes = (getattr(dataset, name, None) for name in ("dataset", "datasets"))
+    return [one for attribute in attributes for one in _each(attribute)]
+
+
+def _held(dataset: Any) -> list[Any]:
+    """The datasets in any attribute of a wrapper."""
+    return [one for attribute in list(getattr(dataset, "__dict__", {}).values()) for one in _each(attribute)]
+
+
+def _each(attribute: Any) -> list[Any]:
+    """The datasets in an attribute: itself, or the elements of a list, tuple or mapping."""
+    values = list(attribute.values()) if isinstance(attribute, Mapping) else attribute
+    return [one for one in (values if isinstance(values, (list, tuple)) else [values]) if _is_dataset(one)]
+
+
+def _is_dataset(value: Any) -> bool:
+    return isinstance(value, Dataset) or (hasattr(value, "__getitem__") and hasattr(value, "set_epoch"))

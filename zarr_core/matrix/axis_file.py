@@ -1,0 +1,32 @@
+"""Read the features of an axis from a file."""
+
+from __future__ import annotations
+
+import fsspec
+
+from zarr_core._util.redaction import printable_cause, redact, redact_url
+from zarr_core.errors import MatrixError
+
+
+def read_feature_ids(url: str) -> list[str]:
+    """The first column of a Parquet file (``.parquet``), or the words of any other file.
+
+    Args:
+        url: a local path or any fsspec URL.
+
+    Raises:
+        MatrixError: the file cannot be read.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    try:
+        with fsspec.open(url, "rb") as file:
+            if not url.endswith(".parquet"):
+                words: list[str] = file.read().decode().split()
+                return words
+            columns = pyarrow.parquet.read_table(file)
+    except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
+        message = f"features {redact_url(url)} cannot be read: {redact(str(error))}"
+        raise MatrixError(message) from printable_cause(error)
+    return [str(name) for name in columns.column(0).to_pylist()]

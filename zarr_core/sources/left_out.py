@@ -1,0 +1,67 @@
+"""Names the folders and files that a listing of a source leaves out, and the way out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+
+from zarr_core.sources.description import SourceDescription
+
+
+def some(names: Collection[str]) -> str:
+    """The first five names, and how many more there are."""
+    more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
+    return ", ".join(list(names)[:5]) + more
+
+
+class LeftOut:
+    """Collects what one listing leaves out.
+
+    Args:
+        description: of the dataset.
+
+    Attributes:
+        bad_ids: folders whose names cannot be sample ids.
+        empty: folders that match the description but contain no field file.
+        elsewhere: folders that contain field files but do not match the description.
+        repeated: folders whose sample id another folder has as well.
+        dangling: links to files or folders that do not exist.
+    """
+
+    def __init__(self, description: SourceDescription) -> None:
+        self._description = description
+        self.bad_ids: list[str] = []
+        self.empty: list[str] = []
+        self.elsewhere: list[str] = []
+        self.repeated: list[str] = []
+        self.dangling: list[str] = []
+        self._used = {file.filename for file in description.fields.values()} | set(description.parameter_files)
+        self._unused: Counter[str] = Counter()
+
+    def count_unused(self, filenames: Iterable[str]) -> None:
+        """Record the ``.pt`` files of a sample that no field uses, such as ``Pressure.PT``."""
+        self._unused.update(n for n in filenames if n not in self._used and n.lower().endswith(".pt"))
+
+    def sentences(self) -> tuple[str, ...]:
+        """One sentence per reason to leave out folders, with the way out."""
+        pattern = f"{self._description.subfolder}/{self._description.samples}".lstrip("/")
+        files = some([file.filename for file in self._description.fields.values()])
+        reasons = {
+            "their names cannot be sample ids (letters, digits and _.+=@~- can); rename them": self.bad_ids,
+            f"they match {pattern} but contain none of {files}": self.empty,
+            f"they contain field files but do not match {pattern} (hidden folders never do); rename them, or change "
+            "`samples` of the description": self.elsewhere,
+            "another folder has the same sample id; remove one of the two": self.repeated,
+            "they are links to nothing": self.dangling,
+        }
+        return tuple(
+            f"left out: {some([repr(name) for name in names])}: {reason}" for reason, names in reasons.items() if names
+        )
+
+    def unused(self) -> tuple[str, ...]:
+        """One sentence that names the ``.pt`` files that no field uses, if there are any."""
+        if not self._unused:
+            return ()
+        counted = [f"{name} ({count:,})" for name, count in sorted(self._unused.items())]
+        reason = f"no field of {self._description.name} uses these files (number of samples)"
+        return (f"{reason}: {some(counted)}; add them to `files` of the description to convert them",)
