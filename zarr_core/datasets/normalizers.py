@@ -18,10 +18,12 @@ from torch import Tensor
 
 from zarr_core._util.documents import parse_yaml
 from zarr_core.errors import ZarrCoreError
+from zarr_core.points.manifest import ArrayColumn
 from zarr_core.storage import Storage
 
 _STATISTICS_FILE = "stats.yaml"
-_RESOLUTION = 2.0**-23  # of float32: a smaller relative spread is rounding error
+# A spread that is smaller relative to the mean is rounding error. float16 is normalized as float32.
+_RESOLUTION = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-23}
 
 
 class _NormalizerModel(pydantic.BaseModel):
@@ -113,14 +115,14 @@ def load_statistics(storage: Storage) -> dict[str, Any]:
 
 
 def make_normalizers(
-    storage: Storage, configs: Mapping[str, NormalizerConfig], dims: Mapping[str, int]
+    storage: Storage, configs: Mapping[str, NormalizerConfig], columns: Mapping[str, ArrayColumn]
 ) -> dict[str, Normalizer]:
     """Normalizers by field.
 
     Args:
         storage: the store whose statistics are used; not read if ``configs`` is empty.
         configs: config of the normalizer by field.
-        dims: number of components by field.
+        columns: columns of the store by field.
 
     Raises:
         ZarrCoreError: a statistic is missing, not finite, or has the wrong number of components.
@@ -139,27 +141,28 @@ def make_normalizers(
             text = reprlib.repr(value)  # the full text of nested YAML lists could fill any memory
             raise ZarrCoreError(f"{where}: {key} is {text}, not a finite number; {_hint(storage)}")
         if broadcast and len(listed) == 1:
-            listed *= dims[field]
-        if len(listed) != dims[field]:
-            raise ZarrCoreError(f"{where}: {key} has {len(listed)} components, {field} has {dims[field]}")
+            listed *= columns[field].dim
+        if len(listed) != columns[field].dim:
+            raise ZarrCoreError(f"{where}: {key} has {len(listed)} components, {field} has {columns[field].dim}")
         return tuple(float(number) for number in listed)
 
     def normalizer(field: str, config: NormalizerConfig) -> Normalizer:
         if isinstance(config, PositionConfig):
             low, high = (numbers(field, key, broadcast=True) for key in ("raw_pos_min", "raw_pos_max"))
             extents = tuple((top - bottom) / config.scale for bottom, top in zip(low, high, strict=True))
-            return Normalizer(field, low, _units(low, extents))
+            return Normalizer(field, low, _units(low, extents, columns[field].dtype))
         logscale = isinstance(config, LogscaleMeanStdConfig)
         key = f"{field}_logscale" if logscale else field
         mean, std = (numbers(field, f"{key}_{moment}") for moment in ("mean", "std"))
-        return Normalizer(field, mean, _units(mean, std), logscale)
+        return Normalizer(field, mean, _units(mean, std, columns[field].dtype), logscale)
 
     return {field: normalizer(field, config) for field, config in configs.items()}
 
 
-def _units(shifts: tuple[float, ...], spreads: tuple[float, ...]) -> tuple[float, ...]:
+def _units(shifts: tuple[float, ...], spreads: tuple[float, ...], dtype: str) -> tuple[float, ...]:
+    resolution = _RESOLUTION[dtype]
     return tuple(
-        spread if spread > _RESOLUTION * abs(shift) else 1.0 for shift, spread in zip(shifts, spreads, strict=True)
+        spread if spread > resolution * abs(shift) else 1.0 for shift, spread in zip(shifts, spreads, strict=True)
     )
 
 

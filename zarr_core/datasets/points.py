@@ -99,7 +99,7 @@ class ZarrPointDataset(BatchDataset):
         self._normalizers = make_normalizers(
             Storage(config.root),
             config.normalizers,
-            {field: column.dim for field, column in manifest.fields.items()},
+            manifest.fields,
         )
         if _GEOMETRY_SOURCE in self._normalizers:
             self._normalizers[GEOMETRY_POSITION] = self._normalizers[_GEOMETRY_SOURCE]
@@ -202,7 +202,7 @@ class ZarrPointDataset(BatchDataset):
         Args:
             batch: item or batch of this dataset, on any device.
         """
-        return {field: self._normalized(field, values.float()) for field, values in batch.items()}
+        return {field: self._normalized(field, values) for field, values in batch.items()}
 
     def denormalize(self, field: str, values: Tensor) -> Tensor:
         """Physical values of normalised ones, such as predictions; unchanged for a field without a normalizer.
@@ -230,12 +230,16 @@ class ZarrPointDataset(BatchDataset):
     def _as_item(self, field: str, values: Tensor) -> Tensor:
         """Cast, normalise and squeeze stored values (..., points, components) according to the config."""
         if self.config.dtype == "float32":
-            values = self._normalized(field, values.float())
+            values = self._normalized(field, values)
         return values.squeeze(-1) if values.shape[-1] == 1 else values
 
     def _normalized(self, field: str, values: Tensor) -> Tensor:
+        """Stored values as float32, normalized if the field has a normalizer."""
         normalizer: Normalizer | None = self._normalizers.get(field)
-        return values if normalizer is None else normalizer.normalize(values)
+        if normalizer is None:
+            return values.float()
+        # float64 is rounded after the mean is subtracted: float32 may not tell values apart that are close to it.
+        return normalizer.normalize(values if values.dtype == torch.float64 else values.float()).float()
 
 
 def _allocate(items: int, read: FieldRead) -> Tensor:

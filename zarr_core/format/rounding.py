@@ -42,6 +42,11 @@ class RoundingError:
         """Which components exceed a limit."""
         return (self.rms > MAX_RMS) | (self.zeroed > MAX_ZEROED)
 
+    @property
+    def largest(self) -> tuple[float, float, float]:
+        """Largest RMS error, error and share of any component."""
+        return float(self.rms.max()), float(self.max.max()), float(self.zeroed.max())
+
     def without(self, components: np.ndarray) -> RoundingError:
         """The same with an error of 0 for some components, given as booleans."""
         return RoundingError(*(np.where(components, 0.0, getattr(self, name)) for name in _NAMES))
