@@ -87,7 +87,9 @@ def _statistics_plausible(dataset: DatasetDeclaration) -> dg.AssetChecksDefiniti
     )
     def plausible(stores: StoreAccess) -> dg.AssetCheckResult:
         manifest = stores.manifest(dataset.store)
-        numbers = calculate_store_statistics(dataset.store, split=statistics_split(manifest), read_concurrency=16)
+        numbers = calculate_store_statistics(
+            dataset.store, split=statistics_split(manifest), generation=manifest.generation, read_concurrency=16
+        )
         problems = implausible(manifest, numbers)
         return dg.AssetCheckResult(
             passed=not problems,

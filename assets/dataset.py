@@ -10,7 +10,7 @@ import pydantic
 from pydantic import Field
 
 from assets.declaration import Declaration, absolute
-from zarr_core._util.redaction import redact_url
+from zarr_core._util.redaction import redact
 from zarr_core.errors import ZarrCoreError
 from zarr_core.format.codecs import DEFAULT_CODEC
 from zarr_core.points.settings import ConversionSettings
@@ -105,17 +105,18 @@ class DatasetDeclaration(Declaration):
     @property
     def shown_source(self) -> str:
         """The source's URL without secrets."""
-        return redact_url(self.source)
+        return redact(self.source)
 
     @property
     def shown_store(self) -> str:
         """The store's URL without secrets."""
-        return redact_url(self.store)
+        return redact(self.store)
 
     @property
     def conversion_arguments(self) -> dict[str, Any]:
         """Keyword arguments of ``iter_convert`` and ``publish``."""
-        return {"source_url": self.source, "splits": self.splits, **asdict(self.settings)}
+        # The declaration names every setting, so a change of it is explicit.
+        return {"source_url": self.source, "splits": self.splits, "reconvert": True, **asdict(self.settings)}
 
     @property
     def code_version(self) -> str:

@@ -13,7 +13,7 @@ from zarr_core.points.statistics import calculate_store_statistics, write_statis
 
 
 def statistics_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
-    """``stats.yaml`` and ``stats.json`` beside the manifest, over the training samples if there are any."""
+    """``statistics/<generation>/`` in the store, over the training samples if there are any, else over all samples."""
 
     @dg.asset(
         key=dataset.key("statistics"),
@@ -30,9 +30,17 @@ def statistics_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
         manifest = stores.manifest(dataset.store)
         split = statistics_split(manifest)
         # Reads one small object per sample: latency decides, so many requests run at once.
-        numbers = calculate_store_statistics(dataset.store, split=split, read_concurrency=16)
+        numbers = calculate_store_statistics(
+            dataset.store, split=split, generation=manifest.generation, read_concurrency=16
+        )
         of = f"split {split}" if split else "all samples"
-        written = write_statistics(dataset.store, numbers, of=f"{of}, generation {manifest.generation}")
+        written = write_statistics(
+            dataset.store,
+            numbers,
+            of=f"{of}, generation {manifest.generation}",
+            split=split,
+            generation=manifest.generation,
+        )
         context.log.info(f"{of}: {', '.join(written)}")
         return dg.MaterializeResult(
             metadata={

@@ -52,8 +52,8 @@ def summary(report: GcReport, store: str, *, everything: bool = False) -> str:
     expired = f"generations {_ranges(report.expired)}" if report.expired else "no generation"
     return "\n".join(
         [
-            f"{removed} {len(report.prefixes)} groups that no kept generation names ({size}), {expired}, and "
-            f"{report.temporary.objects} incomplete files",
+            f"{removed} {len(report.prefixes)} groups and statistics that no kept generation names ({size}), "
+            f"{expired}, and {report.temporary.objects} incomplete files",
             *lines,
             f"kept generations {_ranges(report.kept)}; {report.young} unnamed groups are too young to go",
             *([f"left alone: {report.foreign} objects that zarr_core did not write"] if report.foreign else []),

@@ -109,7 +109,8 @@ def _statistics(info: StoreInfo) -> str:
     if info.kind == "matrix":
         return ""
     if info.statistics is None:
-        return f"none; zarr-core statistics {info.store} --split train writes them"
+        split = " --split train" * ("train" in info.splits)
+        return f"none; zarr-core statistics {info.store}{split} --generation {info.generation} writes them"
     age = info.statistics.age
     text = f"written {format_time(info.statistics.written)}"
     if age is not None:

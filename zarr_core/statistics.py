@@ -6,8 +6,24 @@ import sys
 from collections.abc import Sequence
 from typing import Annotated
 
-from zarr_core._util.command_line import DONE, Json, Quiet, Split, Store, Workers, flag, number, option, run, show, verb
-from zarr_core._util.redaction import redact_url
+from zarr_core._util.command_line import (
+    DONE,
+    Generation,
+    Json,
+    Quiet,
+    Split,
+    Store,
+    Workers,
+    WrongUseError,
+    flag,
+    number,
+    option,
+    run,
+    show,
+    verb,
+)
+from zarr_core._util.redaction import redact
+from zarr_core.points.manifest import load_manifest
 from zarr_core.points.statistics import calculate_store_statistics, write_statistics
 
 __all__ = ["calculate_store_statistics", "write_statistics"]
@@ -16,6 +32,7 @@ app = verb(
     "statistics",
     """
 zarr-core statistics /data/store --split train
+zarr-core statistics /data/store --split train --generation 3   # for datasets of that generation
 zarr-core statistics s3://bucket/store --split-file train_design_ids.txt --output-json stats.json
 zarr-core statistics /data/store --recompute --workers 8 --read-concurrency 4
 """,
@@ -31,22 +48,30 @@ def _command(
         str | None,
         option("Only the samples that this file lists; a bare name is a file in the root of STORE.", metavar="FILE"),
     ] = None,
+    generation: Generation = None,
     recompute: Annotated[bool, flag("Read every array instead of merging the recorded moments.")] = False,
     workers: Workers = 1,
     read_concurrency: Annotated[int, number("Concurrent reads per worker.")] = 1,
     output_yaml: Annotated[
-        str | None, option("Write YAML to this file instead of stats.yaml in STORE.", metavar="FILE")
+        str | None, option("Write YAML to this file instead of recording it in STORE.", metavar="FILE")
     ] = None,
     output_json: Annotated[
-        str | None, option("Write JSON to this file instead of stats.json in STORE.", metavar="FILE")
+        str | None, option("Write JSON to this file instead of recording it in STORE.", metavar="FILE")
     ] = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> int:
+    if split_file is not None and output_yaml is None and output_json is None:
+        raise WrongUseError(
+            "STORE records the statistics of its splits only (--split): name a file for those of --split-file, with "
+            "--output-yaml or --output-json"
+        )
+    manifest = load_manifest(store, generation)
     statistics = calculate_store_statistics(
         store,
         split=split,
         split_file=split_file,
+        generation=manifest.generation or None,
         recompute=recompute,
         workers=workers,
         read_concurrency=read_concurrency,
@@ -57,10 +82,12 @@ def _command(
         store,
         statistics,
         of=" and ".join(chosen) or "all samples",
+        split=split,
+        generation=manifest.generation,
         output_yaml=output_yaml,
         output_json=output_json,
     )
-    document = {"store": redact_url(store), "written": written, "statistics": statistics}
+    document = {"store": redact(store), "written": written, "statistics": statistics}
     show("\n".join(f"wrote {target}" for target in written), document, json=json, quiet=quiet)
     return DONE
 

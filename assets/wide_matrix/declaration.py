@@ -9,7 +9,7 @@ import pydantic
 from pydantic import Field
 
 from assets.declaration import Declaration, absolute
-from zarr_core._util.redaction import redact_url
+from zarr_core._util.redaction import redact
 from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix.state import check_values
 from zarr_core.warehouses.build import build_warehouse
@@ -95,7 +95,7 @@ class MatrixDeclaration(Declaration):
     @property
     def shown_matrix(self) -> str:
         """The matrix's URL without secrets."""
-        return redact_url(self.matrix)
+        return redact(self.matrix)
 
     @property
     def code_version(self) -> str:
@@ -107,9 +107,9 @@ class MatrixDeclaration(Declaration):
         """The declaration without secrets, as the UI shows it; of the warehouse its kind and its table or files."""
         place = self.warehouse.get("files") or self.warehouse.get("table") or ""
         shown = {
-            "warehouse": f"{self.warehouse.get('kind')}: {redact_url(str(place))}",
+            "warehouse": f"{self.warehouse.get('kind')}: {redact(str(place))}",
             "matrix": self.shown_matrix,
             "values": ", ".join(f"{value} {dtype}" for value, dtype in self.values.items()),
             "report": self.report,
         }
-        return shown if self.features is None else {**shown, "features": redact_url(self.features)}
+        return shown if self.features is None else {**shown, "features": redact(self.features)}

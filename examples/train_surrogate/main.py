@@ -181,8 +181,9 @@ def _mean_and_spread(values: list[float]) -> tuple[float, float]:
 
 def make_store(data: Path, store: Path) -> None:
     """Convert missing samples, and write the statistics of the training samples."""
-    convert("ahmedml", store, source_url=str(data), chunk_points=1024)
-    write_statistics(str(store), calculate_store_statistics(str(store), split="train"), of="split train")
+    generation = convert("ahmedml", store, source_url=str(data), chunk_points=1024).manifest.generation
+    numbers = calculate_store_statistics(str(store), split="train", generation=generation)
+    write_statistics(str(store), numbers, of="split train", split="train", generation=generation)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -5,17 +5,11 @@ from __future__ import annotations
 import sys
 
 from tests.attacks.truth import CHUNK_POINTS
-from zarr_core._util.command_line import exit_status
 from zarr_core.points.convert import convert
 
 if __name__ == "__main__":
     source, store, *sample_ids = sys.argv[1:]
     print("ready", flush=True)
     sys.stdin.read()
-    sys.exit(
-        exit_status(
-            lambda: (
-                0 if convert("ahmedml", store, root=source, sample_ids=sample_ids, chunk_points=CHUNK_POINTS).ok else 1
-            )
-        )
-    )
+    report = convert("ahmedml", store, root=source, sample_ids=sample_ids, chunk_points=CHUNK_POINTS)
+    sys.exit(0 if report.ok else 1)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 from tests.helpers.loading import opened
 from zarr_core.datasets import ZarrPointDataset, build_dataset
@@ -72,6 +73,19 @@ def test_a_loader_that_sets_epochs_repeats_every_draw(store: Path, workers: dict
     assert torch.equal(first, again)
     assert torch.equal(first, back)
     assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_an_iterable_dataset_that_is_never_set_draws_new_points(store: Path, workers: dict[str, Any]) -> None:
+    dataset = opened(store, num_volume_points=DRAWN)
+    loader = StatefulDataLoader(ZarrIterableDataset(dataset, 2, shuffle=False), batch_size=2, **workers)
+    assert min(distinct([epoch_of(loader, dataset) for _ in range(5)])) > 3 * DRAWN
+    started = iter(loader)
+    next(started)
+    resumed = StatefulDataLoader(ZarrIterableDataset(dataset, 2, shuffle=False), batch_size=2, **workers)
+    resumed.load_state_dict(loader.state_dict())
+    assert len(list(resumed)) == 1
+    assert dataset.epoch is None  # later epochs have new points, too
 
 
 def test_no_sampling_seed_means_new_points_whatever_the_epoch(store: Path) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +11,16 @@ import torch
 
 from tests.helpers.drivaernet_store import CHUNK, IDS, NORMALIZERS, drivaernet
 from tests.helpers.published_store import make_samples, write_published_store
-from zarr_core.datasets import (
-    ZarrPointDataset,
-    ZarrPointDatasetConfig,
-)
+from tests.helpers.small_source import KIND, write_source
+from zarr_core.datasets import ZarrPointDataset, ZarrPointDatasetConfig, build_dataset, load_normalizers
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
+from zarr_core.points.convert import convert
+from zarr_core.points.manifest import HEAD
 from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.points.statistics import calculate_store_statistics, write_statistics
+from zarr_core.statistics import main as statistics
+from zarr_core.storage import Storage
+from zarr_core.versioning.tags import make_tag
 
 
 def test_normalizers_use_the_statistics_and_have_an_inverse(root: Path, samples: dict[str, Any]) -> None:
@@ -46,7 +52,7 @@ def test_normalised_values_have_mean_0_and_deviation_1(tmp_path: Path, root: Pat
     torch.testing.assert_close(normal.std(0), torch.ones(values.shape[1], dtype=torch.float64))
 
 
-def test_denormalize_takes_predictions_as_they_come(root: Path) -> None:
+def test_denormalize_accepts_predictions_of_any_shape(root: Path) -> None:
     dataset = drivaernet(root, split="val", normalizers=NORMALIZERS)
     flat = torch.randn(5, requires_grad=True)
     physical = dataset.denormalize("surface_pressure", flat)
@@ -98,3 +104,143 @@ def test_unusable_statistics_are_named(tmp_path: Path, content: str | None, mess
         ZarrPointDataset(
             ZarrPointDatasetConfig(root=str(store), split="train", normalizers={"surface_pressure": "mean_std"})
         )
+
+
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of two generations with their statistics: run_1 and run_2; then run_3, of other values, as well."""
+    root = tmp_path_factory.mktemp("grown")
+    write_source(root / "source", ("run_1", "run_2", "run_3", "run_4"))
+    for ids in (["run_1", "run_2", "run_4"], None):  # run_4 is in the test split
+        convert(KIND, root / "store", source_url=str(root / "source"), sample_ids=ids, chunk_points=16)
+        assert statistics([str(root / "store"), "--split", "train", "--quiet"]) == 0
+    return root / "store"
+
+
+@pytest.fixture
+def store(grown: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(grown, tmp_path / "store"))
+
+
+def normalized(store: Path, **settings: Any) -> ZarrPointDataset:
+    config = {"kind": "point", "root": str(store), "split": "train[:2]", "fields": ["surface_pressure"]}
+    dataset = build_dataset(config | {"normalizers": {"surface_pressure": "mean_std"}} | settings)
+    dataset.set_epoch(0)  # the same points in each dataset
+    return dataset
+
+
+def values(dataset: ZarrPointDataset) -> torch.Tensor:
+    return dataset[dataset.sample_ids.index("run_1")]["surface_pressure"]
+
+
+def test_a_generation_normalizes_with_its_own_statistics(store: Path) -> None:
+    make_tag(Storage(store), HEAD, "paper", 1)
+    first = calculate_store_statistics(str(store), sample_ids=["run_1", "run_2"])
+    raw = values(normalized(store, normalizers={}))
+    expected = (raw - first["surface_pressure_mean"]) / first["surface_pressure_std"]
+    for generation in (1, "paper"):
+        torch.testing.assert_close(values(normalized(store, generation=generation)), expected)
+    assert not torch.allclose(values(normalized(store)), expected, atol=0.1)
+    assert normalized(store, generation=1).fingerprint != normalized(store, generation=2).fingerprint
+
+
+def test_a_generation_without_statistics_is_refused_with_the_command(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = values(normalized(store, generation=1))
+    shutil.rmtree(store / "statistics" / "00000001")
+    command = rf"zarr-core statistics {store} --split train --generation 1`.*the latest is generation=2"
+    with pytest.raises(ZarrCoreError, match=command):
+        normalized(store, generation=1)
+    published = (store / "stats.yaml").read_bytes()
+    assert statistics([str(store), "--split", "train", "--generation", "1"]) == 0
+    assert f"wrote {store}/statistics/00000001/train.yaml" in capsys.readouterr().out
+    assert torch.equal(values(normalized(store, generation=1)), expected)
+    assert (store / "stats.yaml").read_bytes() == published, "it belongs to the current generation"
+
+
+def test_statistics_of_other_splits_change_nothing_in_training(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    published, expected = (store / "stats.yaml").read_bytes(), values(normalized(store))
+    assert published == (store / "statistics" / "00000002" / "train.yaml").read_bytes()
+    for options in (["--split", "test"], []):
+        assert statistics([str(store), "--quiet", *options]) == 0
+    recorded = {path.name for path in (store / "statistics" / "00000002").iterdir()}
+    assert recorded == {f"{split}.{suffix}" for split in ("train", "test", "all") for suffix in ("yaml", "json")}
+    assert (store / "stats.yaml").read_bytes() == published
+    assert torch.equal(values(normalized(store)), expected)
+    numbers, test = calculate_store_statistics(str(store), split="train"), {"split": "test"}
+    raw = normalized(store, normalizers={}, **test)[0]["surface_pressure"]
+    expected = (raw - numbers["surface_pressure_mean"]) / numbers["surface_pressure_std"]
+    torch.testing.assert_close(normalized(store, **test)[0]["surface_pressure"], expected)
+    capsys.readouterr()
+    assert statistics([str(store), "--split-file", "train_design_ids.txt"]) == 2
+    assert "--output-json" in capsys.readouterr().err
+    with pytest.raises(ZarrCoreError, match="pass generation= and split="):
+        write_statistics(str(store), {}, of="something else")
+
+
+def test_stats_yaml_of_older_stores_belongs_to_the_current_generation(store: Path) -> None:
+    expected = values(normalized(store))
+    shutil.rmtree(store / "statistics")
+    for generation in (None, 2):
+        assert torch.equal(values(normalized(store, generation=generation)), expected)
+    with pytest.raises(ZarrCoreError, match=r"--generation 1`.*belongs to the current generation"):
+        normalized(store, generation=1)
+    assert statistics([str(store), "--split", "test", "--quiet"]) == 0
+    assert torch.equal(values(normalized(store)), expected)
+
+
+def test_saved_normalizers_outlive_the_statistics_and_the_store(store: Path) -> None:
+    settings = {
+        "fields": None,
+        "num_geometry_points": 8,
+        "normalizers": {
+            "surface_position": "position",
+            "surface_pressure": "mean_std",
+            "volume_velocity": "logscale_mean_std",
+        },
+    }
+    trained = normalized(store, generation=1, **settings)
+    saved = json.loads(json.dumps(trained.normalizers))
+    later = normalized(store, **settings | {"normalizers": saved})
+    without_store = load_normalizers(saved)
+    for field, tensor in trained[0].items():
+        assert torch.equal(later[0][field], tensor)
+        assert torch.equal(later.denormalize(field, tensor), trained.denormalize(field, tensor))
+        if field in saved:
+            assert torch.equal(without_store[field].denormalize(tensor), trained.denormalize(field, tensor))
+    assert normalized(store, generation=1, **settings | {"normalizers": saved}).fingerprint == trained.fingerprint
+    for change, message in (
+        ({"unit": [0.0]}, "a unit cannot be 0"),
+        ({"shift": [1.0, 2.0]}, "one per component"),
+        ({"shift": [float("nan")]}, "finite"),
+        ({"shift": [1.0, 2.0], "unit": [1.0, 2.0]}, "2 components, the field has 1"),
+    ):
+        broken = {"surface_pressure": saved["surface_pressure"] | change}
+        with pytest.raises(ZarrCoreError, match=message):
+            normalized(store, normalizers=broken)
+    with pytest.raises(ZarrCoreError, match=r"not a saved dataset\.normalizers: surface_pressure"):
+        load_normalizers({"surface_pressure": "mean_std"})
+
+
+def test_a_batch_is_normalized_once(store: Path) -> None:
+    settings: dict[str, Any] = {"num_surface_points": 16, "num_geometry_points": 8, "fields": None}
+    stored = normalized(store, dtype="stored", num_volume_points=16, **settings)
+    batch = torch.utils.data.default_collate([dict(item) for item in stored.__getitems__([0, 1])])
+    once = stored.normalize(batch)
+    assert once.keys() == batch.keys()
+    with pytest.raises(ZarrCoreError, match="normalized already: call normalize once"):
+        stored.normalize(once)
+    float32 = normalized(store, num_volume_points=16, **settings)
+    with pytest.raises(ZarrCoreError, match='batches of dtype "float32" are normalized already'):
+        float32.normalize(float32[0])
+    with pytest.raises(UnknownFieldError, match="no field 'surface_presure'"):
+        stored.normalize({"surface_presure": batch["surface_pressure"]})
+    plain = normalized(store, normalizers={})
+    assert torch.equal(plain.normalize(plain[0])["surface_pressure"], plain[0]["surface_pressure"])
+
+
+def test_a_store_of_another_kind_is_refused(store: Path) -> None:
+    with pytest.raises(ZarrCoreError, match=r"of kind 'ahmedml', not 'drivaerml', which ZarrDrivAer.*kind: point"):
+        normalized(store, kind="drivaerml")
+    assert torch.equal(values(normalized(store, kind="ahmedml")), values(normalized(store)))

@@ -1,29 +1,36 @@
-"""Staging: the copy is a sound store that reads equal, whatever part it is of, and whatever happened on the way."""
+"""Staging: copies, partial copies, damage, and interruptions."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import yaml
 from filelock import FileLock
 
 import zarr_core.points.stage
 from tests.helpers.faults import Kill, is_killed
 from tests.helpers.published_store import make_samples, write_published_store
 from tests.helpers.small_source import KIND, write_source
+from zarr_core.datasets import ZarrPointDataset, build_dataset
 from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
+from zarr_core.loader import EpochBatchSampler, ResumableLoader
 from zarr_core.points.convert import convert
 from zarr_core.points.manifest import load_manifest
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.points.stage import stage_store
-from zarr_core.points.statistics import calculate_store_statistics, write_statistics
+from zarr_core.points.statistics import calculate_store_statistics
 from zarr_core.points.verify.store import verify_store
 from zarr_core.stage import main
+from zarr_core.statistics import main as statistics
 from zarr_core.storage import Storage
 
 FIELDS = ["surface_position", "surface_pressure"]
@@ -34,7 +41,8 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("pristine")
     write_source(root / "source")
     convert(KIND, root / "store", source_url=str(root / "source"), chunk_points=16, shard_points=64)
-    write_statistics(str(root / "store"), calculate_store_statistics(str(root / "store")), of="all samples")
+    for options in (["--split", "train"], []):
+        assert statistics([str(root / "store"), "--quiet", *options]) == 0
     return root
 
 
@@ -86,9 +94,8 @@ def test_staging_again_copies_nothing_and_commits_nothing(source: Path, tmp_path
         assert (again.copied, again.kept) == (0, first.copied)
         assert again.manifest.generation == first.manifest.generation == 1
     after = {name: (tmp_path / "copy" / name).stat().st_mtime_ns for name in objects(tmp_path / "copy")}
-    assert {name for name in after if after[name] != before[name]} <= {"stats.yaml", "stats.json"} | {
-        name for name in after if name.endswith(".txt")
-    }
+    rewritten = {name for name in after if after[name] != before[name]}
+    assert rewritten <= {name for name in after if name.startswith("stat") or name.endswith(".txt")}
 
 
 def test_a_part_is_a_store_of_its_own(source: Path, tmp_path: Path, pristine: Path) -> None:
@@ -106,7 +113,7 @@ def test_a_part_is_a_store_of_its_own(source: Path, tmp_path: Path, pristine: Pa
     assert (again.copied, again.manifest.generation) == (0, 1)
 
 
-def test_parts_add_up_and_what_the_source_no_longer_has_is_dropped(source: Path, tmp_path: Path) -> None:
+def test_parts_add_up_and_retired_samples_are_dropped(source: Path, tmp_path: Path) -> None:
     stage_store(source, tmp_path / "copy", sample_ids=["run_1"])
     stage_store(source, tmp_path / "copy", sample_ids=["run_2"])
     assert_reads_equal(tmp_path / "copy", source, ["run_1", "run_2"])
@@ -153,7 +160,7 @@ def test_stores_of_other_programs(tmp_path: Path, checksum: bool) -> None:
     assert_reads_equal(tmp_path / "part", root, ["run_3"], ["volume_pressure"])
 
 
-# --- damage and death ---------------------------------------------------------------------------------------------
+# --- damage and interruption --------------------------------------------------------------------------------------
 
 
 def shards(root: Path) -> list[Path]:
@@ -230,7 +237,7 @@ def test_a_copy_that_rots_is_repaired(source: Path, tmp_path: Path) -> None:
     assert verify_store(str(tmp_path / "copy")).ok
 
 
-def test_what_a_dead_stage_left_unfinished_is_checked_before_it_is_named(source: Path, tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_stage_are_checked_before_a_commit(source: Path, tmp_path: Path) -> None:
     stage_store(source, tmp_path / "copy")
     (tmp_path / "copy" / "manifest.json").unlink()
     shutil.rmtree(tmp_path / "copy" / "generations")
@@ -278,7 +285,7 @@ def test_a_stage_that_is_killed_is_finished_by_the_next(large: Path, tmp_path: P
     assert not list((tmp_path / "copy").rglob("*.tmp"))
 
 
-def test_what_was_copied_is_committed_on_the_way(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copied_samples_are_committed_on_the_way(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zarr_core.points.stage, "_COMMIT_SECONDS", 0.0)
     staged = zarr_core.points.stage.stage_sample
 
@@ -320,8 +327,8 @@ def test_two_stages_at_once_do_not_undo_each_other(
     assert_reads_equal(memory_root, source, ["run_2"], FIELDS)
 
 
-def test_what_another_program_writes_again_is_staged_beside_what_a_copy_had(tmp_path: Path) -> None:
-    """So that neither a reader of the copy nor its cache mixes the two."""
+def test_samples_rewritten_by_another_program_are_staged_beside_the_old_copy(tmp_path: Path) -> None:
+    """Neither a reader of the copy nor its cache mixes the two."""
     root = write_published_store(tmp_path / "store", make_samples(), checksum=True)
     fields, options = ["volume_velocity"], {"cache_dir": str(tmp_path / "cache")}
     stage_store(root, tmp_path / "copy", fields=fields)
@@ -351,7 +358,7 @@ def test_what_another_program_writes_again_is_staged_beside_what_a_copy_had(tmp_
         ({"workers": 0}, ZarrCoreError, "workers"),
     ],
 )
-def test_what_cannot_be_staged(
+def test_invalid_selections_are_refused(
     source: Path, tmp_path: Path, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
@@ -359,7 +366,7 @@ def test_what_cannot_be_staged(
     assert not (tmp_path / "copy").exists()
 
 
-def test_places_that_cannot_be_staged_to(source: Path, tmp_path: Path) -> None:
+def test_invalid_destinations_are_refused(source: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="onto itself"):
         stage_store(source, f"{source}/")
     shutil.copytree(source, tmp_path / "other")
@@ -388,6 +395,99 @@ def test_a_full_disk_stops_the_stage(source: Path, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(Storage, "write", refuse)
     with pytest.raises(StoreError, match="cannot be written: .*No space left"):
         stage_store(source, tmp_path / "copy")
+
+
+class Interrupted(BaseException):
+    """Stands for the death of the process."""
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, operation: str, path: str, number: int) -> None:
+    """Interrupt just before the n-th call of an operation of ``Storage`` on a name that contains ``path``."""
+    real, calls = getattr(Storage, operation), itertools.count(1)
+
+    def interrupted(self: Storage, name: str, *arguments: Any) -> Any:
+        if path in name and next(calls) == number:
+            raise Interrupted
+        return real(self, name, *arguments)
+
+    monkeypatch.setattr(Storage, operation, interrupted)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store whose third generation is the first with statistics, and which goes on after it."""
+    root = tmp_path_factory.mktemp("trained")
+    ids = tuple(f"run_{number}" for number in (1, 2, 3, 6, 7, 8, 9))
+    write_source(root / "source", ids)
+    for few in (2, 4, 6, 7):
+        convert(KIND, root / "store", source_url=str(root / "source"), sample_ids=ids[:few], chunk_points=16)
+        if few >= 6:
+            assert statistics([str(root / "store"), "--split", "train", "--quiet"]) == 0
+    return root / "store"
+
+
+def dataset_of(store: Path, **settings: Any) -> ZarrPointDataset:
+    config = {"kind": "ahmedml", "root": str(store), "split": "train", "num_surface_points": 8, "fields": FIELDS}
+    normalizers = {"surface_position": "position", "surface_pressure": "mean_std"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # train lists samples that the source lacks
+        return build_dataset({**config, "normalizers": normalizers, **settings})
+
+
+def test_a_run_that_is_killed_on_one_clone_resumes_on_the_other(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    monkeypatch.setattr(zarr_core.points.stage, "_COMMIT_SECONDS", 0.0)
+    for operation, path, number in (
+        ("write", "/c/0/0", 3),
+        ("write", "zarr.json", 8),
+        ("replace", "manifest.json", 2),
+        ("create", "generations/", 2),
+        ("write", "statistics/", 1),
+    ):
+        with monkeypatch.context() as patch:
+            interrupt(patch, operation, path, number)
+            with pytest.raises(Interrupted):
+                stage_store(trained, one, fields=FIELDS, generation=3)
+    stage_store(trained, one, fields=FIELDS, generation=3)
+    monkeypatch.undo()
+    stage_store(trained, other, generation=3)
+    assert load_manifest(other).generation == 1 < load_manifest(one).generation
+
+    def loader(store: Path, **settings: Any) -> ResumableLoader:
+        dataset = dataset_of(store, **settings)
+        return ResumableLoader(dataset, EpochBatchSampler.of(dataset, 2, seed=5))
+
+    first = loader(one)
+    expected = []
+    for number, batch in enumerate(first):
+        expected.append(batch)
+        if number == 0:
+            saved = first.state_dict()  # the run is killed here
+    for store, generation in ((other, None), (trained, 3)):
+        resumed = loader(store, generation=generation)
+        resumed.load_state_dict(saved)
+        batches = list(resumed)
+        assert len(batches) == len(expected) - 1 > 0
+        for batch, wanted in zip(batches, expected[1:], strict=True):
+            assert batch.keys() == wanted.keys()
+            assert all(torch.equal(batch[field], wanted[field]) for field in wanted)
+    # The same samples, other statistics; fewer fields; more samples.
+    assert statistics([str(other), "--split", "train", "--quiet"]) == 0
+    moved = yaml.safe_load((other / "statistics/00000001/train.yaml").read_text()) | {"surface_pressure_mean": 0.5}
+    (other / "statistics/00000001/train.yaml").write_text(yaml.safe_dump(moved))
+    for refused in (loader(other), loader(one, fields=FIELDS[:1]), loader(trained)):
+        with pytest.raises(ZarrCoreError, match="other data.*start a new run"):
+            refused.load_state_dict(saved)
+
+
+def test_a_copy_never_has_statistics_of_another_generation(trained: Path, tmp_path: Path) -> None:
+    stage_store(trained, tmp_path / "copy", generation=2)
+    assert not list((tmp_path / "copy").glob("stat*"))
+    command = rf"zarr-core statistics .*{trained} --split train --generation 2`, then stage the copy again"
+    with pytest.raises(ZarrCoreError, match=command):
+        dataset_of(tmp_path / "copy")
 
 
 def test_the_command_line(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

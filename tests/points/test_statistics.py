@@ -189,8 +189,8 @@ def test_command_line_writes_to_the_given_files(store: Path, tmp_path: Path, mon
 
 def test_command_line_explains_itself(tmp_path: Path, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--store", str(tmp_path / "nothing")]) == 1
-    assert main(["--store", str(store), "--split-file", "absent.txt"]) == 1
-    assert main(["--store", str(store), "--workers", "0"]) == 1
+    assert main(["--store", str(store), "--split-file", "absent.txt", "--output-json", str(tmp_path / "x")]) == 1
+    assert main(["--store", str(store), "--workers", "0"]) == 2
     errors = capsys.readouterr().err
     assert errors.count("error: ") == 3
     assert "Traceback" not in errors

@@ -51,7 +51,10 @@ def test_a_range_is_fetched_once_and_counted(tmp_path: Path) -> None:
         assert cache.lookup("a", start, None) == data
     assert (cache.hits, cache.misses, cache.corrupt_evicted, cache.evicted) == (3, 5, 0, 0)
     assert cache.size() == (3 + 3 + 1 + 1 + 1) * BLOCK
-    cache.discard("a")
+    cache.discard("a", 0, ENTRY)
+    cache.discard("a", 5, 15)
+    cache.discard("a", -7, None)
+    cache.discard("a", 0, None)
     assert [is_kept(cache, "a"), is_kept(cache, "a", 5, 15), is_kept(cache, "b")] == [False, False, True]
     cache.discard("b", 0, ENTRY)
     assert not files(cache)
@@ -83,7 +86,7 @@ def test_sizes_that_make_no_sense(text: int | str, tmp_path: Path) -> None:
 
 
 def test_sizes_are_written_with_units() -> None:
-    assert [format_size(n) for n in (5, 1234, 2.5e9, 7e15)] == ["5 B", "1.23 kB", "2.5 GB", "7e+03 TB"]
+    assert [format_size(n) for n in (5, 1234, 2.5e9, 7e15)] == ["5 B", "1.23 kB", "2.5 GB", "7,000 TB"]
 
 
 # --- the limit ----------------------------------------------------------------------------------------------------

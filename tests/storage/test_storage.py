@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from zarr_core._util.redaction import redact_url
+from zarr_core._util.redaction import redact
 from zarr_core.errors import CommitConflict, SourceError, StoreError
 from zarr_core.storage import Storage
 
@@ -121,8 +121,8 @@ def test_an_unknown_protocol_is_a_clear_error() -> None:
 
 
 def test_passwords_are_not_printed() -> None:
-    assert redact_url("ftp://me:secret@host/x") == "ftp://host/x"
-    assert redact_url("oci://bucket@namespace/x") == "oci://bucket@namespace/x"
+    assert redact("ftp://me:secret@host/x") == "ftp://host/x"
+    assert redact("oci://bucket@namespace/x") == "oci://bucket@namespace/x"
 
 
 def test_objects_are_listed_with_sizes_and_times_and_deleted(any_root: str) -> None:

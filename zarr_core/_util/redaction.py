@@ -56,11 +56,6 @@ def redact(text: str, secrets: Collection[str] = ()) -> str:
     return text
 
 
-def redact_url(url: str) -> str:
-    """The URL as it may be printed."""
-    return redact(url)
-
-
 def secrets_of(settings: Mapping[str, Any]) -> set[str]:
     """Values of settings whose names are those of secrets: "token", "s3.secret-access-key", "credential"."""
     found = (str(value) for name, value in settings.items() if _SECRET_NAME.search(name))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from zarr_core._util.arguments import whole_number
 from zarr_core.errors import ZarrCoreError
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
@@ -13,15 +14,13 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?", re.IGNORECASE)
 
 
 def parse_size(size: int | str) -> int:
-    """Bytes of "200GB", "1.5 TiB" (decimal and binary units), "4096" or a number; raises ZarrCoreError."""
+    """Bytes of "200GB", "1.5 TiB" (decimal and binary units), "4096" or a whole number; raises ZarrCoreError."""
     if isinstance(size, str):
         found = _SIZE.fullmatch(size.strip())
         if found is None:
             raise ZarrCoreError(f"size {size!r}: expected a number with a unit, as in 200GB, 512MiB or 1.5TB")
         size = int(float(found[1]) * _UNITS[(found[2] or "").lower()])
-    if size <= 0:
-        raise ZarrCoreError(f"size {size} must be positive")
-    return size
+    return whole_number("size", size, 1)
 
 
 def parse_duration(text: str) -> float:
@@ -33,9 +32,9 @@ def parse_duration(text: str) -> float:
 
 
 def format_size(n_bytes: float) -> str:
-    """A size with three digits and a unit."""
+    """A size with up to three digits and a decimal unit: "184 kB", "2.11 MB"."""
     for unit in ("B", "kB", "MB", "GB"):
-        if n_bytes < 1000:
+        if n_bytes < 999.5:
             return f"{n_bytes:.3g} {unit}"
         n_bytes /= 1000
-    return f"{n_bytes:.3g} TB"
+    return f"{n_bytes:.3g} TB" if n_bytes < 999.5 else f"{n_bytes:,.0f} TB"

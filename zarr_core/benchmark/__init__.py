@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +49,8 @@ def run_benchmark(
             read.
     """
     # Fail before minutes of measuring if the report cannot be rendered.
-    render_page = _page_renderer()
+    with report_imports():
+        from zarr_core.benchmark.page import render_page
     from zarr_core.benchmark.measure import measure
 
     report, picture = measure(
@@ -67,9 +67,3 @@ def run_benchmark(
     (folder / "report.json").write_text(json.dumps(report, indent=1) + "\n")
     (folder / "report.html").write_text(render_page(report, picture))
     return report
-
-
-def _page_renderer() -> Callable[[Report, dict[str, Any] | None], str]:
-    with report_imports():
-        from zarr_core.benchmark.page import render_page
-    return render_page

@@ -13,7 +13,8 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from zarr_core.benchmark.wording import WAYS, readable_bytes, way_names
+from zarr_core._util.units import format_size
+from zarr_core.benchmark.wording import WAYS, way_names
 from zarr_core.reports.charts import DRAWN, FULL, INK, MUTED, PT, STYLE, bare_bars
 
 _WAY_COLOURS = (PT, FULL, DRAWN)
@@ -33,7 +34,7 @@ def bytes_chart(report: Mapping[str, Any]) -> Figure:
             values = [ways[way]["bytes"] for ways in fields.values()]
             offset = (at - (len(WAYS) - 1) / 2) * thickness
             bars = axes.barh(places + offset, values, height=thickness * 0.86, color=colour, label=names[way])
-            axes.bar_label(bars, labels=[readable_bytes(v) for v in values], padding=4, fontsize=8.5, color=MUTED)
+            axes.bar_label(bars, labels=[format_size(v) for v in values], padding=4, fontsize=8.5, color=MUTED)
         axes.margins(x=0.14)
         bare_bars(axes, list(fields))
         figure.legend(loc="outside upper left", ncols=len(WAYS), frameon=False, handlelength=1, handleheight=1)

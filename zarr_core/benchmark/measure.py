@@ -11,7 +11,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from zarr_core._util.redaction import redact_url
+from zarr_core._util.redaction import redact
 from zarr_core.benchmark.contents import field_distributions, sample_picture
 from zarr_core.benchmark.environment import environment
 from zarr_core.benchmark.ways import MeasuredSample, count_reads, locate_sample, time_reads
@@ -56,7 +56,7 @@ def measure(
     ]
     if not samples:
         raise ZarrCoreError(
-            f"none of the {len(chosen)} samples of {redact_url(zarr_root)} are in {source.url}; "
+            f"none of the {len(chosen)} samples of {redact(zarr_root)} are in {source.url}; "
             "the source must be the folder or URL that the store was made from"
         )
     bar = partial(tqdm, unit="sample", disable=not progress)
@@ -77,7 +77,7 @@ def measure(
         "reads": count_reads(bar(samples, desc="bytes"), zarr_root, num_points, repeats),
         "throughput": time_reads(samples, reader, source, num_points, repeats, bar),
         "fields": field_distributions(reader, ids, zarr_root),
-        "store": _store_facts(reader, samples, redact_url(zarr_root)),
+        "store": _store_facts(reader, samples, redact(zarr_root)),
     }
     picture = sample_picture(reader, ids, num_points)
     report["picture"] = picture and picture.pop("sample_id")
@@ -111,7 +111,7 @@ def _store_facts(reader: ZarrChunkReader, samples: Sequence[MeasuredSample], url
 
 
 def _command(pt_root: str, zarr_root: str, surface: int, volume: int, n_samples: int | None, repeats: int) -> str:
-    options = {"--source": redact_url(pt_root), "--num-surface-points": surface, "--num-volume-points": volume}
+    options = {"--source": redact(pt_root), "--num-surface-points": surface, "--num-volume-points": volume}
     options |= {"--repeats": repeats} | ({"--limit": n_samples} if n_samples else {})
     words = (str(word) for option in options.items() for word in option)
-    return shlex.join(["zarr-core", "benchmark", redact_url(zarr_root), *words])
+    return shlex.join(["zarr-core", "benchmark", redact(zarr_root), *words])

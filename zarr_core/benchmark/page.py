@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from zarr_core._util.units import format_size
 from zarr_core.benchmark import figures, wording
-from zarr_core.benchmark.wording import readable_bytes, readable_count, readable_points, readable_share
+from zarr_core.benchmark.wording import readable_count, readable_points, readable_share
 from zarr_core.reports.charts import as_svg
 from zarr_core.reports.templates import render
 
@@ -59,7 +60,7 @@ def _cards(report: dict[str, Any]) -> list[tuple[str, str]]:
         (
             wording.stored_share(report),
             "of the source's size: "
-            f"{readable_bytes(store['bytes_stored'])} stored for {readable_bytes(store['bytes_source'])} of .pt files",
+            f"{format_size(store['bytes_stored'])} stored for {format_size(store['bytes_source'])} of .pt files",
         ),
         (
             f"{faster:.1f}x",

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from zarr_core._util.redaction import redact_url
+from zarr_core._util.redaction import redact
 from zarr_core.benchmark.wording import WAYS
 from zarr_core.errors import ZarrCoreError
 from zarr_core.points.reader import ZarrChunkReader
@@ -99,7 +99,7 @@ def count_reads(
                 for key, (requests, size) in _by_key(counts).items():
                     sums[_field_of(key, arrays)][way] += np.array([size, requests]) / repeats
     if not sums:
-        raise ZarrCoreError(f"{redact_url(zarr_root)} has no fields to measure")
+        raise ZarrCoreError(f"{redact(zarr_root)} has no fields to measure")
 
     def mean(both: np.ndarray) -> dict[str, float]:
         return {"bytes": both[0] / n_samples, "requests": both[1] / n_samples}

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
+
+from zarr_core._util.command_line import table
+from zarr_core._util.units import format_size
 
 # The three ways to get a training sample, in the order of every table and figure.
 WAYS = ("pt", "full", "drawn")
-
-
-def readable_bytes(size: float) -> str:
-    """A byte count in decimal units with up to three digits: ``184 kB``, ``2.11 MB``."""
-    units = ("B", "kB", "MB", "GB", "TB")
-    power = 0
-    while size >= 999.5 and power < len(units) - 1:
-        size, power = size / 1000, power + 1
-    digits = 0 if power == 0 or size >= 99.95 else 1 if size >= 9.995 else 2
-    return f"{size:.{digits}f} {units[power]}"
 
 
 def readable_share(share: float) -> str:
@@ -54,7 +47,7 @@ def headline_detail(report: Mapping[str, Any]) -> str:
     """The byte counts behind the headline's percentage."""
     total = report["reads"]["total"]
     return (
-        f"{readable_bytes(total['drawn']['bytes'])} instead of {readable_bytes(total['pt']['bytes'])} of .pt files "
+        f"{format_size(total['drawn']['bytes'])} instead of {format_size(total['pt']['bytes'])} of .pt files "
         f"for a sample of {readable_points(report['reads']['num_points'])}, in "
         f"{readable_count(total['drawn']['requests'])} requests"
     )
@@ -87,26 +80,12 @@ def throughput_note(report: Mapping[str, Any]) -> str:
         "same number of points."
     )
     if report["local"] and measured["drawn"]["samples_per_s"] < measured["pt"]["samples_per_s"]:
-        size = readable_bytes(report["reads"]["total"]["pt"]["bytes"])
+        size = format_size(report["reads"]["total"]["pt"]["bytes"])
         note += (
             f" Copying {size} within memory takes less time than the reader's work per request; on a network, the "
             "bytes and requests above determine the time."
         )
     return note
-
-
-def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table for the console with the first column left-aligned and the others right-aligned."""
-    lines = [header, *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-
-    def one(line: Sequence[str]) -> str:
-        first, *rest = (
-            cell.ljust(w) if not i else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))
-        )
-        return "  ".join([first, *rest]).rstrip()
-
-    return "\n".join([one(header), "  ".join("-" * width for width in widths), *map(one, rows)])
 
 
 def bytes_rows(report: Mapping[str, Any]) -> list[list[str]]:
@@ -117,13 +96,9 @@ def bytes_rows(report: Mapping[str, Any]) -> list[list[str]]:
     for name, ways in lines:
         cells = [name]
         for way in WAYS:
-            cells += [readable_bytes(ways[way]["bytes"]), readable_count(ways[way]["requests"])]
-        rows.append(
-            [
-                *cells,
-                readable_share(ways["drawn"]["bytes"] / ways["pt"]["bytes"]) if ways["pt"]["bytes"] else "–",
-            ]
-        )
+            cells += [format_size(ways[way]["bytes"]), readable_count(ways[way]["requests"])]
+        share = readable_share(ways["drawn"]["bytes"] / ways["pt"]["bytes"]) if ways["pt"]["bytes"] else "–"
+        rows.append([*cells, share])
     return rows
 
 
@@ -155,9 +130,9 @@ def console_text(report: Mapping[str, Any]) -> str:
         equivalence_sentence(report) + ("" if report["equivalence"]["ok"] else ":"),
         *(f"  {problem}" for problem in report["equivalence"]["problems"]),
         "",
-        text_table(BYTES_HEADER, bytes_rows(report)),
+        table([BYTES_HEADER, *bytes_rows(report)]),
         "",
-        text_table(THROUGHPUT_HEADER, throughput_rows(report)),
+        table([THROUGHPUT_HEADER, *throughput_rows(report)]),
         "",
         f"environment: {environment}",
         f"{headline(report)}: {headline_detail(report)}.",
@@ -175,7 +150,7 @@ def headline_markdown(report: Mapping[str, Any]) -> str:
         "| per sample | bytes | requests | samples/s | p50 ms |",
         "|:--|--:|--:|--:|--:|",
         *(
-            f"| {names[way]} | {readable_bytes(total[way]['bytes'])} | {readable_count(total[way]['requests'])} "
+            f"| {names[way]} | {format_size(total[way]['bytes'])} | {readable_count(total[way]['requests'])} "
             f"| {measured[way]['samples_per_s']:,.0f} | {measured[way]['p50_ms']:.1f} |"
             for way in WAYS
         ),

@@ -14,6 +14,7 @@ from zarr_core.datasets.config import (
     ZarrShapeNetCarDatasetConfig,
 )
 from zarr_core.datasets.matrix import MatrixDataset, m_values
+from zarr_core.datasets.normalizers import load_normalizers
 from zarr_core.datasets.points import (
     ZarrAhmedMLDataset,
     ZarrDrivAerMLDataset,
@@ -54,5 +55,6 @@ __all__ = [
     "ZarrShapeNetCarDatasetConfig",
     "build_dataset",
     "collate",
+    "load_normalizers",
     "m_values",
 ]

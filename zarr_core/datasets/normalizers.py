@@ -1,4 +1,4 @@
-"""Normalisation of fields and its inverse, with the statistics of a store's ``stats.yaml``.
+"""Normalization of fields and its inverse, with the statistics of the dataset's generation (``points.statistics``).
 
 Every kind is an affine map (x - shift) / unit, for "logscale_mean_std" applied to sign(x) * log(1 + |x|). A constant
 component has no spread to divide by, so it is only shifted.
@@ -16,12 +16,11 @@ import pydantic
 import torch
 from torch import Tensor
 
-from zarr_core._util.documents import parse_yaml
 from zarr_core.errors import ZarrCoreError
-from zarr_core.points.manifest import ArrayColumn
+from zarr_core.points.manifest import StoreManifest
+from zarr_core.points.statistics import load_statistics, statistics_hint
 from zarr_core.storage import Storage
 
-_STATISTICS_FILE = "stats.yaml"
 # A spread that is smaller relative to the mean is rounding error. float16 is normalized as float32.
 _RESOLUTION = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-23}
 
@@ -53,12 +52,39 @@ class PositionConfig(_NormalizerModel):
     scale: pydantic.PositiveFloat = 1.0
 
 
+class FixedConfig(_NormalizerModel):
+    """The map (x - shift) / unit with recorded numbers instead of a store's statistics.
+
+    ``dataset.normalizers`` returns these for all fields of a training run, to be saved with the model.
+
+    Attributes:
+        shift: one number per component.
+        unit: one number per component, not 0.
+        logscale: whether to apply sign(x) * log(1 + |x|) first.
+    """
+
+    kind: Literal["fixed"] = "fixed"
+    shift: tuple[pydantic.FiniteFloat, ...]
+    unit: tuple[pydantic.FiniteFloat, ...]
+    logscale: bool = False
+
+    @pydantic.model_validator(mode="after")
+    def _check_numbers(self) -> FixedConfig:
+        if not 0 < len(self.shift) == len(self.unit):
+            raise ValueError(f"{len(self.shift)} numbers in shift and {len(self.unit)} in unit; give one per component")
+        if not all(self.unit):
+            raise ValueError("a unit cannot be 0")
+        return self
+
+
 def _with_kind(value: object) -> object:
     return {"kind": value} if isinstance(value, str) else value
 
 
 NormalizerConfig: TypeAlias = Annotated[
-    Annotated[MeanStdConfig | LogscaleMeanStdConfig | PositionConfig, pydantic.Field(discriminator="kind")],
+    Annotated[
+        MeanStdConfig | LogscaleMeanStdConfig | PositionConfig | FixedConfig, pydantic.Field(discriminator="kind")
+    ],
     pydantic.BeforeValidator(_with_kind),
 ]
 
@@ -99,47 +125,50 @@ class Normalizer:
         return torch.tensor(numbers, dtype=torch.promote_types(values.dtype, torch.float32), device=values.device)
 
 
-def load_statistics(storage: Storage) -> dict[str, Any]:
-    """The store's ``stats.yaml``; raises ZarrCoreError if it does not exist or cannot be read."""
+class NormalizedBatch(dict[str, Tensor]):
+    """A batch that ``dataset.normalize`` has normalized, so that a second call can be refused."""
+
+
+def load_normalizers(document: Mapping[str, Any]) -> dict[str, Normalizer]:
+    """Normalizers by field from a saved ``dataset.normalizers``, for inference without a store.
+
+    Raises:
+        ZarrCoreError: the document is something else.
+    """
     try:
-        statistics = parse_yaml(storage.read(_STATISTICS_FILE))
-    except FileNotFoundError:
-        raise ZarrCoreError(
-            f"{storage.url} has no {_STATISTICS_FILE}, which normalizers need; {_hint(storage)}"
-        ) from None
-    except ValueError as error:
-        raise ZarrCoreError(f"{storage.url}/{_STATISTICS_FILE} is not valid YAML: {error}; {_hint(storage)}") from error
-    if not isinstance(statistics, dict):
-        raise ZarrCoreError(f"{storage.url}/{_STATISTICS_FILE} is not a mapping; {_hint(storage)}")
-    return statistics
+        fixed = pydantic.TypeAdapter(dict[str, FixedConfig]).validate_python(document)
+    except pydantic.ValidationError as error:
+        problems = (f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors())
+        raise ZarrCoreError(f"not a saved dataset.normalizers: {'; '.join(problems)}") from error
+    return {field: Normalizer(field, config.shift, config.unit, config.logscale) for field, config in fixed.items()}
 
 
 def make_normalizers(
-    storage: Storage, configs: Mapping[str, NormalizerConfig], columns: Mapping[str, ArrayColumn]
+    storage: Storage, manifest: StoreManifest, configs: Mapping[str, NormalizerConfig]
 ) -> dict[str, Normalizer]:
     """Normalizers by field.
 
     Args:
-        storage: the store whose statistics are used; not read if ``configs`` is empty.
+        storage: the store whose statistics are used; not read if no config needs statistics.
+        manifest: of the generation that the dataset reads; it has all fields of ``configs``.
         configs: config of the normalizer by field.
-        columns: columns of the store by field.
 
     Raises:
         ZarrCoreError: a statistic is missing, not finite, or has the wrong number of components.
     """
-    if not configs:
-        return {}
-    statistics = load_statistics(storage)
+    columns = {field: manifest.fields[field] for field in configs}
+    fixed = all(isinstance(config, FixedConfig) for config in configs.values())
+    statistics, where = ({}, "") if fixed else load_statistics(storage, manifest)
+    hint = statistics_hint(storage, manifest)
 
     def numbers(field: str, key: str, broadcast: bool = False) -> tuple[float, ...]:
-        where = f"{storage.url}/{_STATISTICS_FILE}"
         if key not in statistics:
-            raise ZarrCoreError(f"{where} has no {key!r}, which the normalizer of {field} needs; {_hint(storage)}")
+            raise ZarrCoreError(f"{where} has no {key!r}, which the normalizer of {field} needs; {hint}")
         value = statistics[key]
         listed = value if isinstance(value, list) else [value]
         if not all(isinstance(number, int | float) and abs(number) <= sys.float_info.max for number in listed):
             text = reprlib.repr(value)  # the full text of nested YAML lists could fill any memory
-            raise ZarrCoreError(f"{where}: {key} is {text}, not a finite number; {_hint(storage)}")
+            raise ZarrCoreError(f"{where}: {key} is {text}, not a finite number; {hint}")
         if broadcast and len(listed) == 1:
             listed *= columns[field].dim
         if len(listed) != columns[field].dim:
@@ -147,6 +176,13 @@ def make_normalizers(
         return tuple(float(number) for number in listed)
 
     def normalizer(field: str, config: NormalizerConfig) -> Normalizer:
+        if isinstance(config, FixedConfig):
+            if len(config.shift) != columns[field].dim:
+                raise ZarrCoreError(
+                    f"the fixed normalizer of {field} has {len(config.shift)} components, "
+                    f"the field has {columns[field].dim}"
+                )
+            return Normalizer(field, config.shift, config.unit, config.logscale)
         if isinstance(config, PositionConfig):
             low, high = (numbers(field, key, broadcast=True) for key in ("raw_pos_min", "raw_pos_max"))
             extents = tuple((top - bottom) / config.scale for bottom, top in zip(low, high, strict=True))
@@ -164,7 +200,3 @@ def _units(shifts: tuple[float, ...], spreads: tuple[float, ...], dtype: str) ->
     return tuple(
         spread if spread > resolution * abs(shift) else 1.0 for shift, spread in zip(shifts, spreads, strict=True)
     )
-
-
-def _hint(storage: Storage) -> str:
-    return f"create it with `zarr-core statistics {storage.url} --split train`"

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+import reprlib
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from zarr_core._util.redaction import redact_url
+from zarr_core._util.redaction import redact
 from zarr_core._util.shared_epoch import SharedEpoch
 from zarr_core.datasets.batch import Batch, BatchDataset, BatchItem
 from zarr_core.datasets.config import (
@@ -23,9 +25,10 @@ from zarr_core.datasets.config import (
     ZarrPointDatasetConfig,
     ZarrShapeNetCarDatasetConfig,
 )
-from zarr_core.datasets.normalizers import Normalizer, make_normalizers
+from zarr_core.datasets.normalizers import NormalizedBatch, Normalizer, make_normalizers
 from zarr_core.datasets.splits import choose_samples
-from zarr_core.points.engines import FieldRead
+from zarr_core.errors import UnknownFieldError, ZarrCoreError
+from zarr_core.points.engines import FieldRead, OtherDtypeError
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.sources import resolve_kind
 from zarr_core.storage import Storage
@@ -78,6 +81,11 @@ class ZarrPointDataset(BatchDataset):
         store_factory: Callable[[str], Store] | None = None,
         objects_factory: Callable[[str], Objects] | None = None,
     ) -> None:
+        if not isinstance(config, StoreDatasetConfig):
+            expected = self.config_class.__name__
+            raise ZarrCoreError(
+                f"config must be a {expected}, not {reprlib.repr(config)}; build_dataset takes mappings"
+            )
         self.config = config
         self.reader = ZarrChunkReader(
             config.root,
@@ -90,17 +98,14 @@ class ZarrPointDataset(BatchDataset):
             cache_limit=config.cache_limit,
             cache_bytes=config.cache_bytes,
         )
+        self._check_kind()
         self._fields = None if config.fields is None else self.reader.check_fields(config.fields)
         self.reader.check_num_points(config.points_by_domain)
         if config.num_geometry_points is not None:
             self.reader.check_num_points({_GEOMETRY_DOMAIN: config.num_geometry_points})
         self.reader.check_fields(config.normalizers)
         manifest = self.reader.manifest
-        self._normalizers = make_normalizers(
-            Storage(config.root),
-            config.normalizers,
-            manifest.fields,
-        )
+        self._normalizers = make_normalizers(Storage(config.root), manifest, config.normalizers)
         if _GEOMETRY_SOURCE in self._normalizers:
             self._normalizers[GEOMETRY_POSITION] = self._normalizers[_GEOMETRY_SOURCE]
         self.sample_ids = choose_samples(
@@ -108,15 +113,16 @@ class ZarrPointDataset(BatchDataset):
             self._split_ids,
             manifest.samples,
             config.filter_categories,
-            redact_url(config.root),
+            redact(config.root),
         )
+        self.sample_ids = self._with_all_fields(self.sample_ids)
         self._epoch = SharedEpoch()
 
     def __repr__(self) -> str:
         fields = ", ".join(self.reader.fields if self._fields is None else self._fields)
         generation = self.reader.manifest.generation
         return (
-            f"<{type(self).__name__} {redact_url(self.config.root)}, generation {generation}, "
+            f"<{type(self).__name__} {redact(self.config.root)}, generation {generation}, "
             f"split {self.config.split}: {len(self):,} samples of {fields}>"
         )
 
@@ -140,21 +146,52 @@ class ZarrPointDataset(BatchDataset):
         if not reads:
             return Batch([], None)
         if any(not _stackable(reads[0], other) for other in reads[1:]):
-            values = iter(self.reader.execute([read for item in reads for read in item.values()]))
-            ragged = [
-                BatchItem({field: self._as_item(field, torch.from_numpy(next(values))) for field in item})
-                for item in reads
-            ]
-            return Batch(ragged, None)
+            return self._read_items(reads)
         stored = {field: _allocate(len(reads), read) for field, read in reads[0].items()}
         arrays = {field: tensor.numpy() for field, tensor in stored.items()}
-        self.reader.execute(
-            [read for item in reads for read in item.values()],
-            [arrays[field][place] for place, item in enumerate(reads) for field in item],
-        )
+        try:
+            self.reader.execute(
+                [read for item in reads for read in item.values()],
+                [arrays[field][place] for place, item in enumerate(reads) for field in item],
+            )
+        except OtherDtypeError:  # the manifest of an earlier version gives one dtype for samples of several
+            return self._read_items(reads)
         tensors = {field: self._as_item(field, tensor) for field, tensor in stored.items()}
         items = [BatchItem({field: tensor[place] for field, tensor in tensors.items()}) for place in range(len(reads))]
         return Batch(items, tensors)
+
+    def _read_items(self, reads: Sequence[Mapping[str, FieldRead]]) -> Batch:
+        """Read items that cannot share tensors, each with the shapes and dtypes of its own arrays."""
+        values = iter(self.reader.execute([read for item in reads for read in item.values()]))
+        return Batch(
+            [
+                BatchItem({field: self._as_item(field, torch.from_numpy(next(values))) for field in item})
+                for item in reads
+            ],
+            None,
+        )
+
+    def _with_all_fields(self, sample_ids: Sequence[str]) -> list[str]:
+        """The samples that have every field to be read; the others are skipped with a warning, or are an error."""
+        fields = self.reader.fields if self._fields is None else self._fields
+        own = self.reader.manifest.fields_of
+        lacking = {i: [field for field in fields if field not in own(i)] for i in sample_ids}
+        lacking = {sample_id: missing for sample_id, missing in lacking.items() if missing}
+        if not lacking:
+            return list(sample_ids)
+        (first, missing), *_ = lacking.items()
+        reason = (
+            f"{redact(self.config.root)}: {len(lacking)} of {len(sample_ids)} samples lack a field "
+            f"({first} has no {', '.join(missing)})"
+        )
+        kept = [sample_id for sample_id in sample_ids if sample_id not in lacking]
+        if self.config.missing_fields == "raise" or not kept:
+            shared = [field for field in fields if all(field in own(i) for i in sample_ids)]
+            raise UnknownFieldError(
+                f"{reason}; read what all of them have, fields={shared}, or skip these samples, missing_fields='skip'"
+            )
+        warnings.warn(f"{reason} and are skipped", stacklevel=3)
+        return kept
 
     def _reads(self, index: int) -> dict[str, FieldRead]:
         """The read of each field of an item."""
@@ -172,13 +209,32 @@ class ZarrPointDataset(BatchDataset):
 
     @property
     def fingerprint(self) -> str:
-        """Identifies generation, split and samples by content digests; independent of the store's location."""
+        """Identifies the data by digests of its content: samples in order, fields, and numbers of the normalizers.
+
+        It depends neither on the store's location nor on the numbers of its generations, so a staged copy has the same
+        fingerprint. For samples of other programs, which record no digests, only ids and sizes are known.
+        """
         manifest = self.reader.manifest
-        stored = [[sample_id, manifest.samples[sample_id].relpath] for sample_id in self.sample_ids]
-        digest = hashlib.blake2b(json.dumps(stored).encode("ascii"), digest_size=8).hexdigest()
+        fields = [*(self.reader.fields if self._fields is None else self._fields)]
+        domains = {domain for domain, layout in manifest.domains.items() if not layout.arrays.keys().isdisjoint(fields)}
+        if self.config.num_geometry_points is not None:
+            fields, domains = [*fields, GEOMETRY_POSITION], domains | {_GEOMETRY_DOMAIN}
+        samples = []
+        for sample_id in self.sample_ids:
+            entry = manifest.samples[sample_id]
+            grids = [
+                [d, entry.domains[d].n_points, entry.domains[d].chunk_points]
+                for d in sorted(domains & {*entry.domains})
+            ]
+            samples.append([sample_id, entry.fingerprint, entry.settings, grids])
+        # As float32, in which normalizers compute: later digits of the statistics depend on the way they were computed.
+        numbers = {
+            field: [torch.tensor((n.shift, n.unit), dtype=torch.float32).tolist(), n.logscale]
+            for field, n in self._normalizers.items()
+        }
         return (
-            f"{manifest.dataset_name}, generation {manifest.generation}, split {self.config.split}, "
-            f"{len(stored)} samples {digest}"
+            f"{manifest.dataset_name}, split {self.config.split}: {len(samples)} samples {_digest(samples)}, "
+            f"{len(fields)} fields {_digest(sorted(fields))}, {len(numbers)} normalizers {_digest(numbers)}"
         )
 
     @property
@@ -197,15 +253,30 @@ class ZarrPointDataset(BatchDataset):
         self._epoch.set(epoch)
 
     def normalize(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Cast to float32 and normalise a batch that was read with ``dtype="stored"``, after the copy to the device.
+        """Cast to float32 and normalize a batch that was read with ``dtype="stored"``, after the copy to the device.
 
         Args:
-            batch: item or batch of this dataset, on any device.
+            batch: item or batch of this dataset, on any device, not yet normalized.
+
+        Raises:
+            UnknownFieldError: the store has no such field.
+            ZarrCoreError: the batch is normalized already, by this method or because the dataset's ``dtype`` is
+                "float32".
         """
-        return {field: self._normalized(field, values) for field, values in batch.items()}
+        if isinstance(batch, NormalizedBatch):
+            raise ZarrCoreError("this batch is normalized already: call normalize once per batch")
+        if self._normalizers and self.config.dtype == "float32":
+            raise ZarrCoreError(
+                'batches of dtype "float32" are normalized already: normalize() is for datasets with dtype="stored"'
+            )
+        self._check_known(batch)
+        return NormalizedBatch({field: self._normalized(field, values) for field, values in batch.items()})
 
     def denormalize(self, field: str, values: Tensor) -> Tensor:
-        """Physical values of normalised ones, such as predictions; unchanged for a field without a normalizer.
+        """Physical values of normalized ones, such as predictions; unchanged for a field without a normalizer.
+
+        For predictions of a trained model, the normalizers must be those of its training run: save
+        :attr:`normalizers` with the model.
 
         Args:
             field: canonical name, or "geometry_position".
@@ -215,9 +286,38 @@ class ZarrPointDataset(BatchDataset):
             UnknownFieldError: the store has no such field.
             ZarrCoreError: the last axis of a vector field's values does not match its components.
         """
-        self.reader.check_fields([_GEOMETRY_SOURCE if field == GEOMETRY_POSITION else field])
+        self._check_known([field])
         normalizer = self._normalizers.get(field)
         return values if normalizer is None else normalizer.denormalize(values)
+
+    @property
+    def normalizers(self) -> dict[str, dict[str, Any]]:
+        """The normalizers as plain numbers, to be saved with a model.
+
+        Pass them as the ``normalizers`` of another dataset's config (inference, a later generation, another store) to
+        normalize with the same numbers, or to :func:`load_normalizers` for inference without a store.
+        """
+        return {
+            field: {"kind": "fixed", "shift": list(n.shift), "unit": list(n.unit), "logscale": n.logscale}
+            for field, n in self._normalizers.items()
+            if field != GEOMETRY_POSITION
+        }
+
+    def _check_known(self, fields: Iterable[str]) -> None:
+        """Raise UnknownFieldError for a field that is neither the store's nor ``geometry_position``."""
+        self.reader.check_fields([_GEOMETRY_SOURCE if field == GEOMETRY_POSITION else field for field in fields])
+
+    def _check_kind(self) -> None:
+        """Raise ZarrCoreError for the store of another kind. Stores of other programs do not record their kind."""
+        kind = self.reader.manifest.dataset_kind
+        if self.description is None or not kind:
+            return
+        expected = resolve_kind(self.description).name
+        if kind != expected:
+            raise ZarrCoreError(
+                f"{redact(self.config.root)} is a store of kind {kind!r}, not {expected!r}, which "
+                f"{type(self).__name__} reads; kind: point reads stores of any kind"
+            )
 
     def _split_ids(self, split: str) -> list[str]:
         """Ids of a split. If the store records no splits, the rule of this dataset kind assigns them."""
@@ -242,6 +342,10 @@ class ZarrPointDataset(BatchDataset):
         return normalizer.normalize(values if values.dtype == torch.float64 else values.float()).float()
 
 
+def _digest(content: Any) -> str:
+    return hashlib.blake2b(json.dumps(content, sort_keys=True).encode("ascii"), digest_size=8).hexdigest()
+
+
 def _allocate(items: int, read: FieldRead) -> Tensor:
     """An uninitialised tensor for a field of a batch, (items, points, components)."""
     try:
@@ -251,9 +355,9 @@ def _allocate(items: int, read: FieldRead) -> Tensor:
 
 
 def _stackable(one: Mapping[str, FieldRead], other: Mapping[str, FieldRead]) -> bool:
-    """Whether two items have the same fields in the same order and of the same shapes."""
-    return [(field, read.shape) for field, read in one.items()] == [
-        (field, read.shape) for field, read in other.items()
+    """Whether two items have the same fields in the same order, of the same shapes and dtypes."""
+    return [(field, read.shape, read.dtype) for field, read in one.items()] == [
+        (field, read.shape, read.dtype) for field, read in other.items()
     ]
 
 

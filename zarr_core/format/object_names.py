@@ -12,11 +12,25 @@ ZARR_JSON = "zarr.json"
 QUARANTINE = "quarantine.json"
 #: Key in a sample group's attributes under which this library records what it knows of the sample.
 ATTRIBUTES_KEY = "zarr_core"
-#: Statistics of a point store, for people and for programs.
+#: Takes the place of a split's name in the names of statistics of all samples.
+ALL_SAMPLES = "all"
+#: Folder of a point store's statistics, by generation and split.
+STATISTICS = "statistics"
+#: Statistics of a point store that training normalizes with, for people and for programs.
 STATISTICS_YAML = "stats.yaml"
 STATISTICS_JSON = "stats.json"
 #: Lists of sample ids that belong to no split.
 BLACKLISTS = ("blacklist.txt", "blacklist2.txt")
+
+
+def statistics_folder(generation: int) -> str:
+    """Folder of the statistics of one generation, one pair of files per split."""
+    return f"{STATISTICS}/{generation:08d}"
+
+
+def statistics_name(generation: int, split: str | None) -> str:
+    """Name of the statistics of a generation's split, without the suffix; None stands for all samples."""
+    return f"{statistics_folder(generation)}/{ALL_SAMPLES if split is None else split}"
 
 
 def split_list(split: str) -> str:

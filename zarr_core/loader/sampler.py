@@ -94,6 +94,9 @@ class EpochBatchSampler(Sampler[list[int]]):
             raise ZarrCoreError(
                 f"drop_last=True drops all {dataset_size} samples; use batch_size <= {dataset_size}, not {batch_size}"
             )
+        for name, function in (("on_epoch", on_epoch), ("replica", replica)):
+            if not callable(function) and (function is not None or name == "replica"):
+                raise ZarrCoreError(f"{name} must be a function, not {reprlib.repr(function)}")
         self.dataset_size = dataset_size
         self.batch_size = batch_size
         self.seed = whole_number("seed", seed, *_SEEDS)
@@ -186,7 +189,7 @@ class EpochBatchSampler(Sampler[list[int]]):
         if state["fingerprint"] != self.fingerprint:
             raise ZarrCoreError(
                 f"the saved state belongs to other data: [{state['fingerprint']}], not [{self.fingerprint}]. Open the "
-                "generation of the saved run (generation=...), or start a new run"
+                "saved generation (generation=...) with the same fields and normalizers, or start a new run"
             )
         if different := [f"{name} {state[name]} (here {ours[name]})" for name in ours if state[name] != ours[name]]:
             raise ZarrCoreError(f"the saved state has other settings: {', '.join(different)}. Use the saved ones")

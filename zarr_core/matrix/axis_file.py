@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fsspec
 
-from zarr_core._util.redaction import printable_cause, redact, redact_url
+from zarr_core._util.redaction import printable_cause, redact
 from zarr_core.errors import MatrixError
 
 
@@ -27,6 +27,6 @@ def read_feature_ids(url: str) -> list[str]:
                 return words
             columns = pyarrow.parquet.read_table(file)
     except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
-        message = f"features {redact_url(url)} cannot be read: {redact(str(error))}"
+        message = f"features {redact(url)} cannot be read: {redact(str(error))}"
         raise MatrixError(message) from printable_cause(error)
     return [str(name) for name in columns.column(0).to_pylist()]

@@ -22,9 +22,17 @@ from zarr_core._util.arguments import whole_number
 from zarr_core._util.processes import map_in_processes
 from zarr_core._util.units import format_size
 from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
-from zarr_core.format.object_names import BLACKLISTS, MANIFEST, STATISTICS_JSON, STATISTICS_YAML, split_list
-from zarr_core.points.manifest import HEAD, DomainLayout, SampleEntry, StoreManifest, load_manifest
+from zarr_core.format.object_names import (
+    BLACKLISTS,
+    MANIFEST,
+    STATISTICS_JSON,
+    STATISTICS_YAML,
+    split_list,
+    statistics_folder,
+)
+from zarr_core.points.manifest import HEAD, DomainLayout, SampleEntry, StoreManifest, columns_of, load_manifest
 from zarr_core.points.stage_sample import StagedSample, StageTask, not_staged, stage_sample
+from zarr_core.points.statistics import find_statistics
 from zarr_core.storage import Storage, is_local
 from zarr_core.storage.temporary import strip_temp_suffix
 from zarr_core.versioning.generations import GENERATIONS, Retention, commit
@@ -222,13 +230,31 @@ class _StoreCopy:
             )
 
     def copy_small_files(self) -> None:
-        """Copy statistics, split lists and blacklists that the source has."""
-        for name in (STATISTICS_YAML, STATISTICS_JSON, *map(split_list, self.manifest.splits), *BLACKLISTS):
-            with contextlib.suppress(FileNotFoundError):
-                self.task.target.write(name, [self.task.source.read(name)])
+        """Copy split lists and blacklists that the source has."""
+        for name in (*map(split_list, self.manifest.splits), *BLACKLISTS):
+            self._copy_small_file(name, name)
+
+    def copy_statistics(self, generation: int) -> None:
+        """Copy the statistics of the source's generation as those of a generation of the copy.
+
+        They are of the source's samples, also in a partial copy.
+        """
+        source, own = self.task.source, self.manifest.generation
+        for name in source.list(statistics_folder(own)) if own else ():
+            self._copy_small_file(name, f"{statistics_folder(generation)}/{name.rpartition('/')[2]}")
+        with contextlib.suppress(ZarrCoreError):  # none that training could use: reported by datasets that need them
+            used = find_statistics(source, self.manifest)
+            for name in (STATISTICS_YAML, STATISTICS_JSON):
+                self._copy_small_file(f"{used}.{name.rpartition('.')[2]}", name)
+
+    def _copy_small_file(self, original: str, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self.task.target.write(name, [self.task.source.read(original)])
 
     def commit(self, samples: Sequence[StagedSample], chosen: Collection[str]) -> StoreManifest:
-        """Commit the samples copied so far. Samples with other fields are dropped until they are copied again.
+        """Commit the samples copied so far, and the source's statistics.
+
+        Samples with other fields are dropped until they are copied again.
 
         Raises:
             StoreError: another staging process has written something else to the same object store.
@@ -238,20 +264,28 @@ class _StoreCopy:
         def change(current: StoreManifest | None) -> StoreManifest:
             self.check_target(current, chosen)
             before = {} if current is None or not self._has_these_fields(current) else self._unchanged(current)
+            samples = before | staged
             changed = replace(
                 self.manifest,
                 generation=0 if current is None else current.generation,
-                domains=self.domains,
-                samples=before | staged,
+                domains=self.domains if self.manifest.conversion is None else columns_of(samples),
+                samples=samples,
                 origin=self._origin,
                 retention=Retention() if current is None else current.retention,
             )
             return current if current == changed else changed
 
-        return commit(self.task.target, HEAD, change)
+        committed = commit(self.task.target, HEAD, change)
+        self.copy_statistics(committed.generation)
+        return committed
 
     def _has_these_fields(self, current: StoreManifest) -> bool:
-        return set(current.fields) == set(self.task.arrays.values())
+        """Whether the samples of a copy have the requested fields, as far as the source has them."""
+        wanted = set(self.task.arrays.values())
+        unchanged = self._unchanged(current)
+        if any(entry.fields is None for entry in unchanged.values()):
+            return set(current.fields) == wanted
+        return all(set(current.fields_of(i)) == wanted & set(self.manifest.fields_of(i)) for i in unchanged)
 
     def _unchanged(self, current: StoreManifest) -> dict[str, SampleEntry]:
         """Samples of the copy that are unchanged in the source."""

@@ -1,7 +1,9 @@
-"""Normalisation statistics of a store: merged from the moments that conversion recorded, or computed again.
+"""Normalization statistics of a store: merged from the moments that conversion recorded, or computed again.
 
-``zarr-core statistics STORE`` writes ``stats.yaml`` and ``stats.json`` beside the manifest. No array is
-read for that: a store of 25,000 samples costs 25,000 small metadata reads. ``--recompute`` streams every array once.
+Statistics belong to a generation and a split: ``statistics/<generation>/<split>.yaml`` and ``.json``, ``all`` for all
+samples. Datasets of a generation normalize with its statistics of the training split. ``stats.yaml`` and ``stats.json``
+beside the manifest are a copy of those of the current generation. Without ``--recompute`` no array is read: a store of
+25,000 samples costs 25,000 small metadata reads.
 """
 
 from __future__ import annotations
@@ -19,14 +21,14 @@ import yaml
 from tqdm import tqdm
 
 from zarr_core._util.arguments import whole_number
-from zarr_core._util.documents import DocumentError, expect, parse_json
+from zarr_core._util.documents import DocumentError, expect, parse_json, parse_yaml
 from zarr_core._util.processes import map_in_processes
-from zarr_core._util.redaction import redact_url
+from zarr_core._util.redaction import redact
 from zarr_core.errors import CorruptChunkError, StoreError, ZarrCoreError
 from zarr_core.format.array_metadata import group_arrays
 from zarr_core.format.moments import FieldMoments
 from zarr_core.format.names import POSITION
-from zarr_core.format.object_names import STATISTICS_JSON, STATISTICS_YAML, ZARR_JSON
+from zarr_core.format.object_names import ALL_SAMPLES, STATISTICS, STATISTICS_YAML, ZARR_JSON, statistics_name
 from zarr_core.points.group import recorded_attributes, recorded_moments
 from zarr_core.points.manifest import StoreManifest, load_manifest
 from zarr_core.points.scan import read_chunks
@@ -41,6 +43,7 @@ def calculate_store_statistics(
     split: str | None = None,
     split_file: str | None = None,
     sample_ids: Sequence[str] | None = None,
+    generation: int | str | None = None,
     recompute: bool = False,
     workers: int = 1,
     read_concurrency: int = 1,
@@ -54,6 +57,7 @@ def calculate_store_statistics(
         split_file: only the samples listed in this file, one id per line; a bare name lies in the store's root.
             Blacklisted ids are left out; ids that the store lacks are skipped with one warning.
         sample_ids: only these samples.
+        generation: number or tag of the generation whose samples are meant; the latest by default.
         recompute: read every array instead of merging the recorded moments.
         workers: processes that recompute.
         read_concurrency: reads in flight per process; without ``recompute``, the metadata of
@@ -72,7 +76,7 @@ def calculate_store_statistics(
     workers = whole_number("workers", workers, 1)
     read_concurrency = whole_number("read_concurrency", read_concurrency, 1)
     storage = Storage(store_root)
-    manifest = load_manifest(storage)
+    manifest = load_manifest(storage, generation)
     chosen = sorted(_chosen_samples(storage, manifest, split, split_file, sample_ids))
     if not chosen:
         raise ZarrCoreError(f"{storage.url}: none of the requested samples is in the store")
@@ -213,36 +217,133 @@ def to_json(statistics: dict[str, Any]) -> bytes:
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
+def training_split(manifest: StoreManifest) -> str | None:
+    """The split that training normalizes with: "train" if the store lists samples for it, else None for all samples.
+
+    The samples need not be stored: a partial copy normalizes with the statistics of its source.
+    """
+    listed = "train" in manifest.splits and manifest.split_ids("train", present_only=False)
+    return "train" if listed else None
+
+
 def write_statistics(
     store_root: str,
     statistics: dict[str, Any],
     *,
     of: str,
+    split: str | None = None,
+    generation: int | None = None,
     output_yaml: str | None = None,
     output_json: str | None = None,
 ) -> list[str]:
-    """Write the statistics to the store (``stats.yaml`` and ``stats.json``), or to other files.
+    """Record the statistics of a generation's split in the store, or write them to other files.
+
+    The store keeps them as ``statistics/<generation>/<split>.yaml`` and ``.json``. Those that training normalizes with
+    (see :func:`training_split`, in the current generation) are also written to ``stats.yaml`` and ``stats.json``.
 
     Args:
         store_root: path or URL of the store.
         statistics: result of :func:`calculate_store_statistics`.
         of: description of the samples ("split train"), for the heading of the YAML.
+        split: split of the samples; None for all samples.
+        generation: number of the generation of the samples. Without it and other files, only ``stats.yaml`` and
+            ``stats.json`` are written, which datasets use in stores that have recorded no statistics yet.
         output_yaml: path or URL of a YAML file to write instead.
         output_json: path or URL of a JSON file to write instead.
 
     Returns:
         The files written, without credentials.
+
+    Raises:
+        ZarrCoreError: the store records statistics by generation and none is given, or the split's name cannot be part
+            of a file name.
     """
     root = store_root.rstrip("/")
+    targets: list[tuple[str | None, str | None]] = [(output_yaml, output_json)]
     if output_yaml is None and output_json is None:
-        output_yaml, output_json = f"{root}/{STATISTICS_YAML}", f"{root}/{STATISTICS_JSON}"
+        names = _recorded_names(Storage(store_root), split, generation)
+        targets = [(f"{root}/{name}.yaml", f"{root}/{name}.json") for name in names]
+    contents = to_yaml(statistics, f"Normalisation statistics of {of}, by zarr_core.statistics"), to_json(statistics)
     written = []
-    for target, data in (
-        (output_yaml, to_yaml(statistics, f"Normalisation statistics of {of}, by zarr_core.statistics")),
-        (output_json, to_json(statistics)),
-    ):
+    for target, data in ((target, data) for pair in targets for target, data in zip(pair, contents, strict=True)):
         if target is not None:
             folder, slash, name = target.rpartition("/")
             Storage(folder or slash or ".").write(name, [data])
-            written.append(redact_url(target))
+            written.append(redact(target))
     return written
+
+
+def _recorded_names(storage: Storage, split: str | None, generation: int | None) -> list[str]:
+    """Names, without suffixes, of the statistics that the store itself keeps."""
+    published = STATISTICS_YAML.removesuffix(".yaml")
+    if generation is None:
+        if storage.list(STATISTICS):
+            raise ZarrCoreError(
+                f"{storage.url} records statistics by generation and split: pass generation= and split=, or the file "
+                "to write"
+            )
+        return [published]
+    if split == ALL_SAMPLES or (split is not None and "/" in split):
+        raise ZarrCoreError(
+            f"statistics of a split named {split!r} cannot be recorded in a store; pass a file to write"
+        )
+    current = load_manifest(storage)
+    trains = generation == current.generation and split == training_split(current)
+    return [statistics_name(generation, split), *([published] if trains else [])]
+
+
+def find_statistics(storage: Storage, manifest: StoreManifest) -> str:
+    """Name, without the suffix, of the statistics that datasets of a generation normalize with.
+
+    It is ``statistics/<generation>/<training split>``. In stores that have recorded none (of older versions) and in
+    those of other programs it is ``stats``, which belongs to the current generation.
+
+    Raises:
+        ZarrCoreError: there are none; names the command that writes them.
+    """
+    published = STATISTICS_YAML.removesuffix(".yaml")
+    name = statistics_name(manifest.generation, training_split(manifest)) if manifest.generation else published
+    if storage.exists(f"{name}.yaml"):
+        return name
+    lacks = f"{storage.url} has no {name}.yaml, which normalizers need; {statistics_hint(storage, manifest)}"
+    if recorded := _recorded_generations(storage, f"{name.rpartition('/')[2]}.yaml"):
+        raise ZarrCoreError(f"{lacks}, or open a generation that has it: the latest is generation={max(recorded)}")
+    if not storage.exists(STATISTICS_YAML):
+        raise ZarrCoreError(lacks)
+    if manifest.generation != load_manifest(storage).generation:
+        raise ZarrCoreError(f"{lacks} ({STATISTICS_YAML} belongs to the current generation)")
+    return published
+
+
+def load_statistics(storage: Storage, manifest: StoreManifest) -> tuple[dict[str, Any], str]:
+    """The statistics that :func:`find_statistics` finds, and the URL of their file.
+
+    Raises:
+        ZarrCoreError: there are none, or they cannot be read; names the command that writes them.
+    """
+    name = f"{find_statistics(storage, manifest)}.yaml"
+    try:
+        statistics = parse_yaml(storage.read(name))
+    except ValueError as error:
+        hint = statistics_hint(storage, manifest)
+        raise ZarrCoreError(f"{storage.url}/{name} is not valid YAML: {error}; {hint}") from error
+    if not isinstance(statistics, dict):
+        raise ZarrCoreError(f"{storage.url}/{name} is not a mapping; {statistics_hint(storage, manifest)}")
+    return statistics, f"{storage.url}/{name}"
+
+
+def statistics_hint(storage: Storage, manifest: StoreManifest) -> str:
+    """The way to get the statistics that :func:`find_statistics` looks for, as part of an error message."""
+    split = training_split(manifest)
+    url, generation, then = storage.url, manifest.generation, ""
+    if manifest.origin:  # a copy may lack samples
+        url, generation = redact(str(manifest.origin.get("store"))), manifest.origin.get("generation") or 0
+        then = ", then stage the copy again"
+    options = (f" --split {split}" if split else "") + (f" --generation {generation}" if generation else "")
+    return f"create it with `zarr-core statistics {url}{options}`{then}"
+
+
+def _recorded_generations(storage: Storage, file: str) -> set[int]:
+    """Generations that have a file of statistics of this name."""
+    places = (name.split("/") for name in storage.list(STATISTICS))
+    return {int(place[1]) for place in places if place[1].isdecimal() and place[2:] == [file]}

@@ -134,4 +134,4 @@ def checked_rounding(
 
 
 def _way_out(name: FieldName, dtype: str) -> str:
-    return f"use --field-dtype {name.canonical}={'float32' if dtype == 'float16' else 'float64'}"
+    return f"use --field-dtype {name.canonical}={'float32' if dtype == 'float16' else 'float64'} --reconvert"

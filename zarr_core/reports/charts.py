@@ -1,8 +1,4 @@
-"""Style and output of the figures in reports.
-
-:func:`as_svg` returns an element for an HTML page that follows the page's light or dark theme; :func:`as_png` returns
-an image for other places.
-"""
+"""Style and output of the figures in reports."""
 
 from __future__ import annotations
 
@@ -47,29 +43,19 @@ STYLE: Any = {
 def as_svg(figure: Figure) -> Markup:
     """The figure as an ``<svg>`` element whose colours are CSS variables (``--ink``, ``--drawn`` ...).
 
-    It is marked as safe HTML: matplotlib escapes every text that it draws.
+    So it follows the page's light or dark theme. It is marked as safe HTML: matplotlib escapes every text that it
+    draws.
     """
-    text = _save(figure, "svg").decode()
+    buffer = io.StringIO()
+    # Element ids are hashes of content and salt: figures on one page need different salts for distinct ids.
+    salt = hashlib.sha256(repr([axes.get_label() for axes in figure.axes]).encode()).hexdigest()
+    with rc_context(STYLE | {"svg.hashsalt": salt}):
+        figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    text = buffer.getvalue()
     svg = text[text.index("<svg") :]
     for name, colour in _THEMED.items():
         svg = svg.replace(colour, f"var(--{name}, {colour})")
     return Markup(svg)
-
-
-def as_png(figure: Figure, dpi: int = 150) -> bytes:
-    """The figure as a PNG image on a white background."""
-    figure.set_facecolor("white")
-    return _save(figure, "png", dpi=dpi)
-
-
-def _save(figure: Figure, kind: str, **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    # Element ids are hashes of content and salt: figures on one page need different salts for distinct ids.
-    salt = hashlib.sha256(repr([axes.get_label() for axes in figure.axes]).encode()).hexdigest()
-    with rc_context(STYLE | {"svg.hashsalt": salt}):
-        metadata = dict.fromkeys(("Date", "Creator", "Format", "Type")) if kind == "svg" else None
-        figure.savefig(buffer, format=kind, metadata=metadata, **options)
-    return buffer.getvalue()
 
 
 def bare_bars(axes: Axes, names: Sequence[str]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from zarr_core._util.redaction import redact_url
+from zarr_core._util.redaction import redact
 from zarr_core.errors import SourceError
 from zarr_core.format.names import check_relative_path
 from zarr_core.sources.sample import FileInfo
@@ -32,7 +32,7 @@ class RecordedSource:
     @property
     def url(self) -> str:
         """The root without credentials."""
-        return redact_url(self.root)
+        return redact(self.root)
 
     def folder(self, sample_id: str, recorded: Mapping[str, Any]) -> str | None:
         """The folder below the root that holds a sample's files now; None if there is none.

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from zarr_core._util.documents import parse_json
-from zarr_core._util.redaction import printable_cause, redact_url
+from zarr_core._util.redaction import printable_cause, redact
 from zarr_core.errors import SampleError, SourceError, StoreError
 from zarr_core.format.names import check_sample_id
 from zarr_core.sources.description import SourceDescription
@@ -43,7 +43,7 @@ class SampleTree:
         self._description = resolve_kind(kind)
         self._root = os.fspath(root)
         if is_local(self._root) and os.path.isfile(self._root.partition("://")[2] or self._root):
-            raise SourceError(f"{redact_url(self._root)} is a file; expected the folder that contains the samples")
+            raise SourceError(f"{redact(self._root)} is a file; expected the folder that contains the samples")
         try:
             self._storage = Storage(self._root)
         except StoreError as error:

@@ -91,7 +91,7 @@ def open_objects(root: str) -> Objects:
     return RemoteObjects(root)
 
 
-class LocalObjects:
+class LocalObjects(Objects):
     """Files below a folder. Safe for threads and after a fork."""
 
     remote = False
@@ -102,7 +102,6 @@ class LocalObjects:
         self._thread = threading.local()
 
     def fetch(self, requests: Sequence[Request]) -> Iterator[np.ndarray | Exception]:
-        """See :class:`Objects`."""
         for request in requests:
             try:
                 fetched: np.ndarray | Exception = self._read(request)
@@ -170,7 +169,7 @@ class _File:
             os.close(self.handle)
 
 
-class RemoteObjects:
+class RemoteObjects(Objects):
     """Objects below any fsspec URL. Belongs to the process that made it.
 
     Args:
@@ -226,7 +225,7 @@ class RemoteObjects:
         return check_size(request, np.frombuffer(data, np.uint8))
 
 
-class CountingObjects:
+class CountingObjects(Objects):
     """Counts the requests passed to other objects and the bytes that they return.
 
     Attributes:
@@ -261,11 +260,10 @@ class CountingObjects:
         self.by_key[request.key][1] += n_bytes
 
     def discard(self, requests: Sequence[Request]) -> None:
-        """See :class:`Objects`."""
         self._objects.discard(requests)
 
 
-class JoinedObjects:
+class JoinedObjects(Objects):
     """Fetches neighbouring ranges of consecutive requests as one range.
 
     Lies below a cache, not above it: the joined ranges differ from one batch of requests to the next.
@@ -280,7 +278,6 @@ class JoinedObjects:
         self.remote = objects.remote
 
     def fetch(self, requests: Sequence[Request]) -> Iterator[np.ndarray | Exception]:
-        """See :class:`Objects`."""
         groups = coalesce(requests, self._max_gap, self._max_bytes)
         joined = [Request(group[0].key, group[0].start, group[-1].stop) for group in groups]
         for data, group in zip(self._objects.fetch(joined), groups, strict=True):
@@ -292,11 +289,10 @@ class JoinedObjects:
                     yield data[request.start - first : request.stop - first]  # type: ignore[operator]  # none is None
 
     def discard(self, requests: Sequence[Request]) -> None:
-        """See :class:`Objects`."""
         self._objects.discard(requests)
 
 
-class CachedObjects:
+class CachedObjects(Objects):
     """Objects behind a cache on a disk or in memory. All ranges that are not cached are fetched in one batch.
 
     Args:
@@ -319,7 +315,6 @@ class CachedObjects:
         self._objects, self._cache, self._identity, self._immutable = objects, cache, identity, immutable
 
     def fetch(self, requests: Sequence[Request]) -> Iterator[np.ndarray | Exception]:
-        """See :class:`Objects`."""
         kept = [self._cache.lookup(*self._place(r)) if self._immutable.match(r.key) else None for r in requests]
         fetched = self._objects.fetch([r for r, data in zip(requests, kept, strict=True) if data is None])
         for request, data in zip(requests, kept, strict=True):
@@ -332,7 +327,6 @@ class CachedObjects:
             yield new
 
     def discard(self, requests: Sequence[Request]) -> None:
-        """See :class:`Objects`."""
         for request in requests:
             self._cache.discard(*self._place(request))
         self._objects.discard(requests)

@@ -158,17 +158,9 @@ class DiskCache:
             return False
         return True
 
-    def discard(self, key: str, start: int | None = None, stop: int | None = None) -> None:
-        """Remove a range of an object, or all of its ranges, because the bytes were damaged."""
-        if start is not None:
-            _unlink(self._place(key, start, stop)[0])
-            return
-        folder, name = os.path.split(self._place(key, 0, None)[0])
-        stem = name.partition("_")[0] + "_"
-        with contextlib.suppress(FileNotFoundError):
-            for found in os.listdir(folder):
-                if found.startswith(stem) and _ENTRY.fullmatch(found):
-                    _unlink(os.path.join(folder, found))
+    def discard(self, key: str, start: int, stop: int | None) -> None:
+        """Remove a range whose bytes were damaged."""
+        _unlink(self._place(key, start, stop)[0])
 
     def size(self) -> int:
         """Count the bytes that the entries take on the disk."""

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 import fsspec.asyn
 from fsspec.core import url_to_fs
 
-from zarr_core._util.redaction import redact_url
+from zarr_core._util.redaction import redact
 from zarr_core.errors import CommitConflict, StoreError, TransferError
 from zarr_core.format.names import check_relative_path
 from zarr_core.storage import retries
@@ -31,7 +31,7 @@ from zarr_core.storage.backends.oci import OciBackend
 from zarr_core.storage.backends.s3 import S3Backend
 from zarr_core.storage.temporary import add_temp_suffix
 
-__all__ = ["ObjectInfo", "Storage", "StoredObject", "is_local", "open_backend", "redact_url"]
+__all__ = ["ObjectInfo", "Storage", "StoredObject", "is_local", "open_backend"]
 
 logger = logging.getLogger(__name__)
 
@@ -115,14 +115,14 @@ class Storage:
     @property
     def url(self) -> str:
         """The root as it may be printed."""
-        return redact_url(self.root)
+        return redact(self.root)
 
     @property
     def identity(self) -> str:
         """Unique name of this root on every machine: absolute, and with the service's endpoint."""
         if self._local:
             return f"file://{self.location}"
-        return redact_url(self._backend.identity)
+        return redact(self._backend.identity)
 
     def path(self, name: str) -> str:
         """Full path of an object in its filesystem; refuses names that leave the root."""

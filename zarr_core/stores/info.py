@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zarr_core._util.documents import DocumentError, expect, parse_json
-from zarr_core.errors import StoreError, UnknownFieldError
-from zarr_core.format.object_names import STATISTICS_YAML, ZARR_JSON
+from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
+from zarr_core.format.object_names import ZARR_JSON
 from zarr_core.matrix.state import MatrixState
 from zarr_core.points.group import recorded_attributes, recorded_rounding
 from zarr_core.points.manifest import SampleEntry, StoreManifest
+from zarr_core.points.statistics import find_statistics
 from zarr_core.storage import Storage
 from zarr_core.stores.kinds import find_head
 from zarr_core.versioning.generations import generation_name, load
@@ -54,7 +55,7 @@ class Range:
 
 @dataclass(frozen=True)
 class StatisticsInfo:
-    """The statistics of a point store.
+    """The statistics that datasets of a generation of a point store normalize with.
 
     Attributes:
         written: seconds since 1970; None if the location does not report it.
@@ -201,11 +202,8 @@ def sample_info(
     state = load(storage, find_head(storage), generation)
     known = state.rows if isinstance(state, MatrixState) else state.samples
     if sample_id not in known:
-        reason = (
-            ""
-            if isinstance(state, MatrixState) or sample_id not in state.quarantine
-            else (f"; it was refused: {state.quarantine[sample_id].reason}")
-        )
+        refused = not isinstance(state, MatrixState) and state.quarantine.get(sample_id)
+        reason = f"; it was refused: {refused.reason}" if refused else ""
         raise UnknownFieldError(f"{storage.url}, generation {state.generation}, holds no sample {sample_id!r}{reason}")
     if isinstance(state, MatrixState):
         name, batch = next((name, batch) for name, batch in state.batches.items() if sample_id in batch.sample_ids)
@@ -266,7 +264,7 @@ def _points_info(storage: Storage, state: StoreManifest, committed: float | None
         len(state.excluded),
         {sample_id: refusal.reason for sample_id, refusal in state.quarantine.items()},
         state.origin,
-        _statistics(storage, committed),
+        _statistics(storage, state, committed),
     )
 
 
@@ -337,10 +335,12 @@ def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _statistics(storage: Storage, committed: float | None) -> StatisticsInfo | None:
-    if not storage.exists(STATISTICS_YAML):
+def _statistics(storage: Storage, state: StoreManifest, committed: float | None) -> StatisticsInfo | None:
+    try:
+        name = find_statistics(storage, state)
+    except ZarrCoreError:
         return None
-    written = _written(storage, STATISTICS_YAML)
+    written = _written(storage, f"{name}.yaml")
     if written is None:
         return StatisticsInfo(None, None, False)
     return StatisticsInfo(written, time.time() - written, committed is not None and written < committed)

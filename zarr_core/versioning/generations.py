@@ -203,7 +203,7 @@ def commit(storage: Storage, head: Head[S], change: Callable[[S | None], S]) -> 
     Raises:
         CommitConflict: other writers kept committing first.
         CollectedError: the change names something deleted or pending deletion; nothing is committed.
-        StoreError: the location cannot compare and swap.
+        StoreError: the location cannot compare and swap, or no reader could open the new state.
     """
 
     def step(current: S | None, data: bytes) -> S | None:
@@ -255,11 +255,6 @@ def archived(state: State, data: bytes) -> bytes:
     return replace(state, retention=Retention()).to_json() if state.retention != Retention() else data
 
 
-def is_below(name: str, prefix: str) -> bool:
-    """Whether an object, or a prefix, is part of a prefix."""
-    return name == prefix or name.startswith(f"{prefix}/")
-
-
 def _check_named(storage: Storage, head: Head[S], current: S, changed: S) -> None:
     """Raise CollectedError if the change newly names something deleted or pending deletion.
 
@@ -285,14 +280,26 @@ def _swap(storage: Storage, head: Head[S], step: Callable[[S | None, bytes], S |
         if changed is None:
             assert current is not None
             return current, False
+        data = changed.to_json()
+        _check_readable(storage, head, data)
         try:
-            storage.replace(head.name, changed.to_json(), version)
+            storage.replace(head.name, data, version)
         except CommitConflict:
             logger.info("%s: another commit came first; repeating on top of it", storage.url)
             time.sleep(random.uniform(0, 0.05 * 2 ** min(attempt, 6)))
             continue
         return changed, True
     raise CommitConflict(f"{storage.url}: {_COMMIT_ATTEMPTS} commits in a row lost to other writers; run again")
+
+
+def _check_readable(storage: Storage, head: Head[S], data: bytes) -> None:
+    """Raise StoreError unless readers can parse a new head, and nothing of it gets lost."""
+    try:
+        same = head.parse(data, head.name).to_json() == data
+    except ManifestError as error:
+        raise StoreError(f"{storage.url}: nothing was committed, because no reader could open it: {error}") from error
+    if not same:
+        raise StoreError(f"{storage.url}: nothing was committed, because {head.name} would be read as another state")
 
 
 def _current(storage: Storage, head: Head[S]) -> tuple[S | None, bytes, str | None]:

@@ -6,6 +6,7 @@ deleted one day later. An axis is uploaded once, as a table named by a digest of
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import logging
 import tempfile
@@ -82,15 +83,9 @@ class AthenaWarehouse(LongTable):
 
     def pinned(self) -> AthenaWarehouse:
         """A copy of the warehouse with zero cost. Athena has no snapshot that several queries could share."""
-        return AthenaWarehouse(
-            self.table,
-            database=self.database,
-            staging=self.staging,
-            workgroup=self.workgroup,
-            sample_batches=self.sample_batches,
-            usd_per_terabyte=self.usd_per_terabyte,
-            columns=self.columns,
-        )
+        pinned = copy.copy(self)
+        pinned.cost = Cost()
+        return pinned
 
     @contextmanager
     def unload(

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from fsspec.core import url_to_fs
 
-from zarr_core._util.redaction import redact_url
+from zarr_core._util.redaction import redact
 from zarr_core.errors import WarehouseError
 from zarr_core.storage import is_local
 from zarr_core.warehouses.files import list_files
@@ -42,7 +42,7 @@ class DuckDBWarehouse(LongTable):
         self._pinned: list[str] | None = None
 
     def __repr__(self) -> str:
-        return f"DuckDBWarehouse({redact_url(self.files)!r})"
+        return f"DuckDBWarehouse({redact(self.files)!r})"
 
     def pinned(self) -> DuckDBWarehouse:
         """The current list of files. Files that are added later are not visible through it."""

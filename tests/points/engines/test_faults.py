@@ -1,4 +1,4 @@
-"""The fault proxy passes everything on untouched, keeps connections, and injects every requested fault."""
+"""The fault proxy forwards unchanged bytes, keeps connections, and injects every requested fault."""
 
 from __future__ import annotations
 
@@ -211,4 +211,4 @@ def test_the_proxy_runs_as_a_process(server: ThreadingHTTPServer) -> None:
             with pytest.raises(urllib.error.HTTPError, match="400"):
                 ask("PUT", "faults", {"no such": 1})
         finally:
-            run.terminate()
+            run.kill()  # a run in the background of a shell may ignore SIGTERM

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from zarr_core._util.redaction import redact_url
+from zarr_core._util.redaction import redact
 from zarr_core.errors import CorruptChunkError, StoreError
 from zarr_core.points.engines import FieldRead, missing_group
 from zarr_core.points.manifest import SampleEntry
@@ -74,7 +74,8 @@ class TensorStoreEngine:
             results.append(points)
         if out is None:
             return results
-        for target, points in zip(out, results, strict=True):
+        for read, target, points in zip(reads, out, results, strict=True):
+            read.check_dtype(points.dtype, target)
             target[...] = points
         return list(out)
 
@@ -139,7 +140,7 @@ def _kvstore(root: str, storage: Storage) -> dict[str, Any]:
     if is_local(root):
         return {"driver": "file", "path": storage.location}
     if not root.startswith("s3://"):
-        raise StoreError(f"engine 'tensorstore' reads local paths and s3://, not {redact_url(root)}")
+        raise StoreError(f"engine 'tensorstore' reads local paths and s3://, not {redact(root)}")
     bucket, _, prefix = storage.location.partition("/")
     kvstore: dict[str, Any] = {"driver": "s3", "bucket": bucket, "path": prefix}
     if endpoint := os.environ.get("AWS_ENDPOINT_URL"):

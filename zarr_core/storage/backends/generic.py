@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, cast
 
 from zarr_core.errors import StoreError
-from zarr_core.storage.backends import ConditionFailed, ObjectInfo
+from zarr_core.storage.backends import ConditionFailed, ObjectInfo, RemoteBackend
 from zarr_core.storage.backends.local import digest
 from zarr_core.storage.backends.threads import in_thread
 from zarr_core.storage.filesystems import open_filesystem
@@ -16,8 +16,8 @@ from zarr_core.storage.filesystems import open_filesystem
 _LOCK = threading.Lock()
 
 
-class FsspecBackend:
-    """See :class:`zarr_core.storage.backends.RemoteBackend`.
+class FsspecBackend(RemoteBackend):
+    """Requests through an fsspec filesystem.
 
     If the filesystem is not async, an attempt that times out is abandoned, but its thread keeps waiting.
     """
@@ -33,11 +33,9 @@ class FsspecBackend:
         return str(self.fs.unstrip_protocol(self.location))
 
     async def get(self, path: str, start: int | None = None, stop: int | None = None) -> tuple[bytes, str]:
-        """See :class:`zarr_core.storage.backends.RemoteBackend`."""
         return bytes(await self._do("cat_file", path, start=start, end=stop)), ""
 
     async def head(self, path: str) -> ObjectInfo:
-        """See :class:`zarr_core.storage.backends.RemoteBackend`."""
         self.fs.invalidate_cache(self.fs._parent(path))
         described = await self._do("info", path)
         if described["type"] == "directory":
@@ -45,11 +43,9 @@ class FsspecBackend:
         return _info(described)
 
     async def put(self, path: str, data: bytes | bytearray) -> None:
-        """See :class:`zarr_core.storage.backends.RemoteBackend`."""
         await self._do("pipe_file", path, bytes(data))
 
     async def put_if(self, path: str, data: bytes, version: str | None) -> None:
-        """See :class:`zarr_core.storage.backends.RemoteBackend`."""
         protocol = self.fs.protocol if isinstance(self.fs.protocol, str) else self.fs.protocol[0]
         raise StoreError(
             f"{protocol!r} locations have no compare-and-swap, so commits to them would not be safe; write the "
@@ -57,13 +53,11 @@ class FsspecBackend:
         )
 
     async def delete(self, path: str) -> None:
-        """See :class:`zarr_core.storage.backends.RemoteBackend`."""
         await self._do("rm_file", path)
 
     async def list_page(
         self, prefix: str, token: str | None, recursive: bool = True
     ) -> tuple[dict[str, ObjectInfo], str | None]:
-        """See :class:`zarr_core.storage.backends.RemoteBackend`, in a single page."""
         self.fs.invalidate_cache()
         found = await self._do("find", prefix.rstrip("/"), maxdepth=None if recursive else 1, detail=True)
         return {path: _info(described) for path, described in found.items() if path.startswith(prefix)}, None
@@ -79,12 +73,10 @@ class MemoryBackend(FsspecBackend):
     """Memory of this process. A lock serialises writers; the version is a digest of the content."""
 
     async def get(self, path: str, start: int | None = None, stop: int | None = None) -> tuple[bytes, str]:
-        """See :class:`zarr_core.storage.backends.RemoteBackend`."""
         data = cast("bytes", self.fs.cat_file(path, start=start, end=stop))
         return data, digest(data) if start is None and stop is None else ""
 
     async def put_if(self, path: str, data: bytes, version: str | None) -> None:
-        """See :class:`zarr_core.storage.backends.RemoteBackend`."""
         with _LOCK:
             current = digest(self.fs.cat_file(path)) if self.fs.isfile(path) else None
             if current != version:

@@ -52,7 +52,7 @@ def open_obstore(url: str, attempts: int = 1) -> Any:
 
 
 class ObstoreBackend(ConditionalPut):
-    """See :class:`zarr_core.storage.backends.RemoteBackend`."""
+    """Requests through obstore."""
 
     def __init__(self, url: str) -> None:
         if not may_be_used():
@@ -67,7 +67,6 @@ class ObstoreBackend(ConditionalPut):
         return with_endpoint(f"s3://{self.location}")
 
     async def get(self, path: str, start: int | None = None, stop: int | None = None) -> tuple[Any, str]:
-        """See :class:`zarr_core.storage.backends.RemoteBackend`."""
         import obstore
 
         options: Any = {}
@@ -84,19 +83,16 @@ class ObstoreBackend(ConditionalPut):
         return data, str(result.meta.get("e_tag") or "")
 
     async def head(self, path: str) -> ObjectInfo:
-        """See :class:`zarr_core.storage.backends.RemoteBackend`."""
         import obstore
 
         return _info(await obstore.head_async(self._store, self._key(path)))
 
     async def put(self, path: str, data: bytes | bytearray) -> None:
-        """See :class:`zarr_core.storage.backends.RemoteBackend`."""
         import obstore
 
         await obstore.put_async(self._store, self._key(path), data, use_multipart=False)
 
     async def delete(self, path: str) -> None:
-        """See :class:`zarr_core.storage.backends.RemoteBackend`."""
         import obstore
 
         await obstore.delete_async(self._store, self._key(path))
@@ -104,7 +100,6 @@ class ObstoreBackend(ConditionalPut):
     async def list_page(
         self, prefix: str, token: str | None, recursive: bool = True
     ) -> tuple[dict[str, ObjectInfo], str | None]:
-        """See :class:`zarr_core.storage.backends.RemoteBackend`, in pages of a thousand."""
         import obstore
 
         if not recursive:

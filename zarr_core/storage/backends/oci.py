@@ -5,14 +5,14 @@ from __future__ import annotations
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from zarr_core.storage.backends import ConditionFailed, ObjectInfo
+from zarr_core.storage.backends import ConditionFailed, ObjectInfo, RemoteBackend
 from zarr_core.storage.backends.s3 import byte_range, check_length
 from zarr_core.storage.backends.threads import in_thread
 from zarr_core.storage.filesystems import open_filesystem
 
 
-class OciBackend:
-    """See :class:`zarr_core.storage.backends.RemoteBackend`.
+class OciBackend(RemoteBackend):
+    """Requests through the client of ocifs.
 
     Each method is one request. ocifs itself would request the size before a read, read 5 MiB ahead, write parts of
     5 MiB in sequence, and list folder by folder.
@@ -29,7 +29,6 @@ class OciBackend:
         return str(self.fs.unstrip_protocol(self.location))
 
     async def get(self, path: str, start: int | None = None, stop: int | None = None) -> tuple[Any, str]:
-        """See :class:`zarr_core.storage.backends.RemoteBackend`."""
         span = byte_range(start, stop)
 
         def work() -> Any:
@@ -42,17 +41,14 @@ class OciBackend:
         return data, version
 
     async def head(self, path: str) -> ObjectInfo:
-        """See :class:`zarr_core.storage.backends.RemoteBackend`."""
         headers = (await in_thread(lambda: self._call("head_object", path))).headers
         modified = parsedate_to_datetime(headers["last-modified"]).timestamp()
         return ObjectInfo(int(headers["content-length"]), headers["etag"], modified)
 
     async def put(self, path: str, data: bytes | bytearray) -> None:
-        """See :class:`zarr_core.storage.backends.RemoteBackend`."""
         await in_thread(lambda: self._call("put_object", path, put_object_body=bytes(data)))
 
     async def put_if(self, path: str, data: bytes, version: str | None) -> None:
-        """See :class:`zarr_core.storage.backends.RemoteBackend`."""
         condition = {"if_none_match": "*"} if version is None else {"if_match": version}
         try:
             await in_thread(lambda: self._call("put_object", path, put_object_body=data, **condition))
@@ -63,13 +59,11 @@ class OciBackend:
             raise
 
     async def delete(self, path: str) -> None:
-        """See :class:`zarr_core.storage.backends.RemoteBackend`."""
         await in_thread(lambda: self._call("delete_object", path))
 
     async def list_page(
         self, prefix: str, token: str | None, recursive: bool = True
     ) -> tuple[dict[str, ObjectInfo], str | None]:
-        """See :class:`zarr_core.storage.backends.RemoteBackend`."""
         bucket, namespace, _ = self.fs.split_path(prefix)
         place = prefix.partition("/")[0]
         options = {"prefix": prefix.partition("/")[2], "fields": "name,size,etag,timeModified"}

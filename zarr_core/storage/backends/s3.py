@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import Any
 
 from zarr_core.errors import TruncatedError
-from zarr_core.storage.backends import ConditionFailed, ObjectInfo
+from zarr_core.storage.backends import ConditionFailed, ObjectInfo, RemoteBackend
 from zarr_core.storage.filesystems import open_filesystem
 from zarr_core.storage.retries import status_of
 
 
-class ConditionalPut(ABC):
+class ConditionalPut(RemoteBackend):
     """Conditional writes on S3 services.
 
     AWS expects the etag in ``If-Match`` in the quotes that it is reported in. Ceph RGW finds no match for a quoted
@@ -22,12 +22,7 @@ class ConditionalPut(ABC):
     impossible_version = f'"{"0" * 32}"'
     _quoted = True
 
-    @abstractmethod
-    async def get(self, path: str, start: int | None = None, stop: int | None = None) -> tuple[Any, str]:
-        """See :class:`zarr_core.storage.backends.RemoteBackend`."""
-
     async def put_if(self, path: str, data: bytes, version: str | None) -> None:
-        """See :class:`zarr_core.storage.backends.RemoteBackend`."""
         if version is None:
             await self._put_on_condition(path, data, None)
             return
@@ -46,7 +41,7 @@ class ConditionalPut(ABC):
 
 
 class S3Backend(ConditionalPut):
-    """See :class:`zarr_core.storage.backends.RemoteBackend`."""
+    """Requests through s3fs."""
 
     def __init__(self, url: str) -> None:
         self.fs, self.location = open_filesystem(url)
@@ -57,7 +52,6 @@ class S3Backend(ConditionalPut):
         return with_endpoint(f"s3://{self.location}", self.fs.endpoint_url)
 
     async def get(self, path: str, start: int | None = None, stop: int | None = None) -> tuple[bytes, str]:
-        """See :class:`zarr_core.storage.backends.RemoteBackend`."""
         options = {} if byte_range(start, stop) is None else {"Range": byte_range(start, stop)}
         response = await self._call("get_object", path, **options)
         try:
@@ -68,12 +62,10 @@ class S3Backend(ConditionalPut):
         return data, str(response.get("ETag", ""))
 
     async def head(self, path: str) -> ObjectInfo:
-        """See :class:`zarr_core.storage.backends.RemoteBackend`."""
         response = await self._call("head_object", path)
         return _info(response["ContentLength"], response)
 
     async def put(self, path: str, data: bytes | bytearray) -> None:
-        """See :class:`zarr_core.storage.backends.RemoteBackend`."""
         await self._call("put_object", path, Body=data)
 
     async def _put_on_condition(self, path: str, data: bytes, etag: str | None) -> None:
@@ -89,13 +81,11 @@ class S3Backend(ConditionalPut):
             raise
 
     async def delete(self, path: str) -> None:
-        """See :class:`zarr_core.storage.backends.RemoteBackend`."""
         await self._call("delete_object", path)
 
     async def list_page(
         self, prefix: str, token: str | None, recursive: bool = True
     ) -> tuple[dict[str, ObjectInfo], str | None]:
-        """See :class:`zarr_core.storage.backends.RemoteBackend`."""
         bucket, _, key = prefix.partition("/")
         options = {} if recursive else {"Delimiter": "/"}
         if token is not None:

@@ -12,6 +12,7 @@ import pytest
 from tests.helpers.published_store import make_samples, write_published_store
 from zarr_core import ZarrChunkReader, build_dataset
 from zarr_core.convert import convert
+from zarr_core.datasets import ZarrPointDataset
 from zarr_core.errors import ZarrCoreError
 from zarr_core.points.convert import iter_convert
 from zarr_core.stage import stage_store
@@ -92,12 +93,23 @@ def test_sample_ids_and_workers_of_other_verbs(store: Path, tmp_path: Path) -> N
     refused(ids, lambda: verify_store(str(store), sample_ids="run_1"))
     refused(ids, lambda: calculate_store_statistics(str(store), sample_ids="run_1"))
     refused(ids, lambda: stage_store(store, tmp_path, sample_ids="run_1"))
+    split = r"split must be the name of one split, not \['train'\]"
+    refused(split, lambda: calculate_store_statistics(str(store), split=["train"]))  # type: ignore[arg-type]
+    refused(split, lambda: stage_store(store, tmp_path, split=["train"]))  # type: ignore[arg-type]
     workers = "workers must be a whole number, not '2'"
     refused(workers, lambda: verify_store(str(store), workers="2"))  # type: ignore[arg-type]
     refused(workers, lambda: calculate_store_statistics(str(store), workers="2"))  # type: ignore[arg-type]
     refused(workers, lambda: stage_store(store, tmp_path, workers="2"))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("size", [1.5, [], 0, "much"])
+def test_the_size_of_a_cache(store: Path, tmp_path: Path, size: Any) -> None:
+    message = "size.*(whole number|positive|with a unit)"
+    refused(message, lambda: ZarrChunkReader(store, cache_bytes=size))
+    refused(message, lambda: ZarrChunkReader(store, cache_dir=tmp_path, cache_limit=size))
+
+
 @pytest.mark.parametrize("config", [None, 3, ["train"]])
 def test_a_dataset_config_is_a_mapping_or_a_path(config: Any) -> None:
     refused("config must be a mapping or the path of a YAML file", lambda: build_dataset(config))
+    refused("config must be a ZarrPointDatasetConfig.*build_dataset", lambda: ZarrPointDataset(config))
