@@ -59,8 +59,9 @@ def test_what_a_dtype_would_change_is_refused(
         return
     assert list(refused) == ["run_1"]
     assert f"surface_pressure: {dtype} would change its values" in refused["run_1"]
-    assert f"use --field-dtype surface_pressure={way_out}" in refused["run_1"]
-    assert converted(tmp_path, pressure, values_dtype=way_out).having("quarantined") == []
+    assert f"use --field-dtype surface_pressure={way_out} --reconvert" in refused["run_1"]
+    again = converted(tmp_path, pressure, field_dtypes={"surface_pressure": way_out}, reconvert=True)
+    assert sorted(again.manifest.samples) == ["run_1", "run_2"]
 
 
 @pytest.mark.parametrize("value", [300.1, 1e-9, 0.0])
