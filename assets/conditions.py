@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dagster as dg
 
+from sensors.dagster_internals import Cancelled
+
 _C = dg.AutomationCondition
 
 
 def convert_when_needed(retry_schedule: str) -> dg.AutomationCondition:
     """Samples that are new, whose source changed, or whose last conversion failed and is due for a retry.
 
-    A failed sample is missing as well: without ``execution_failed`` it would be requested at every evaluation.
+    A failed sample is missing as well: without ``execution_failed`` it would be requested at every evaluation. A sample
+    whose conversion was cancelled waits until its source changes or a person requests it.
     ``newly_missing`` instead of ``missing`` would ignore all samples registered before the first evaluation.
 
     Args:
@@ -18,7 +21,8 @@ def convert_when_needed(retry_schedule: str) -> dg.AutomationCondition:
     """
     source_changed = _C.any_deps_updated().since_last_handled()
     retry = (_C.execution_failed() & _C.cron_tick_passed(retry_schedule)).since_last_handled()
-    return ((_new() | source_changed | retry) & ~_C.in_progress()).with_label("new, changed or due for another try")
+    due = (_missing() | source_changed | retry) & ~_C.in_progress() & ~Cancelled()
+    return due.with_label("new, changed or due for a retry")
 
 
 def publish_after_a_batch(listing: dg.AssetKey | None = None) -> dg.AutomationCondition:
@@ -53,8 +57,12 @@ def follow_what_was_published() -> dg.AutomationCondition:
     return (news & _at_rest() & there & checked).with_label("with each new generation")
 
 
-def _new() -> dg.AutomationCondition:
+def _missing() -> dg.AutomationCondition:
     return _C.missing() & ~_C.execution_failed()
+
+
+def _new() -> dg.AutomationCondition:
+    return _missing() & ~Cancelled()
 
 
 def _news() -> dg.AutomationCondition:

@@ -18,6 +18,7 @@ def automation_sensor(name: str) -> dg.AutomationConditionSensorDefinition:
         name=f"{name}_automation",
         target=dg.AssetSelection.groups(name),
         default_status=dg.DefaultSensorStatus.RUNNING,
+        use_user_code_server=True,  # for the condition Cancelled
         minimum_interval_seconds=EVALUATE_EVERY_SECONDS,
-        description=f"Converts what is new, changed or due for another try in {name}, and refreshes what is derived.",
+        description=f"Converts what is new, changed or due for a retry in {name}, and refreshes what is derived.",
     )

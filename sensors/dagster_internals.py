@@ -2,8 +2,8 @@
 
 Dagster sets the tags of data versions itself only on values that an op returns. The conversion assets yield an event
 per partition, so they have to set the same tags. Reading the versions of all partitions in one query, instead of one
-query per partition, needs the event log's storage. The partitions that a run was created for, and the open backfills,
-have no public interface either. ``tests/platform/test_dagster_internals.py`` compares this module
+query per partition, needs the event log's storage. The partitions that a run was created for, the open backfills, and
+what was cancelled have no public interface either. ``tests/platform/test_dagster_internals.py`` compares this module
 with the installed Dagster.
 """
 
@@ -24,6 +24,7 @@ INPUT_EVENT_POINTER = "dagster/input_event_pointer"
 KIND = "dagster/kind/"
 RANGE_START = "dagster/asset_partition_range_start"
 RANGE_END = "dagster/asset_partition_range_end"
+BACKFILL = "dagster/backfill"
 # The metadata key that the UI shows as the number of rows of a table.
 ROW_COUNT = "dagster/row_count"
 
@@ -113,3 +114,79 @@ def has_open_work(instance: dg.DagsterInstance, key: dg.AssetKey, job_name: str)
     return any(not backfill.asset_selection or key in backfill.asset_selection for backfill in backfills) or any(
         key in run.asset_selection if run.asset_selection else run.job_name == job_name for run in runs
     )
+
+
+class Cancelled(dg.AutomationCondition[dg.AssetKey]):
+    """True for partitions whose last run or backfill was cancelled and whose source did not change since.
+
+    Dagster itself has no such condition: a partition that was cancelled is missing and not ``execution_failed()``. As a
+    condition of this project, it is evaluated in the code server (``use_user_code_server``).
+    """
+
+    @property
+    def name(self) -> str:
+        """Name in the evaluations that the UI shows."""
+        return "cancelled"
+
+    @property
+    def requires_cursor(self) -> bool:
+        """Whether an evaluation depends on those before."""
+        return False
+
+    def evaluate(self, context: dg.AutomationContext) -> dg.AutomationResult:
+        """Intersect the candidates with the cancelled partitions."""
+        subset = context.get_empty_subset()
+        if context.partitions_def is not None and not context.candidate_subset.is_empty:
+            view = context.asset_graph_view
+            sources = view.asset_graph.get(context.key).parent_keys
+            found = cancelled_partitions(view.instance, context.key, sources)
+            found &= set(context.candidate_subset.expensively_compute_partition_keys())
+            subset = view.get_subset_from_partition_keys(context.key, context.partitions_def, found)
+        return dg.AutomationResult(context, subset)
+
+
+def cancelled_partitions(instance: dg.DagsterInstance, key: dg.AssetKey, sources: Iterable[dg.AssetKey]) -> set[str]:
+    """Partitions whose last run, or last backfill if it had not yet made a run of them, was cancelled.
+
+    A partition is no longer cancelled when its source is observed again, which happens when it changed.
+
+    Args:
+        instance: where.
+        key: the asset.
+        sources: assets with the same partitions that it is made from.
+    """
+    storage = instance.event_log_storage
+    attempts = storage.get_latest_asset_partition_materialization_attempts_without_materializations(key)
+    cancelled_runs = _cancelled_runs(instance, {run_id for run_id, _ in attempts.values()})
+    cancelled = {partition: at for partition, (run_id, at) in attempts.items() if run_id in cancelled_runs}
+    statuses = [BulkActionStatus.CANCELING, BulkActionStatus.CANCELED]
+    for backfill in instance.get_backfills(filters=BulkActionsFilter(statuses=statuses)):
+        if backfill.asset_backfill_data is None or key not in (backfill.asset_selection or ()):
+            continue
+        targets = backfill.asset_backfill_data.get_target_partitions_subset(key).get_partition_keys()
+        ended = backfill.backfill_end_timestamp or backfill.backfill_timestamp
+        at = max((_last_observation_before(instance, source, ended) for source in sources), default=0)
+        for partition in set(targets) - attempts.keys():
+            cancelled[partition] = max(at, cancelled.get(partition, 0))
+    for source in sources:
+        observed = storage.get_latest_storage_id_by_partition(source, dg.DagsterEventType.ASSET_OBSERVATION)
+        cancelled = {partition: at for partition, at in cancelled.items() if observed.get(partition, 0) <= at}
+    return set(cancelled)
+
+
+def _cancelled_runs(instance: dg.DagsterInstance, run_ids: set[str]) -> set[str]:
+    """Those of the runs that a person cancelled."""
+    statuses = [dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED]
+    runs = instance.get_runs(dg.RunsFilter(run_ids=list(run_ids), statuses=statuses)) if run_ids else []
+    return {run.run_id for run in runs if not _failed_backfill(instance, run)}
+
+
+def _failed_backfill(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
+    """Whether Dagster itself cancelled a run, because its backfill failed."""
+    backfill = instance.get_backfill(run.tags[BACKFILL]) if BACKFILL in run.tags else None
+    return backfill is not None and backfill.status in (BulkActionStatus.FAILING, BulkActionStatus.FAILED)
+
+
+def _last_observation_before(instance: dg.DagsterInstance, key: dg.AssetKey, timestamp: float) -> int:
+    records = dg.AssetRecordsFilter(key, before_timestamp=timestamp)
+    return max((record.storage_id for record in instance.fetch_observations(records, limit=1).records), default=0)

@@ -34,7 +34,7 @@ def write_matrix(url: str | Path, batches: Sequence[int] = (3, 5, 4)) -> tuple[W
     for number, size in enumerate(batches):
         beta = random.uniform(-0.002, 1.002, (size, len(FEATURES))).astype("float32")
         beta[random.random(beta.shape) < 0.1] = np.nan
-        beta[:, 7] = np.nan  # a feature that nobody measured
+        beta[:, 7] = np.nan  # a feature without measurements
         ids = [f"b{number}s{sample}" for sample in range(size)]
         matrix.append(f"b{number}", ids, {"beta": beta, "coverage": np.full_like(beta, 30)})
         tables.append(beta)
@@ -56,7 +56,7 @@ def counting(counters: list[CountingObjects], root: str) -> CountingObjects:
 def test_the_training_of_the_documentation(tmp_path: Path) -> None:
     matrix, beta = write_matrix(tmp_path / "matrix", batches=(40,))
     text = (Path(__file__).parents[2] / "docs" / "matrix.md").read_text()
-    _, block = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (block,) = (block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "MatrixDataset(" in block)
     code = (
         block.replace("s3://bucket/betas", str(tmp_path / "matrix"))
         .replace("/scratch/cache", str(tmp_path / "cache"))

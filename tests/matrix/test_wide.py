@@ -134,6 +134,8 @@ def test_unknown_samples_features_and_values_are_named(tmp_path: Path) -> None:
         matrix.read(["a_s0"], [3])
     with pytest.raises(UnknownFieldError, match="no value table 'depth'; it has beta"):
         matrix.read(["a_s0"], value="depth")
+    with pytest.raises(UnknownFieldError, match=r"feature_ids must be a collection of names; for one name pass \['cg"):
+        matrix.read(["a_s0"], "cg000007")
     with pytest.raises(MatrixError, match=r"out has shape \(1, 2\)"):
         matrix.read(["a_s0"], out=np.empty((1, 2), np.float32))
     with pytest.raises(MatrixError, match="already holds a matrix"):
@@ -161,10 +163,12 @@ def test_unknown_samples_features_and_values_are_named(tmp_path: Path) -> None:
         (["a"], {"max_shards": 2**40}, "max_shards is 1099511627776, expected"),
         (["a"], {"column_chunk": (16, 2**28)}, "a chunk is larger than 1073741824 bytes"),
         (["a"], {"column_chunk": (16,)}, "column_chunk must be"),
-        (["a"], {"column_chunk": (16, True)}, "column_chunk is True"),
-        (["a"], {"chunk_features": 1.5}, "chunk_features is 1.5"),
-        (["a"], {"shard_rows": "4"}, "shard_rows is '4'"),
+        (["a"], {"column_chunk": (16, True)}, "column_chunk must be a whole number, not True"),
+        (["a"], {"chunk_features": 1.5}, "chunk_features must be a whole number, not 1.5"),
+        (["a"], {"shard_rows": "4"}, "shard_rows must be a whole number, not '4'"),
         (["a"], {"codec": "lzma"}, "codec 'lzma'"),
+        ("abc", {}, "feature_ids must be a collection of names"),
+        (3, {}, "feature_ids must be a collection of names, not 3"),
     ],
 )
 def test_invalid_matrices_are_not_created(tmp_path: Path, features: Any, options: Any, message: str) -> None:

@@ -220,4 +220,7 @@ def test_metadata_survives_the_database(filled: Trial) -> None:
         for row in filled.materialization("manifest").metadata["splits"].records
     }
     assert splits == {"train": 2, "val": 0, "test": 1}
-    assert json.loads((Path(filled.dataset.store) / "stats.json").read_text())
+    published = (Path(filled.dataset.store) / "stats.json").read_bytes()
+    generation = load_manifest(filled.dataset.store).generation
+    assert (Path(filled.dataset.store) / f"statistics/{generation:08d}/train.json").read_bytes() == published
+    assert json.loads(published)

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster._core.execution.asset_backfill import AssetGraphSubset
+from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 
+from tests.platform.test_queued_runs import queue
 from tests.platform.trial import Trial, corrupt, definitions_of, write_run
 
 DERIVED = ("manifest", "statistics", "benchmark_report")
@@ -206,3 +209,79 @@ def test_a_check_that_failed_in_the_automations_own_run_is_followed_when_it_pass
     shard.write_bytes(whole)
     assert trial.publish().success
     assert set(automation.evaluate()) == {"statistics", "benchmark_report"}
+
+
+def cancel(trial: Trial, first: str, last: str, **tags: str) -> None:
+    """*Terminate* on a queued run over a range of samples."""
+    _, run = queue(trial, first, last, **tags)
+    trial.instance.report_run_canceling(run)
+    trial.instance.report_run_canceled(run)
+
+
+def test_a_cancelled_sample_is_not_requested_before_its_source_changes(trial: Trial) -> None:
+    automation = Automation(trial)
+    automation.evaluate()
+    for number in (1, 2, 3):
+        write_run(trial.source, number)
+    assert trial.run("look").success
+    assert set(automation.evaluate()) == {"zarr_samples"}
+    cancel(trial, "run_1", "run_3")
+    assert automation.evaluate() == {}
+    assert Automation(trial).evaluate() == {}, "nor by an automation without a cursor"
+
+    write_run(trial.source, 2, shift=1.0)
+    assert trial.run("look").success
+    assert automation.evaluate() == {"zarr_samples": {"run_2"}}
+    assert trial.run("convert", "run_2", "run_2").success
+    assert everything_derived(automation.evaluate()), "cancelled samples are not waited for"
+    assert trial.run("refresh").success
+    assert automation.evaluate() == {}
+    assert trial.run("convert", "run_1", "run_1").success, "a person requested it"
+    assert everything_derived(automation.evaluate())
+
+
+def test_what_a_person_started_and_cancelled_is_not_requested(trial: Trial) -> None:
+    automation = Automation(trial)
+    write_run(trial.source, 1)
+    assert trial.convert_all().success
+    assert trial.run("refresh").success
+    automation.evaluate()
+    write_run(trial.source, 1, shift=1.0)
+    assert trial.run("look").success
+    cancel(trial, "run_1", "run_1")
+    assert automation.evaluate() == {}
+    assert automation.evaluate() == {}
+
+
+def test_the_rest_of_a_cancelled_backfill_is_not_requested(trial: Trial) -> None:
+    automation = Automation(trial)
+    automation.evaluate()
+    for number in (1, 2):
+        write_run(trial.source, number)
+    assert trial.run("look").success
+    key = trial.dataset.key("zarr_samples")
+    subset = trial.dataset.partitions.empty_subset().with_partition_keys(["run_1", "run_2"])
+    backfill = PartitionBackfill.from_asset_graph_subset(
+        "backfill", 0.0, {}, trial.instance, AssetGraphSubset({key: subset}), None, None, None
+    )
+    trial.instance.add_backfill(backfill)
+    assert automation.evaluate() == {}, "in progress"
+    ended = dt.datetime.now(dt.UTC).timestamp()
+    trial.instance.update_backfill(backfill.with_status(BulkActionStatus.CANCELED).with_end_timestamp(ended))
+    assert automation.evaluate() == {}
+    write_run(trial.source, 2, shift=1.0)
+    assert trial.run("look").success
+    assert automation.evaluate() == {"zarr_samples": {"run_2"}}
+
+
+def test_runs_that_dagster_cancelled_with_a_failed_backfill_are_repeated(trial: Trial) -> None:
+    automation = Automation(trial)
+    automation.evaluate()
+    write_run(trial.source, 1)
+    assert trial.run("look").success
+    assert set(automation.evaluate()) == {"zarr_samples"}
+    subset = AssetGraphSubset({trial.dataset.key("zarr_samples"): trial.dataset.partitions.empty_subset()})
+    backfill = PartitionBackfill.from_asset_graph_subset("backfill", 0.0, {}, trial.instance, subset, None, None, None)
+    trial.instance.add_backfill(backfill.with_status(BulkActionStatus.FAILED))
+    cancel(trial, "run_1", "run_1", **{"dagster/backfill": "backfill"})
+    assert automation.evaluate() == {"zarr_samples": {"run_1"}}

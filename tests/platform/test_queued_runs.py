@@ -11,10 +11,10 @@ from tests.platform.test_source_watch import Watcher
 from tests.platform.trial import Trial, definitions_of, write_run
 
 
-def queue(trial: Trial, first: str, last: str) -> tuple[dg.JobDefinition, dg.DagsterRun]:
+def queue(trial: Trial, first: str, last: str, **tags: str) -> tuple[dg.JobDefinition, dg.DagsterRun]:
     """A conversion run over a range of samples, created and not started."""
     job = definitions_of(trial.dataset).resolve_job_def("trial_convert")
-    return job, trial.instance.create_run_for_job(job, tags=partition_range_tags(first, last))
+    return job, trial.instance.create_run_for_job(job, tags=partition_range_tags(first, last) | tags)
 
 
 def execute(trial: Trial, job: dg.JobDefinition, run: dg.DagsterRun) -> None:

@@ -138,6 +138,9 @@ def convert(
     """
     if retire_vanished and splits is not None:
         raise SourceError("retire_vanished needs the whole source to be listed; do not give splits")
+    # Both are checked again where they are used, but that is after the source was listed.
+    workers = whole_number("workers", workers, 1, error=SourceError)
+    ConversionSettings(**settings)
     if limit is not None:
         limit = whole_number("limit", limit, 1, error=SourceError)
     source = open_source(dataset_kind, root=root, source_url=source_url, splits=splits)
@@ -219,6 +222,7 @@ def iter_convert(
 
     :func:`zarr_core.points.publish.publish` commits. Arguments are those of :func:`convert`.
     """
+    workers = whole_number("workers", workers, 1, error=SourceError)
     source = open_source(dataset_kind, root=root, source_url=source_url, splits=splits)
     manifest, writer = _open_store(store_root, settings, source, dataset_name, reconvert)
     selection = select_samples(source, splits, sample_ids)

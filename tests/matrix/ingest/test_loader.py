@@ -163,11 +163,16 @@ def test_unknown_samples_batches_and_values(loader: MatrixLoader) -> None:
             loader.load(ids)  # type: ignore[arg-type]
     with pytest.raises(UnknownFieldError, match="has no batch 'b-9'"):
         loader.ingest(["b-1", "b-9"])
+    with pytest.raises(UnknownFieldError, match=r"batch_ids must be a collection of names; .* pass \['b-1'\]"):
+        loader.ingest("b-1")
     with pytest.raises(UnknownFieldError, match="no value table 'm_value'; it has beta, coverage"):
         loader.load(["s1"], "m_value")
     assert loader.matrix.refresh().generation == 1
     with pytest.raises(WarehouseError, match="has no column for coverage"):
         MatrixLoader(DuckDBWarehouse("x", LongColumns(values={"beta": "beta"})), loader.matrix)
+    for seconds in (0, -1, float("nan"), "60"):
+        with pytest.raises(WarehouseError, match="lease_seconds must be a positive number"):
+            MatrixLoader(loader.warehouse, loader.matrix, lease_seconds=seconds)  # type: ignore[arg-type]
 
 
 def test_a_pinned_matrix_is_not_loaded_into(loader: MatrixLoader) -> None:
