@@ -34,7 +34,7 @@ def write_matrix(url: str | Path, batches: Sequence[int] = (3, 5, 4)) -> tuple[W
     for number, size in enumerate(batches):
         beta = random.uniform(-0.002, 1.002, (size, len(FEATURES))).astype("float32")
         beta[random.random(beta.shape) < 0.1] = np.nan
-        beta[:, 7] = np.nan  # a feature that nobody measured
+        beta[:, 7] = np.nan  # a feature without measurements
         ids = [f"b{number}s{sample}" for sample in range(size)]
         matrix.append(f"b{number}", ids, {"beta": beta, "coverage": np.full_like(beta, 30)})
         tables.append(beta)

@@ -30,7 +30,7 @@ from zarr_core.versioning.generations import commit
 # --- networks that lose responses ---------------------------------------------------------------------------------
 
 
-class LosesAnswers:
+class LosesResponses:
     """A service that carries out requests but loses its first responses."""
 
     def __init__(self, backend: RemoteBackend, times: int, then: Callable[[], None] = lambda: None) -> None:
@@ -59,7 +59,7 @@ def test_a_commit_whose_response_was_lost_is_made_once(
 ) -> None:
     caplog.set_level(logging.INFO, "zarr_core")
     commit(Storage(memory_root), HEAD, add("a"))
-    storage = Storage(memory_root, backend=lambda url: LosesAnswers(MemoryBackend(url), 1))
+    storage = Storage(memory_root, backend=lambda url: LosesResponses(MemoryBackend(url), 1))
     changes: list[object] = []
 
     def change(current: StoreManifest | None) -> StoreManifest:
@@ -73,7 +73,7 @@ def test_a_commit_whose_response_was_lost_is_made_once(
 
 
 def test_a_commit_whose_responses_were_all_lost_is_found(memory_root: str, impatient: None) -> None:
-    storage = Storage(memory_root, backend=lambda url: LosesAnswers(MemoryBackend(url), 1))
+    storage = Storage(memory_root, backend=lambda url: LosesResponses(MemoryBackend(url), 1))
     assert commit(storage, HEAD, add("a")).generation == 1
     never = Storage(memory_root, backend=lambda url: Unreachable(MemoryBackend(url)))
     with pytest.raises(StoreError, match=r"manifest.json failed after 3 attempts in 0 s: ConnectionResetError"):
@@ -81,7 +81,7 @@ def test_a_commit_whose_responses_were_all_lost_is_found(memory_root: str, impat
     assert load_manifest(memory_root).generation == 1
 
 
-class Unreachable(LosesAnswers):
+class Unreachable(LosesResponses):
     """A service that answers reads, and resets writes without carrying them out."""
 
     def __init__(self, backend: RemoteBackend) -> None:
@@ -99,18 +99,18 @@ def test_a_commit_replaced_after_its_response_was_lost_is_repeated(memory_root: 
         current = StoreManifest.from_json(plain.fs.cat_file(f"{plain.location}/manifest.json"))
         plain.fs.pipe_file(f"{plain.location}/manifest.json", replace(add("other")(current), generation=3).to_json())
 
-    storage = Storage(memory_root, backend=lambda url: LosesAnswers(MemoryBackend(url), 1, overtake))
+    storage = Storage(memory_root, backend=lambda url: LosesResponses(MemoryBackend(url), 1, overtake))
     commit(storage, HEAD, add("b"))
     assert sorted(load_manifest(memory_root).samples) == ["a", "b", "other"]
 
 
 def test_an_object_whose_response_was_lost_counts_as_created(memory_root: str, impatient: None) -> None:
-    storage = Storage(memory_root, backend=lambda url: LosesAnswers(MemoryBackend(url), 1))
+    storage = Storage(memory_root, backend=lambda url: LosesResponses(MemoryBackend(url), 1))
     assert storage.create("a", b"mine")
     assert not storage.create("a", b"other")
 
 
-class SendsTwice(LosesAnswers):
+class SendsTwice(LosesResponses):
     """An HTTP client that silently resends a request when a kept-alive connection breaks."""
 
     async def put_if(self, path: str, data: bytes, version: str | None) -> None:
@@ -179,8 +179,8 @@ def test_the_check_of_conditions_runs_once_per_process(oci_root: str, oci_server
     commit(Storage(oci_root), HEAD, add("a"))
     before = len(oci_server.requests)
     commit(Storage(oci_root), HEAD, add("b"))
-    asked = [line.rpartition("/store/")[::2] for line in oci_server.requests[before:]]
-    assert [f"{what.split()[0]} {name}" for what, name in asked] == [
+    requests = [line.rpartition("/store/")[::2] for line in oci_server.requests[before:]]
+    assert [f"{what.split()[0]} {name}" for what, name in requests] == [
         "GET manifest.json",
         "HEAD generations/00000001.json",
         "PUT manifest.json",

@@ -45,8 +45,9 @@ def choose_settings(
     recorded = None if manifest is None else _settings_of(storage, manifest, given, reconvert)
     if manifest is None or recorded is None:
         return ConversionSettings(**given)
-    check_mapping("field_dtypes", given.get("field_dtypes"), FIELD_DTYPES_EXAMPLE)
-    chosen = replace(recorded, **{**given, "field_dtypes": {**recorded.field_dtypes, **given.get("field_dtypes", {})}})
+    dtypes = given.get("field_dtypes", {})
+    check_mapping("field_dtypes", dtypes, FIELD_DTYPES_EXAMPLE)
+    chosen = replace(recorded, **{**given, "field_dtypes": {**recorded.field_dtypes, **dtypes}})
     if manifest.samples and not reconvert:
         check_agreement(storage, recorded, chosen)
     return chosen

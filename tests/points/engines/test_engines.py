@@ -259,10 +259,10 @@ def test_all_reads_of_a_batch_are_fetched_together(remote: str) -> None:
     counted = Counted()
     reader = ZarrChunkReader(remote, objects_factory=counted)
     points = {"surface": 4, "volume": 4}
-    for waves in (2, 1):
+    for batches in (2, 1):
         reads = [read for i in reader.sample_ids for read in reader.field_reads(i, points).values()]
         results = reader.execute(reads)
-        assert counted.all.batches == waves
+        assert counted.all.batches == batches
         counted.all.reset()
     expected = [v for i in reader.sample_ids for v in reader.read_sample(i, points).values()]
     assert all(np.array_equal(one, other) for one, other in zip(results, expected, strict=True))
