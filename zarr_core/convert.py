@@ -16,6 +16,7 @@ from zarr_core._util.command_line import (
     STORE_HELP,
     Json,
     Quiet,
+    Samples,
     Workers,
     WrongUseError,
     flag,
@@ -59,6 +60,7 @@ app = verb(
     """
 zarr-core convert /data/ahmedml_store --source /data/ahmedml --dataset-kind ahmedml --workers 16
 zarr-core convert /data/store --source s3://bucket/drivaernet --dataset-kind drivaernet --split train val
+zarr-core convert /data/store --source /data/ahmedml --dataset-kind ahmedml --force --samples run_1
 zarr-core convert s3://bucket/store --source /data/cars --dataset-kind cars.yaml --field-dtype volume_vorticity=float32
 """,
     usage="STORE --source SOURCE --dataset-kind KIND [OPTIONS]",
@@ -77,6 +79,7 @@ def _command(
     split: Annotated[
         list[str] | None, option("Only the samples of these splits. [default: all samples]", "--splits", several=True)
     ] = None,
+    samples: Samples = None,
     limit: Annotated[int | None, number("At most N samples.")] = None,
     fingerprint: Annotated[
         str | None,
@@ -98,6 +101,9 @@ def _command(
     codec: Annotated[str, option(f"One of {', '.join(CODECS)}, with or without :level.")] = DEFAULT_CODEC,
     shuffle_seed: Annotated[int, number("Seed of the stored order of points.", least=None)] = 0,
     retry_quarantined: Annotated[bool, flag("Convert refused samples again, even if they are unchanged.")] = False,
+    force: Annotated[
+        bool, flag("Convert samples again that are up to date, and repair their groups; see --samples.")
+    ] = False,
     retire_vanished: Annotated[
         bool, flag("Remove samples from the manifest that the source no longer has; their bytes stay until gc.")
     ] = False,
@@ -129,10 +135,12 @@ def _command(
             store,
             **place,
             splits=split,
+            sample_ids=samples,
             limit=limit,
             fingerprint=fingerprint,
             dataset_name=dataset_name,
             retry_quarantined=retry_quarantined,
+            force=force,
             retire_vanished=retire_vanished,
             workers=workers,
             executor=pool,

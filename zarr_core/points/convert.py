@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -88,6 +88,7 @@ def convert(
     limit: int | None = None,
     dataset_name: str | None = None,
     retry_quarantined: bool = False,
+    force: bool = False,
     retire_vanished: bool = False,
     fingerprint: str | None = None,
     workers: int = 1,
@@ -107,6 +108,8 @@ def convert(
         limit: convert at most this many of the samples that are missing or changed.
         dataset_name: name in the manifest; the kind's name if None.
         retry_quarantined: convert refused samples again, even if their source and the settings are unchanged.
+        force: convert all selected samples again, even if they are up to date, to repair damaged groups. Objects whose
+            bytes differ from the conversion's are replaced, in every generation that names them; others are not touched.
         retire_vanished: remove samples from the manifest that the source no longer holds. Excludes ``splits``, because
             the whole source has to be listed. The groups stay as long as a kept generation names them.
         fingerprint: how to notice changed samples. "version" compares names, sizes, and etags or modification times of
@@ -138,6 +141,7 @@ def convert(
         fingerprint=fingerprint,
         dataset_name=dataset_name,
         retry_quarantined=retry_quarantined,
+        force=force,
         retire_vanished=retire_vanished,
         workers=workers,
         executor=executor,
@@ -188,6 +192,7 @@ def iter_convert(
     splits: Sequence[str] | None = None,
     sample_ids: Collection[str] | None = None,
     retry_quarantined: bool = False,
+    force: bool = False,
     fingerprint: str | None = None,
     workers: int = 1,
     executor: Executor | None = None,
@@ -202,9 +207,10 @@ def iter_convert(
     selection = select_samples(source, splits, sample_ids)
     for note in selection.notes:
         logger.warning("%s", note)
-    done, todo, writer, _ = _plan(selection, writer, retry_quarantined, fingerprint)
+    done, todo, writer, _ = _plan(selection, writer, retry_quarantined, fingerprint, force)
     yield from done
-    yield from convert_samples(source, writer, todo, retry_quarantined, workers, executor)
+    repair = _to_repair(writer, todo) if force else {}
+    yield from convert_samples(source, writer, todo, retry_quarantined, workers, executor, repair)
 
 
 def _convert(
@@ -216,16 +222,18 @@ def _convert(
     limit: int | None = None,
     fingerprint: str | None = None,
     retry_quarantined: bool = False,
+    force: bool = False,
     retire_vanished: bool = False,
     workers: int = 1,
     executor: Executor | None = None,
     progress: bool = False,
 ) -> ConversionReport:
     started = committed_at = time.monotonic()
-    finished, todo, writer, fingerprints = _plan(selection, writer, retry_quarantined, fingerprint)
+    finished, todo, writer, fingerprints = _plan(selection, writer, retry_quarantined, fingerprint, force)
     remaining = 0 if limit is None else max(len(todo) - limit, 0)
     todo = todo[:limit]
     pending = Pending()
+    repair = _to_repair(writer, todo) if force else {}
 
     def save(*, retire: bool = False) -> PublishReport:
         nonlocal pending
@@ -246,7 +254,7 @@ def _convert(
                 finished[at] = ConversionResult(result.sample_id, "failed", reason=reason)
         return report
 
-    with closing(convert_samples(source, writer, todo, retry_quarantined, workers, executor)) as running:
+    with closing(convert_samples(source, writer, todo, retry_quarantined, workers, executor, repair)) as running:
         try:
             for result in _with_progress(running, len(todo)) if progress else running:
                 finished.append(result)
@@ -268,7 +276,7 @@ def _convert(
 
 
 def _plan(
-    selection: Selection, writer: ZarrStoreWriter, retry_quarantined: bool, fingerprint: str | None
+    selection: Selection, writer: ZarrStoreWriter, retry_quarantined: bool, fingerprint: str | None, force: bool
 ) -> tuple[list[ConversionResult], list[SourceSample], ZarrStoreWriter, str]:
     """Results of samples that need no conversion, the samples to convert, the writer with the store's retention, and
     the kind of the store's fingerprints.
@@ -283,7 +291,9 @@ def _plan(
     for sample_id, sample in selection.samples.items():
         refusal = manifest.quarantine.get(sample_id) if manifest else None
         entry = manifest.samples.get(sample_id) if manifest else None
-        if is_current(entry, sample.fingerprint, writer.settings.digest):
+        if force:
+            todo.append(sample)
+        elif is_current(entry, sample.fingerprint, writer.settings.digest):
             done.append(ConversionResult(sample_id, "up to date"))
         elif is_current(refusal, sample.fingerprint, writer.settings.digest) and not retry_quarantined:
             assert refusal is not None
@@ -293,6 +303,17 @@ def _plan(
     return done, todo, writer.with_retention(manifest.retention) if manifest else writer, fingerprints
 
 
+def _to_repair(writer: ZarrStoreWriter, samples: Iterable[SourceSample]) -> dict[str, str]:
+    """Path of the group of each sample that the manifest names; "" for a sample without one."""
+    manifest = load_if_any(writer.storage)
+    entries = manifest.samples if manifest else {}
+    current = {
+        sample.sample_id: is_current(entries.get(sample.sample_id), sample.fingerprint, writer.settings.digest)
+        for sample in samples
+    }
+    return {sample_id: entries[sample_id].relpath if named else "" for sample_id, named in current.items()}
+
+
 def convert_samples(
     source: SampleSource,
     writer: ZarrStoreWriter,
@@ -300,11 +321,14 @@ def convert_samples(
     retry_quarantined: bool,
     workers: int,
     executor: Executor | None,
+    repair: Mapping[str, str] | None = None,
 ) -> Generator[ConversionResult, None, None]:
     """Convert samples in this process, in worker processes or on an executor; yields each result when it is done."""
+    repair = repair or {}
     workers = whole_number("workers", workers, 1, error=SourceError)
     if executor is None and (workers == 1 or len(samples) < 2):
-        yield from (convert_sample(writer, source, sample, retry_quarantined) for sample in samples)
+        for sample in samples:
+            yield convert_sample(writer, source, sample, retry_quarantined, repair.get(sample.sample_id))
         return
     # Every call carries its writer, so the writer carries only this sample's tombstones.
     calls = (
@@ -316,6 +340,7 @@ def convert_samples(
                 source,
                 sample,
                 retry_quarantined,
+                repair.get(sample.sample_id),
             ),
         )
         for sample in samples
