@@ -115,7 +115,8 @@ class DatasetDeclaration(Declaration):
     @property
     def conversion_arguments(self) -> dict[str, Any]:
         """Keyword arguments of ``iter_convert`` and ``publish``."""
-        return {"source_url": self.source, "splits": self.splits, **asdict(self.settings)}
+        # The declaration names every setting, so a change of it is explicit.
+        return {"source_url": self.source, "splits": self.splits, "reconvert": True, **asdict(self.settings)}
 
     @property
     def code_version(self) -> str:

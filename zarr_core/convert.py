@@ -39,7 +39,7 @@ from zarr_core.points.convert import (
     convert_fsspec_source,
     iter_convert,
 )
-from zarr_core.points.convert_sample import ConversionResult
+from zarr_core.points.convert_sample import ConversionResult, SampleOutcome
 from zarr_core.points.publish import FINGERPRINTS, publish
 from zarr_core.points.settings import ConversionSettings
 from zarr_core.sources.resolve import shipped_kinds
@@ -48,6 +48,7 @@ from zarr_core.storage import is_local
 __all__ = [
     "ConversionReport",
     "ConversionResult",
+    "SampleOutcome",
     "convert",
     "convert_aero_dataset",
     "convert_fsspec_source",
@@ -90,16 +91,31 @@ def _command(
         ),
     ] = None,
     dataset_name: Annotated[str | None, option("Name in the manifest. [default: name of the kind]")] = None,
-    chunk_points: Annotated[int, number("Points per chunk.")] = ConversionSettings.chunk_points,
-    shard_points: Annotated[int | None, number("Points per shard. [default: one shard per array]")] = None,
+    chunk_points: Annotated[
+        int | None, number(f"Points per chunk. [default of a new store: {ConversionSettings.chunk_points}]")
+    ] = None,
+    shard_points: Annotated[
+        int | None, number("Points per shard. [default of a new store: one shard per array]")
+    ] = None,
     values_dtype: Annotated[
-        str, Parameter(help="Stored dtype of all fields except positions.", choices=VALUE_DTYPES)
-    ] = ConversionSettings.values_dtype,
+        str | None,
+        Parameter(
+            help="Stored dtype of all fields except positions. "
+            f"[default of a new store: {ConversionSettings.values_dtype}]",
+            choices=VALUE_DTYPES,
+        ),
+    ] = None,
     field_dtype: Annotated[
         list[str] | None, option("Stored dtype of single fields.", metavar="FIELD=DTYPE", several=True)
     ] = None,
-    codec: Annotated[str, option(f"One of {', '.join(CODECS)}, with or without :level.")] = DEFAULT_CODEC,
-    shuffle_seed: Annotated[int, number("Seed of the stored order of points.", least=None)] = 0,
+    codec: Annotated[
+        str | None,
+        option(f"One of {', '.join(CODECS)}, with or without :level. [default of a new store: {DEFAULT_CODEC}]"),
+    ] = None,
+    shuffle_seed: Annotated[
+        int | None, number("Seed of the stored order of points. [default of a new store: 0]", least=None)
+    ] = None,
+    reconvert: Annotated[bool, flag("Convert all samples again, with other settings than those of the store.")] = False,
     retry_quarantined: Annotated[bool, flag("Convert refused samples again, even if they are unchanged.")] = False,
     force: Annotated[
         bool, flag("Convert samples again that are up to date, and repair their groups; see --samples.")
@@ -120,10 +136,11 @@ def _command(
         "chunk_points": chunk_points,
         "shard_points": shard_points,
         "values_dtype": values_dtype,
-        "field_dtypes": _field_dtypes(field_dtype or ()),
+        "field_dtypes": _field_dtypes(field_dtype or ()) or None,
         "codec": codec,
         "shuffle_seed": shuffle_seed,
     }
+    settings = {name: value for name, value in settings.items() if value is not None}
     try:
         ConversionSettings(**settings)
     except SourceError as error:
@@ -142,6 +159,7 @@ def _command(
             retry_quarantined=retry_quarantined,
             force=force,
             retire_vanished=retire_vanished,
+            reconvert=reconvert,
             workers=workers,
             executor=pool,
             progress=not quiet,

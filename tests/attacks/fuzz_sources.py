@@ -234,9 +234,10 @@ def _rewritten(data: bytes, change: Callable[[str, bytes], bytes], *, packed: bo
 
 def _read(root: str, sample_id: str, written: Any) -> dict[str, np.ndarray]:
     """A finished group's arrays, through a manifest of it alone."""
-    from zarr_core.points.manifest import StoreManifest
+    from zarr_core.points.manifest import StoreManifest, columns_of
 
-    manifest = StoreManifest("fuzz", domains=written.domains, samples={sample_id: written.entry}, generation=1)
+    samples = {sample_id: written.entry}
+    manifest = StoreManifest("fuzz", domains=columns_of(samples), samples=samples, generation=1)
     Path(root, "manifest.json").write_bytes(manifest.to_json())
     return ZarrChunkReader(root).read_sample(sample_id)
 

@@ -100,7 +100,8 @@ def test_a_second_run_converts_nothing_and_a_changed_sample_alone(tmp_path: Path
 def test_changed_settings_convert_again_beside_the_old(tmp_path: Path, source: Path) -> None:
     store = tmp_path / "store"
     convert("ahmedml", store, root=source, **SETTINGS)
-    report = convert("ahmedml", store, root=source, field_dtypes={"surface_pressure": "float32"}, **SETTINGS)
+    new = {"field_dtypes": {"surface_pressure": "float32"}}
+    report = convert("ahmedml", store, root=source, reconvert=True, **new, **SETTINGS)
     assert len(report.having("converted")) == 3
     assert field(store, "run_1", "surface/pressure").dtype == "float32"
     assert report.manifest.fields["surface_pressure"].dtype == "float32"
@@ -467,9 +468,9 @@ def test_the_command_line(tmp_path: Path, source: Path, capsys: pytest.CaptureFi
     manifest = load_manifest(tmp_path / "store")
     assert (manifest.dataset_name, manifest.compressor, manifest.shuffle_seed) == ("bodies", "zstd:1", 7)
     assert run(*common, "--dataset-name", "bodies", "--codec", "zstd:1", "--shuffle-seed", 7) == 1
-    assert run(*common, "--field-dtype", "volume_vorticity=float32") == 0
+    assert run(*common, "--field-dtype", "volume_vorticity=float32", "--reconvert") == 0
     assert len(load_manifest(tmp_path / "store").samples) == 3
-    assert run(*common, "--field-dtype", "volume_vorticity=float32") == 0  # all there
+    assert run(*common) == 0  # all there
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_a_store_of_points_from_the_command_line(tmp_path: Path, capsys: pytest.
     tagged = read_all(store)
     make_tag(Storage(store), POINTS, "first")
     for chunk_points in (32, 64):
-        convert(KIND, store, source_url=str(source), chunk_points=chunk_points)
+        convert(KIND, store, source_url=str(source), reconvert=True, chunk_points=chunk_points)
     (store / "samples" / "notes.txt").write_text("mine")
     assert main([str(store)]) == 0
     assert "removed 0 groups" in capsys.readouterr().out
@@ -87,7 +87,7 @@ def test_statistics_live_as_long_as_their_generation(tmp_path: Path) -> None:
 def test_a_conversion_avoids_a_tombstoned_name(tmp_path: Path) -> None:
     source = write_source(tmp_path / "source", ("run_1", "run_2"))
     store = tmp_path / "store"
-    settings = {"a": {"chunk_points": 16}, "b": {"chunk_points": 32}}
+    settings = {"a": {"chunk_points": 16, "reconvert": True}, "b": {"chunk_points": 32, "reconvert": True}}
     convert(KIND, store, source_url=str(source), **settings["a"])
     expected = read_all(store)
     first = load_manifest(store).samples["run_1"].relpath
@@ -110,14 +110,17 @@ def test_groups_that_are_tombstoned_before_they_are_published_are_left_out(tmp_p
     source = write_source(tmp_path / "source", ("run_1", "run_2"))
     store = tmp_path / "store"
     convert(KIND, store, source_url=str(source), chunk_points=16)
-    list(iter_convert(KIND, store, source_url=str(source), chunk_points=32))
+    list(iter_convert(KIND, store, source_url=str(source), chunk_points=32, reconvert=True))
     age(store, 30)
     collect_garbage(Storage(store), POINTS, DAY)
-    report = publish(KIND, store, source_url=str(source), chunk_points=32)
+    report = publish(KIND, store, source_url=str(source), chunk_points=32, reconvert=True)
     assert report.replaced == []
-    outcomes = list(iter_convert(KIND, store, source_url=str(source), chunk_points=32))
+    outcomes = list(iter_convert(KIND, store, source_url=str(source), chunk_points=32, reconvert=True))
     assert [outcome.status for outcome in outcomes] == ["converted"] * 2
-    assert sorted(publish(KIND, store, source_url=str(source), chunk_points=32).replaced) == ["run_1", "run_2"]
+    assert sorted(publish(KIND, store, source_url=str(source), chunk_points=32, reconvert=True).replaced) == [
+        "run_1",
+        "run_2",
+    ]
 
 
 def test_a_conversion_whose_groups_are_collected_reports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,10 +134,10 @@ def test_a_conversion_whose_groups_are_collected_reports_it(tmp_path: Path, monk
         return commit_results(*arguments, **options)
 
     monkeypatch.setattr("zarr_core.points.convert.commit_results", late)
-    report = convert(KIND, store, source_url=str(source), chunk_points=32)
+    report = convert(KIND, store, source_url=str(source), chunk_points=32, reconvert=True)
     assert ["garbage collected" in result.reason for result in report.having("failed")] == [True] * 2
     monkeypatch.undo()
-    assert len(convert(KIND, store, source_url=str(source), chunk_points=32).having("converted")) == 2
+    assert len(convert(KIND, store, source_url=str(source), chunk_points=32, reconvert=True).having("converted")) == 2
     assert verify_store(str(store), source=str(source)).ok
 
 
@@ -143,7 +146,7 @@ def test_samples_collected_from_a_copy_can_be_staged_again(tmp_path: Path) -> No
     store, copy = tmp_path / "store", tmp_path / "copy"
     convert(KIND, store, source_url=str(source), chunk_points=16)
     stage_store(store, copy)
-    convert(KIND, store, source_url=str(source), chunk_points=32)
+    convert(KIND, store, source_url=str(source), chunk_points=32, reconvert=True)
     stage_store(store, copy)
     age(copy, 30)
     assert len(collect_garbage(Storage(copy), POINTS, DAY).prefixes) == 2
@@ -173,7 +176,7 @@ def test_nothing_is_lost_while_converters_and_collectors_work(tmp_path: Path, mo
 
     def convert_often(seed: int) -> None:
         for number in range(6):
-            report = convert(KIND, store, source_url=str(source), chunk_points=8 + (seed + number) % 4)
+            report = convert(KIND, store, source_url=str(source), reconvert=True, chunk_points=8 + (seed + number) % 4)
             taken.extend(outcome.reason for outcome in report.having("failed"))
 
     with ThreadPoolExecutor(2) as threads:

@@ -26,9 +26,9 @@ def store(tmp_path: Path) -> Path:
     settings = {"root": source, "chunk_points": 16}
     convert(KIND, root, sample_ids=["run_1", "run_2"], **settings)
     convert(KIND, root, **settings)
-    convert(KIND, root, sample_ids=["run_1"], **settings | {"chunk_points": 32, "codec": "zstd:1"})
+    convert(KIND, root, sample_ids=["run_1"], reconvert=True, **settings | {"chunk_points": 32, "codec": "zstd:1"})
     torch.save(torch.zeros(3), source / "run_2" / "surface_pressure.pt")
-    convert(KIND, root, sample_ids=["run_2"], **settings | {"codec": "zstd:1"})
+    convert(KIND, root, sample_ids=["run_2"], **settings | {"chunk_points": 32})
     shutil.rmtree(source / "run_3")
     convert(
         KIND, root, retire_vanished=True, sample_ids=["run_1"], **settings | {"chunk_points": 32, "codec": "zstd:1"}

@@ -72,10 +72,10 @@ def test_identical_bytes_during_fifty_conversions_and_two_collections(tmp_path: 
         if number % 10 == 9:
             torch.save(torch.full((40,), float(number)), source / "run_1" / "surface_pressure.pt")
         # Groups of settings that recur are reused, or written again where they have been collected.
-        report = convert(KIND, store, source_url=str(source), chunk_points=8 + number % 7)
+        report = convert(KIND, store, source_url=str(source), reconvert=True, chunk_points=8 + number % 7)
         assert not report.having("failed")
 
-    convert(KIND, store, source_url=str(source), chunk_points=64)
+    convert(KIND, store, source_url=str(source), reconvert=True, chunk_points=64)
     make_tag(Storage(store), HEAD, "paper")
     expected = {"paper": pinned_reader.digest(ZarrChunkReader(store))}
     with reading(store, "paper", tmp_path / "paper") as tagged_is_read_again:

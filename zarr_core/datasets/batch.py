@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 from torch.utils.data._utils.collate import default_collate_fn_map
@@ -54,7 +56,8 @@ def _items(dataset: BatchDataset, indices: Iterable[int]) -> list[Any]:
 def collate(batch: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     """Batch tensors by field: those that ``__getitems__`` has already read, else the stacked items.
 
-    A DataLoader without ``collate_fn`` does the same. Call this function in a ``collate_fn`` of your own.
+    A DataLoader without ``collate_fn`` does the same. Call this function in a ``collate_fn`` of your own. Items of
+    several dtypes are stacked in the dtype that holds all their values.
 
     Raises:
         ZarrCoreError: items differ in size.
@@ -68,7 +71,14 @@ def collate(batch: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
                 f"{field}: items of shapes {', '.join(map(str, shapes))} cannot be stacked; draw a number of points "
                 "that every sample has (num_surface_points, num_volume_points, ...), or pass a collate_fn"
             )
-    stacked: dict[str, Tensor] = default_collate([dict(item) for item in batch])
+    items = [dict(item) for item in batch]
+    for field in batch[0]:
+        dtypes = {item[field].dtype for item in items}
+        if len(dtypes) > 1:
+            dtype = reduce(torch.promote_types, dtypes)
+            for item in items:
+                item[field] = item[field].to(dtype)
+    stacked: dict[str, Tensor] = default_collate(items)
     return stacked
 
 

@@ -30,6 +30,8 @@ class StoreDatasetConfig(pydantic.BaseModel):
         num_geometry_points: surface positions to draw per item for ``geometry_position``, independently of the surface
             fields; None omits that field.
         fields: canonical names of the fields to read; None reads all.
+        missing_fields: "raise" an error if a sample lacks a field to be read (samples that were converted before a
+            field was added), or "skip" such samples with a warning.
         sampling_seed: seed of the draws. Seed, epoch and sample id determine the drawn points once an epoch is set.
             None draws new points with torch's random generator on every access, whatever the epoch.
         engine: "direct", "zarr" or "tensorstore"; None chooses one.
@@ -56,6 +58,7 @@ class StoreDatasetConfig(pydantic.BaseModel):
     num_volume_points: PositiveInt | None = None
     num_geometry_points: PositiveInt | None = None
     fields: Annotated[tuple[str, ...], pydantic.Field(min_length=1)] | None = None
+    missing_fields: Literal["raise", "skip"] = "raise"
     sampling_seed: int | None = 0
     engine: Literal["direct", "zarr", "tensorstore"] | None = None
     read_concurrency: PositiveInt = 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import reprlib
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -26,8 +27,8 @@ from zarr_core.datasets.config import (
 )
 from zarr_core.datasets.normalizers import NormalizedBatch, Normalizer, make_normalizers
 from zarr_core.datasets.splits import choose_samples
-from zarr_core.errors import ZarrCoreError
-from zarr_core.points.engines import FieldRead
+from zarr_core.errors import UnknownFieldError, ZarrCoreError
+from zarr_core.points.engines import FieldRead, OtherDtypeError
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.sources import resolve_kind
 from zarr_core.storage import Storage
@@ -114,6 +115,7 @@ class ZarrPointDataset(BatchDataset):
             config.filter_categories,
             redact(config.root),
         )
+        self.sample_ids = self._with_all_fields(self.sample_ids)
         self._epoch = SharedEpoch()
 
     def __repr__(self) -> str:
@@ -144,21 +146,52 @@ class ZarrPointDataset(BatchDataset):
         if not reads:
             return Batch([], None)
         if any(not _stackable(reads[0], other) for other in reads[1:]):
-            values = iter(self.reader.execute([read for item in reads for read in item.values()]))
-            ragged = [
-                BatchItem({field: self._as_item(field, torch.from_numpy(next(values))) for field in item})
-                for item in reads
-            ]
-            return Batch(ragged, None)
+            return self._read_items(reads)
         stored = {field: _allocate(len(reads), read) for field, read in reads[0].items()}
         arrays = {field: tensor.numpy() for field, tensor in stored.items()}
-        self.reader.execute(
-            [read for item in reads for read in item.values()],
-            [arrays[field][place] for place, item in enumerate(reads) for field in item],
-        )
+        try:
+            self.reader.execute(
+                [read for item in reads for read in item.values()],
+                [arrays[field][place] for place, item in enumerate(reads) for field in item],
+            )
+        except OtherDtypeError:  # the manifest of an earlier version gives one dtype for samples of several
+            return self._read_items(reads)
         tensors = {field: self._as_item(field, tensor) for field, tensor in stored.items()}
         items = [BatchItem({field: tensor[place] for field, tensor in tensors.items()}) for place in range(len(reads))]
         return Batch(items, tensors)
+
+    def _read_items(self, reads: Sequence[Mapping[str, FieldRead]]) -> Batch:
+        """Read items that cannot share tensors, each with the shapes and dtypes of its own arrays."""
+        values = iter(self.reader.execute([read for item in reads for read in item.values()]))
+        return Batch(
+            [
+                BatchItem({field: self._as_item(field, torch.from_numpy(next(values))) for field in item})
+                for item in reads
+            ],
+            None,
+        )
+
+    def _with_all_fields(self, sample_ids: Sequence[str]) -> list[str]:
+        """The samples that have every field to be read; the others are skipped with a warning, or are an error."""
+        fields = self.reader.fields if self._fields is None else self._fields
+        own = self.reader.manifest.fields_of
+        lacking = {i: [field for field in fields if field not in own(i)] for i in sample_ids}
+        lacking = {sample_id: missing for sample_id, missing in lacking.items() if missing}
+        if not lacking:
+            return list(sample_ids)
+        (first, missing), *_ = lacking.items()
+        reason = (
+            f"{redact(self.config.root)}: {len(lacking)} of {len(sample_ids)} samples lack a field "
+            f"({first} has no {', '.join(missing)})"
+        )
+        kept = [sample_id for sample_id in sample_ids if sample_id not in lacking]
+        if self.config.missing_fields == "raise" or not kept:
+            shared = [field for field in fields if all(field in own(i) for i in sample_ids)]
+            raise UnknownFieldError(
+                f"{reason}; read what all of them have, fields={shared}, or skip these samples, missing_fields='skip'"
+            )
+        warnings.warn(f"{reason} and are skipped", stacklevel=3)
+        return kept
 
     def _reads(self, index: int) -> dict[str, FieldRead]:
         """The read of each field of an item."""
@@ -318,9 +351,9 @@ def _allocate(items: int, read: FieldRead) -> Tensor:
 
 
 def _stackable(one: Mapping[str, FieldRead], other: Mapping[str, FieldRead]) -> bool:
-    """Whether two items have the same fields in the same order and of the same shapes."""
-    return [(field, read.shape) for field, read in one.items()] == [
-        (field, read.shape) for field, read in other.items()
+    """Whether two items have the same fields in the same order, of the same shapes and dtypes."""
+    return [(field, read.shape, read.dtype) for field, read in one.items()] == [
+        (field, read.shape, read.dtype) for field, read in other.items()
     ]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Container, Sequence
 
 from zarr_core.errors import ZarrCoreError
 
-_SPLIT = re.compile(r"(?P<name>\w+)(?:\[(?P<part>[^\[\]]*)\])?")
+_SPLIT = re.compile(r"(?P<name>[^\[\]]+)(?:\[(?P<part>[^\[\]]*)\])?")
 _NUMBER = r"\s*(-?\d+)?\s*"
 _PART = re.compile(rf"{_NUMBER}(?::{_NUMBER}(?::{_NUMBER})?)?")
 

@@ -22,6 +22,7 @@ COORDS_DTYPE = "float32"
 # Upper limits per array. They protect the reader's memory against hostile metadata.
 MAX_CHUNKS = 1 << 22
 MAX_POINTS = 10**12
+MAX_COMPONENTS = 10_000
 
 CHECKSUM_BYTES = 4
 _LITTLE_ENDIAN = {"name": "bytes", "configuration": {"endian": "little"}}
@@ -70,6 +71,16 @@ class ArrayLayout:
     def index_bytes(self) -> int:
         """Size of the index at the end of each shard."""
         return 16 * self.chunks_per_shard + CHECKSUM_BYTES
+
+    @property
+    def excess(self) -> str:
+        """What exceeds the limits of a store, which no reader opens; "" if nothing does."""
+        limits = {
+            "points": (self.n_points, MAX_POINTS),
+            "components per point": (self.dim, MAX_COMPONENTS),
+            "chunks": (max(self.n_chunks, self.chunks_per_shard), MAX_CHUNKS),
+        }
+        return ", ".join(f"{n:,} {what} (maximum {most:,})" for what, (n, most) in limits.items() if n > most)
 
     def shard_key(self, shard: int) -> str:
         """Object name of a shard below the array's path."""
@@ -131,8 +142,8 @@ class ArrayLayout:
             compressors = compressors[:-1]
         compressor = Codec.from_zarr_json(compressors)
         layout = cls(n_points, dim, chunk_points, shard_points, dtype, compressor, checksum)
-        if max(layout.n_chunks, layout.chunks_per_shard) > MAX_CHUNKS or n_points > MAX_POINTS:
-            raise StoreError(f"array of {n_points} points in {layout.n_chunks} chunks exceeds the limits of a store")
+        if layout.excess:
+            raise StoreError(f"array of {layout.excess} exceeds the limits of a store")
         return layout
 
 

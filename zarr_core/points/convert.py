@@ -22,22 +22,26 @@ from zarr_core._util.arguments import whole_number
 from zarr_core._util.processes import WorkerPool, calls_in_flight, each_result
 from zarr_core._util.units import format_size
 from zarr_core.errors import SourceError
+from zarr_core.points.columns import expected_columns, misfit
 from zarr_core.points.convert_sample import ConversionResult, Status, convert_sample, failure, quarantined
 from zarr_core.points.manifest import StoreManifest
 from zarr_core.points.publish import (
     Pending,
     PublishReport,
+    check_dataset,
     choose_fingerprints,
     commit_results,
     is_current,
     load_if_any,
 )
 from zarr_core.points.settings import ConversionSettings
-from zarr_core.points.writer import ZarrStoreWriter
+from zarr_core.points.store_settings import choose_settings
+from zarr_core.points.writer import WrittenSample, ZarrStoreWriter
 from zarr_core.sources.aero import AeroDataset
 from zarr_core.sources.description import SourceDescription
 from zarr_core.sources.sample import SampleSource, SourceSample
 from zarr_core.sources.selection import DatasetKind, Selection, hash_samples, open_source, select_samples
+from zarr_core.storage import Storage
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +94,7 @@ def convert(
     retry_quarantined: bool = False,
     force: bool = False,
     retire_vanished: bool = False,
+    reconvert: bool = False,
     fingerprint: str | None = None,
     workers: int = 1,
     executor: Executor | None = None,
@@ -97,6 +102,8 @@ def convert(
     **settings: Any,
 ) -> ConversionReport:
     """Convert and commit the samples that are new or changed.
+
+    Dataset name, kind and settings are part of the store: a later conversion takes from the store what is not given.
 
     Args:
         dataset_kind: short name ("ahmedml"), dotted path, YAML file, description, class or dataset object.
@@ -106,12 +113,15 @@ def convert(
         splits: splits to convert; None: everything that is there.
         sample_ids: only these.
         limit: convert at most this many of the samples that are missing or changed.
-        dataset_name: name in the manifest; the kind's name if None.
+        dataset_name: name of the store; the kind's name if None and the store is new.
         retry_quarantined: convert refused samples again, even if their source and the settings are unchanged.
         force: convert all selected samples again, even if they are up to date, to repair damaged groups. Objects whose
             bytes differ from the conversion's are replaced, in every generation that names them; others are not touched.
         retire_vanished: remove samples from the manifest that the source no longer holds. Excludes ``splits``, because
             the whole source has to be listed. The groups stay as long as a kept generation names them.
+        reconvert: use the given settings even if the store has others, and convert all samples again. Readers see each
+            sample's earlier group until its new one is committed. If it is interrupted, the next conversion, which
+            takes the new settings from the store, continues.
         fingerprint: how to notice changed samples. "version" compares names, sizes, and etags or modification times of
             the files. "content" compares the SHA-256 of each file, which copies of the data share; every file is read
             once more at each conversion. None: as the store does; "version" for a new store.
@@ -122,11 +132,12 @@ def convert(
             has ``2 * workers + 2`` samples at a time, otherwise up to 1,024.
         progress: show a progress bar.
         **settings: ``chunk_points``, ``shard_points``, ``values_dtype``, ``field_dtypes``, ``codec`` and
-            ``shuffle_seed``, as in :class:`zarr_core.points.writer.ConversionSettings`.
+            ``shuffle_seed``, as in :class:`zarr_core.points.settings.ConversionSettings`.
 
     Raises:
-        SourceError: the source cannot be used, or holds nothing to convert.
-        StoreError: the store cannot be used; samples converted before are committed.
+        SourceError: the source cannot be used, or holds nothing to convert; a setting is invalid.
+        StoreError: the store cannot be used, or holds another dataset, or was converted with other settings; samples
+            converted before are committed.
     """
     if retire_vanished and splits is not None:
         raise SourceError("retire_vanished needs the whole source to be listed; do not give splits")
@@ -134,8 +145,8 @@ def convert(
         limit = whole_number("limit", limit, 1, error=SourceError)
     source = open_source(dataset_kind, root=root, source_url=source_url, splits=splits)
     return _convert(
-        source,
-        ZarrStoreWriter(store_root, ConversionSettings(**settings)),
+        store_root,
+        settings,
         select_samples(source, splits, sample_ids),
         limit=limit,
         fingerprint=fingerprint,
@@ -143,6 +154,7 @@ def convert(
         retry_quarantined=retry_quarantined,
         force=force,
         retire_vanished=retire_vanished,
+        reconvert=reconvert,
         workers=workers,
         executor=executor,
         progress=progress,
@@ -150,17 +162,23 @@ def convert(
 
 
 def convert_aero_dataset(
-    writer: ZarrStoreWriter, dataset: AeroDataset, *, workers: int = 1, executor: Executor | None = None
+    writer: ZarrStoreWriter,
+    dataset: AeroDataset,
+    *,
+    reconvert: bool = False,
+    workers: int = 1,
+    executor: Executor | None = None,
 ) -> ConversionReport:
     """Convert a dataset object of any framework that has a ``filemap``, a ``_load`` method and sample ids.
 
     Args:
-        writer: of the store.
+        writer: of the store. A writer that was created without settings takes those of the store.
         dataset: the object; its ``split``, if any, is kept in the store. It is pickled if ``workers > 1``.
-        workers, executor: as for :func:`convert`.
+        reconvert, workers, executor: as for :func:`convert`.
     """
-    source = open_source(dataset)
-    return _convert(source, writer, select_samples(source), workers=workers, executor=executor)
+    selection = select_samples(open_source(dataset))
+    root = writer.storage.root
+    return _convert(root, writer.given, selection, reconvert=reconvert, workers=workers, executor=executor)
 
 
 def convert_fsspec_source(
@@ -168,19 +186,21 @@ def convert_fsspec_source(
     description: str | SourceDescription | type,
     source_url: str,
     *,
+    reconvert: bool = False,
     workers: int = 1,
     executor: Executor | None = None,
 ) -> ConversionReport:
     """Convert a tree of ``.pt`` files at any fsspec location.
 
     Args:
-        writer: of the store.
+        writer: of the store. A writer that was created without settings takes those of the store.
         description: kind of the dataset, see :func:`zarr_core.sources.resolve_kind`.
         source_url: its location.
-        workers, executor: as for :func:`convert`.
+        reconvert, workers, executor: as for :func:`convert`.
     """
-    source = open_source(description, source_url=source_url)
-    return _convert(source, writer, select_samples(source), workers=workers, executor=executor)
+    selection = select_samples(open_source(description, source_url=source_url))
+    root = writer.storage.root
+    return _convert(root, writer.given, selection, reconvert=reconvert, workers=workers, executor=executor)
 
 
 def iter_convert(
@@ -191,8 +211,10 @@ def iter_convert(
     source_url: str | None = None,
     splits: Sequence[str] | None = None,
     sample_ids: Collection[str] | None = None,
+    dataset_name: str | None = None,
     retry_quarantined: bool = False,
     force: bool = False,
+    reconvert: bool = False,
     fingerprint: str | None = None,
     workers: int = 1,
     executor: Executor | None = None,
@@ -203,19 +225,22 @@ def iter_convert(
     :func:`zarr_core.points.publish.publish` commits. Arguments are those of :func:`convert`.
     """
     source = open_source(dataset_kind, root=root, source_url=source_url, splits=splits)
-    writer = ZarrStoreWriter(store_root, ConversionSettings(**settings))
+    manifest, writer = _open_store(store_root, settings, source, dataset_name, reconvert)
     selection = select_samples(source, splits, sample_ids)
     for note in selection.notes:
         logger.warning("%s", note)
-    done, todo, writer, _ = _plan(selection, writer, retry_quarantined, fingerprint, force)
+    done, todo, _ = _plan(selection, writer, manifest, retry_quarantined, fingerprint, force)
     yield from done
-    repair = _to_repair(writer, todo) if force else {}
-    yield from convert_samples(source, writer, todo, retry_quarantined, workers, executor, repair)
+    expected = expected_columns(manifest, {sample.sample_id: sample for sample in todo})
+    repair = _to_repair(manifest, writer, todo) if force else {}
+    for result in convert_samples(source, writer, todo, retry_quarantined, workers, executor, repair):
+        refusal = None if result.written is None else misfit(result.written.entry, expected)
+        yield result if refusal is None else quarantined(result.sample_id, refusal, result.seconds)
 
 
 def _convert(
-    source: SampleSource,
-    writer: ZarrStoreWriter,
+    store_root: str | os.PathLike[str],
+    settings: Mapping[str, Any],
     selection: Selection,
     *,
     dataset_name: str | None = None,
@@ -224,16 +249,19 @@ def _convert(
     retry_quarantined: bool = False,
     force: bool = False,
     retire_vanished: bool = False,
+    reconvert: bool = False,
     workers: int = 1,
     executor: Executor | None = None,
     progress: bool = False,
 ) -> ConversionReport:
     started = committed_at = time.monotonic()
-    finished, todo, writer, fingerprints = _plan(selection, writer, retry_quarantined, fingerprint, force)
+    source = selection.source
+    manifest, writer = _open_store(store_root, settings, source, dataset_name, reconvert)
+    finished, todo, fingerprints = _plan(selection, writer, manifest, retry_quarantined, fingerprint, force)
     remaining = 0 if limit is None else max(len(todo) - limit, 0)
     todo = todo[:limit]
     pending = Pending()
-    repair = _to_repair(writer, todo) if force else {}
+    repair = _to_repair(manifest, writer, todo) if force else {}
 
     def save(*, retire: bool = False) -> PublishReport:
         nonlocal pending
@@ -246,9 +274,12 @@ def _convert(
             saved,
             dataset_name=dataset_name,
             retire_vanished=retire,
+            reconvert=reconvert,
             fingerprints=fingerprints,
         )
         for at, result in enumerate(finished):
+            if result.sample_id in report.misfits:
+                finished[at] = quarantined(result.sample_id, report.misfits[result.sample_id], result.seconds)
             if result.sample_id in report.collected:
                 reason = "its group was garbage collected before the commit; run again"
                 finished[at] = ConversionResult(result.sample_id, "failed", reason=reason)
@@ -266,8 +297,9 @@ def _convert(
                     save()
                     committed_at = time.monotonic()
         except BaseException:
-            # Commit the converted samples even if the run is interrupted.
-            if pending.written or pending.refused:
+            # Commit the converted samples even if the run is interrupted; with them, the settings of a reconversion, so
+            # that the next run continues it.
+            if pending.written or pending.refused or reconvert:
                 save()
             raise
     report = save(retire=retire_vanished)
@@ -275,14 +307,31 @@ def _convert(
     return ConversionReport(finished, report.manifest, seconds, report.retired, selection.notes, remaining)
 
 
+def _open_store(
+    store_root: str | os.PathLike[str],
+    settings: Mapping[str, Any],
+    source: SampleSource,
+    dataset_name: str | None,
+    reconvert: bool,
+) -> tuple[StoreManifest | None, ZarrStoreWriter]:
+    """The manifest of a store, and a writer with its settings and its retention; raises StoreError."""
+    storage = Storage(store_root)
+    manifest = load_if_any(storage)
+    check_dataset(storage, manifest, source.description.name, dataset_name)
+    ConversionSettings(**settings).check_fields(source.description.fields)
+    chosen = choose_settings(storage, manifest, settings, reconvert=reconvert)
+    return manifest, ZarrStoreWriter(store_root, chosen, None if manifest is None else manifest.retention)
+
+
 def _plan(
-    selection: Selection, writer: ZarrStoreWriter, retry_quarantined: bool, fingerprint: str | None, force: bool
-) -> tuple[list[ConversionResult], list[SourceSample], ZarrStoreWriter, str]:
-    """Results of samples that need no conversion, the samples to convert, the writer with the store's retention, and
-    the kind of the store's fingerprints.
-    """
-    writer.settings.check_fields(selection.source.description.fields)
-    manifest = load_if_any(writer.storage)
+    selection: Selection,
+    writer: ZarrStoreWriter,
+    manifest: StoreManifest | None,
+    retry_quarantined: bool,
+    fingerprint: str | None,
+    force: bool,
+) -> tuple[list[ConversionResult], list[SourceSample], str]:
+    """Results of samples that need no conversion, the samples to convert, and the kind of the store's fingerprints."""
     done, todo = [], []
     fingerprints = choose_fingerprints(manifest, fingerprint)
     if fingerprints == "content":
@@ -295,17 +344,23 @@ def _plan(
             todo.append(sample)
         elif is_current(entry, sample.fingerprint, writer.settings.digest):
             done.append(ConversionResult(sample_id, "up to date"))
-        elif is_current(refusal, sample.fingerprint, writer.settings.digest) and not retry_quarantined:
-            assert refusal is not None
+        elif (
+            refusal is not None
+            and is_current(refusal, sample.fingerprint, writer.settings.digest)
+            and not retry_quarantined
+            # A sample that was converted, but did not fit the columns of the store, may fit them now.
+            and not isinstance(writer.find(sample_id, sample.fingerprint), WrittenSample)
+        ):
             done.append(quarantined(sample_id, refusal))
         else:
             todo.append(sample)
-    return done, todo, writer.with_retention(manifest.retention) if manifest else writer, fingerprints
+    return done, todo, fingerprints
 
 
-def _to_repair(writer: ZarrStoreWriter, samples: Iterable[SourceSample]) -> dict[str, str]:
+def _to_repair(
+    manifest: StoreManifest | None, writer: ZarrStoreWriter, samples: Iterable[SourceSample]
+) -> dict[str, str]:
     """Path of the group of each sample that the manifest names; "" for a sample without one."""
-    manifest = load_if_any(writer.storage)
     entries = manifest.samples if manifest else {}
     current = {
         sample.sample_id: is_current(entries.get(sample.sample_id), sample.fingerprint, writer.settings.digest)

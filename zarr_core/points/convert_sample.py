@@ -48,6 +48,10 @@ class ConversionResult:
     bytes_written: int = 0
 
 
+#: The name of earlier versions.
+SampleOutcome = ConversionResult
+
+
 def convert_sample(
     writer: ZarrStoreWriter,
     source: SampleSource,

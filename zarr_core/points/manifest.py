@@ -11,15 +11,17 @@ import json
 import os
 import re
 import reprlib
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from zarr_core._util.arguments import check_names
 from zarr_core._util.documents import DocumentError, expect, parse_json
 from zarr_core.errors import ManifestError, SourceError, UnknownFieldError, ZarrCoreError
-from zarr_core.format.array_metadata import COORDS_DTYPE, MAX_CHUNKS, MAX_POINTS
-from zarr_core.format.names import check_relative_path, check_sample_id, listed_id
+from zarr_core.format.array_metadata import COORDS_DTYPE, MAX_CHUNKS, MAX_COMPONENTS, MAX_POINTS
+from zarr_core.format.names import POSITION, check_relative_path, check_sample_id, listed_id
 from zarr_core.format.object_names import BLACKLISTS, MANIFEST, SAMPLES, STATISTICS, split_list, statistics_folder
 from zarr_core.points.group import group_of, is_complete
 from zarr_core.storage import Storage
@@ -31,7 +33,6 @@ FORMAT_VERSION = 1
 _DTYPE = re.compile(r"float(16|32|64)|u?int(8|16|32|64)|bool")
 # Statistics that this library writes, below their generation's folder.
 _STATISTICS_FILE = re.compile(rf"({STATISTICS}/\d{{8}})/[^/]+\.(?:yaml|json)")
-_MAX_DIM = 10_000
 _MAX_INT = 2**63 - 1
 
 
@@ -46,6 +47,16 @@ class DomainGrid:
 
 
 @dataclass(frozen=True, slots=True)
+class ArrayColumn:
+    """The array that stores a field."""
+
+    array_name: str
+    field: str
+    dtype: str
+    dim: int
+
+
+@dataclass(frozen=True, slots=True)
 class SampleEntry:
     """The manifest's entry for one sample.
 
@@ -55,6 +66,8 @@ class SampleEntry:
         fingerprint: digest of the source files' names, sizes and versions; "" in published stores.
         settings: digest of the conversion settings; "" in published stores.
         bytes: stored bytes of its arrays; 0 in published stores.
+        fields: its arrays by canonical name; None if the manifest does not record them (published stores, and stores of
+            earlier versions of this library).
     """
 
     relpath: str
@@ -62,6 +75,7 @@ class SampleEntry:
     fingerprint: str = ""
     settings: str = ""
     bytes: int = 0
+    fields: Mapping[str, ArrayColumn] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,21 +89,24 @@ class Quarantine:
 
 
 @dataclass(frozen=True, slots=True)
-class ArrayColumn:
-    """The array that stores a field in every sample."""
-
-    array_name: str
-    field: str
-    dtype: str
-    dim: int
-
-
-@dataclass(frozen=True, slots=True)
 class DomainLayout:
     """The fields of a domain. ``position`` is the canonical name of the field that holds the coordinates."""
 
     position: str
     arrays: Mapping[str, ArrayColumn]
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """The settings that a store's samples were and will be converted with.
+
+    Attributes:
+        current: digest of the settings of the store. Samples with other settings are still to be converted.
+        settings: JSON documents of settings by digest, of the current ones and of all that samples name.
+    """
+
+    current: str
+    settings: Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -99,13 +116,16 @@ class StoreManifest:
     Attributes:
         dataset_name: name of the dataset.
         shuffle_seed, coords_dtype, values_dtype, compressor: settings of the last conversion.
-        domains: layout by domain.
+        domains: columns by domain: the fields of the samples. Where samples differ, the dtype and the number of
+            components that most samples have.
         samples: entries by sample id.
         generation: number of the commit, 1 for a store's first; 0 for published stores.
         dataset_kind: kind of the source's description, "" if unknown.
         splits: sample ids by split as the source lists them, including ids that the store does not hold.
         excluded: ids that the source's blacklists exclude from every split.
         quarantine: refused samples by id.
+        conversion: settings of the conversions; None if they are not recorded (published stores, and stores of earlier
+            versions of this library).
         origin: for a staged copy, the ``store`` and ``generation`` it was copied from; else empty.
         retention: tags and pending deletions; part of the current state only.
         fingerprints: "version" if samples are identified by the names, sizes and versions (etag or modification time)
@@ -124,6 +144,7 @@ class StoreManifest:
     splits: Mapping[str, list[str]] = field(default_factory=dict)
     excluded: frozenset[str] = frozenset()
     quarantine: Mapping[str, Quarantine] = field(default_factory=dict)
+    conversion: Conversion | None = None
     origin: Mapping[str, Any] = field(default_factory=dict)
     retention: Retention = field(default_factory=Retention)
     fingerprints: str = "version"
@@ -132,6 +153,15 @@ class StoreManifest:
     def fields(self) -> dict[str, ArrayColumn]:
         """Every column by canonical field name."""
         return {name: column for domain in self.domains.values() for name, column in domain.arrays.items()}
+
+    def fields_of(self, sample_id: str) -> Mapping[str, ArrayColumn]:
+        """Fields of a stored sample by canonical name; those of all samples in its domains if they are not recorded."""
+        entry = self.samples[sample_id]
+        return self._usual.of(entry.domains) if entry.fields is None else entry.fields
+
+    @cached_property
+    def _usual(self) -> _UsualFields:
+        return _UsualFields(self.domains)
 
     def split_ids(self, split: str, *, present_only: bool = True) -> list[str]:
         """Sample ids of a split in the order of its list, without excluded ids.
@@ -179,16 +209,17 @@ class StoreManifest:
             }
             for name, domain in self.domains.items()
         }
-        samples = {
-            sample_id: {
+        samples = {}
+        for sample_id, entry in sorted(self.samples.items()):
+            samples[sample_id] = {
                 "relpath": entry.relpath,
                 "domains": {name: _plain(grid) for name, grid in entry.domains.items()},
                 "fingerprint": entry.fingerprint,
                 "settings": entry.settings,
                 "bytes": entry.bytes,
             }
-            for sample_id, entry in sorted(self.samples.items())
-        }
+            if entry.fields is not None and entry.fields != self._usual.of(entry.domains):
+                samples[sample_id]["fields"] = {name: [c.dtype, c.dim] for name, c in entry.fields.items()}
         document = {
             "dataset_name": self.dataset_name,
             "format_version": FORMAT_VERSION,
@@ -204,6 +235,8 @@ class StoreManifest:
             "excluded": sorted(self.excluded),
             "quarantine": {sample_id: _plain(entry) for sample_id, entry in sorted(self.quarantine.items())},
         }
+        if self.conversion is not None:
+            document["conversion"] = _plain(self.conversion)
         if self.fingerprints != "version":
             document["fingerprints"] = self.fingerprints
         if self.origin:
@@ -242,27 +275,79 @@ class StoreManifest:
         def section(key: str, default: dict[str, Any] | None = None) -> dict[str, Any]:
             return expect(dict, document.get(key, default), key)
 
+        domains = {name: _domain(name, domain) for name, domain in section("domains").items()}
+        conversion = _conversion(document["conversion"]) if "conversion" in document else None
+        usual = None if conversion is None else _UsualFields(domains)
         return cls(
             dataset_name=text("dataset_name"),
             shuffle_seed=_integer(document.get("shuffle_seed"), "shuffle_seed", -_MAX_INT),
             coords_dtype=text("coords_dtype"),
             values_dtype=text("values_dtype"),
             compressor=str(document.get("compressor", "")),
-            domains={name: _domain(name, domain) for name, domain in section("domains").items()},
-            samples={sample_id: _entry(sample_id, entry) for sample_id, entry in section("samples").items()},
+            domains=domains,
+            samples={sample_id: _entry(sample_id, entry, usual) for sample_id, entry in section("samples").items()},
             generation=_integer(document.get("generation", 0), "generation", most=MAX_GENERATION),
             dataset_kind=text("dataset_kind", ""),
             splits={split: _strings(ids, f"split {split!r}") for split, ids in section("splits", {}).items()},
             excluded=frozenset(_strings(document.get("excluded", []), "excluded")),
             quarantine={i: _quarantine(i, entry) for i, entry in section("quarantine", {}).items()},
+            conversion=conversion,
             origin=section("origin", {}),
             retention=Retention.from_document(section("retention", {})),
             fingerprints=text("fingerprints", "version"),
         )
 
 
-def _plain(entry: DomainGrid | ArrayColumn | Quarantine) -> dict[str, Any]:
-    return {name: getattr(entry, name) for name in entry.__slots__}
+def columns_of(samples: Mapping[str, SampleEntry]) -> dict[str, DomainLayout]:
+    """The columns of a store: all fields of its samples, in alphabetical order of their arrays.
+
+    Where samples differ, the dtype and the number of components that most samples have, or the first by id of these.
+    Every sample must have its ``fields``.
+    """
+    found: dict[str, Counter[ArrayColumn]] = defaultdict(Counter)
+    for _, entry in sorted(samples.items()):
+        for column in (entry.fields or {}).values():
+            found[column.array_name][column] += 1
+    domains: dict[str, dict[str, ArrayColumn]] = defaultdict(dict)
+    for array_name, counts in sorted(found.items()):
+        column = counts.most_common(1)[0][0]  # in the order of first appearance if equally common
+        domains[array_name.partition("/")[0]][column.field] = column
+    return {domain: DomainLayout(f"{domain}_{POSITION}", arrays) for domain, arrays in domains.items()}
+
+
+class _UsualFields:
+    """The fields of samples that have every column of their domains, which their entries need not list."""
+
+    def __init__(self, domains: Mapping[str, DomainLayout]) -> None:
+        self._domains = domains
+        self._known: dict[tuple[str, ...], Mapping[str, ArrayColumn]] = {}
+
+    def of(self, domains: Iterable[str]) -> Mapping[str, ArrayColumn]:
+        """The columns of these domains; the same object for the same domains."""
+        key = tuple(domains)
+        if key not in self._known:
+            self._known[key] = _in_domains(self._domains, key)
+        return self._known[key]
+
+    def parse(self, entry: Mapping[str, Any], domains: Collection[str], name: str) -> Mapping[str, ArrayColumn]:
+        """The fields of a sample from its entry in the document; raises DocumentError."""
+        if "fields" not in entry:
+            return self.of(domains)
+        usual, fields = self.of(domains), {}
+        for canonical, value in expect(dict, entry["fields"], f"{name}, fields").items():
+            where = f"{name}, field {canonical!r}"
+            if canonical not in usual or len(expect(list, value, where)) != 2:
+                raise DocumentError(f"{where} is {reprlib.repr(value)}, which is no array of a column of the store")
+            fields[canonical] = ArrayColumn(usual[canonical].array_name, canonical, *_stored_as(where, *value))
+        return fields
+
+
+def _in_domains(columns: Mapping[str, DomainLayout], domains: Iterable[str]) -> dict[str, ArrayColumn]:
+    return {name: column for domain in domains if domain in columns for name, column in columns[domain].arrays.items()}
+
+
+def _plain(entry: DomainGrid | ArrayColumn | Quarantine | Conversion) -> dict[str, Any]:
+    return {name: getattr(entry, name) for name in entry.__dataclass_fields__}
 
 
 def _integer(value: Any, name: str, least: int = 0, most: int = _MAX_INT) -> int:
@@ -298,13 +383,26 @@ def _column(domain: str, canonical: str, document: Any) -> ArrayColumn:
     name = array_name.removeprefix(f"{domain}/")
     if (canonical, column.get("field", canonical)) != (f"{domain}_{name}", canonical) or "/" in name:
         raise DocumentError(f"{where} cannot be stored as {array_name!r}")
-    dtype = expect(str, column.get("dtype"), f"{where}, dtype")
-    if not _DTYPE.fullmatch(dtype):
+    return ArrayColumn(array_name, canonical, *_stored_as(where, column.get("dtype"), column.get("dim")))
+
+
+def _stored_as(where: str, dtype: Any, dim: Any) -> tuple[str, int]:
+    """Dtype and number of components of an array; raises DocumentError."""
+    if not _DTYPE.fullmatch(expect(str, dtype, f"{where}, dtype")):
         raise DocumentError(f"{where} has dtype {dtype!r}")
-    return ArrayColumn(array_name, canonical, dtype, _integer(column.get("dim"), f"{where}, dim", 1, _MAX_DIM))
+    return dtype, _integer(dim, f"{where}, dim", 1, MAX_COMPONENTS)
 
 
-def _entry(sample_id: str, document: Any) -> SampleEntry:
+def _conversion(document: Any) -> Conversion:
+    conversion = expect(dict, document, "conversion")
+    settings = expect(dict, conversion.get("settings"), "conversion, settings")
+    return Conversion(
+        expect(str, conversion.get("current"), "conversion, current"),
+        {name: expect(dict, values, f"conversion settings {name!r}") for name, values in settings.items()},
+    )
+
+
+def _entry(sample_id: str, document: Any, usual: _UsualFields | None) -> SampleEntry:
     name = f"sample {sample_id!r}"
     entry = expect(dict, document, name)
     try:
@@ -312,13 +410,15 @@ def _entry(sample_id: str, document: Any) -> SampleEntry:
         relpath = check_relative_path(expect(str, entry.get("relpath"), "relpath"))
     except (DocumentError, SourceError) as error:
         raise DocumentError(f"{name}: {error}") from error
-    grids = expect(dict, entry.get("domains"), f"{name}, domains")
+    documents = expect(dict, entry.get("domains"), f"{name}, domains")
+    grids = {domain: _grid(f"{name}, {domain}", grid) for domain, grid in documents.items()}
     return SampleEntry(
         relpath,
-        {domain: _grid(f"{name}, {domain}", grid) for domain, grid in grids.items()},
+        grids,
         expect(str, entry.get("fingerprint", ""), f"{name}, fingerprint"),
         expect(str, entry.get("settings", ""), f"{name}, settings"),
         _integer(entry.get("bytes", 0), f"{name}, bytes"),
+        None if usual is None else usual.parse(entry, grids, name),
     )
 
 
@@ -336,7 +436,9 @@ def _grid(name: str, document: Any) -> DomainGrid:
 def changes(before: StoreManifest | None, after: StoreManifest) -> list[Change]:
     """What a commit changed: which samples, and which settings."""
     then = before or StoreManifest(after.dataset_name)
-    replaced = [i for i, entry in after.samples.items() if i in then.samples and then.samples[i] != entry]
+    both = [(i, then.samples[i], entry) for i, entry in after.samples.items() if i in then.samples]
+    # The record of the fields is made when a newer version of this library commits first: the sample stays the same.
+    replaced = [i for i, old, new in both if replace(old, fields=new.fields) != new]
     done = {
         "added": [i for i in after.samples if i not in then.samples],
         "replaced": replaced,

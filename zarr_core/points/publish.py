@@ -9,18 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from zarr_core.errors import CollectedError, SourceError
+from zarr_core.errors import CollectedError, SourceError, StoreError
 from zarr_core.format.object_names import MANIFEST
-from zarr_core.points.manifest import (
-    HEAD,
-    ArrayColumn,
-    DomainLayout,
-    Quarantine,
-    SampleEntry,
-    StoreManifest,
-    load_manifest,
-)
+from zarr_core.points.columns import find_misfits, with_recorded_fields
+from zarr_core.points.manifest import HEAD, Quarantine, SampleEntry, StoreManifest, columns_of, load_manifest
 from zarr_core.points.settings import ConversionSettings
+from zarr_core.points.store_settings import check_agreement, choose_settings, current_settings, recorded_conversion
 from zarr_core.points.writer import WrittenSample, ZarrStoreWriter
 from zarr_core.sources.sample import SampleSource, SourceSample
 from zarr_core.sources.selection import DatasetKind, Selection, hash_samples, open_source, select_samples
@@ -45,6 +39,7 @@ class PublishReport:
         added, replaced, retired: sample ids.
         quarantined: all refusals in the manifest, by sample id.
         committed: whether there is a new generation; False if nothing changed.
+        misfits: refusals of samples that were converted but do not fit the columns of the store, by sample id.
         collected: sample ids whose new groups were garbage collected before the commit; convert them again.
         notes: sentences that name what the selection left out.
     """
@@ -56,6 +51,7 @@ class PublishReport:
     quarantined: Mapping[str, Quarantine]
     committed: bool
     collected: list[str]
+    misfits: Mapping[str, Quarantine]
     notes: tuple[str, ...] = ()
 
 
@@ -76,6 +72,7 @@ def publish(
     splits: Sequence[str] | None = None,
     dataset_name: str | None = None,
     retire_vanished: bool = False,
+    reconvert: bool = False,
     fingerprint: str | None = None,
     **settings: Any,
 ) -> PublishReport:
@@ -85,29 +82,33 @@ def publish(
     that process died later.
 
     Args:
-        dataset_kind, root, source_url, splits, fingerprint, settings: as for :func:`zarr_core.points.convert.convert`.
+        dataset_kind, root, source_url, splits, reconvert, fingerprint, settings: as for
+            :func:`zarr_core.points.convert.convert`.
         store_root: the store.
-        dataset_name: name in the manifest; the kind's name if None.
+        dataset_name: name of the store; the kind's name if None and the store is new.
         retire_vanished: remove samples from the manifest that the source no longer holds; gc deletes the groups.
+
+    Raises:
+        StoreError: the store is another dataset's, or has other settings.
     """
-    conversion = ConversionSettings(**settings)
-    writer = ZarrStoreWriter(store_root, conversion)
     source = open_source(dataset_kind, root=root, source_url=source_url, splits=splits)
+    storage = Storage(store_root)
+    current = load_if_any(storage)
+    check_dataset(storage, current, source.description.name, dataset_name)
+    conversion = choose_settings(storage, current, settings, reconvert=reconvert)
     selection = select_samples(source, splits)
-    current = load_if_any(writer.storage)
-    if current is not None:
-        writer = writer.with_retention(current.retention)
     fingerprints = choose_fingerprints(current, fingerprint)
     if fingerprints == "content":
         selection, _ = hash_samples(selection)
-    pending = _find_finished(writer, selection, current)
+    writer = ZarrStoreWriter(store_root, conversion, None if current is None else current.retention)
     return commit_results(
-        writer.storage,
+        storage,
         selection,
         conversion,
-        pending,
+        _find_finished(writer, selection, current),
         dataset_name=dataset_name,
         retire_vanished=retire_vanished,
+        reconvert=reconvert,
         fingerprints=fingerprints,
     )
 
@@ -115,6 +116,22 @@ def publish(
 def load_if_any(storage: Storage) -> StoreManifest | None:
     """The current manifest; None if there is no store yet."""
     return load_manifest(storage) if storage.exists(MANIFEST) else None
+
+
+def check_dataset(storage: Storage, manifest: StoreManifest | None, kind: str, name: str | None) -> None:
+    """Raise StoreError if a store is of another kind than the dataset to be converted, or has another name."""
+    if manifest is None:
+        return
+    if manifest.dataset_kind not in ("", kind):
+        raise StoreError(
+            f"{storage.url} holds a dataset of the kind {manifest.dataset_kind!r}, not {kind!r}; convert into another "
+            "store, or give the kind the same name if its samples are of the same dataset"
+        )
+    if name is not None and name != manifest.dataset_name:
+        raise StoreError(
+            f"{storage.url} holds the dataset {manifest.dataset_name!r}, not {name!r}; convert into another store, or "
+            f"leave out the name (or give {manifest.dataset_name!r})"
+        )
 
 
 def choose_fingerprints(manifest: StoreManifest | None, requested: str | None) -> str:
@@ -143,37 +160,52 @@ def commit_results(
     *,
     dataset_name: str | None = None,
     retire_vanished: bool = False,
+    reconvert: bool = False,
     fingerprints: str = FINGERPRINTS[0],
 ) -> PublishReport:
-    """Commit results of the selected samples, and write the split files of the source."""
+    """Commit results of the selected samples, and write the split files of the source.
+
+    Raises:
+        StoreError: the store is another dataset's, or another conversion has committed other settings meanwhile.
+    """
     for name, text in selection.documents.items():
         storage.write(name, [text.encode()])
     before: StoreManifest | None = None
     retired: list[str] = []
+    misfits: dict[str, Quarantine] = {}
+    known_fields: dict[str, SampleEntry] = {}
 
     def change(current: StoreManifest | None) -> StoreManifest:
-        nonlocal before, retired, pending
+        nonlocal before, retired, pending, misfits
         before = current
-        pending = _without_stale(pending, current, selection)
         description = selection.source.description
+        check_dataset(storage, current, description.name, dataset_name)
+        recorded = None if current is None else current_settings(current)
+        if current is not None and current.samples and recorded is not None and not reconvert:
+            check_agreement(storage, recorded, settings)
+        pending = _without_stale(pending, current, selection)
         start = current or StoreManifest(dataset_name or description.name)
         changed = replace(
             start,
-            dataset_name=dataset_name or start.dataset_name,
             shuffle_seed=settings.shuffle_seed,
             values_dtype=settings.values_dtype,
             compressor=settings.codec,
             dataset_kind=description.name,
+            samples=with_recorded_fields(storage, start, known_fields),
             # A dataset object lists one split only, so the others stay.
             splits=(selection.splits if selection.source.lists_all_splits else dict(start.splits) | selection.splits),
             excluded=selection.excluded,
             fingerprints=start.fingerprints if start.samples or start.quarantine else fingerprints,
         )
-        retired = [i for i in start.samples if i not in selection.present] if retire_vanished else []
-        if retired:  # another converter may have committed samples that arrived later
-            found = selection.source.discover(retired)
-            retired = [i for i in retired if i not in found]
-        changed = _with_pending(_without(changed, retired), pending)
+        vanished = [i for i in {**start.samples, **start.quarantine} if i not in selection.present]
+        if retire_vanished and vanished:  # another converter may have committed samples that arrived later
+            found = selection.source.discover(vanished)
+            vanished = [i for i in vanished if i not in found]
+            changed = _without(changed, vanished)
+        retired = [i for i in start.samples if i not in changed.samples]
+        misfits = find_misfits(changed.samples, {i: written.entry for i, written in pending.written.items()})
+        changed = _with_pending(changed, pending, misfits)
+        changed = replace(changed, conversion=recorded_conversion(changed, settings))
         return current if current == changed else changed
 
     collected: list[str] = []
@@ -192,12 +224,13 @@ def commit_results(
     known = before.samples if before else {}
     return PublishReport(
         manifest,
-        added=[i for i in pending.written if i not in known and i in manifest.samples],
-        replaced=[i for i, w in pending.written.items() if i in known and known[i] != w.entry],
+        added=[i for i in pending.written if i not in known and i not in misfits],
+        replaced=[i for i, w in pending.written.items() if i in known and i not in misfits and _differ(known[i], w)],
         retired=retired,
         quarantined=manifest.quarantine,
         committed=before is None or manifest.generation != before.generation,
         collected=collected,
+        misfits=misfits,
         notes=selection.notes,
     )
 
@@ -285,31 +318,19 @@ def _without(manifest: StoreManifest, sample_ids: Collection[str]) -> StoreManif
     )
 
 
-def _with_pending(manifest: StoreManifest, pending: Pending) -> StoreManifest:
+def _with_pending(manifest: StoreManifest, pending: Pending, misfits: Mapping[str, Quarantine]) -> StoreManifest:
     """The manifest with the results added. A refused sample keeps its earlier group, if it has one."""
-    samples, quarantine = dict(manifest.samples), dict(manifest.quarantine)
-    domains = {name: DomainLayout(layout.position, dict(layout.arrays)) for name, layout in manifest.domains.items()}
-    for sample_id, written in sorted(pending.written.items()):
-        misfit = _misfit(domains, written)
-        if misfit:
-            entry = written.entry
-            quarantine[sample_id] = Quarantine(entry.fingerprint, entry.settings, misfit[0], misfit[1])
-            continue
-        for domain, layout in written.domains.items():
-            arrays = domains[domain].arrays if domain in domains else {}
-            domains[domain] = DomainLayout(layout.position, dict(arrays) | dict(layout.arrays))
-        samples[sample_id] = written.entry
-        quarantine.pop(sample_id, None)
-    quarantine |= pending.refused
-    return replace(manifest, domains=domains, samples=samples, quarantine=quarantine)
+    fitting = {i: written.entry for i, written in pending.written.items() if i not in misfits}
+    samples = {**manifest.samples, **fitting}
+    quarantine = {i: refusal for i, refusal in manifest.quarantine.items() if i not in fitting}
+    return replace(
+        manifest,
+        domains=columns_of(samples),
+        samples=samples,
+        quarantine=quarantine | dict(misfits) | pending.refused,
+    )
 
 
-def _misfit(domains: Mapping[str, DomainLayout], written: WrittenSample) -> tuple[str, str] | None:
-    """The first field whose width differs from that of the store's samples, and the reason to refuse it."""
-    for domain, layout in written.domains.items():
-        columns: Mapping[str, ArrayColumn] = domains[domain].arrays if domain in domains else {}
-        for canonical, column in layout.arrays.items():
-            if canonical in columns and columns[canonical].dim != column.dim:
-                reason = f"has {column.dim} components per point, the store's samples have {columns[canonical].dim}"
-                return canonical, reason
-    return None
+def _differ(entry: SampleEntry, written: WrittenSample) -> bool:
+    """Whether a committed sample is another one than the written one; fields may not have been recorded yet."""
+    return replace(entry, fields=None) != replace(written.entry, fields=None)

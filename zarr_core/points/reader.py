@@ -20,7 +20,7 @@ from zarr_core._util.units import parse_size
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.format.object_names import ATTRIBUTES_KEY
 from zarr_core.points.engines import ENGINES, Engine, FieldRead
-from zarr_core.points.manifest import DomainGrid, SampleEntry, StoreManifest, load_manifest
+from zarr_core.points.manifest import ArrayColumn, DomainGrid, SampleEntry, StoreManifest, load_manifest
 from zarr_core.points.sampling import Draw, draw
 from zarr_core.storage.disk_cache import DEFAULT_LIMIT, DiskCache
 
@@ -127,7 +127,7 @@ class ZarrChunkReader:
             sample_id: id of the sample.
             num_points: points to draw by domain, ``{"surface": 4096}``. A domain that is absent, is None, or has at
                 most that many points is read whole, in stored order. Domains are drawn independently.
-            fields: canonical names of the fields to read; all by default.
+            fields: canonical names of the fields to read; all that the sample has by default.
             seed: seed of the training run.
             epoch: number of the epoch; each epoch draws different points.
             generator: NumPy or torch generator that replaces ``seed`` and ``epoch``.
@@ -136,7 +136,7 @@ class ZarrChunkReader:
             Arrays of the stored dtype by canonical name, each (points, dim).
 
         Raises:
-            UnknownFieldError: no such sample, field or domain.
+            UnknownFieldError: no such sample, field or domain; or the sample lacks a field of ``fields``.
             ZarrCoreError: an argument has the wrong type, or a number of points is not positive.
             CorruptChunkError: stored bytes are missing or damaged.
         """
@@ -172,7 +172,8 @@ class ZarrChunkReader:
     ) -> dict[str, FieldRead]:
         """The reads of :meth:`read_sample` by canonical name, to be combined with other reads in :meth:`execute`."""
         entry = self._entry(sample_id)
-        names = self._check_fields(sample_id, entry, fields)
+        columns = self._columns_of(sample_id, fields)
+        names = list(columns)
         check_mapping("num_points", num_points, "{'surface': 4096}")
         num_points = dict(num_points or {})
         self.check_num_points(num_points)
@@ -180,7 +181,10 @@ class ZarrChunkReader:
             domain: self._draw(sample_id, entry, domain, num_points.get(domain), domain, seed, epoch, generator)
             for domain in dict.fromkeys(self._domain_of[name] for name in names)
         }
-        return {name: self._field_read(sample_id, entry, name, draws[self._domain_of[name]]) for name in names}
+        return {
+            name: self._field_read(sample_id, entry, column, draws[self._domain_of[name]])
+            for name, column in columns.items()
+        }
 
     def coords_read(
         self,
@@ -195,19 +199,21 @@ class ZarrChunkReader:
         """The read of :meth:`read_coords`."""
         entry = self._entry(sample_id)
         self.check_num_points({domain: num_points})
-        (name,) = self._check_fields(sample_id, entry, [self.manifest.domains[domain].position])
+        (column,) = self._columns_of(sample_id, [self.manifest.domains[domain].position]).values()
         drawn = self._draw(sample_id, entry, domain, num_points, f"{domain}:{stream}", seed, epoch, generator)
-        return self._field_read(sample_id, entry, name, drawn)
+        return self._field_read(sample_id, entry, column, drawn)
 
     def execute(self, reads: Sequence[FieldRead], out: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
         """Read fields of any samples, all of them in flight together on remote stores.
 
         Args:
             reads: results of :meth:`field_reads` and :meth:`coords_read`.
-            out: arrays to write into, C-contiguous and of each read's ``shape``; new ones by default.
+            out: arrays to write into, C-contiguous, of each read's ``shape`` and of the stored dtype; new ones by
+                default.
 
         Returns:
-            The arrays, (points, dim); new arrays have the stored dtype. Errors as for :meth:`read_sample`.
+            The arrays, (points, dim) of the stored dtype. Errors as for :meth:`read_sample`, and OtherDtypeError if an
+            array of ``out`` has another dtype than the stored one.
         """
         return self._engine.read(reads, out)
 
@@ -255,12 +261,24 @@ class ZarrChunkReader:
             reason = f"the store holds {len(self.manifest.samples)}, the first of them {some}"
         raise UnknownFieldError(f"{self._url}: no sample {sample_id!r}; {reason}")
 
-    def _check_fields(self, sample_id: str, entry: SampleEntry, fields: Iterable[str] | None) -> list[str]:
-        names = self.fields if fields is None else self.check_fields(fields)
+    def _columns_of(self, sample_id: str, fields: Iterable[str] | None) -> dict[str, ArrayColumn]:
+        """The arrays of fields of a sample, of all that it has for None, in the manifest's order."""
+        own = self.manifest.fields_of(sample_id)
+        if fields is None:
+            return {name: own[name] for name in self._columns if name in own}
+        names = self.check_fields(fields)
         for name in names:
-            if self._domain_of[name] not in entry.domains:
-                raise UnknownFieldError(f"{self._url}, {sample_id}: this sample has no {name}")
-        return names
+            if name not in own:
+                lacking = self.without_field(name)
+                raise UnknownFieldError(
+                    f"{self._url}, {sample_id}: this sample has no {name}, like {len(lacking)} of the store's "
+                    f"{len(self.manifest.samples)}; read other fields, or other samples"
+                )
+        return {name: own[name] for name in names}
+
+    def without_field(self, name: str) -> list[str]:
+        """Ids of the samples that lack a field of the store."""
+        return [sample_id for sample_id in self.manifest.samples if name not in self.manifest.fields_of(sample_id)]
 
     def _draw(
         self,
@@ -286,10 +304,11 @@ class ZarrChunkReader:
             generator=generator,
         )
 
-    def _field_read(self, sample_id: str, entry: SampleEntry, name: str, drawn: Draw) -> FieldRead:
-        column = self._columns[name]
-        domain = self._domain_of[name]
-        return FieldRead(self._url, sample_id, name, entry, column.array_name, column.dim, column.dtype, domain, drawn)
+    def _field_read(self, sample_id: str, entry: SampleEntry, column: ArrayColumn, drawn: Draw) -> FieldRead:
+        domain = self._domain_of[column.field]
+        return FieldRead(
+            self._url, sample_id, column.field, entry, column.array_name, column.dim, column.dtype, domain, drawn
+        )
 
 
 def _make_engine(

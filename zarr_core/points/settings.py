@@ -5,16 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
 from zarr_core._util.arguments import check_mapping, whole_number
 from zarr_core.errors import SourceError
-from zarr_core.format.array_metadata import COORDS_DTYPE, VALUE_DTYPES, ArrayLayout
+from zarr_core.format.array_metadata import COORDS_DTYPE, MAX_POINTS, VALUE_DTYPES, ArrayLayout
 from zarr_core.format.codecs import DEFAULT_CODEC, Codec
 from zarr_core.format.names import FieldName
 from zarr_core.points.group import GROUP_FORMAT
+
+# Seeds that a manifest can hold.
+_SEEDS = (-(2**63) + 1, 2**63 - 1)
 
 
 @dataclass(frozen=True)
@@ -41,11 +44,14 @@ class ConversionSettings:
     shuffle_seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, minimum in (("chunk_points", 1), ("shard_points", 1), ("shuffle_seed", None)):
+        limits = (("chunk_points", 1, MAX_POINTS), ("shard_points", 1, MAX_POINTS), ("shuffle_seed", *_SEEDS))
+        for name, least, most in limits:
             value = getattr(self, name)
             if value is not None or name != "shard_points":
-                object.__setattr__(self, name, whole_number(name, value, minimum, error=SourceError))
+                object.__setattr__(self, name, whole_number(name, value, least, most, error=SourceError))
         check_mapping("field_dtypes", self.field_dtypes, "{'surface_pressure': 'float32'}")
+        if not isinstance(self.codec, str):
+            raise SourceError(f"codec must be a name such as 'zstd:3', not {self.codec!r}")
         if self.shard_points is not None and self.shard_points < self.chunk_points:
             raise SourceError(f"shard_points {self.shard_points} is less than one chunk of {self.chunk_points} points")
         for name, dtype in {"values_dtype": self.values_dtype, **self.field_dtypes}.items():
@@ -66,6 +72,10 @@ class ConversionSettings:
         """16 hex digits; settings that write different bytes have different digests."""
         values = [getattr(self, name) for name in self.__dataclass_fields__]
         return digest([GROUP_FORMAT, *values])
+
+    def to_document(self) -> dict[str, Any]:
+        """The settings as a JSON document of the manifest."""
+        return asdict(self)
 
     def dtype_of(self, name: FieldName) -> str:
         """Stored dtype of a field."""

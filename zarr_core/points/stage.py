@@ -30,7 +30,7 @@ from zarr_core.format.object_names import (
     split_list,
     statistics_folder,
 )
-from zarr_core.points.manifest import HEAD, DomainLayout, SampleEntry, StoreManifest, load_manifest
+from zarr_core.points.manifest import HEAD, DomainLayout, SampleEntry, StoreManifest, columns_of, load_manifest
 from zarr_core.points.stage_sample import StagedSample, StageTask, not_staged, stage_sample
 from zarr_core.points.statistics import find_statistics
 from zarr_core.storage import Storage, is_local
@@ -264,11 +264,12 @@ class _StoreCopy:
         def change(current: StoreManifest | None) -> StoreManifest:
             self.check_target(current, chosen)
             before = {} if current is None or not self._has_these_fields(current) else self._unchanged(current)
+            samples = before | staged
             changed = replace(
                 self.manifest,
                 generation=0 if current is None else current.generation,
-                domains=self.domains,
-                samples=before | staged,
+                domains=self.domains if self.manifest.conversion is None else columns_of(samples),
+                samples=samples,
                 origin=self._origin,
                 retention=Retention() if current is None else current.retention,
             )
@@ -279,7 +280,12 @@ class _StoreCopy:
         return committed
 
     def _has_these_fields(self, current: StoreManifest) -> bool:
-        return set(current.fields) == set(self.task.arrays.values())
+        """Whether the samples of a copy have the requested fields, as far as the source has them."""
+        wanted = set(self.task.arrays.values())
+        unchanged = self._unchanged(current)
+        if any(entry.fields is None for entry in unchanged.values()):
+            return set(current.fields) == wanted
+        return all(set(current.fields_of(i)) == wanted & set(self.manifest.fields_of(i)) for i in unchanged)
 
     def _unchanged(self, current: StoreManifest) -> dict[str, SampleEntry]:
         """Samples of the copy that are unchanged in the source."""

@@ -18,7 +18,7 @@ from zarr_core.format.object_names import ATTRIBUTES_KEY, SAMPLES, ZARR_JSON
 from zarr_core.format.ranges import MAX_READ_BYTES, coalesce
 from zarr_core.format.shards import check_chunk
 from zarr_core.points.group import recorded_attributes
-from zarr_core.points.manifest import SampleEntry
+from zarr_core.points.manifest import ArrayColumn, SampleEntry
 from zarr_core.points.scan import ChunkRange, chunk_ranges
 from zarr_core.points.settings import digest
 from zarr_core.storage import Storage, is_local
@@ -175,9 +175,16 @@ class _SampleCopy:
             self.entry,
             relpath=self.relpath,
             domains={domain: grid for domain, grid in self.entry.domains.items() if domain in domains},
+            fields=self._fields,
             bytes=copied + kept if self.entry.bytes else 0,
         )
         return StagedSample(self.sample_id, entry, copied, kept)
+
+    @property
+    def _fields(self) -> dict[str, ArrayColumn] | None:
+        if self.entry.fields is None:
+            return None
+        return {name: column for name, column in self.entry.fields.items() if column.array_name in self.layouts}
 
     def _copy_shard(self, array: str, shard: int) -> tuple[int, int]:
         """Copy a shard unless the copy has it; returns bytes copied and bytes kept."""

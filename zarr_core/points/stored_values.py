@@ -84,4 +84,4 @@ def not_finite(sample_id: str, name: FieldName, layout: ArrayLayout, values: tor
         return SampleError(sample_id, name.canonical, reason, "repair the source, or leave the sample out")
     largest = float(values.abs().max())
     reason = f"largest value {largest:.6g} does not fit {layout.dtype} (maximum {np.finfo(layout.dtype).max:.6g})"
-    return SampleError(sample_id, name.canonical, reason, f"use --field-dtype {name.canonical}=float32")
+    return SampleError(sample_id, name.canonical, reason, f"use --field-dtype {name.canonical}=float32 --reconvert")

@@ -23,7 +23,7 @@ from zarr_core.format.object_names import ATTRIBUTES_KEY, QUARANTINE, SAMPLES, Z
 from zarr_core.format.shards import encode_shard, pack_lengths
 from zarr_core.format.shuffle import shuffle_permutation
 from zarr_core.points.group import GROUP_FORMAT, is_complete, recorded_attributes, stored_bytes
-from zarr_core.points.manifest import ArrayColumn, DomainGrid, DomainLayout, Quarantine, SampleEntry
+from zarr_core.points.manifest import ArrayColumn, DomainGrid, Quarantine, SampleEntry
 from zarr_core.points.settings import ConversionSettings, digest
 from zarr_core.points.stored_values import as_points, not_finite, stored_blocks
 from zarr_core.sources.description import FieldFile
@@ -39,10 +39,9 @@ _NAMES = 4
 
 @dataclass(frozen=True)
 class WrittenSample:
-    """A finished group: its manifest entry and its columns by domain."""
+    """A finished group: its manifest entry."""
 
     entry: SampleEntry
-    domains: Mapping[str, DomainLayout]
 
 
 class ZarrStoreWriter:
@@ -50,7 +49,7 @@ class ZarrStoreWriter:
 
     Args:
         root: the store, a local path or fsspec URL.
-        settings: how to write.
+        settings: how to write; the defaults if None. A conversion into an existing store takes the store's instead.
         retention: of the store's current manifest. The writer neither finds nor writes tombstoned groups.
     """
 
@@ -62,6 +61,8 @@ class ZarrStoreWriter:
     ) -> None:
         self.storage = Storage(root)
         self.settings = settings or ConversionSettings()
+        #: The settings that the caller gave, by name.
+        self.given: dict[str, Any] = {} if settings is None else settings.to_document()
         self.retention = retention or Retention()
 
     def with_retention(self, retention: Retention, sample_id: str = "", fingerprint: str = "") -> ZarrStoreWriter:
@@ -140,6 +141,9 @@ class ZarrStoreWriter:
                 way_out = "every field of a domain must describe the same points in the same order"
                 raise SampleError(sample_id, name.canonical, reason, way_out)
             layout = self.settings.layout(name, len(values), values.shape[1])
+            if layout.excess:
+                reason = f"has {layout.excess}; no reader opens such an array"
+                raise SampleError(sample_id, name.canonical, reason, "check the shape, or use larger chunks")
             arrays[name.array_name] = layout
             lengths: list[int] = []
             field_moments, size = self._write_array(
@@ -251,7 +255,7 @@ def _json(document: Mapping[str, Any]) -> list[bytes]:
 
 
 def written_sample(relpath: str, group: Any) -> WrittenSample:
-    """The manifest entry and columns of a finished group, from the content of its ``zarr.json``.
+    """The manifest entry of a finished group, from the content of its ``zarr.json``.
 
     Raises:
         DocumentError: it does not hold the records of a conversion.
@@ -260,12 +264,11 @@ def written_sample(relpath: str, group: Any) -> WrittenSample:
     recorded = recorded_attributes(group) or {}
     fingerprint, settings = (expect(str, recorded.get(key), key) for key in ("fingerprint", "settings"))
     grids: dict[str, DomainGrid] = {}
-    columns: dict[str, dict[str, ArrayColumn]] = {}
+    fields: dict[str, ArrayColumn] = {}
     for array_name, layout in group_arrays(group).items():
         domain, _, name = array_name.partition("/")
         canonical = FieldName(domain, name).canonical
         grids[domain] = DomainGrid(layout.n_points, layout.chunk_points, layout.shard_points, layout.n_chunks)
-        columns.setdefault(domain, {})[canonical] = ArrayColumn(array_name, canonical, layout.dtype, layout.dim)
-    domains = {domain: DomainLayout(f"{domain}_position", arrays) for domain, arrays in columns.items()}
+        fields[canonical] = ArrayColumn(array_name, canonical, layout.dtype, layout.dim)
     size = sum(stored_bytes(recorded).values())
-    return WrittenSample(SampleEntry(relpath, grids, fingerprint, settings, size), domains)
+    return WrittenSample(SampleEntry(relpath, grids, fingerprint, settings, size, fields))

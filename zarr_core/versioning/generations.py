@@ -203,7 +203,7 @@ def commit(storage: Storage, head: Head[S], change: Callable[[S | None], S]) -> 
     Raises:
         CommitConflict: other writers kept committing first.
         CollectedError: the change names something deleted or pending deletion; nothing is committed.
-        StoreError: the location cannot compare and swap.
+        StoreError: the location cannot compare and swap, or no reader could open the new state.
     """
 
     def step(current: S | None, data: bytes) -> S | None:
@@ -280,14 +280,26 @@ def _swap(storage: Storage, head: Head[S], step: Callable[[S | None, bytes], S |
         if changed is None:
             assert current is not None
             return current, False
+        data = changed.to_json()
+        _check_readable(storage, head, data)
         try:
-            storage.replace(head.name, changed.to_json(), version)
+            storage.replace(head.name, data, version)
         except CommitConflict:
             logger.info("%s: another commit came first; repeating on top of it", storage.url)
             time.sleep(random.uniform(0, 0.05 * 2 ** min(attempt, 6)))
             continue
         return changed, True
     raise CommitConflict(f"{storage.url}: {_COMMIT_ATTEMPTS} commits in a row lost to other writers; run again")
+
+
+def _check_readable(storage: Storage, head: Head[S], data: bytes) -> None:
+    """Raise StoreError unless readers can parse a new head, and nothing of it gets lost."""
+    try:
+        same = head.parse(data, head.name).to_json() == data
+    except ManifestError as error:
+        raise StoreError(f"{storage.url}: nothing was committed, because no reader could open it: {error}") from error
+    if not same:
+        raise StoreError(f"{storage.url}: nothing was committed, because {head.name} would be read as another state")
 
 
 def _current(storage: Storage, head: Head[S]) -> tuple[S | None, bytes, str | None]:

@@ -30,7 +30,7 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = {"source_url": str(source), "chunk_points": 16, "shard_points": 64}
     convert(KIND, store, sample_ids=["run_1", "run_2"], **settings)
     convert(KIND, store, **settings)
-    convert(KIND, store, sample_ids=["run_1"], **settings | {"chunk_points": 32})
+    convert(KIND, store, sample_ids=["run_1"], reconvert=True, **settings | {"chunk_points": 32})
     return store
 
 

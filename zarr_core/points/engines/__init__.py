@@ -18,6 +18,10 @@ from zarr_core.storage.retries import describe
 ENGINES = ("direct", "zarr", "tensorstore")
 
 
+class OtherDtypeError(StoreError):
+    """An output array has another dtype than the stored array."""
+
+
 class FieldRead(NamedTuple):
     """The wanted points of one field of one sample.
 
@@ -26,7 +30,7 @@ class FieldRead(NamedTuple):
         entry: the sample's entry in the manifest.
         array_name: path of the array below the sample's group.
         dim: components per point.
-        dtype: stored dtype according to the manifest.
+        dtype: stored dtype according to the manifest; that of the array wins.
         domain: domain of the field.
         drawn: the points.
     """
@@ -77,6 +81,11 @@ class FieldRead(NamedTuple):
         except (MemoryError, ValueError) as error:  # ValueError: more than can be addressed
             raise self.too_large() from error
 
+    def check_dtype(self, stored: np.dtype[Any], out: np.ndarray) -> None:
+        """Raise OtherDtypeError unless an output array has the dtype of the stored one: a cast could lose values."""
+        if stored != out.dtype:
+            raise OtherDtypeError(f"{self.where}: the array is stored as {stored}, the output is {out.dtype}")
+
     def too_large(self) -> StoreError:
         """The error for points that do not fit in memory."""
         return StoreError(f"{self.where}: {self.shape[0]} points do not fit in memory; draw fewer (num_points)")
@@ -104,6 +113,7 @@ class Engine(Protocol):
             out: arrays for the results, C-contiguous, of each read's shape; new arrays of the stored dtype by default.
 
         Raises:
+            OtherDtypeError: an array of ``out`` has another dtype than the stored one.
             ManifestError: a group or array that the manifest names is missing, or is another.
             CorruptChunkError: stored bytes are missing or damaged.
             StoreError: the store cannot be reached.

@@ -76,7 +76,11 @@ class DirectEngine:
                 continue
             layout, index = known.layout, known.index
             assert index is not None
-            target = read.allocate(known.dtype) if out is None else out[place]
+            if out is None:
+                target = read.allocate(known.dtype)
+            else:
+                target = out[place]
+                read.check_dtype(known.dtype, target)
             results.append(target)
             plan = plan_read(layout, index, read.drawn)
             for chunk in plan.missing:

@@ -69,7 +69,8 @@ class ZarrEngine:
             results = list(self._handles.threads.map(self._read_field, reads))
         if out is None:
             return results
-        for target, points in zip(out, results, strict=True):
+        for read, target, points in zip(reads, out, results, strict=True):
+            read.check_dtype(points.dtype, target)
             target[...] = points
         return list(out)
 

@@ -74,7 +74,8 @@ class TensorStoreEngine:
             results.append(points)
         if out is None:
             return results
-        for target, points in zip(out, results, strict=True):
+        for read, target, points in zip(reads, out, results, strict=True):
+            read.check_dtype(points.dtype, target)
             target[...] = points
         return list(out)
 
