@@ -11,6 +11,7 @@ from assets.dataset import DatasetDeclaration
 from assets.manifest import split_rows
 from assets.statistics import field_rows, statistics_split
 from assets.tables import table
+from assets.zarr_samples import FORCE_TAG
 from resources.stores import StoreAccess
 from zarr_core.errors import StoreError
 from zarr_core.points.manifest import StoreManifest
@@ -141,6 +142,8 @@ def choose(stores: StoreAccess, dataset: DatasetDeclaration, most: int) -> list[
 def _verified(chosen: list[str], report: VerificationReport) -> dg.AssetCheckResult:
     problems = [{"sample": p.sample_id, "field": p.field, "problem": p.message} for p in report.problems]
     found = "; ".join(str(problem) for problem in report.problems[:3])
+    if report.damaged:
+        found += f". To repair: convert {', '.join(report.damaged[:25])} again in a run with the tag {FORCE_TAG} = true"
     return dg.AssetCheckResult(
         passed=report.ok,
         description=found or f"{report.samples} samples, {report.arrays} arrays, {report.chunks} chunks",

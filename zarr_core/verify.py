@@ -24,7 +24,7 @@ from zarr_core._util.command_line import (
     table,
     verb,
 )
-from zarr_core._util.redaction import redact_url
+from zarr_core._util.redaction import redact
 from zarr_core._util.units import format_size
 from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix.state import HEAD_NAME as MATRIX_HEAD
@@ -84,7 +84,7 @@ def _command(
 
 def repair_command(store: str, kind: str, source: str | None, sample_ids: Sequence[str]) -> str:
     """The command that converts samples again and so repairs their groups."""
-    words = ["zarr-core", "convert", store, "--source", "SOURCE" if source is None else redact_url(source)]
+    words = ["zarr-core", "convert", store, "--source", "SOURCE" if source is None else redact(source)]
     return shlex.join([*words, "--dataset-kind", kind or "KIND", "--force", "--samples", *sample_ids])
 
 

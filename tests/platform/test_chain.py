@@ -221,3 +221,33 @@ def test_metadata_survives_the_database(filled: Trial) -> None:
     }
     assert splits == {"train": 2, "val": 0, "test": 1}
     assert json.loads((Path(filled.dataset.store) / "stats.json").read_text())
+
+
+@pytest.mark.usefixtures("nothing_measured")
+def test_a_damaged_group_fails_no_other_sample_and_is_repaired_by_force(filled: Trial) -> None:
+    assert filled.convert_all().success
+    assert filled.run("refresh").success
+    store = Path(filled.dataset.store)
+    shard = next(store.glob("samples/run_1/*/surface/pressure/c/0/0"))
+    document = next(store.glob("samples/run_2/*/zarr.json"))
+    whole = shard.read_bytes(), document.read_bytes()
+    shard.write_bytes(whole[0][:10] + bytes([whole[0][10] ^ 1]) + whole[0][11:])
+    document.write_bytes(whole[1][:50])
+
+    again = filled.run("convert", "run_1", "run_4")
+    (failed,) = again.get_step_failure_events()
+    assert failed.step_failure_data.user_failure_data is not None
+    assert "1 of 3 samples could not be converted: run_2: its group is damaged" in (
+        failed.step_failure_data.user_failure_data.description or ""
+    )
+    picture = filled.materialization("zarr_samples", "run_1").metadata["picture"].value
+    assert "no picture, its group is damaged" in picture
+    assert "zarr_core/force" in picture
+    check = check_results(filled.run("refresh"))["checksums"]
+    assert not check.passed
+    assert "To repair: convert run_1, run_2 again in a run with the tag zarr_core/force = true" in check.description
+
+    assert filled.run("convert", "run_1", "run_4", tags={"zarr_core/force": "true"}).success
+    assert (shard.read_bytes(), document.read_bytes()) == whole
+    assert "image/svg" in filled.materialization("zarr_samples", "run_1").metadata["picture"].value
+    assert filled.run("refresh").success

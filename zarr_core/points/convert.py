@@ -115,8 +115,8 @@ def convert(
         limit: convert at most this many of the samples that are missing or changed.
         dataset_name: name of the store; the kind's name if None and the store is new.
         retry_quarantined: convert refused samples again, even if their source and the settings are unchanged.
-        force: convert all selected samples again, even if they are up to date, to repair damaged groups. Objects whose
-            bytes differ from the conversion's are replaced, in every generation that names them; others are not touched.
+        force: convert all selected samples again, even if they are up to date, to repair damaged groups. Objects with
+            other bytes than the conversion's are replaced, in every generation that names them; others stay untouched.
         retire_vanished: remove samples from the manifest that the source no longer holds. Excludes ``splits``, because
             the whole source has to be listed. The groups stay as long as a kept generation names them.
         reconvert: use the given settings even if the store has others, and convert all samples again. Readers see each
