@@ -40,7 +40,7 @@ from zarr_core.points.convert import (
     iter_convert,
 )
 from zarr_core.points.convert_sample import ConversionResult, SampleOutcome
-from zarr_core.points.publish import FINGERPRINTS, publish
+from zarr_core.points.publish import FINGERPRINTS, MAX_RETIRED_SHARE, publish
 from zarr_core.points.settings import ConversionSettings
 from zarr_core.sources.resolve import shipped_kinds
 from zarr_core.storage import is_local
@@ -123,6 +123,9 @@ def _command(
     retire_vanished: Annotated[
         bool, flag("Remove samples from the manifest that the source no longer has; their bytes stay until gc.")
     ] = False,
+    max_retired_share: Annotated[
+        float, option("Fail if more than this share of the samples would be removed, 0 to 1.", metavar="SHARE")
+    ] = MAX_RETIRED_SHARE,
     workers: Workers = 1,
     quiet: Quiet = False,
     json: Json = False,
@@ -159,6 +162,7 @@ def _command(
             retry_quarantined=retry_quarantined,
             force=force,
             retire_vanished=retire_vanished,
+            max_retired_share=max_retired_share,
             reconvert=reconvert,
             workers=workers,
             executor=pool,

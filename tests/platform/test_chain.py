@@ -251,3 +251,25 @@ def test_a_damaged_group_fails_no_other_sample_and_is_repaired_by_force(filled: 
     assert (shard.read_bytes(), document.read_bytes()) == whole
     assert "image/svg" in filled.materialization("zarr_samples", "run_1").metadata["picture"].value
     assert filled.run("refresh").success
+
+
+@pytest.mark.usefixtures("nothing_measured")
+def test_the_refresh_retires_only_what_the_sensor_confirmed_and_only_a_few(filled: Trial) -> None:
+    assert filled.convert_all().success
+    assert filled.run("refresh").success
+    for number in (1, 2):
+        (filled.source / f"run_{number}").rename(filled.source / f".run_{number}")
+    assert filled.run("refresh").success
+    assert filled.materialization("manifest").metadata["retired"].value == 0, "one listing only"
+    assert filled.materialization("manifest").metadata["not_at_the_source"].value == 2
+
+    assert filled.run("look").success
+    refused = filled.run("refresh")
+    (failed,) = refused.get_step_failure_events()
+    assert failed.step_failure_data.user_failure_data is not None
+    reason = failed.step_failure_data.user_failure_data.description or ""
+    assert "2 of 3 samples" in reason
+    assert "run trial_refresh with the tag zarr_core/max_retired_share = 1" in reason
+    assert len(load_manifest(filled.dataset.store).samples) == 3
+    filled.run("refresh", tags={"zarr_core/max_retired_share": "1"})
+    assert list(load_manifest(filled.dataset.store).samples) == ["run_4"]

@@ -21,7 +21,7 @@ import zarr
 import zarr_core.verify
 from tests.helpers.small_source import SHARED, load_field, write_source
 from zarr_core.convert import convert, convert_aero_dataset, convert_fsspec_source, iter_convert, main, summary
-from zarr_core.errors import SourceError
+from zarr_core.errors import RetirementError, SourceError
 from zarr_core.format.shuffle import shuffle_permutation
 from zarr_core.points.convert_sample import convert_sample
 from zarr_core.points.manifest import load_manifest
@@ -674,3 +674,23 @@ def test_verify_prints_the_command_that_repairs(
     assert repair.endswith("--dataset-kind ahmedml --force --samples run_3")
     assert main([*shlex.split(repair)[2:], "--quiet"]) == 0
     assert verify_store(str(store)).ok
+
+
+def test_mass_retirement_has_to_be_confirmed(tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = tmp_path / "store"
+    convert("ahmedml", store, root=source, **SETTINGS)
+    write_source(source, sample_ids=("run_4",))
+    for sample_id in ("run_1", "run_2"):
+        shutil.rmtree(source / sample_id)
+    with pytest.raises(RetirementError, match=r"2 of 3 samples .*run_1, run_2\).*--max-retired-share 1"):
+        convert("ahmedml", store, root=source, retire_vanished=True)
+    manifest = load_manifest(store)
+    assert sorted(manifest.samples) == ["run_1", "run_2", "run_3", "run_4"], "what arrived is committed"
+    command = [str(store), "--source", str(source), "--dataset-kind", "ahmedml", "--retire-vanished"]
+    assert main([*command, "--max-retired-share", "0.3", "--quiet"]) != 0
+    assert "2 of 4 samples" in capsys.readouterr().err
+    assert load_manifest(store) == manifest
+    report = publish("ahmedml", store, root=source, retire_vanished=["run_2", "run_3"])
+    assert report.retired == ["run_2"], "run_1 is not in the collection, run_3 is there"
+    assert main([*command, "--max-retired-share", "1", "--quiet"]) == 0
+    assert sorted(load_manifest(store).samples) == ["run_3", "run_4"]

@@ -26,6 +26,7 @@ from zarr_core.points.columns import expected_columns, misfit
 from zarr_core.points.convert_sample import ConversionResult, Status, convert_sample, failure, quarantined
 from zarr_core.points.manifest import StoreManifest
 from zarr_core.points.publish import (
+    MAX_RETIRED_SHARE,
     Pending,
     PublishReport,
     check_dataset,
@@ -94,6 +95,7 @@ def convert(
     retry_quarantined: bool = False,
     force: bool = False,
     retire_vanished: bool = False,
+    max_retired_share: float = MAX_RETIRED_SHARE,
     reconvert: bool = False,
     fingerprint: str | None = None,
     workers: int = 1,
@@ -119,6 +121,8 @@ def convert(
             other bytes than the conversion's are replaced, in every generation that names them; others stay untouched.
         retire_vanished: remove samples from the manifest that the source no longer holds. Excludes ``splits``, because
             the whole source has to be listed. The groups stay as long as a kept generation names them.
+        max_retired_share: maximum share of the store's samples, from 0 to 1, that are retired at once. One sample may
+            always be retired. If more vanished, RetirementError is raised after everything else is committed.
         reconvert: use the given settings even if the store has others, and convert all samples again. Readers see each
             sample's earlier group until its new one is committed. If it is interrupted, the next conversion, which
             takes the new settings from the store, continues.
@@ -154,6 +158,7 @@ def convert(
         retry_quarantined=retry_quarantined,
         force=force,
         retire_vanished=retire_vanished,
+        max_retired_share=max_retired_share,
         reconvert=reconvert,
         workers=workers,
         executor=executor,
@@ -249,6 +254,7 @@ def _convert(
     retry_quarantined: bool = False,
     force: bool = False,
     retire_vanished: bool = False,
+    max_retired_share: float = MAX_RETIRED_SHARE,
     reconvert: bool = False,
     workers: int = 1,
     executor: Executor | None = None,
@@ -274,6 +280,7 @@ def _convert(
             saved,
             dataset_name=dataset_name,
             retire_vanished=retire,
+            max_retired_share=max_retired_share,
             reconvert=reconvert,
             fingerprints=fingerprints,
         )
