@@ -3,8 +3,8 @@
 ``python -m benchmarks.local [--codec blosc-lz4]`` writes one synthetic sample of 1 M points and four fields (positions
 float32, the rest float16; chunks of 16,384 points), then draws 16,384 points of it, a new epoch each time, one process,
 one thread, each way in turn. By hand: ``pread`` of the very chunks that the draw touches and decoding them into new
-arrays, nothing else: rows are not put in order. "Checked" verifies the checksums as
-well, as the engines do; the target is held against the work without.
+arrays, nothing else: rows are not put in order. "Checked" also verifies the checksums, as the engines do; the target
+is compared with the work without.
 """
 
 from __future__ import annotations

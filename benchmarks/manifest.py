@@ -31,7 +31,7 @@ print(imported - started, opened - imported, peak)
 
 
 def manifest() -> StoreManifest:
-    """The manifest of a store of AhmedML's size times fifty."""
+    """The manifest of a store fifty times as large as AhmedML."""
     fields = {
         "surface": ("position", "pressure", "friction"),
         "volume": ("position", "pressure", "velocity", "vorticity"),

@@ -50,10 +50,10 @@ class MappedObjects:
             if os.fstat(file.fileno()).st_size == 0:
                 return np.empty(0, np.uint8)  # nothing can be mapped
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        found = self._files[key] = np.frombuffer(mapped, np.uint8)  # unmapped when nobody refers to it
+        found = self._files[key] = np.frombuffer(mapped, np.uint8)  # unmapped when it is no longer referenced
         while len(self._files) > byte_ranges.OPEN_FILES:
             try:
                 self._files.popitem(last=False)
-            except KeyError:  # another thread was faster
+            except KeyError:  # another thread opened it first
                 break
         return found

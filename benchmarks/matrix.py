@@ -25,12 +25,12 @@ from zarr_core.storage import Storage
 from zarr_core.storage.byte_ranges import CountingObjects, open_objects
 
 BATCH = 64
-ASKED = 50
+N_REQUESTED = 50
 REPEATS = 5
 
 
 def betas(samples: int, features: int, seed: int) -> np.ndarray:
-    """Made-up measurements."""
+    """Synthetic measurements."""
     rng = np.random.default_rng(seed)
     cells = rng.integers(0, 10_001, (samples, features), np.uint16) / np.float32(10_000)
     cells[rng.random(cells.shape, np.float32) < 0.05] = np.nan
@@ -53,10 +53,10 @@ def write(root: str, codec: str, names: list[str], samples: int) -> tuple[WideMa
     return matrix, stored / (4 * samples * len(names))
 
 
-def read_rows(root: str, asked: list[str], features: int) -> dict[str, tuple[float, float]]:
+def read_rows(root: str, requested: list[str], features: int) -> dict[str, tuple[float, float]]:
     """Seconds of reading rows, and of reading as many bytes of the same files by hand."""
     matrix, counter = counted(root)
-    matrix.read(asked)
+    matrix.read(requested)
     matrix = WideMatrix.open(root)  # the counter stands between it and the files
     ranges = [(key, n_bytes) for key, (_, n_bytes) in counter.by_key.items()]
     total = sum(n_bytes for _, n_bytes in ranges)
@@ -68,12 +68,12 @@ def read_rows(root: str, asked: list[str], features: int) -> dict[str, tuple[flo
                 assert file.readinto(memoryview(buffer)[end : end + n_bytes]) == n_bytes
             end += n_bytes
 
-    out, buffer = np.empty((len(asked), features), np.float32), np.empty(total, np.uint8)
+    out, buffer = np.empty((len(requested), features), np.float32), np.empty(total, np.uint8)
     new, there = "into a new array", "into one that is there"
     works: list[Callable[[], object]] = [
-        lambda: matrix.read(asked),
+        lambda: matrix.read(requested),
         lambda: by_hand(np.empty(total, np.uint8)),
-        lambda: matrix.read(asked, out=out),
+        lambda: matrix.read(requested, out=out),
         lambda: by_hand(buffer),
     ]
     seconds = best_in_turn(3 * REPEATS, works)
@@ -141,18 +141,18 @@ def main() -> None:
     names = [f"cg{number:08d}" for number in range(options.features)]
     for codec in options.codec:
         rng = np.random.default_rng(0)
-        asked = [f"s{n}" for n in rng.choice(options.samples, ASKED, replace=False)]
-        picked = [names[n] for n in rng.choice(options.features, ASKED, replace=False)]
+        requested = [f"s{n}" for n in rng.choice(options.samples, N_REQUESTED, replace=False)]
+        picked = [names[n] for n in rng.choice(options.features, N_REQUESTED, replace=False)]
         with tempfile.TemporaryDirectory() as folder:
             writer, stored = write(f"{folder}/matrix", codec, names, options.samples)
-            for what, (ours, by_hand) in read_rows(writer.url, asked, options.features).items():
+            for what, (ours, by_hand) in read_rows(writer.url, requested, options.features).items():
                 rows.append([f"{codec}, {what}", ours * 1e3, by_hand * 1e3, ours / by_hand, stored])
             for copy, (requests, n_bytes, seconds) in read_columns(writer.url, writer, picked).items():
                 columns.append([f"{codec}, {copy}", requests, n_bytes, seconds * 1e3])
     result.add_table(
-        f"{ASKED} whole rows", ("codec", "ms", "ms for the bytes by hand", "times as long", "stored / raw"), rows
+        f"{N_REQUESTED} whole rows", ("codec", "ms", "ms for the bytes by hand", "times as long", "stored / raw"), rows
     )
-    result.add_table(f"{ASKED} scattered columns of all rows", ("codec", "requests", "bytes", "ms"), columns)
+    result.add_table(f"{N_REQUESTED} scattered columns of all rows", ("codec", "requests", "bytes", "ms"), columns)
     with tempfile.TemporaryDirectory() as folder:
         written, head = count_append(folder)
     result.add_table(
@@ -163,11 +163,11 @@ def main() -> None:
     for name, *_, ratio, _ in rows:
         if str(name).startswith("none"):
             result.add_target(
-                f"{ASKED} rows {str(name)[6:]}, to reading their bytes", float(ratio or 0), "at most", 1.5
+                f"{N_REQUESTED} rows {str(name)[6:]}, to reading their bytes", float(ratio or 0), "at most", 1.5
             )
     for (name, _, by_rows, _), (_, _, by_columns, _) in zip(columns[::2], columns[1::2], strict=True):
         share = float(by_columns or 0) / float(by_rows or 1)
-        result.add_target(f"{ASKED} columns ({name}), share of its bytes that is read", share, "at most", 0.1)
+        result.add_target(f"{N_REQUESTED} columns ({name}), share of its bytes that is read", share, "at most", 0.1)
     result.add_target("shards that a batch with one in each of two tables writes", written["shard"], "exactly", 2)
     result.add_target("times that it replaces HEAD.json", written["HEAD.json"], "exactly", 1)
     others = sum(written.values()) - written["shard"] - written["HEAD.json"]

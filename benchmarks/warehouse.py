@@ -90,7 +90,7 @@ def memory(kind: str) -> int:
 
 
 def measure_scatter(result: Result, n_samples: int, n_features: int) -> None:
-    """Rows a second, and memory."""
+    """Rows per second, and memory."""
     block = WideBlock("b", "beta", *names(n_samples, n_features))
     ours, expected = rate_of_positions(list(positioned(n_samples, n_features)), block)
     few = min(PIVOT_SAMPLES, n_samples)
@@ -113,7 +113,7 @@ def measure_scatter(result: Result, n_samples: int, n_features: int) -> None:
 
 
 def rate_of_positions(batches: list[pa.RecordBatch], block: WideBlock) -> tuple[float, np.ndarray]:
-    """Rows a second, and the block."""
+    """Rows per second, and the block."""
     expected = scatter(lambda: batches, block).values
     return expected.size / best_of(3, lambda: scatter(lambda: batches, block), time.process_time), expected
 

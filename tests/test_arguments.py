@@ -76,6 +76,8 @@ def test_a_generation_is_a_number_or_a_tag(store: Path, tmp_path: Path, generati
         ({"shard_points": 2.0}, r"shard_points must be a whole number, not 2\.0"),
         ({"shuffle_seed": None}, "shuffle_seed must be a whole number, not None"),
         ({"field_dtypes": "float32"}, "field_dtypes must be a mapping"),
+        ({"field_dtypes": None}, "field_dtypes must be a mapping"),
+        ({"workers": "2"}, "workers must be a whole number, not '2'"),
         ({"splits": "train"}, r"splits must be a collection of names; for one name pass \['train'\]"),
         ({"sample_ids": "s0"}, r"sample_ids must be a collection of names; for one name pass \['s0'\]"),
         ({"sample_ids": 5}, "sample_ids must be a collection of names, not 5"),

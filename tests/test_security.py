@@ -1,4 +1,4 @@
-"""What SECURITY.md promises of the code as a whole: nothing that is read can become code, servers stay on loopback."""
+"""Properties of the whole code that SECURITY.md states: data never becomes code, servers bind to loopback."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 PROJECT = Path(__file__).resolve().parents[1]
 ROOMS = ("zarr_core", "resources", "assets", "sensors", "benchmarks", "examples", "definitions.py")
-# The only lines that may: the demonstration runs what it prints.
+# The only exceptions: the demonstration executes the lines that it prints.
 ALLOWED = {("examples/demo.py", "exec")}
 
 
@@ -42,7 +42,7 @@ def dangers(tree: ast.AST) -> Iterator[str]:
             yield "allow_pickle"
 
 
-def test_nothing_that_is_read_can_become_code() -> None:
+def test_data_never_becomes_code() -> None:
     files = sources()
     assert len(files) > 60
     found = {
@@ -66,13 +66,13 @@ def test_nothing_that_is_read_can_become_code() -> None:
         "np.load(f, allow_pickle=True)",
     ],
 )
-def test_the_check_finds_what_it_looks_for(line: str) -> None:
+def test_the_check_finds_planted_cases(line: str) -> None:
     assert list(dangers(ast.parse(line)))
     assert not list(dangers(ast.parse("torch.load(f, weights_only=True); yaml.safe_load(f); subprocess.run([x])")))
 
 
 def test_servers_bind_to_loopback() -> None:
-    """Whatever starts one here: make, the deployment of one machine, the tests of their own servers."""
+    """In the Makefile, the deployment and the tests."""
     recipes = (PROJECT / "Makefile").read_text()
     starts = re.findall(r"^\t.*\b(?:dagster dev|dagster-webserver|dg dev)\b.*$", recipes, re.MULTILINE)
     assert starts

@@ -1,4 +1,4 @@
-"""Ways to get a draw from local disk, each behind the same three methods: ours, and what people use instead.
+"""Ways to read a draw from local disk, each with the same three methods: this library, and common alternatives.
 
 A rival is prepared with samples whose points are already in random order, as our stores hold them, so that each may
 read a draw as the window that it is. One that cannot read a part of a sample reads all of it. Modules of rivals import

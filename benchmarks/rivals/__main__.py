@@ -1,4 +1,4 @@
-"""Draws from local disk, ours and everybody else's: ``python -m benchmarks.rivals``.
+"""Draws from local disk with this library and with others: ``python -m benchmarks.rivals``.
 
 Synthetic samples of 1 M points and four fields, points in random order; 16,384 of them drawn, the same ones by every
 rival. Each rival is measured in a process of its own: a DataLoader with 0, 1 and 2 workers, cold (files dropped from
@@ -81,7 +81,7 @@ def run_child(entry: Entry, python: str, verb: str, *arguments: object) -> str:
 
 
 def run_python(python: str, *arguments: object) -> str:
-    """What a process prints; raises CalledProcessError with the end of what it complained about."""
+    """What a process prints; raises CalledProcessError with the end of its error output."""
     command = [python, *map(str, arguments)]
     surroundings = os.environ | {"PYTHONPATH": str(CHECKOUT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=CHECKOUT, env=surroundings, capture_output=True, text=True, check=False)

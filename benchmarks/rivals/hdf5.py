@@ -1,4 +1,4 @@
-"""One HDF5 file a sample, kept open, in chunks as ours."""
+"""One HDF5 file per sample, kept open, with our chunk sizes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CHUNK_POINTS = 16_384
 
 
 class HDF5:
-    """A dataset a field.
+    """One dataset per field.
 
     Args:
         compression: None, or a filter that h5py brings along; with it come byte shuffling and checksums, as in ours.
@@ -41,12 +41,12 @@ class HDF5:
                     file.create_dataset(field, data=array, **options)
 
     def open(self, folder: Path, draws: Draws) -> None:
-        """Files are opened as they are asked for."""
+        """Nothing: files are opened when they are first read."""
         self._folder, self._draws = folder, draws
         self._files: dict[str, dict[str, Any]] = {}
 
     def read(self, sample: str, epoch: int) -> dict[str, np.ndarray]:
-        """One slice a field and run."""
+        """One slice per field and run."""
         import h5py
 
         found = self._files.get(sample)

@@ -21,7 +21,7 @@ class Window:
                 os.link(samples.folder / sample / f"{field}.npy", folder / sample / f"{field}.npy")
 
     def open(self, folder: Path, draws: Draws) -> None:
-        """Map files as they are asked for."""
+        """Nothing: files are mapped when they are first read."""
         self._folder, self._draws = folder, draws
         self._maps: dict[str, dict[str, np.ndarray]] = {}
 

@@ -10,7 +10,7 @@ from benchmarks.rivals.samples import Draws, Samples
 
 
 class Pt:
-    """A tensor a file.
+    """One tensor per file.
 
     Args:
         mmap: map the files and keep them open, instead of loading each whole at every read.

@@ -1,4 +1,4 @@
-"""What every rival is given: samples as ``.npy`` files, and the draws to read of them."""
+"""Input of every rival: samples as ``.npy`` files, and the draws to read."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Zarrs(Reader):
         self._arrays: dict[str, dict[str, Any]] = {}
 
     def read(self, sample: str, epoch: int) -> dict[str, np.ndarray]:
-        """One slice a field and run."""
+        """One slice per field and run."""
         import zarr
 
         if sample not in self._arrays:

@@ -234,8 +234,8 @@ def iceberg_refused(monkeypatch: pytest.MonkeyPatch) -> Warehouse:
 def iceberg_away(monkeypatch: pytest.MonkeyPatch) -> Warehouse:
     from requests.exceptions import ConnectionError as NoConnection
 
-    said = f"GET https://me:{SECRET}@catalogue.invalid/lab.long (Authorization: Bearer {SECRET})"
-    return iceberg_that_fails(monkeypatch, NoConnection(said))
+    message = f"GET https://me:{SECRET}@catalogue.invalid/lab.long (Authorization: Bearer {SECRET})"
+    return iceberg_that_fails(monkeypatch, NoConnection(message))
 
 
 def iceberg_in_a_database(monkeypatch: pytest.MonkeyPatch) -> Warehouse:

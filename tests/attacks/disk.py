@@ -112,11 +112,11 @@ def read_only_rounds(rounds: int, folder: Path, tally: Tally, chance: random.Ran
             report = verify_store(str(seen), source=str(source))
             if not report.ok:
                 tally.add("lost", 1, f"verify of a read-only store: {report.problems[:3]}")
-        for name, (main_of, said) in writers.items():
+        for name, (main_of, arguments) in writers.items():
             tally.add("faults")
             with tally.ours(f"{name} of a read-only store"):
-                if main_of(said) == 0:
-                    tally.add("wrong", 1, f"{name} says that it wrote to a read-only store")
+                if main_of(arguments) == 0:
+                    tally.add("wrong", 1, f"{name} reports that it wrote to a read-only store")
         tally.add("rounds")
     if before != {path: path.read_bytes() for path in made.rglob("*") if path.is_file()}:
         tally.add("wrong", 1, "a read-only store has changed")

@@ -85,9 +85,9 @@ class MatrixFuzz:
                     with self.tally.ours(f"{self.target}, {sample_id!r}"):
                         self._compare(value, [sample_id], matrix.read([sample_id], value=value), slice(None))
                 with self.tally.ours(f"{self.target}, columns"):
-                    asked = list(matrix.sample_ids)[:100]
-                    columns = matrix.read(asked, [_FEATURES[7], _FEATURES[40]], value)
-                    self._compare(value, asked, columns, [7, 40])
+                    requested = list(matrix.sample_ids)[:100]
+                    columns = matrix.read(requested, [_FEATURES[7], _FEATURES[40]], value)
+                    self._compare(value, requested, columns, [7, 40])
 
     def _compare(self, value: str, sample_ids: list[str], read: np.ndarray, columns: Any) -> None:
         # Neither heads nor checksums are signed: a forged head may assign rows to other samples.

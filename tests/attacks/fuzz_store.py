@@ -89,8 +89,8 @@ class StoreFuzz:
                 reader.read_attributes(sample_id)
 
     def _compare(self, engine: str, sample_id: str, read: Sample, rows: dict[str, np.ndarray]) -> None:
-        # Who forges checksums decides what is read. Metadata carries none, and only our own engine holds against what
-        # it says; and what a sample is called that the manifest has renamed, nobody can know.
+        # Forged checksums make any bytes valid. Metadata has no checksums, and only the engine "direct" checks it
+        # against the recorded facts. The true name of a sample that the manifest renames is unknown.
         if self.target == "forged" or sample_id not in self.truth or (engine != "direct" and self.target != "shard"):
             return
         for name, values in read.items():

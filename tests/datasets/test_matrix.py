@@ -1,4 +1,4 @@
-"""Training from a wide matrix: tensors, batches, labels' places, memory maps, and where a run is."""
+"""Training from a wide matrix: tensors, batches, memory maps, and resuming."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def write_matrix(url: str | Path, batches: Sequence[int] = (3, 5, 4)) -> tuple[W
     for number, size in enumerate(batches):
         beta = random.uniform(-0.002, 1.002, (size, len(FEATURES))).astype("float32")
         beta[random.random(beta.shape) < 0.1] = np.nan
-        beta[:, 7] = np.nan  # a feature that nobody measured
+        beta[:, 7] = np.nan  # a feature without measurements
         ids = [f"b{number}s{sample}" for sample in range(size)]
         matrix.append(f"b{number}", ids, {"beta": beta, "coverage": np.full_like(beta, 30)})
         tables.append(beta)
@@ -56,7 +56,7 @@ def counting(counters: list[CountingObjects], root: str) -> CountingObjects:
 def test_the_training_of_the_documentation(tmp_path: Path) -> None:
     matrix, beta = write_matrix(tmp_path / "matrix", batches=(40,))
     text = (Path(__file__).parents[2] / "docs" / "matrix.md").read_text()
-    _, block = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (block,) = (block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "MatrixDataset(" in block)
     code = (
         block.replace("s3://bucket/betas", str(tmp_path / "matrix"))
         .replace("/scratch/cache", str(tmp_path / "cache"))
@@ -93,7 +93,7 @@ def test_items_are_rows(written: tuple[str, np.ndarray]) -> None:
     assert torch.equal(MatrixDataset(url, value="coverage")[0]["coverage"], torch.full((50,), 30.0))
 
 
-def test_samples_and_features_come_in_the_order_asked_for(written: tuple[str, np.ndarray]) -> None:
+def test_samples_and_features_come_in_the_requested_order(written: tuple[str, np.ndarray]) -> None:
     url, beta = written
     dataset = MatrixDataset(url, ["b2s1", "b0s0"], ["cg040", "cg002", "cg030"])
     expected = beta[[9, 0]][:, [40, 2, 30]]
@@ -102,7 +102,7 @@ def test_samples_and_features_come_in_the_order_asked_for(written: tuple[str, np
     assert list(dataset.feature_ids) == ["cg040", "cg002", "cg030"]
 
 
-def test_what_is_not_there_is_named_at_once(written: tuple[str, np.ndarray]) -> None:
+def test_unknown_samples_and_features_are_named_at_once(written: tuple[str, np.ndarray]) -> None:
     url, _ = written
     for arguments, name in (
         ({"sample_ids": ["b0s0", "b9s9"]}, "b9s9"),
@@ -213,7 +213,7 @@ def test_a_pinned_generation_stays(written: tuple[str, np.ndarray]) -> None:
     assert dataset.fingerprint == MatrixDataset(url, later.sample_ids[:8]).fingerprint, "no cell ever changes"
 
 
-def test_the_fingerprint_tells_selections_apart(written: tuple[str, np.ndarray], tmp_path: Path) -> None:
+def test_selections_have_different_fingerprints(written: tuple[str, np.ndarray], tmp_path: Path) -> None:
     url, _ = written
     other, _ = write_matrix(tmp_path / "other")
     selections = [
@@ -256,7 +256,7 @@ def stateful(dataset: MatrixDataset, sampler: EpochBatchSampler) -> object:
 
 
 @pytest.mark.parametrize("make", [ResumableLoader, stateful])
-def test_a_run_goes_on_where_it_was(
+def test_a_run_resumes_at_its_position(
     written: tuple[str, np.ndarray], make: Callable[[MatrixDataset, EpochBatchSampler], DataLoader]
 ) -> None:
     url, beta = written
@@ -278,7 +278,7 @@ def test_a_run_goes_on_where_it_was(
             make(other, EpochBatchSampler.of(other, 5, seed=3)).load_state_dict(state)
 
 
-def test_the_cache_keeps_what_was_fetched(s3_root: str, tmp_path: Path) -> None:
+def test_the_cache_keeps_fetched_ranges(s3_root: str, tmp_path: Path) -> None:
     _, beta = write_matrix(s3_root)
     dataset = MatrixDataset(s3_root, cache_dir=tmp_path / "cache")
     np.testing.assert_array_equal(dataset.to_numpy(), beta)
@@ -288,7 +288,7 @@ def test_the_cache_keeps_what_was_fetched(s3_root: str, tmp_path: Path) -> None:
     assert sum(counter.requests for counter in counters) == 0
 
 
-def test_a_matrix_made_anew_is_not_taken_for_the_old_one(s3_root: str, tmp_path: Path) -> None:
+def test_a_recreated_matrix_is_not_taken_for_the_old_one(s3_root: str, tmp_path: Path) -> None:
     import s3fs
 
     _, beta = write_matrix(s3_root)
@@ -316,7 +316,7 @@ def test_a_memory_map_is_written_once(written: tuple[str, np.ndarray], tmp_path:
 
 
 @pytest.mark.parametrize("harm", ["flip", "cut", "no description", "description of nothing"])
-def test_a_damaged_memory_map_is_never_handed_out(written: tuple[str, np.ndarray], tmp_path: Path, harm: str) -> None:
+def test_a_damaged_memory_map_is_never_returned(written: tuple[str, np.ndarray], tmp_path: Path, harm: str) -> None:
     url, beta = written
     path = tmp_path / "all.npy"
     MatrixDataset(url).to_memmap(path)
@@ -348,7 +348,7 @@ def test_large_selections_are_written_block_by_block(
 
 @settings(max_examples=examples(30))
 @given(data=st.data())
-def test_any_selection_is_the_same_every_way(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_all_ways_of_reading_a_selection_agree(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.getbasetemp() / "selections"
     if not folder.exists():
         write_matrix(folder)

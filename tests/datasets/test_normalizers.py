@@ -52,7 +52,7 @@ def test_normalised_values_have_mean_0_and_deviation_1(tmp_path: Path, root: Pat
     torch.testing.assert_close(normal.std(0), torch.ones(values.shape[1], dtype=torch.float64))
 
 
-def test_denormalize_takes_predictions_as_they_come(root: Path) -> None:
+def test_denormalize_accepts_predictions_of_any_shape(root: Path) -> None:
     dataset = drivaernet(root, split="val", normalizers=NORMALIZERS)
     flat = torch.randn(5, requires_grad=True)
     physical = dataset.denormalize("surface_pressure", flat)

@@ -74,7 +74,7 @@ def test_whole_samples_come_in_stored_order(root: Path, samples: dict[str, Any])
         assert torch.equal(item[name], stored.squeeze(1) if stored.shape[1] == 1 else stored)
 
 
-def test_only_the_fields_asked_for_are_read(root: Path) -> None:
+def test_only_the_requested_fields_are_read(root: Path) -> None:
     stores: list[CountingStore] = []
 
     def counting(url: str) -> CountingStore:
@@ -192,7 +192,7 @@ def test_a_data_loader_takes_batches_as_they_are_read(root: Path) -> None:
             assert_batches_equal(batch, expected)
 
 
-def test_a_batch_is_one_wave_of_one_request_a_field(root: Path) -> None:
+def test_a_batch_is_one_batch_of_one_request_per_field(root: Path) -> None:
     made: list[CountingObjects] = []
 
     def counting(url: str) -> CountingObjects:

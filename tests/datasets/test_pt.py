@@ -104,7 +104,7 @@ def test_statistics_of_a_converted_store_normalise_its_items(tree: Path, tmp_pat
     assert positions.max() <= 1
 
 
-def test_pt_datasets_give_whole_fields_and_what_a_converter_asks_for(tree: Path) -> None:
+def test_pt_datasets_give_whole_fields_and_the_attributes_that_a_converter_needs(tree: Path) -> None:
     with pytest.warns(UserWarning, match="397 of 400"):
         dataset = AhmedMLDataset(tree, "train")
     assert dataset.sample_ids == TRAIN_IDS

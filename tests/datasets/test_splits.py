@@ -34,7 +34,7 @@ from zarr_core.errors import UnknownFieldError, ZarrCoreError
         st.tuples(*[st.none() | st.integers(-15, 15)] * 2, st.none() | st.integers(-4, 4).filter(bool)),
     ),
 )
-def test_parts_of_a_split_are_what_python_takes_of_a_list(n: int, part: Any) -> None:
+def test_parts_of_a_split_follow_python_slices(n: int, part: Any) -> None:
     ids = [f"run_{number}" for number in range(n)]
     text = str(part) if isinstance(part, int) else ":".join("" if x is None else str(x) for x in part)
     name, parsed = parse_split(f"train[{text}]")
@@ -84,7 +84,7 @@ def test_parts_are_taken_after_everything_else(root: Path, split: str, expected:
     assert drivaernet(root, split=split, filter_categories=["A_B"]).sample_ids == expected
 
 
-def test_nothing_left_says_where_the_samples_went(root: Path) -> None:
+def test_an_empty_selection_names_the_reasons(root: Path) -> None:
     with pytest.raises(ZarrCoreError, match=r"'test' lists 1 samples, of which 0 exist"):
         drivaernet(root, split="test")
     with pytest.raises(ZarrCoreError, match=r"0 have a category of A_X \(the categories are: A_B, A_C\)"):
@@ -97,7 +97,7 @@ def test_nothing_left_says_where_the_samples_went(root: Path) -> None:
         drivaernet(root, split="trian")
 
 
-def test_a_published_store_without_splits_goes_by_the_rule_of_its_kind(tmp_path: Path) -> None:
+def test_a_published_store_without_splits_uses_the_rule_of_its_kind(tmp_path: Path) -> None:
     """AhmedML and DrivAerML are cut from one permutation; the first numbers of it are a fact of the datasets."""
     numbers = (torch.randperm(500, generator=torch.Generator().manual_seed(42)) + 1).tolist()
     made = iter(make_samples(3).values())

@@ -21,7 +21,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def ranks(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Iterator[int]]:
-    """Be each rank of a world in turn."""
+    """Act as each rank of a world in turn."""
 
     def be(world: int) -> Iterator[int]:
         for rank in range(world):

@@ -1,4 +1,4 @@
-"""Batches are moved to a device beside the computation."""
+"""Batches are copied to a device during the computation."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_device_that_torch_does_not_know_is_refused_at_once(device: Any) -> No
 
 
 class FakeStream:
-    """Writes down what is asked of a CUDA stream."""
+    """Records the calls of a CUDA stream."""
 
     log: list[str]
 
@@ -63,8 +63,8 @@ class FakeStream:
         self.log.append(f"{self.name}: wait for {event}")
 
 
-def test_on_cuda_each_batch_is_copied_beside_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Against stand-ins for streams and devices: what is asked of CUDA, and in which order."""
+def test_on_cuda_each_batch_is_copied_while_the_one_before_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With fakes of streams and devices: the calls of CUDA and their order."""
     log: list[str] = []
     active = ["compute"]
     monkeypatch.setattr(FakeStream, "log", log, raising=False)

@@ -53,7 +53,7 @@ def test_epochs_are_the_same_under_all_worlds_workers_and_start_methods(
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", [ResumableLoader, StatefulDataLoader])
-def test_a_state_counts_what_the_trainer_has_and_goes_on_in_any_world(
+def test_a_state_counts_delivered_batches_and_resumes_in_any_world(
     store: Path, ranks: Callable[[int], Iterator[int]], kind: Any, workers: int
 ) -> None:
     """Workers have fetched all of this epoch before the trainer has its first batch."""
@@ -102,7 +102,7 @@ def numbers_loader(kind: Any, sampler: EpochBatchSampler, workers: int, persiste
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("persistent", [False, True])
-def test_loader_and_sampler_count_what_was_handed_out(workers: int, persistent: bool) -> None:
+def test_loader_and_sampler_count_delivered_batches(workers: int, persistent: bool) -> None:
     sampler = EpochBatchSampler(26, 2, seed=3)
     first = numbers_loader(ResumableLoader, sampler, workers, persistent)
     whole = list(EpochBatchSampler(26, 2, seed=3))
@@ -131,7 +131,7 @@ def test_loader_and_sampler_count_what_was_handed_out(workers: int, persistent: 
     assert (resumed.epoch, resumed.position) == (1, 0)
 
 
-def test_under_a_plain_loader_a_sampler_counts_what_the_workers_took() -> None:
+def test_under_a_plain_loader_a_sampler_counts_prefetched_batches() -> None:
     whole = list(EpochBatchSampler(26, 2, seed=3))
     for workers, ahead in ((0, 0), (2, 4)):
         sampler = EpochBatchSampler(26, 2, seed=3)
@@ -148,7 +148,7 @@ def test_under_a_plain_loader_a_sampler_counts_what_the_workers_took() -> None:
 
 
 class Unlucky(TensorDataset):
-    """Fails at one index, and notes what a state that is saved during a fetch counts."""
+    """Fails at one index, and records the state during a fetch."""
 
     def __init__(self, fails_at: int) -> None:
         super().__init__(torch.arange(26))
@@ -189,7 +189,7 @@ def test_a_resumable_loader_is_strict_about_its_sampler() -> None:
     assert (sampler.dataset_size, sampler.fingerprint) == (26, "")
 
 
-def test_killed_ranks_go_on_as_another_world(store: Path, tmp_path: Path) -> None:
+def test_killed_ranks_resume_as_another_world(store: Path, tmp_path: Path) -> None:
     def run(world: int, out: Path, die_after: int) -> None:
         command = [sys.executable, "-m", "tests.helpers.resumable_trainer", str(store), str(out), "2"]
         processes = [
@@ -236,7 +236,7 @@ def test_the_loop_in_the_docs_runs_and_resumes(store: Path, tmp_path: Path) -> N
         assert (state["epoch"], state["position"]) == (epochs - 1, 1)
 
 
-def test_workers_that_go_on_forget_an_epoch_that_was_left(store: Path) -> None:
+def test_persistent_workers_drop_an_abandoned_epoch(store: Path) -> None:
     dataset = opened(store)
     loader = ResumableLoader(
         dataset,

@@ -83,7 +83,7 @@ def test_epochs_and_seeds_differ_and_repeat() -> None:
     assert list(plain) == list(plain) == [[0, 1, 2, 3], [4, 5, 0, 1]]
 
 
-def test_what_cannot_be_shared_or_makes_no_batch_is_refused(ranks: Callable[[int], Iterator[int]]) -> None:
+def test_worlds_without_a_batch_per_rank_are_refused(ranks: Callable[[int], Iterator[int]]) -> None:
     for arguments, match in (
         ({"dataset_size": 0, "batch_size": 1}, "dataset_size"),
         ({"dataset_size": 1, "batch_size": 0}, "batch_size"),

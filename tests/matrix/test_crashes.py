@@ -1,4 +1,4 @@
-"""Writers of a matrix that are killed, that race, and that come back from the dead: what was committed stays right."""
+"""Writers of a matrix that are killed, race, or resume late: committed data stays correct."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def check(root: str, batches: list[str] | None = None) -> None:
 
 
 class Versions:
-    """Versions (times and inode, or etag) of shards: whoever writes one a second time is found out."""
+    """Versions (times and inode, or etag) of shards, to detect a shard that is written twice."""
 
     def __init__(self, root: str) -> None:
         self._storage = Storage(root)
         self._seen: dict[str, Any] = {}
 
     def check(self) -> None:
-        """Compare with what was seen before, and look at what is new."""
+        """Compare with the recorded versions, and record new shards."""
         for name, info in self._storage.infos().items():
             if "/c/" in name and not name.endswith(".tmp"):
                 version = info.version, info.modified, info.changed
@@ -148,12 +148,10 @@ def test_no_two_writers_claim_the_same_rows_even_for_the_same_batch(any_root: st
 
 
 class Died(BaseException):
-    """As far as the storage can tell, the process is gone."""
+    """Simulates the death of the process."""
 
 
-def test_a_crash_between_shards_and_commit_is_made_good_elsewhere(
-    any_root: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_append_after_a_crash_uses_other_rows(any_root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     matrix = make(any_root)
     matrix.append("a", samples_of("a"), cells_of("a"))
 
@@ -174,8 +172,8 @@ def test_a_crash_between_shards_and_commit_is_made_good_elsewhere(
     assert rows["b_s0"] >= rows["a_s10"] + 2 + 12  # behind the rows that the dead writer claimed
 
 
-def test_a_writer_that_wakes_up_late_writes_over_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A writer stands still in the middle of its shards while others write the same batch, and another one."""
+def test_a_writer_that_resumes_late_overwrites_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer is suspended between two shards while others write the same batch and another one."""
     from zarr_core.matrix import append
 
     make(str(tmp_path))
@@ -199,10 +197,10 @@ def test_a_writer_that_wakes_up_late_writes_over_nobody(tmp_path: Path, monkeypa
     check(str(tmp_path), ["a", "b"])
     needed = set(named(HEAD.parse((tmp_path / "HEAD.json").read_bytes(), "")))
     orphans = {name for name in Storage(tmp_path).list() if "/c/" in name} - needed
-    assert len(orphans) == 6  # what the slow one wrote, for garbage collection
+    assert len(orphans) == 6  # shards of the slow writer, left to garbage collection
 
 
-def test_a_writer_that_loses_against_other_content_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_that_loses_to_other_content_gets_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from zarr_core.matrix import append
 
     make(str(tmp_path))
@@ -220,7 +218,7 @@ def test_a_writer_that_loses_against_other_content_is_told(tmp_path: Path, monke
     assert list(WideMatrix.open(tmp_path).batches) == ["other"]
 
 
-def test_a_matrix_that_was_made_anew_is_not_committed_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_commit_to_a_matrix_that_was_recreated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import shutil
 
     from zarr_core.matrix import append

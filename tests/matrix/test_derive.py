@@ -40,7 +40,7 @@ def test_two_writers_derive_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     rows |= append(matrix, "b", 2)["beta"]
 
     def overtaken(*arguments: Any) -> Any:
-        """Somebody who has not seen the second batch."""
+        """Another writer that has not seen the second batch."""
         written = original(*arguments)
         monkeypatch.setattr(derive, "write_block", original)
         plans = iter([[("a",)], []])

@@ -39,8 +39,8 @@ def test_damage_is_named_and_never_returned(tmp_path: Path) -> None:
         WideMatrix.open(tmp_path).read(["a_s5"], FEATURES[:1])
 
 
-def test_the_cache_does_not_depend_on_which_samples_are_read_together(tmp_path: Path) -> None:
-    """Epochs draw samples in orders of their own: who was whose neighbour must not matter."""
+def test_cached_ranges_do_not_depend_on_the_other_samples_of_a_read(tmp_path: Path) -> None:
+    """Every epoch has another order, so ranges must not be cached together with their neighbours."""
     root = tmp_path / "matrix"
     rows = append(WideMatrix.create(root, FEATURES, {"beta": "float32"}, **SMALL), "a", 6)["beta"]
     opened: list[CountingObjects] = []
@@ -54,8 +54,8 @@ def test_the_cache_does_not_depend_on_which_samples_are_read_together(tmp_path: 
         [["a_s1"], ["a_s2", "a_s5"], ["a_s0", "a_s4"]],
     ):
         matrix = WideMatrix.open(root, cache_dir=tmp_path / "cache", objects_factory=counting)
-        for asked in groups:
-            np.testing.assert_array_equal(matrix.read(asked), np.stack([rows[i] for i in asked]))
+        for requested in groups:
+            np.testing.assert_array_equal(matrix.read(requested), np.stack([rows[i] for i in requested]))
     assert opened[0].requests == 5  # two indices, and a range for the neighbours in each group and shard
     assert opened[1].requests == 0
 
@@ -72,8 +72,8 @@ def test_threads_share_the_shard_indices(tmp_path: Path, monkeypatch: pytest.Mon
     def read(seed: int) -> None:
         rng = np.random.default_rng(seed)
         for _ in range(200):
-            asked = rng.choice(list(rows), 3, replace=False).tolist()
-            np.testing.assert_array_equal(matrix.read(asked), np.stack([rows[i] for i in asked]))
+            requested = rng.choice(list(rows), 3, replace=False).tolist()
+            np.testing.assert_array_equal(matrix.read(requested), np.stack([rows[i] for i in requested]))
 
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(read, range(8)))
@@ -81,7 +81,7 @@ def test_threads_share_the_shard_indices(tmp_path: Path, monkeypatch: pytest.Mon
     assert kept._index_bytes == sum(16 * len(index.starts) for index in kept._indices.values()) <= 3 * 16 * 4
 
 
-def test_the_cache_tells_one_matrix_from_the_next(s3_root: str, tmp_path: Path) -> None:
+def test_the_cache_distinguishes_matrices_at_one_place(s3_root: str, tmp_path: Path) -> None:
     import s3fs
 
     for seed in (0, 1):  # another matrix at the same place

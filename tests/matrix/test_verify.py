@@ -41,7 +41,7 @@ def test_damage_is_reported(tmp_path: Path, damage: Any, message: str) -> None:
 
 
 def _exchange(root: Path) -> None:
-    """Exchange two sound shards of the column-major copy."""
+    """Exchange two intact shards of the column-major copy."""
     first, second = root / "beta_columns.zarr/c/0/0", root / "beta_columns.zarr/c/1/0"
     a, b = first.read_bytes(), second.read_bytes()
     first.write_bytes(b)

@@ -29,7 +29,7 @@ class Died(BaseException):
 
 
 def leave_orphans(matrix: WideMatrix, monkeypatch: pytest.MonkeyPatch, batch_id: str) -> None:
-    """What a writer leaves that died just before its commit."""
+    """Leave the objects of a writer that died just before its commit."""
 
     def die(*_: Any) -> None:
         raise Died
@@ -40,7 +40,7 @@ def leave_orphans(matrix: WideMatrix, monkeypatch: pytest.MonkeyPatch, batch_id:
             matrix.append(batch_id, samples_of(batch_id), cells_of(batch_id))
 
 
-def test_gc_takes_what_dead_writers_left_and_nothing_else(any_root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gc_deletes_leftovers_of_dead_writers_and_nothing_else(any_root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     matrix = make(any_root)
     matrix.append("a", samples_of("a"), cells_of("a"))
     matrix.derive_columns()
@@ -64,7 +64,7 @@ def test_gc_takes_what_dead_writers_left_and_nothing_else(any_root: str, monkeyp
     assert (report.ok, report.unnamed, report.samples) == (True, 0, 22)
 
 
-def test_a_writer_slower_than_the_grace_period_is_told_and_may_try_again(
+def test_a_writer_slower_than_the_grace_period_gets_an_error_and_may_repeat(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     matrix = make(str(tmp_path))
@@ -82,20 +82,20 @@ def test_a_writer_slower_than_the_grace_period_is_told_and_may_try_again(
     check(str(tmp_path), ["a"])
 
 
-def test_the_shared_verbs_know_a_matrix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_shared_verbs_work_on_a_matrix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = str(tmp_path)
     matrix = WideMatrix.create(root, FEATURES, {"beta": "float32"}, **SMALL)
     append(matrix, "first", 3)
     append(matrix, "second", 2)
     assert matrix_main([root, "--derive-columns"]) == 0
-    said = capsys.readouterr().out
-    assert "added to the column-major copy: first, second" in said
-    assert "generation 4: 5 samples x 100 features" in said
+    printed = capsys.readouterr().out
+    assert "added to the column-major copy: first, second" in printed
+    assert "generation 4: 5 samples x 100 features" in printed
     assert log.main([root]) == 0
-    said = capsys.readouterr().out
-    assert "transposed 2: first, second" in said
-    assert "added 1: second (2 samples)" in said
-    assert "created: 100 features; beta float32" in said
+    printed = capsys.readouterr().out
+    assert "transposed 2: first, second" in printed
+    assert "added 1: second (2 samples)" in printed
+    assert "created: 100 features; beta float32" in printed
     assert diff.main([root, "1", "3"]) == 0
     assert "added 2: first, second (5 samples)" in capsys.readouterr().out
     assert tag.main([root, "paper", "2"]) == 0

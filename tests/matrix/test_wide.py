@@ -30,15 +30,15 @@ def test_reads_return_what_was_appended_in_the_given_order(any_root: str) -> Non
     opened = WideMatrix.open(any_root)
     assert opened.batches == {"first": [f"first_s{n}" for n in range(3)], "second": [f"second_s{n}" for n in range(9)]}
     assert (opened.generation, opened.shape) == (3, (12, 100))
-    asked = [*reversed(opened.sample_ids), "first_s1"]
+    requested = [*reversed(opened.sample_ids), "first_s1"]
     for value, rows in expected.items():
-        np.testing.assert_array_equal(opened.read(asked, value=value), np.stack([rows[i] for i in asked]))
+        np.testing.assert_array_equal(opened.read(requested, value=value), np.stack([rows[i] for i in requested]))
         picked = [99, 0, 40, 41, 0]
-        got = opened.read(asked, [FEATURES[i] for i in picked], value=value)
-        np.testing.assert_array_equal(got, np.stack([rows[i][picked] for i in asked]))
+        got = opened.read(requested, [FEATURES[i] for i in picked], value=value)
+        np.testing.assert_array_equal(got, np.stack([rows[i][picked] for i in requested]))
     out = np.empty((2, 100), np.float32)
-    assert pickle.loads(pickle.dumps(opened)).read(asked[:2], out=out) is out
-    np.testing.assert_array_equal(out, np.stack([expected["beta"][i] for i in asked[:2]]))
+    assert pickle.loads(pickle.dumps(opened)).read(requested[:2], out=out) is out
+    np.testing.assert_array_equal(out, np.stack([expected["beta"][i] for i in requested[:2]]))
 
 
 class Case:
@@ -77,20 +77,20 @@ class Case:
         assert matrix.sample_ids == known
         for _ in range(3):
             value = data.draw(st.sampled_from(sorted(self.values)))
-            asked = data.draw(st.lists(st.sampled_from(known), max_size=12)) if known else []
+            requested = data.draw(st.lists(st.sampled_from(known), max_size=12)) if known else []
             places = data.draw(st.none() | st.lists(st.integers(0, len(self.features) - 1), max_size=10))
-            got = matrix.read(asked, None if places is None else [self.features[i] for i in places], value)
+            got = matrix.read(requested, None if places is None else [self.features[i] for i in places], value)
             columns = slice(None) if places is None else places
-            expected = [self.rows[value][i][columns] for i in asked]
+            expected = [self.rows[value][i][columns] for i in requested]
             width = len(self.features) if places is None else len(places)
-            np.testing.assert_array_equal(got, np.array(expected).reshape(len(asked), width))
+            np.testing.assert_array_equal(got, np.array(expected).reshape(len(requested), width))
             assert got.dtype == self.values[value]
 
 
 @settings(max_examples=examples(60))
 @given(st.data())
 def test_any_matrix_reads_as_the_rows_that_were_appended(data: st.DataObject) -> None:
-    root = f"memory://{uuid.uuid4().hex}"  # a local disk would be asked to sync for each commit
+    root = f"memory://{uuid.uuid4().hex}"  # a local disk would sync for each commit
     try:
         Case(data, root).check(data)
     finally:
@@ -134,6 +134,8 @@ def test_unknown_samples_features_and_values_are_named(tmp_path: Path) -> None:
         matrix.read(["a_s0"], [3])
     with pytest.raises(UnknownFieldError, match="no value table 'depth'; it has beta"):
         matrix.read(["a_s0"], value="depth")
+    with pytest.raises(UnknownFieldError, match=r"feature_ids must be a collection of names; for one name pass \['cg"):
+        matrix.read(["a_s0"], "cg000007")
     with pytest.raises(MatrixError, match=r"out has shape \(1, 2\)"):
         matrix.read(["a_s0"], out=np.empty((1, 2), np.float32))
     with pytest.raises(MatrixError, match="already holds a matrix"):
@@ -161,10 +163,12 @@ def test_unknown_samples_features_and_values_are_named(tmp_path: Path) -> None:
         (["a"], {"max_shards": 2**40}, "max_shards is 1099511627776, expected"),
         (["a"], {"column_chunk": (16, 2**28)}, "a chunk is larger than 1073741824 bytes"),
         (["a"], {"column_chunk": (16,)}, "column_chunk must be"),
-        (["a"], {"column_chunk": (16, True)}, "column_chunk is True"),
-        (["a"], {"chunk_features": 1.5}, "chunk_features is 1.5"),
-        (["a"], {"shard_rows": "4"}, "shard_rows is '4'"),
+        (["a"], {"column_chunk": (16, True)}, "column_chunk must be a whole number, not True"),
+        (["a"], {"chunk_features": 1.5}, "chunk_features must be a whole number, not 1.5"),
+        (["a"], {"shard_rows": "4"}, "shard_rows must be a whole number, not '4'"),
         (["a"], {"codec": "lzma"}, "codec 'lzma'"),
+        ("abc", {}, "feature_ids must be a collection of names"),
+        (3, {}, "feature_ids must be a collection of names, not 3"),
     ],
 )
 def test_invalid_matrices_are_not_created(tmp_path: Path, features: Any, options: Any, message: str) -> None:
@@ -188,7 +192,7 @@ def test_an_open_matrix_sees_one_generation(any_root: str) -> None:
         WideMatrix.open(any_root, generation=9)
 
 
-def test_a_creation_that_died_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_creation_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def die(*_: Any) -> None:
         raise KeyboardInterrupt
 

@@ -1,4 +1,4 @@
-"""The platform as it runs: a daemon on an instance of its own, and one folder for all that the datasets touch."""
+"""The platform as it runs: a daemon on an instance of its own, and one folder for all files of the datasets."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Deployment:
         return self.log.read_text()
 
     def wait(self, what: str, condition: Callable[[], object], seconds: float = 600) -> None:
-        """Return when something has come true; fail with the daemon's last words when it does not."""
+        """Return when the condition holds; fail with the end of the daemon's log if it does not."""
         deadline = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > deadline:

@@ -51,7 +51,7 @@ def test_the_whole_chain(filled: Trial) -> None:
     assert (Path(filled.dataset.report) / "report.html").stat().st_size > 10_000
 
     passed = {name: evaluation.passed for name, evaluation in check_results(refreshed).items()}
-    # No sample is in val: a warning, which holds up nothing.
+    # No sample is in val: a warning, which blocks nothing.
     assert passed == {"equivalence": True, "checksums": True, "split_ids_present": False, "plausible": True}
 
     numbers = {name: value.value for name, value in filled.materialization("zarr_samples", "run_4").metadata.items()}
@@ -61,7 +61,7 @@ def test_the_whole_chain(filled: Trial) -> None:
     assert (numbers["points"], numbers["points/surface"]) == (900, 300)
     assert numbers["seconds"] > 0
     assert numbers["picture"].startswith("![surface_pressure](data:image/svg+xml,")
-    assert len(numbers["picture"]) < 1000, "longer Markdown hides behind a click"
+    assert len(numbers["picture"]) < 1000, "longer Markdown is collapsed in the UI"
     assert filled.materialization("manifest").metadata["generation"].value == 1
 
 
@@ -220,7 +220,10 @@ def test_metadata_survives_the_database(filled: Trial) -> None:
         for row in filled.materialization("manifest").metadata["splits"].records
     }
     assert splits == {"train": 2, "val": 0, "test": 1}
-    assert json.loads((Path(filled.dataset.store) / "stats.json").read_text())
+    published = (Path(filled.dataset.store) / "stats.json").read_bytes()
+    generation = load_manifest(filled.dataset.store).generation
+    assert (Path(filled.dataset.store) / f"statistics/{generation:08d}/train.json").read_bytes() == published
+    assert json.loads(published)
 
 
 @pytest.mark.usefixtures("nothing_measured")

@@ -147,7 +147,7 @@ def test_a_sample_that_came_back_is_requested(trial: Trial) -> None:
     automation.evaluate()
     (trial.source / ".run_2").rename(trial.source / "run_2")
     assert trial.run("look").success
-    # Its files are the old ones, but the manifest has let it go.
+    # Its files are unchanged, but it was retired from the manifest.
     assert automation.evaluate()["zarr_samples"] == {"run_2"}
 
 

@@ -179,7 +179,9 @@ def test_repaired_and_further_batches_are_loaded(deployment: Deployment, instanc
     assert all(f"<td>{batch_id}</td>" in page for batch_id in everything)
 
     loads = runs_of(instance, LOADED)
-    assert {run.tags.get("dagster/from_automation_condition") for run in loads} == {"true"}, "nobody clicked"
+    assert {run.tags.get("dagster/from_automation_condition") for run in loads} == {"true"}, (
+        "no run was started by hand"
+    )
     summaries = instance.event_log_storage.get_asset_check_summary_records(
         [dg.AssetCheckKey(CHECKED, name) for name in ("axis_hash", "cells_loaded", "no_doubles")]
     )

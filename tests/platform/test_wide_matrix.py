@@ -168,7 +168,7 @@ def change_a_value(trial: MatrixTrial) -> None:
 
 
 def move_a_value(trial: MatrixTrial) -> None:
-    """As many rows as before, one of them of another feature: counting alone does not see it."""
+    """Move one row to another feature: a count of rows does not notice it."""
     rows = long_rows("b0")
     first = rows["sample_id"] == "b0s0"
     unused = next(name for name in FEATURES if name not in set(rows.loc[first, "cpg_id"]))
@@ -215,7 +215,7 @@ def double_a_sample(trial: MatrixTrial) -> None:
         (double_a_sample, "no_doubles", "b0s0 is also in another batch"),
     ],
 )
-def test_a_check_sees_damage_and_stops_what_follows(
+def test_a_failed_check_blocks_downstream_assets(
     trial: MatrixTrial, damage: Callable[[MatrixTrial], None], failing: str, words: str
 ) -> None:
     trial.write("b0")

@@ -125,7 +125,7 @@ def test_chunks_that_were_not_written_are_listed_as_missing() -> None:
 @settings(max_examples=examples(60))
 @given(layout=layouts.filter(lambda layout: layout.checksum), data=st.data())
 def test_wrong_lengths_are_noticed_by_the_checksums(layout: ArrayLayout, data: st.DataObject) -> None:
-    """The index in a group's attributes is trusted to find the chunks, not to tell whether they are right."""
+    """Chunk lengths in a group's attributes locate the chunks; checksums tell whether the bytes are right."""
     shards, lengths = encode(layout, rows(layout))
     place = data.draw(st.integers(0, len(lengths) - 1))
     wrong = list(lengths)

@@ -184,7 +184,7 @@ class FailingChunks(WrapperStore[Store]):
         return await super().get(key, prototype, byte_range)
 
 
-def test_a_chunk_that_vanishes_during_a_read_is_no_zeros(tmp_path: Path) -> None:
+def test_a_chunk_that_vanishes_during_a_read_is_an_error(tmp_path: Path) -> None:
     convert(KIND, tmp_path / "store", root=write_source(tmp_path / "source"), chunk_points=CHUNK)
     for faulty, error, words in (
         (VanishingChunks, CorruptChunkError, "is missing"),
@@ -218,7 +218,7 @@ def test_attributes_cost_no_further_request(tmp_path: Path, samples: dict[str, A
     assert counted.stores[0].by_key["run_1/zarr.json"][0] == 1
 
 
-# --- what can go wrong --------------------------------------------------------------------------------------------
+# --- errors -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -319,7 +319,7 @@ def test_damaged_bytes_are_never_returned(tmp_path: Path, samples: dict[str, Any
     assert noticed > 50
 
 
-def test_an_object_that_is_gone_is_not_zeros(tmp_path: Path, samples: dict[str, Any]) -> None:
+def test_a_missing_object_is_an_error(tmp_path: Path, samples: dict[str, Any]) -> None:
     store = write_published_store(tmp_path, samples, CHUNK, 2 * CHUNK, checksum=True, fingerprint="f")
     (store / "run_1/volume/velocity/c/1/0").unlink()
     with pytest.raises(CorruptChunkError, match=r"run_1, volume_velocity.*volume/velocity/c/1/0 is missing"):
@@ -333,7 +333,7 @@ def test_a_published_store_may_leave_out_chunks_of_zeros(tmp_path: Path, samples
     assert not ZarrChunkReader(store).read_sample("run_1")["surface_pressure"].any()
 
 
-def test_errors_of_the_network_are_not_called_damage(root: Path) -> None:
+def test_network_errors_are_not_reported_as_damage(root: Path) -> None:
     class Offline(CountingStore):
         async def get(self, key: str, *args: Any, **kwargs: Any) -> Any:
             if "/c/" in key:
@@ -409,7 +409,7 @@ def s3_root(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def test_a_reader_in_use_on_s3_works_in_a_forked_child(
     s3_root: str, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
-    """Remote filesystems and Rust runtimes have threads that a fork leaves behind: naively, the child hangs."""
+    """Threads of remote filesystems and Rust runtimes do not survive a fork; a child that reused them would hang."""
     if engine == "obstore":
         pytest.importorskip("obstore", reason="needs the obstore extra")
     else:
@@ -432,7 +432,7 @@ def test_a_pickled_reader_holds_no_handles_and_keeps_its_generation(tmp_path: Pa
     before = reader.read_sample("run_1", {"volume": 7})
     packed = pickle.dumps(reader)
     assert b"Lock" not in packed
-    (store / "manifest.json").unlink()  # the copy needs no second look
+    (store / "manifest.json").unlink()  # the copy reads no metadata again
     after = pickle.loads(packed).read_sample("run_1", {"volume": 7})
     for name, values in before.items():
         np.testing.assert_array_equal(after[name], values)

@@ -1,4 +1,4 @@
-"""Staging: the copy is a sound store that reads equal, whatever part it is of, and whatever happened on the way."""
+"""Staging: copies, partial copies, damage, and interruptions."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_part_is_a_store_of_its_own(source: Path, tmp_path: Path, pristine: Pa
     assert (again.copied, again.manifest.generation) == (0, 1)
 
 
-def test_parts_add_up_and_what_the_source_no_longer_has_is_dropped(source: Path, tmp_path: Path) -> None:
+def test_parts_add_up_and_retired_samples_are_dropped(source: Path, tmp_path: Path) -> None:
     stage_store(source, tmp_path / "copy", sample_ids=["run_1"])
     stage_store(source, tmp_path / "copy", sample_ids=["run_2"])
     assert_reads_equal(tmp_path / "copy", source, ["run_1", "run_2"])
@@ -160,7 +160,7 @@ def test_stores_of_other_programs(tmp_path: Path, checksum: bool) -> None:
     assert_reads_equal(tmp_path / "part", root, ["run_3"], ["volume_pressure"])
 
 
-# --- damage and death ---------------------------------------------------------------------------------------------
+# --- damage and interruption --------------------------------------------------------------------------------------
 
 
 def shards(root: Path) -> list[Path]:
@@ -237,7 +237,7 @@ def test_a_copy_that_rots_is_repaired(source: Path, tmp_path: Path) -> None:
     assert verify_store(str(tmp_path / "copy")).ok
 
 
-def test_what_a_dead_stage_left_unfinished_is_checked_before_it_is_named(source: Path, tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_stage_are_checked_before_a_commit(source: Path, tmp_path: Path) -> None:
     stage_store(source, tmp_path / "copy")
     (tmp_path / "copy" / "manifest.json").unlink()
     shutil.rmtree(tmp_path / "copy" / "generations")
@@ -285,7 +285,7 @@ def test_a_stage_that_is_killed_is_finished_by_the_next(large: Path, tmp_path: P
     assert not list((tmp_path / "copy").rglob("*.tmp"))
 
 
-def test_what_was_copied_is_committed_on_the_way(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copied_samples_are_committed_on_the_way(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zarr_core.points.stage, "_COMMIT_SECONDS", 0.0)
     staged = zarr_core.points.stage.stage_sample
 
@@ -327,8 +327,8 @@ def test_two_stages_at_once_do_not_undo_each_other(
     assert_reads_equal(memory_root, source, ["run_2"], FIELDS)
 
 
-def test_what_another_program_writes_again_is_staged_beside_what_a_copy_had(tmp_path: Path) -> None:
-    """So that neither a reader of the copy nor its cache mixes the two."""
+def test_samples_rewritten_by_another_program_are_staged_beside_the_old_copy(tmp_path: Path) -> None:
+    """Neither a reader of the copy nor its cache mixes the two."""
     root = write_published_store(tmp_path / "store", make_samples(), checksum=True)
     fields, options = ["volume_velocity"], {"cache_dir": str(tmp_path / "cache")}
     stage_store(root, tmp_path / "copy", fields=fields)
@@ -358,7 +358,7 @@ def test_what_another_program_writes_again_is_staged_beside_what_a_copy_had(tmp_
         ({"workers": 0}, ZarrCoreError, "workers"),
     ],
 )
-def test_what_cannot_be_staged(
+def test_invalid_selections_are_refused(
     source: Path, tmp_path: Path, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
@@ -366,7 +366,7 @@ def test_what_cannot_be_staged(
     assert not (tmp_path / "copy").exists()
 
 
-def test_places_that_cannot_be_staged_to(source: Path, tmp_path: Path) -> None:
+def test_invalid_destinations_are_refused(source: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="onto itself"):
         stage_store(source, f"{source}/")
     shutil.copytree(source, tmp_path / "other")

@@ -196,6 +196,12 @@ def test_command_line_explains_itself(tmp_path: Path, store: Path, capsys: pytes
     assert "Traceback" not in errors
 
 
+@pytest.mark.parametrize("split", ["all", "a/b"])
+def test_a_split_that_cannot_be_a_file_name_is_refused(store: Path, split: str) -> None:
+    with pytest.raises(ZarrCoreError, match=f"a split named '{split}' cannot be recorded"):
+        write_statistics(str(store), {}, of="a test", split=split, generation=1)
+
+
 def test_written_numbers_survive_yaml(tmp_path: Path) -> None:
     # YAML 1.1 reads 1e-05 as a string; safe_dump knows, a home-made formatter would not.
     statistics = {"a_mean": 1e-05, "b_mean": [1e300, -0.1, 5e-324], "b_count": 3}

@@ -54,19 +54,19 @@ def test_batch_ids_with_special_characters_and_files_without_folders(tmp_path: P
         rows = {"sample_id": [f"s{number}"], "cpg_id": ["cg1"], "beta": [0.5], "coverage": [number]}
         pd.DataFrame(rows).to_parquet(folder / "rows.parquet")
     pd.DataFrame(
-        {"batch_id": ["told"], "sample_id": ["t"], "cpg_id": ["cg1"], "beta": [1.0], "coverage": [9]}
-    ).to_parquet(tmp_path / "told.parquet")
+        {"batch_id": ["other"], "sample_id": ["t"], "cpg_id": ["cg1"], "beta": [1.0], "coverage": [9]}
+    ).to_parquet(tmp_path / "other.parquet")
     folders = DuckDBWarehouse(f"{tmp_path}/long/*/*.parquet")
     assert folders.samples(names) == {name: [f"s{number}"] for number, name in enumerate(names)}
-    assert folders.samples(["nobody"]) == {}
+    assert folders.samples(["absent"]) == {}
     with folders.unload(folders.samples(names), ["coverage"], ["cg1"]) as unloaded:
         assert [wide(unloaded, n, [f"s{i}"], "coverage", ["cg1"]).values[0, 0] for i, n in enumerate(names)] == [
             *range(5)
         ]
-    column = DuckDBWarehouse(f"{tmp_path}/told.parquet")
-    assert column.samples(["told", "nobody"]) == {"told": ["t"]}
-    with column.unload({"told": ["t"]}, ["coverage"], ["cg1"]) as unloaded:
-        assert wide(unloaded, "told", ["t"], "coverage", ["cg1"]).values.tolist() == [[9]]
+    column = DuckDBWarehouse(f"{tmp_path}/other.parquet")
+    assert column.samples(["other", "absent"]) == {"other": ["t"]}
+    with column.unload({"other": ["t"]}, ["coverage"], ["cg1"]) as unloaded:
+        assert wide(unloaded, "other", ["t"], "coverage", ["cg1"]).values.tolist() == [[9]]
 
 
 def test_no_files(tmp_path: Path) -> None:

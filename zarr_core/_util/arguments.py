@@ -55,6 +55,6 @@ def check_names(name: str, values: Any, *, error: type[ZarrCoreError] = ZarrCore
 
 
 def check_mapping(name: str, values: Any, example: str) -> None:
-    """Raise ZarrCoreError if ``values`` is neither a mapping nor None."""
-    if values is not None and not isinstance(values, Mapping):
+    """Raise ZarrCoreError if ``values`` is not a mapping."""
+    if not isinstance(values, Mapping):
         raise ZarrCoreError(f"{name} must be a mapping such as {example}, not {reprlib.repr(values)}")

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from zarr_core._util.arguments import check_names
 from zarr_core.errors import CorruptChunkError, MatrixError, UnknownFieldError
 
 
@@ -29,6 +30,7 @@ class FeatureAxis(Sequence[Any]):
     """
 
     def __init__(self, ids: Sequence[str] | Sequence[int] | np.ndarray) -> None:
+        check_names("feature_ids", ids, error=MatrixError)
         self.ids = _as_array(ids)
         if not len(self.ids):
             raise MatrixError("a matrix needs at least one feature")
@@ -79,6 +81,7 @@ class FeatureAxis(Sequence[Any]):
 
     def positions(self, feature_ids: Sequence[str] | Sequence[int] | np.ndarray) -> np.ndarray:
         """Positions of features, (n,) int64; raises UnknownFieldError for the first unknown feature."""
+        check_names("feature_ids", feature_ids, error=UnknownFieldError)
         if not len(feature_ids):
             return np.empty(0, np.int64)
         wanted = _as_array(feature_ids)

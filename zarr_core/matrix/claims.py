@@ -53,7 +53,7 @@ def claim(storage: Storage, copy: str, start: int, count: int, purpose: str) -> 
 
 
 def create_shard(storage: Storage, name: str, pieces: Iterable[bytes]) -> int:
-    """Write a shard at a claimed place, never over another one. Memory: the shard.
+    """Write a shard at a claimed place, never over another one. Memory: the shard twice.
 
     Returns:
         Size in bytes.

@@ -7,10 +7,11 @@ import hashlib
 import math
 import uuid
 from collections.abc import Mapping
-from typing import Any
+from functools import partial
 
 import numpy as np
 
+from zarr_core._util.arguments import whole_number
 from zarr_core.errors import ManifestError, MatrixError, ZarrCoreError
 from zarr_core.format.codecs import DEFAULT_CODEC, Codec
 from zarr_core.matrix.axis import FeatureAxis
@@ -49,24 +50,18 @@ def new_state(
         parsed = Codec.parse(codec)
     except (ValueError, ZarrCoreError) as error:
         raise MatrixError(str(error)) from error
-    given: dict[str, Any] = {"chunk_features": chunk_features, "max_shards": max_shards}
-    if shard_rows is not None:
-        given["shard_rows"] = shard_rows
     if not isinstance(column_chunk, tuple | list) or len(column_chunk) != 2:
         raise MatrixError(f"column_chunk must be (features, samples), not {column_chunk!r:.80}")
-    given |= {"column_chunk": column_chunk[0], "column_chunk[1]": column_chunk[1]}
-    for name, number in given.items():
-        if type(number) is not int or number < 1:
-            raise MatrixError(
-                "chunk_features, shard_rows, max_shards and column_chunk must be positive integers; "
-                f"{name.partition('[')[0]} is {number!r:.80}"
-            )
+    positive = partial(whole_number, minimum=1, error=MatrixError)
+    chunk_features, max_shards = positive("chunk_features", chunk_features), positive("max_shards", max_shards)
+    height, width = (positive("column_chunk", cells) for cells in column_chunk)
     # Chunks of nearly equal width, each a whole number of chunks of the column-major copy.
     n_chunks = math.ceil(len(axis) / chunk_features)
-    chunk_features = column_chunk[0] * math.ceil(len(axis) / n_chunks / column_chunk[0])
+    chunk_features = height * math.ceil(len(axis) / n_chunks / height)
     if shard_rows is None:
         itemsize = max(np.dtype(dtype).itemsize for dtype in values.values())
         shard_rows = max(1, min(_SHARD_ROWS, _SHARD_BYTES // (itemsize * len(axis)), _SHARD_CHUNKS // n_chunks))
+    shard_rows = positive("shard_rows", shard_rows)
     sha256 = hashlib.sha256(axis.to_npy()).hexdigest()
     state = MatrixState(
         matrix_id=uuid.uuid4().hex,
@@ -79,7 +74,7 @@ def new_state(
         chunk_features=chunk_features,
         shard_rows=shard_rows,
         max_shards=max_shards,
-        column_chunk=(column_chunk[0], column_chunk[1]),
+        column_chunk=(height, width),
     )
     try:
         MatrixState.from_json(state.to_json())

@@ -58,7 +58,7 @@ class Reindexing:
             )
 
     def write(self, storage: Storage, progress: bool = False) -> MatrixState:
-        """Write the copy and commit it. Memory: the two axes, an encoded shard and 64 MiB of cells per value.
+        """Write the copy and commit it. Memory: the two axes, an encoded shard twice, 64 MiB of cells per value.
 
         Args:
             storage: root of the copy.

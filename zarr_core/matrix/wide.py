@@ -262,8 +262,8 @@ class WideMatrix:
         Batches, samples and values stay, and so do batch and sample order. Cells of features that this matrix lacks are
         missing (NaN). Features that are not on the new axis are left out, with a warning. Tags and earlier generations
         are not copied, nor is the column-major copy. Nothing is visible at the location until everything is committed;
-        a call that died can be repeated, and ``gc`` deletes what it left. Memory: the two axes, one encoded shard
-        (800 MB at most) and 64 MiB per value.
+        a call that died can be repeated, and ``gc`` deletes what it left. Memory: the two axes, an encoded
+        shard twice (800 MB at most, in pieces and joined), and 64 MiB per value.
 
         Args:
             target: location of the new matrix, used by nothing else.

@@ -145,6 +145,9 @@ def convert(
     """
     if retire_vanished and splits is not None:
         raise SourceError("retire_vanished needs the whole source to be listed; do not give splits")
+    # Both are checked again where they are used, but that is after the source was listed.
+    workers = whole_number("workers", workers, 1, error=SourceError)
+    ConversionSettings(**settings)
     if limit is not None:
         limit = whole_number("limit", limit, 1, error=SourceError)
     source = open_source(dataset_kind, root=root, source_url=source_url, splits=splits)
@@ -229,6 +232,7 @@ def iter_convert(
 
     :func:`zarr_core.points.publish.publish` commits. Arguments are those of :func:`convert`.
     """
+    workers = whole_number("workers", workers, 1, error=SourceError)
     source = open_source(dataset_kind, root=root, source_url=source_url, splits=splits)
     manifest, writer = _open_store(store_root, settings, source, dataset_name, reconvert)
     selection = select_samples(source, splits, sample_ids)
@@ -311,7 +315,7 @@ def _convert(
             raise
     report = save(retire=retire_vanished)
     seconds = time.monotonic() - started
-    return ConversionReport(finished, report.manifest, seconds, report.retired, selection.notes, remaining)
+    return ConversionReport(finished, report.manifest, seconds, report.retired, report.notes, remaining)
 
 
 def _open_store(

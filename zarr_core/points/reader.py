@@ -174,7 +174,8 @@ class ZarrChunkReader:
         entry = self._entry(sample_id)
         columns = self._columns_of(sample_id, fields)
         names = list(columns)
-        check_mapping("num_points", num_points, "{'surface': 4096}")
+        if num_points is not None:
+            check_mapping("num_points", num_points, "{'surface': 4096}")
         num_points = dict(num_points or {})
         self.check_num_points(num_points)
         draws = {

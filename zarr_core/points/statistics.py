@@ -346,4 +346,4 @@ def statistics_hint(storage: Storage, manifest: StoreManifest) -> str:
 def _recorded_generations(storage: Storage, file: str) -> set[int]:
     """Generations that have a file of statistics of this name."""
     places = (name.split("/") for name in storage.list(STATISTICS))
-    return {int(place[1]) for place in places if place[1].isdecimal() and place[2:] == [file]}
+    return {int(place[1]) for place in places if place[2:] == [file] and place[1].isdecimal()}

@@ -19,7 +19,7 @@ from zarr_core.storage.temporary import strip_temp_suffix
 from zarr_core.versioning.generations import GENERATIONS, Head, Retention, S, amend, documents, generation_name, load
 
 DEFAULT_GRACE = "24h"
-# A tombstone lasts this long, also after its objects are deleted. Nobody writes the name anew in that time, so a
+# A tombstone lasts this long, also after its objects are deleted. No commit can name the prefix in that time, so a
 # collector that was suspended (on a laptop that slept) deletes nothing in use; it stops after half of the time.
 TOMBSTONE_SECONDS = 24 * 3600
 _DELETED_AT_A_TIME = 1000

@@ -16,7 +16,7 @@ from zarr_core.matrix.ingest.holders import _started, has_ended, identity
 from zarr_core.matrix.ingest.leases import LEASES, Leases
 from zarr_core.storage import Storage
 
-linux = pytest.mark.skipif(not Path("/proc/self/ns/pid").exists(), reason="process tables are told apart on Linux only")
+linux = pytest.mark.skipif(not Path("/proc/self/ns/pid").exists(), reason="only Linux identifies process tables")
 
 
 def ended_pid() -> int:

@@ -25,7 +25,7 @@ def test_one_holder_at_a_time(any_root: str) -> None:
     assert theirs.take(["a", "b"]) == ["a", "b"]
 
 
-def test_a_silent_holder_loses_it_and_a_renewing_one_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_expires_unless_it_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = Storage(tmp_path)
     now = 1000.0
     clock = SimpleNamespace(monotonic=lambda: now, sleep=time.sleep)
@@ -46,12 +46,12 @@ def test_a_silent_holder_loses_it_and_a_renewing_one_does_not(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"a": 7}', b"\xff"])
-def test_a_damaged_object_holds_nobody_up(tmp_path: Path, damage: bytes) -> None:
+def test_a_damaged_lease_is_taken_over(tmp_path: Path, damage: bytes) -> None:
     (tmp_path / LEASES).write_bytes(damage)
     assert Leases(Storage(tmp_path)).take(["a"]) == ["a"]
 
 
-def test_16_take_16(any_root: str) -> None:
+def test_16_threads_take_16_leases(any_root: str) -> None:
     storage = Storage(any_root)
     names = [f"b{number}" for number in range(16)]
     with ThreadPoolExecutor(4) as threads:

@@ -1,4 +1,4 @@
-"""``MatrixLoader``: the warehouse is asked once, whoever asks for what, and however they end."""
+"""``MatrixLoader``: every batch is unloaded from the warehouse once, also by concurrent and killed loaders."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def assert_holds(loader: MatrixLoader, long: Path, sample_ids: Sequence[str], ax
 
 
 @pytest.mark.parametrize(("kind", "url"), [*((kind, "local") for kind in KINDS), ("duckdb", "s3")])
-def test_loads_in_the_order_asked_for(
+def test_loads_in_the_requested_order(
     kind: str, url: str, long: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     if kind == "athena":
@@ -106,7 +106,7 @@ def test_real_batches_equal_pandas(
     assert ("queries scanned" in caplog.text) == (kind == "athena")
 
 
-def test_the_second_load_asks_the_warehouse_nothing(loader: MatrixLoader, long: Path) -> None:
+def test_the_second_load_makes_no_warehouse_queries(loader: MatrixLoader, long: Path) -> None:
     first = loader.load(SAMPLES)
     shutil.rmtree(long)
     assert np.array_equal(loader.load(SAMPLES), first, equal_nan=True)
@@ -120,7 +120,7 @@ def test_a_batch_is_taken_whole(loader: MatrixLoader, long: Path) -> None:
     assert loader.matrix.generation == 2
 
 
-def test_what_was_loaded_is_counted(loader: MatrixLoader, long: Path) -> None:
+def test_loads_are_counted(loader: MatrixLoader, long: Path) -> None:
     done = loader.ingest(["b-1"])
     (batch,) = done.batches
     rows = pd.read_parquet(long / "batch_id=b-1" / "part-0.parquet")
@@ -135,7 +135,7 @@ def test_what_was_loaded_is_counted(loader: MatrixLoader, long: Path) -> None:
     assert loader.ingest(["b-1"]).batches == ()
 
 
-def test_samples_that_come_later_join_their_batch(loader: MatrixLoader, long: Path) -> None:
+def test_samples_that_arrive_later_join_their_batch(loader: MatrixLoader, long: Path) -> None:
     loader.load(["s1"])
     write_long(long, {"b-1": ["s9", "s8"]}, seed=5)
     assert_holds(loader, long, ["s9", "s3", "s8"])
@@ -163,11 +163,16 @@ def test_unknown_samples_batches_and_values(loader: MatrixLoader) -> None:
             loader.load(ids)  # type: ignore[arg-type]
     with pytest.raises(UnknownFieldError, match="has no batch 'b-9'"):
         loader.ingest(["b-1", "b-9"])
+    with pytest.raises(UnknownFieldError, match=r"batch_ids must be a collection of names; .* pass \['b-1'\]"):
+        loader.ingest("b-1")
     with pytest.raises(UnknownFieldError, match="no value table 'm_value'; it has beta, coverage"):
         loader.load(["s1"], "m_value")
     assert loader.matrix.refresh().generation == 1
     with pytest.raises(WarehouseError, match="has no column for coverage"):
         MatrixLoader(DuckDBWarehouse("x", LongColumns(values={"beta": "beta"})), loader.matrix)
+    for seconds in (0, -1, float("nan"), "60"):
+        with pytest.raises(WarehouseError, match="lease_seconds must be a positive number"):
+            MatrixLoader(loader.warehouse, loader.matrix, lease_seconds=seconds)  # type: ignore[arg-type]
 
 
 def test_a_pinned_matrix_is_not_loaded_into(loader: MatrixLoader) -> None:
@@ -306,7 +311,7 @@ def test_a_loader_renews_its_leases_while_it_works(
     assert beats
 
 
-def test_lost_leases_cost_work_and_nothing_else(
+def test_lost_leases_cost_only_duplicate_work(
     loader: MatrixLoader, long: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Everybody believes to have every lease; all load, one appends, all are served."""
@@ -321,8 +326,8 @@ def test_lost_leases_cost_work_and_nothing_else(
         return [batch.batch_id for batch in done.batches]
 
     with ThreadPoolExecutor(4) as threads:
-        said = [batch_id for of in threads.map(ingest, range(4)) for batch_id in of]
-    assert sorted(said) == ["001", "b-1"]  # each is said to be loaded by the one who did
+        loaded = [batch_id for of in threads.map(ingest, range(4)) for batch_id in of]
+    assert sorted(loaded) == ["001", "b-1"]  # each is reported by the loader that loaded it
     assert {name: sorted(of) for name, of in loader.matrix.refresh().batches.items()} == {
         name: sorted(of) for name, of in BATCHES.items()
     }

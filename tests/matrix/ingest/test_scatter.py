@@ -1,4 +1,4 @@
-"""Long rows to a wide block: every cell against a dict, and everything that must be refused."""
+"""Long rows to a wide block: every cell compared with a dict, and invalid rows."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def long_rows(draw: st.DrawFn) -> tuple[list[Row], int]:
 
 
 @given(long_rows())
-def test_equals_a_dict(given_rows: tuple[list[Row], int]) -> None:
+def test_cells_equal_those_of_a_dict(given_rows: tuple[list[Row], int]) -> None:
     rows, size = given_rows
     done = scattered(*[batch_of(rows[start : start + size]) for start in range(0, len(rows), size)])
     expected = np.full((len(SAMPLES), len(FEATURES)), np.nan, np.float32)
@@ -57,7 +57,7 @@ def test_equals_a_dict(given_rows: tuple[list[Row], int]) -> None:
         expected[sample, feature] = np.nan if value is None else value
     assert done.values.dtype == np.float32
     assert np.array_equal(done.values, expected, equal_nan=True)
-    # Whatever kind of NaN came, one kind is stored: the same measurements give the same bytes.
+    # One NaN bit pattern is stored, so that the same measurements give the same bytes.
     assert np.all(done.values.view(np.uint32)[np.isnan(done.values)] == 0x7FC00000)
     assert np.array_equal(np.signbit(done.values)[~np.isnan(expected)], np.signbit(expected)[~np.isnan(expected)])
     assert done.rows == len(rows)

@@ -84,11 +84,13 @@ def test_only_new_batches_are_read(
     matrix, _ = written
     first = quality_report(matrix, tmp_path / "report")
     matrix.append("more", ["m0"], {"beta": betas(1, 3), "coverage": betas(1, 3)})
-    asked: list[str] = []
+    requested: list[str] = []
     read = WideMatrix.read
-    monkeypatch.setattr(WideMatrix, "read", lambda self, ids, *a, **k: asked.extend(ids) or read(self, ids, *a, **k))
+    monkeypatch.setattr(
+        WideMatrix, "read", lambda self, ids, *a, **k: requested.extend(ids) or read(self, ids, *a, **k)
+    )
     second = quality_report(matrix, tmp_path / "report")
-    assert set(asked) == {"m0"}
+    assert set(requested) == {"m0"}
     assert second["measured_batches"] == ["more"]
     assert {name: second["batches"][name] for name in first["batches"]} == first["batches"]
     (tmp_path / "report" / "quality.json").write_text("{")  # its writer was killed

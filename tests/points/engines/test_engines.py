@@ -1,4 +1,4 @@
-"""Engines: equal results, what they cost in requests, and damage that is noticed wherever it happens."""
+"""Engines: equal results, numbers of requests, and detection of damage."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_engines_are_chosen_by_name(root: Path) -> None:
         ZarrChunkReader(root, engine="zarr", objects_factory=open_objects)
 
 
-# --- what it costs ------------------------------------------------------------------------------------------------
+# --- requests -----------------------------------------------------------------------------------------------------
 
 
 def costs_what_it_must(root: str) -> None:
@@ -259,10 +259,10 @@ def test_all_reads_of_a_batch_are_fetched_together(remote: str) -> None:
     counted = Counted()
     reader = ZarrChunkReader(remote, objects_factory=counted)
     points = {"surface": 4, "volume": 4}
-    for waves in (2, 1):
+    for batches in (2, 1):
         reads = [read for i in reader.sample_ids for read in reader.field_reads(i, points).values()]
         results = reader.execute(reads)
-        assert counted.all.batches == waves
+        assert counted.all.batches == batches
         counted.all.reset()
     expected = [v for i in reader.sample_ids for v in reader.read_sample(i, points).values()]
     assert all(np.array_equal(one, other) for one, other in zip(results, expected, strict=True))
@@ -298,7 +298,7 @@ def test_open_files_are_bounded(kind: type, tmp_path: Path, monkeypatch: pytest.
 def test_a_reader_of_many_samples_holds_few_descriptors(
     many_samples: Path, factory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the sizes as they are, in threads, and where samples are forgotten and looked up again."""
+    """At the default limits, in threads, and when samples are evicted and read again."""
     monkeypatch.setattr("zarr_core.points.engines.direct._METADATA_BYTES", 50_000)
     before = descriptors()
     reader = ZarrChunkReader(many_samples, objects_factory=factory)
@@ -316,7 +316,7 @@ def test_a_reader_of_many_samples_holds_few_descriptors(
 
     with ThreadPoolExecutor(threads) as pool:
         most = max(pool.map(work, range(threads)))
-    # Threads may each hold a file that another has just put away, and the folder that they count in.
+    # Each thread may hold a file that another has just evicted, and the folder that is counted.
     assert before + OPEN_FILES // 2 < most <= before + OPEN_FILES + 3 * threads
 
 
@@ -405,7 +405,7 @@ def test_mapped_files_read_the_same_and_damage_is_named(source: Path, tmp_path: 
 
 
 class Disturbed:
-    """A network that damages what it carries, so many times."""
+    """A network that damages the first responses."""
 
     remote = True
 
@@ -451,7 +451,7 @@ class Failing:
             yield ConnectionResetError("cable cut") if "/c/" in request.key else data
 
 
-def test_errors_of_the_network_name_what_was_read_and_are_not_called_damage(root: Path) -> None:
+def test_network_errors_name_the_object_and_are_not_reported_as_damage(root: Path) -> None:
     reader = ZarrChunkReader(root, objects_factory=lambda url: Failing(open_objects(url)))
     with pytest.raises(StoreError, match=r"store, run_1, surface_friction: bytes 0 to \d+ of .*c/0/0.*cable cut"):
         reader.read_sample("run_1")

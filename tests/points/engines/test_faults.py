@@ -1,4 +1,4 @@
-"""The fault proxy passes everything on untouched, keeps connections, and injects every requested fault."""
+"""The fault proxy forwards unchanged bytes, keeps connections, and injects every requested fault."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def edit_manifest(store: Path, change: Callable[[dict], None]) -> None:
     edit(store / "generations" / "00000003.json", change)
 
 
-def test_all_is_well(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_intact_store_has_no_problems(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = verify_store(str(store), deep=True)
     assert report.ok
     assert (report.samples, report.generations) == (4, 3)  # run_1 is there twice
@@ -151,7 +151,7 @@ def test_earlier_generations_that_cannot_be_read(store: Path) -> None:
     assert "00000001.json is not a store manifest" in found[1]
 
 
-def test_what_is_left_of_a_collection(store: Path) -> None:
+def test_leftovers_of_a_garbage_collection(store: Path) -> None:
     make_tag(Storage(store), HEAD, "first", 1)
     for path in store.rglob("*"):
         os.utime(path, (1e9, 1e9))
@@ -195,7 +195,7 @@ def test_a_collection_while_it_is_verified_is_no_damage(store: Path, monkeypatch
         assert not (copy / "generations" / "00000001.json").exists()
 
 
-def test_what_committers_leave_beside_the_generations_is_no_damage(store: Path) -> None:
+def test_temporary_files_of_committers_are_no_damage(store: Path) -> None:
     for name in (f".00000004.json.{'0' * 32}.tmp", ".create.lock"):
         (store / "generations" / name).write_bytes(b"")
     assert problems(store) == []

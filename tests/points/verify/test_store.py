@@ -218,14 +218,14 @@ def test_missing_group_and_array_metadata(place: Path) -> None:
     assert len(problems) == 2
 
 
-def test_objects_that_belong_nowhere(place: Path) -> None:
+def test_unexpected_objects(place: Path) -> None:
     group = group_of(place, "run_1")
     (group / "surface/pressure/c/9").mkdir()
     (group / "surface/pressure/c/9/0").write_bytes(b"?")
     assert messages(check(place)) == ["run_1: surface/pressure/c/9/0 belongs to no array of the manifest"]
 
 
-def test_what_writers_leave_beside_a_committed_group_is_no_damage(place: Path) -> None:
+def test_temporary_files_beside_a_committed_group_are_no_damage(place: Path) -> None:
     """A file of a converter that is at work on the same sample, or was killed; the refusal before it was accepted."""
     group = group_of(place, "run_1")
     for name in (f"surface/pressure/c/0/.0.{'0' * 32}.tmp", "quarantine.json"):
@@ -369,7 +369,7 @@ def test_root_with_or_without_the_subfolder(tmp_path: Path) -> None:
         assert (messages(report), report.samples) == ([], 2)
 
 
-def test_a_changed_file_of_equal_size_is_said_to_be_newer(place: Path) -> None:
+def test_a_changed_file_of_equal_size_is_reported_as_newer(place: Path) -> None:
     path = place / "source" / "run_1" / "surface_pressure.pt"
     values = torch.load(path, weights_only=True)
     values[7] += 1
@@ -379,7 +379,7 @@ def test_a_changed_file_of_equal_size_is_said_to_be_newer(place: Path) -> None:
     assert problem.endswith("surface_pressure.pt was written again since the conversion")
 
 
-def test_only_the_samples_asked_for(place: Path) -> None:
+def test_only_the_requested_samples(place: Path) -> None:
     flip(group_of(place, "run_1") / "surface/pressure/c/0/0", 0)
     assert check(place, sample_ids=["run_2", "run_3"]).samples == 2
     assert check(place, sample_ids=["run_2", "run_3"]).ok

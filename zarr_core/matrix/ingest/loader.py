@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from zarr_core._util.arguments import check_names
 from zarr_core._util.units import format_size
 from zarr_core.errors import MatrixError, UnknownFieldError, WarehouseError
 from zarr_core.matrix.ingest.leases import Leases
@@ -75,7 +76,7 @@ class MatrixLoader:
         lease_seconds: time without renewal of its lease after which a loader is considered dead.
 
     Raises:
-        WarehouseError: the warehouse has no column for one of the matrix's values.
+        WarehouseError: the warehouse has no column for one of the matrix's values, or ``lease_seconds`` is invalid.
     """
 
     def __init__(self, warehouse: Warehouse, matrix: WideMatrix, *, lease_seconds: float = 60.0) -> None:
@@ -85,6 +86,8 @@ class MatrixLoader:
                 f"{warehouse!r} has no column for {', '.join(absent)}, a value table of {matrix.url}; set the column "
                 "with LongColumns, or create the matrix without the table"
             )
+        if not isinstance(lease_seconds, int | float) or not lease_seconds > 0:
+            raise WarehouseError(f"lease_seconds must be a positive number, not {lease_seconds!r:.80}")
         self.warehouse, self.matrix, self.lease_seconds = warehouse, matrix, lease_seconds
 
     def load(self, sample_ids: Sequence[str], value: str = "beta") -> np.ndarray:
@@ -118,9 +121,10 @@ class MatrixLoader:
         """Load whole batches into the matrix; samples that it already holds are skipped.
 
         Raises:
-            UnknownFieldError: the warehouse has no such batch.
+            UnknownFieldError: the warehouse has no such batch, or ``batch_ids`` is one string.
             WarehouseError: as for :meth:`load`; earlier batches are kept.
         """
+        check_names("batch_ids", batch_ids, error=UnknownFieldError)
         return self._ingest(self._pinned_warehouse(), batch_ids)
 
     def _pinned_warehouse(self) -> Warehouse:
