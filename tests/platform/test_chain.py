@@ -190,6 +190,7 @@ def test_a_damaged_chunk_stops_statistics_and_report(filled: Trial) -> None:
     assert not failed["checksums"].passed
     assert "run_1" in failed["checksums"].description
     assert "volume_velocity" in failed["checksums"].description
+    assert failed["checksums"].description in alert(filled, result), "whole"
     assert not (Path(filled.dataset.store) / "stats.yaml").exists()
 
 
