@@ -201,7 +201,12 @@ def _numbers(result: ConversionResult, entry: SampleEntry, recorded: dict[str, A
     for field, moments in recorded["moments"].items():
         low, mean, high = min(moments["min"]), sum(moments["mean"]) / len(moments["mean"]), max(moments["max"])
         stored = recorded["stored_bytes"][field]
-        rows.append({"field": field, "min": low, "mean": mean, "max": high, "source": sizes[field], "stored": stored})
+        row = {"field": field, "min": low, "mean": mean, "max": high, "source": sizes[field], "stored": stored}
+        if field in recorded.get("rounding", {}):  # groups of older versions record none
+            error = recorded["rounding"][field]
+            row |= {"rms error / std": max(error["rms"]), "max error / std": max(error["max"])}
+            row |= {"zeroed share": max(error["zeroed"])}
+        rows.append(row)
         if len(moments["mean"]) == 1:
             numbers |= {f"values/{field} mean": short(mean), f"values/{field} min": low, f"values/{field} max": high}
     return {**numbers, "fields": table(rows)}

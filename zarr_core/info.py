@@ -81,9 +81,18 @@ def format_sample(info: SampleInfo) -> str:
         "source": info.fingerprint,
         "settings": info.settings,
     }
-    rows: list[tuple[str, ...]] = [("field", "dtype", "points", "components", "chunk", "shard", "units")]
+    rows: list[tuple[str, ...]] = [
+        ("field", "dtype", "points", "components", "chunk", "shard", "units", "RMS error", "max error", "zeroed")
+    ]
     rows += [
-        (name, array.dtype, *(f"{n:,}" for n in (*array.shape, array.chunk_points, array.shard_points)), array.units)
+        (
+            name,
+            array.dtype,
+            *(f"{n:,}" for n in (*array.shape, array.chunk_points, array.shard_points)),
+            array.units,
+            # Relative to the standard deviation of the field.
+            *("" if n is None else f"{100 * n:.2g} %" for n in (array.rms_error, array.max_error, array.zeroed)),
+        )
         for name, array in info.fields.items()
     ]
     return "\n".join([*_aligned(lines), *(["", table(rows)] if info.fields else [])])

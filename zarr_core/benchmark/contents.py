@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from zarr_core.format.names import POSITION
+from zarr_core.points.group import recorded_rounding
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.points.statistics import calculate_store_statistics
 
@@ -28,9 +29,12 @@ def field_distributions(reader: ZarrChunkReader, ids: Sequence[str], zarr_root: 
         points = dict.fromkeys(domains, _HISTOGRAM_POINTS)
         for name, rows in reader.read_sample(sample_id, points, names).items():
             values[name].append(rows.astype(np.float64))
+    errors = [recorded_rounding(reader.read_attributes(sample_id)) for sample_id in ids]
     return {
         name: {
             "dtype": column.dtype,
+            # The largest of the samples and components; None if a sample was written by an older version.
+            "rms_error": max(e[name].largest[0] for e in errors) if all(name in e for e in errors) else None,
             "histogram": _histogram(np.concatenate(values[name])),
             **{key: statistics[f"{name}_{key}"] for key in ("mean", "std", "min", "max")},
         }

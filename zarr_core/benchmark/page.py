@@ -72,9 +72,9 @@ def _cards(report: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _fields_table(fields: dict[str, Any]) -> list[list[str]]:
     """Header and one row per field, with the components of a vector on lines of their own."""
-    moments = ("mean", "std", "min", "max")
-    rows = [[name, field["dtype"], *(_moment(field[key]) for key in moments)] for name, field in fields.items()]
-    return [["field", "stored as", *moments], *rows]
+    columns = {"mean": "mean", "std": "std", "min": "min", "max": "max", "rms_error": "RMS error / std"}
+    rows = [[name, field["dtype"], *(_moment(field.get(key)) for key in columns)] for name, field in fields.items()]
+    return [["field", "stored as", *columns.values()], *rows]
 
 
 def _moment(value: float | list[float] | None) -> str:

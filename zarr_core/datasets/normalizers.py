@@ -21,7 +21,8 @@ from zarr_core.points.manifest import StoreManifest
 from zarr_core.points.statistics import load_statistics, statistics_hint
 from zarr_core.storage import Storage
 
-_RESOLUTION = 2.0**-23  # of float32: a smaller relative spread is rounding error
+# A spread that is smaller relative to the mean is rounding error. float16 is normalized as float32.
+_RESOLUTION = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-23}
 
 
 class _NormalizerModel(pydantic.BaseModel):
@@ -155,7 +156,7 @@ def make_normalizers(
     Raises:
         ZarrCoreError: a statistic is missing, not finite, or has the wrong number of components.
     """
-    dims = {field: manifest.fields[field].dim for field in configs}
+    columns = {field: manifest.fields[field] for field in configs}
     fixed = all(isinstance(config, FixedConfig) for config in configs.values())
     statistics, where = ({}, "") if fixed else load_statistics(storage, manifest)
     hint = statistics_hint(storage, manifest)
@@ -169,31 +170,33 @@ def make_normalizers(
             text = reprlib.repr(value)  # the full text of nested YAML lists could fill any memory
             raise ZarrCoreError(f"{where}: {key} is {text}, not a finite number; {hint}")
         if broadcast and len(listed) == 1:
-            listed *= dims[field]
-        if len(listed) != dims[field]:
-            raise ZarrCoreError(f"{where}: {key} has {len(listed)} components, {field} has {dims[field]}")
+            listed *= columns[field].dim
+        if len(listed) != columns[field].dim:
+            raise ZarrCoreError(f"{where}: {key} has {len(listed)} components, {field} has {columns[field].dim}")
         return tuple(float(number) for number in listed)
 
     def normalizer(field: str, config: NormalizerConfig) -> Normalizer:
         if isinstance(config, FixedConfig):
-            if len(config.shift) != dims[field]:
+            if len(config.shift) != columns[field].dim:
                 raise ZarrCoreError(
-                    f"the fixed normalizer of {field} has {len(config.shift)} components, the field has {dims[field]}"
+                    f"the fixed normalizer of {field} has {len(config.shift)} components, "
+                    f"the field has {columns[field].dim}"
                 )
             return Normalizer(field, config.shift, config.unit, config.logscale)
         if isinstance(config, PositionConfig):
             low, high = (numbers(field, key, broadcast=True) for key in ("raw_pos_min", "raw_pos_max"))
             extents = tuple((top - bottom) / config.scale for bottom, top in zip(low, high, strict=True))
-            return Normalizer(field, low, _units(low, extents))
+            return Normalizer(field, low, _units(low, extents, columns[field].dtype))
         logscale = isinstance(config, LogscaleMeanStdConfig)
         key = f"{field}_logscale" if logscale else field
         mean, std = (numbers(field, f"{key}_{moment}") for moment in ("mean", "std"))
-        return Normalizer(field, mean, _units(mean, std), logscale)
+        return Normalizer(field, mean, _units(mean, std, columns[field].dtype), logscale)
 
     return {field: normalizer(field, config) for field, config in configs.items()}
 
 
-def _units(shifts: tuple[float, ...], spreads: tuple[float, ...]) -> tuple[float, ...]:
+def _units(shifts: tuple[float, ...], spreads: tuple[float, ...], dtype: str) -> tuple[float, ...]:
+    resolution = _RESOLUTION[dtype]
     return tuple(
-        spread if spread > _RESOLUTION * abs(shift) else 1.0 for shift, spread in zip(shifts, spreads, strict=True)
+        spread if spread > resolution * abs(shift) else 1.0 for shift, spread in zip(shifts, spreads, strict=True)
     )

@@ -270,7 +270,7 @@ class ZarrPointDataset(BatchDataset):
                 'batches of dtype "float32" are normalized already: normalize() is for datasets with dtype="stored"'
             )
         self._check_known(batch)
-        return NormalizedBatch({field: self._normalized(field, values.float()) for field, values in batch.items()})
+        return NormalizedBatch({field: self._normalized(field, values) for field, values in batch.items()})
 
     def denormalize(self, field: str, values: Tensor) -> Tensor:
         """Physical values of normalized ones, such as predictions; unchanged for a field without a normalizer.
@@ -330,12 +330,16 @@ class ZarrPointDataset(BatchDataset):
     def _as_item(self, field: str, values: Tensor) -> Tensor:
         """Cast, normalise and squeeze stored values (..., points, components) according to the config."""
         if self.config.dtype == "float32":
-            values = self._normalized(field, values.float())
+            values = self._normalized(field, values)
         return values.squeeze(-1) if values.shape[-1] == 1 else values
 
     def _normalized(self, field: str, values: Tensor) -> Tensor:
+        """Stored values as float32, normalized if the field has a normalizer."""
         normalizer: Normalizer | None = self._normalizers.get(field)
-        return values if normalizer is None else normalizer.normalize(values)
+        if normalizer is None:
+            return values.float()
+        # float64 is rounded after the mean is subtracted: float32 may not tell values apart that are close to it.
+        return normalizer.normalize(values if values.dtype == torch.float64 else values.float()).float()
 
 
 def _digest(content: Any) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from zarr_core._util.documents import DocumentError, expect, parse_json
 from zarr_core.format.moments import FieldMoments
 from zarr_core.format.object_names import ATTRIBUTES_KEY, ZARR_JSON
+from zarr_core.format.rounding import RoundingError
 from zarr_core.storage import Storage
 
 GROUP_FORMAT = 1
@@ -47,6 +48,17 @@ def recorded_moments(recorded: dict[str, Any]) -> dict[str, FieldMoments]:
     """Recorded moments by canonical field name; raises DocumentError."""
     moments = expect(dict, recorded.get("moments"), "moments")
     return {field: _moments(expect(dict, values, f"moments of {field!r}"), field) for field, values in moments.items()}
+
+
+def recorded_rounding(recorded: dict[str, Any]) -> dict[str, RoundingError]:
+    """Recorded rounding errors by canonical field name; empty in a group of an older version. Raises DocumentError."""
+    errors = {}
+    for field, values in expect(dict, recorded.get("rounding", {}), "rounding").items():
+        try:
+            errors[field] = RoundingError.from_json(expect(dict, values, f"rounding of {field!r}"))
+        except ValueError as error:
+            raise DocumentError(f"rounding of {field!r}: {error}") from error
+    return errors
 
 
 def _moments(values: dict[str, Any], field: str) -> FieldMoments:

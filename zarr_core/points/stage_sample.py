@@ -229,8 +229,8 @@ def _reduced(
     attributes = dict(document.get("attributes", {}))
     if recorded is not None:
         reduced = dict(recorded)
-        for key in ("moments", "stored_bytes"):
-            by_field = expect(dict, recorded.get(key, {}), key)
+        for key in {"moments", "stored_bytes", "rounding"} & recorded.keys():
+            by_field = expect(dict, recorded[key], key)
             reduced[key] = {field: value for field, value in by_field.items() if field in names.values()}
         attributes[ATTRIBUTES_KEY] = reduced | {"staged_from": relpath}
     document = document | {"attributes": attributes, "consolidated_metadata": below | {"metadata": kept}}

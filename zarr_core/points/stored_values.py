@@ -9,13 +9,17 @@ import numpy as np
 
 from zarr_core.errors import SampleError
 from zarr_core.format.array_metadata import ArrayLayout
+from zarr_core.format.moments import FieldMoments
 from zarr_core.format.names import FieldName
+from zarr_core.format.rounding import RoundingAccumulator, RoundingError
 
 if TYPE_CHECKING:
     import torch
 
 # Points that are cast, summed and encoded at a time: a few MB.
 _BLOCK_POINTS = 131_072
+# Points whose error is measured at a time: fewer, so that the differences stay in the cache between the steps.
+_DIFFERENCE_POINTS = 32_768
 # Bytes that are gathered at a time. A worker needs this memory in addition to the tensor and the permutation.
 _SLAB_BYTES = 32 * 2**20
 _SOURCE_DTYPES = ("float16", "bfloat16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64")
@@ -41,7 +45,16 @@ def as_points(sample_id: str, name: FieldName, values: torch.Tensor) -> torch.Te
     return values[:, None] if values.ndim == 1 else values
 
 
-def stored_blocks(values: torch.Tensor, rows: np.ndarray, layout: ArrayLayout) -> Iterator[np.ndarray]:
+def is_lossless(values: torch.Tensor, dtype: str) -> bool:
+    """Whether a stored dtype holds every value of the source's dtype."""
+    source = str(values.dtype).removeprefix("torch.")
+    # NumPy has no bfloat16. Its exponents are those of float32.
+    return dtype != "float16" if source == "bfloat16" else np.can_cast(source, dtype)
+
+
+def stored_blocks(
+    values: torch.Tensor, rows: np.ndarray, layout: ArrayLayout, rounding: RoundingAccumulator | None = None
+) -> Iterator[np.ndarray]:
     """The given rows in order, in the stored dtype, in blocks of whole chunks.
 
     Each block may overwrite the previous one. Rows are gathered one slab at a time, because a gather reads its source
@@ -51,6 +64,7 @@ def stored_blocks(values: torch.Tensor, rows: np.ndarray, layout: ArrayLayout) -
         values: (n_points, dim), as :func:`as_points` returns them.
         rows: numbers of the rows, int64.
         layout: of the array.
+        rounding: gets the error of each block; None if :func:`is_lossless`.
     """
     import torch
 
@@ -59,6 +73,9 @@ def stored_blocks(values: torch.Tensor, rows: np.ndarray, layout: ArrayLayout) -
     slab = max(slab // block, 1) * block
     dtype = getattr(torch, layout.dtype)
     stored = torch.empty((block, layout.dim), dtype=dtype)
+    # The difference of a float32 and its rounding to float16 is a float32 number; integers need more digits.
+    precise = torch.float32 if values.dtype in (torch.float32, torch.bfloat16) else torch.float64
+    difference = torch.empty((min(block, _DIFFERENCE_POINTS), layout.dim), dtype=precise)
     for start in range(0, len(rows), slab):
         gathered = values.index_select(0, torch.from_numpy(rows[start : start + slab]))
         for first in range(0, len(gathered), block):
@@ -73,6 +90,13 @@ def stored_blocks(values: torch.Tensor, rows: np.ndarray, layout: ArrayLayout) -
                     np.copyto(points, source.numpy(), casting="same_kind")
             else:
                 stored[: len(source)].copy_(source)
+            if rounding is not None:
+                for at in range(0, len(source), _DIFFERENCE_POINTS):
+                    part = slice(at, at + _DIFFERENCE_POINTS)
+                    error = difference[: len(source[part])]
+                    # Cast first: an operation on two dtypes takes twice as long.
+                    torch.sub(source[part], error.copy_(stored[: len(source)][part]), out=error)
+                    rounding.add(points[part], error.numpy())
             yield points
 
 
@@ -84,4 +108,30 @@ def not_finite(sample_id: str, name: FieldName, layout: ArrayLayout, values: tor
         return SampleError(sample_id, name.canonical, reason, "repair the source, or leave the sample out")
     largest = float(values.abs().max())
     reason = f"largest value {largest:.6g} does not fit {layout.dtype} (maximum {np.finfo(layout.dtype).max:.6g})"
-    return SampleError(sample_id, name.canonical, reason, f"use --field-dtype {name.canonical}=float32 --reconvert")
+    return SampleError(sample_id, name.canonical, reason, _way_out(name, layout.dtype))
+
+
+def checked_rounding(
+    sample_id: str,
+    name: FieldName,
+    layout: ArrayLayout,
+    values: torch.Tensor,
+    rounding: RoundingAccumulator,
+    moments: FieldMoments,
+) -> RoundingError:
+    """The error of the stored values. Components whose source is constant count as exact.
+
+    Raises:
+        SampleError: the error of another component exceeds a limit of :mod:`zarr_core.format.rounding`.
+    """
+    error = rounding.result(moments.std)
+    if error.lossy.any():
+        error = error.without((values.amax(dim=0) == values.amin(dim=0)).numpy())
+    if error.lossy.any():
+        reason = f"{layout.dtype} would change its values: {error.describe()}"
+        raise SampleError(sample_id, name.canonical, reason, _way_out(name, layout.dtype))
+    return error
+
+
+def _way_out(name: FieldName, dtype: str) -> str:
+    return f"use --field-dtype {name.canonical}={'float32' if dtype == 'float16' else 'float64'} --reconvert"

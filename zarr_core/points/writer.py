@@ -20,12 +20,13 @@ from zarr_core.format.array_metadata import EMPTY_GROUP, ArrayLayout, group_arra
 from zarr_core.format.moments import FieldMoments, MomentsAccumulator
 from zarr_core.format.names import FieldName, check_sample_id
 from zarr_core.format.object_names import ATTRIBUTES_KEY, QUARANTINE, SAMPLES, ZARR_JSON
+from zarr_core.format.rounding import RoundingAccumulator, RoundingError
 from zarr_core.format.shards import encode_shard, pack_lengths
 from zarr_core.format.shuffle import shuffle_permutation
 from zarr_core.points.group import GROUP_FORMAT, is_complete, recorded_attributes, stored_bytes
 from zarr_core.points.manifest import ArrayColumn, DomainGrid, Quarantine, SampleEntry
 from zarr_core.points.settings import ConversionSettings, digest
-from zarr_core.points.stored_values import as_points, not_finite, stored_blocks
+from zarr_core.points.stored_values import as_points, checked_rounding, is_lossless, not_finite, stored_blocks
 from zarr_core.sources.description import FieldFile
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import Retention
@@ -121,12 +122,14 @@ class ZarrStoreWriter:
                 they are, for readers of every generation that names the group. None: a new group.
 
         Raises:
-            SampleError: a field is empty, misaligned, of the wrong width, not finite, or does not fit its stored dtype.
+            SampleError: a field is empty, misaligned, of the wrong width, not finite, does not fit its stored dtype, or
+                would lose too much by rounding (:mod:`zarr_core.format.rounding`).
         """
         write = self.storage.write if relpath is None else self._repair
         relpath = relpath or self.relpath(sample_id, fingerprint)
         arrays: dict[str, ArrayLayout] = {}
         moments: dict[str, Any] = {}
+        rounding: dict[str, Any] = {}
         stored: dict[str, int] = {}
         chunk_bytes: dict[str, str] = {}
         permutation, domain = np.empty(0, np.int64), ""
@@ -146,10 +149,9 @@ class ZarrStoreWriter:
                 raise SampleError(sample_id, name.canonical, reason, "check the shape, or use larger chunks")
             arrays[name.array_name] = layout
             lengths: list[int] = []
-            field_moments, size = self._write_array(
-                sample_id, name, layout, values, permutation, relpath, lengths, write
-            )
-            moments[name.canonical], stored[name.canonical] = field_moments.to_json(), size
+            written = self._write_array(sample_id, name, layout, values, permutation, relpath, lengths, write)
+            moments[name.canonical], rounding[name.canonical] = written[0].to_json(), written[1].to_json()
+            stored[name.canonical] = written[2]
             if max(lengths) < 2**32:  # otherwise readers use the shard index
                 chunk_bytes[name.array_name] = pack_lengths(lengths)
             del values
@@ -162,6 +164,7 @@ class ZarrStoreWriter:
             "source": dict(source or {}),
             "parameters": dict(parameters or {}),
             "moments": moments,
+            "rounding": rounding,
             "stored_bytes": stored,
             "chunk_bytes": chunk_bytes,
         }
@@ -214,13 +217,18 @@ class ZarrStoreWriter:
         relpath: str,
         lengths: list[int],
         write: Callable[[str, Iterable[bytes]], int],
-    ) -> tuple[FieldMoments, int]:
-        """Gather, cast, encode and write one array; returns its moments and stored bytes, appends to ``lengths``."""
+    ) -> tuple[FieldMoments, RoundingError, int]:
+        """Gather, cast, encode and write one array; appends to ``lengths``.
+
+        Returns:
+            The array's moments, rounding error and stored bytes.
+        """
         moments = MomentsAccumulator()
+        rounding = None if is_lossless(values, layout.dtype) else RoundingAccumulator(layout.dim)
         size = 0
 
         def chunks(rows: np.ndarray) -> Iterator[np.ndarray]:
-            for points in stored_blocks(values, rows, layout):
+            for points in stored_blocks(values, rows, layout, rounding):
                 moments.add(points)
                 for start in range(0, len(points), layout.chunk_points):
                     yield points[start : start + layout.chunk_points]
@@ -237,7 +245,9 @@ class ZarrStoreWriter:
                 f"largest value {max(result.max.max(), -result.min.min()):.6g} is so large that its square is infinite"
             )
             raise SampleError(sample_id, name.canonical, reason, "repair the source, or leave the sample out")
-        return result, size
+        if rounding is None:
+            return result, RoundingError.none(layout.dim), size
+        return result, checked_rounding(sample_id, name, layout, values, rounding, result), size
 
     def _repair(self, name: str, pieces: Iterable[bytes]) -> int:
         """Write an object, unless it has these bytes already; returns their number."""

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from zarr_core._util.documents import expect, parse_json
+from zarr_core._util.documents import DocumentError, expect, parse_json
 from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.object_names import ZARR_JSON
 from zarr_core.matrix.state import MatrixState
+from zarr_core.points.group import recorded_attributes, recorded_rounding
 from zarr_core.points.manifest import SampleEntry, StoreManifest
 from zarr_core.points.statistics import find_statistics
 from zarr_core.storage import Storage
@@ -116,13 +117,23 @@ class StoreInfo:
 
 @dataclass(frozen=True)
 class ArrayInfo:
-    """One array of a sample of a point store."""
+    """One array of a sample of a point store.
+
+    Attributes:
+        rms_error: RMS error that storing made, relative to the standard deviation; of a vector, that of the component
+            where it is largest. None if it is not recorded.
+        max_error: largest error, relative to the same.
+        zeroed: share of the non-zero values that became 0.
+    """
 
     dtype: str
     shape: tuple[int, int]
     chunk_points: int
     shard_points: int
     units: str = ""
+    rms_error: float | None = None
+    max_error: float | None = None
+    zeroed: float | None = None
 
 
 @dataclass(frozen=True)
@@ -288,6 +299,10 @@ def _arrays(storage: Storage, state: StoreManifest, entry: SampleEntry) -> dict[
     """Arrays of a sample, as its own metadata describes them; raises StoreError."""
     group = _document(storage, f"{entry.relpath}/{ZARR_JSON}")
     inline = _mapping(_mapping(group.get("consolidated_metadata")).get("metadata"))
+    try:
+        rounding = recorded_rounding(recorded_attributes(group) or {})
+    except DocumentError as error:
+        raise StoreError(f"{entry.relpath}/{ZARR_JSON} cannot be read: {error}") from error
     found = {}
     for domain, layout in state.domains.items():
         for name, column in layout.arrays.items():
@@ -303,6 +318,7 @@ def _arrays(storage: Storage, state: StoreManifest, entry: SampleEntry) -> dict[
                 grid.chunk_points,
                 grid.shard_points,
                 str(_mapping(_mapping(metadata).get("attributes")).get("units", "")),
+                *(rounding[name].largest if name in rounding else ()),
             )
     return found
 

@@ -14,7 +14,7 @@ from zarr_core.errors import StoreError, ZarrCoreError
 from zarr_core.format.array_metadata import ArrayLayout
 from zarr_core.format.moments import FieldMoments
 from zarr_core.format.object_names import ATTRIBUTES_KEY, QUARANTINE, ZARR_JSON
-from zarr_core.points.group import recorded_moments, stored_bytes
+from zarr_core.points.group import recorded_moments, recorded_rounding, stored_bytes
 from zarr_core.points.manifest import ArrayColumn, DomainGrid, SampleEntry, StoreManifest
 from zarr_core.points.scan import read_chunks
 from zarr_core.points.verify.report import FieldTally, SampleFindings
@@ -144,7 +144,12 @@ class _Array:
         if recorded_size != size and all(shard in objects for shard in shards):
             self.found.add(self.name, f"its shards have {size:,} bytes, {recorded_size:,} were recorded")
         tally = self.found.fields[self.name] = FieldTally(samples=1, bytes=size)
-        moments = self._read(layout, tally, source(layout) if source is not None else None)
+        comparison = source(layout) if source is not None else None
+        moments = self._read(layout, tally, comparison)
+        if moments is not None and comparison is not None and not comparison.n_different:
+            problem = comparison.rounding_problem(moments, recorded_rounding(recorded).get(self.name))
+            if problem:
+                self.found.add(self.name, problem)
         if moments is not None and "moments" in recorded:
             expected_moments = recorded_moments(recorded).get(self.name)
             if expected_moments is not None:

@@ -12,6 +12,8 @@ import numpy as np
 from zarr_core._util.documents import expect
 from zarr_core.errors import ZarrCoreError
 from zarr_core.format.array_metadata import ArrayLayout
+from zarr_core.format.moments import FieldMoments
+from zarr_core.format.rounding import RoundingAccumulator, RoundingError
 from zarr_core.format.shuffle import shuffle_permutation
 from zarr_core.points.verify.report import SampleFindings
 from zarr_core.sources.recorded import RecordedSource
@@ -105,12 +107,19 @@ class Comparison:
     n_rows: int = 0
     n_different: int = 0
     first: str = ""
+    rounding: RoundingAccumulator = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rounding = RoundingAccumulator(self.values.shape[1])
 
     def compare(self, start: int, stored: np.ndarray) -> None:
         """Compare stored rows ``start, start + 1 ...`` with the source, cast to the stored dtype (round to nearest)."""
         rows = self.permutation[start : start + len(stored)]
-        with np.errstate(over="ignore"):
-            expected = self.values[rows].astype(self.dtype)
+        source = self.values[rows]
+        with np.errstate(over="ignore", invalid="ignore"):
+            expected = source.astype(self.dtype)
+            wide = np.float32 if source.dtype == np.float32 else np.float64
+            self.rounding.add(np.ascontiguousarray(stored), source.astype(wide) - stored)
         different = (stored != expected).any(axis=1)
         self.n_rows += len(stored)
         self.n_different += int(np.count_nonzero(different))
@@ -118,6 +127,22 @@ class Comparison:
             at = int(np.argmax(different))
             values, source = stored[at].tolist(), expected[at].tolist()
             self.first = f"stored row {start + at} is {values}, source row {rows[at]} {source}"
+
+    def rounding_problem(self, moments: FieldMoments, recorded: RoundingError | None) -> str:
+        """What is wrong with the error that storing made, or "".
+
+        Args:
+            moments: of the stored values.
+            recorded: the error that the conversion measured; None for a group of an older version.
+        """
+        error = self.rounding.result(moments.std)
+        if error.lossy.any():
+            error = error.without(self.values.max(axis=0) == self.values.min(axis=0))
+        if error.lossy.any():
+            return f"{self.dtype} has changed its values: {error.describe()}; convert it with another --field-dtype"
+        if recorded is not None and error.exceeds(recorded):
+            return f"its rounding error {error.to_json()} is larger than the recorded one, {recorded.to_json()}"
+        return ""
 
     @property
     def message(self) -> str:

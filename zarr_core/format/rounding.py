@@ -1,0 +1,132 @@
+"""The error that storing a field in another dtype makes, per component: measured while the field is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+# Limits above which a field is refused. Rounding to nearest in float16 makes an RMS error of at most 2**-11 / sqrt(3) =
+# 0.00028 of a value, so the first limit is reached when the mean is about 35 to 70 times the standard deviation.
+MAX_RMS = 0.01
+MAX_ZEROED = 0.01
+
+_NAMES = ("rms", "max", "zeroed")
+# Rows are summed side by side: NumPy is many times as fast along an axis of some thousand values as along one of three.
+_SIDE_BY_SIDE = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class RoundingError:
+    """Error of the stored values, each array of shape (dim,).
+
+    Attributes:
+        rms: root mean square of stored minus source value, divided by the standard deviation of the stored values.
+        max: largest absolute difference, divided by the same.
+        zeroed: share of the non-zero source values that are stored as 0.
+    """
+
+    rms: np.ndarray
+    max: np.ndarray
+    zeroed: np.ndarray
+
+    @classmethod
+    def none(cls, dim: int) -> RoundingError:
+        """Of a field whose dtype is stored without loss."""
+        return cls(np.zeros(dim), np.zeros(dim), np.zeros(dim))
+
+    @property
+    def lossy(self) -> np.ndarray:
+        """Which components exceed a limit."""
+        return (self.rms > MAX_RMS) | (self.zeroed > MAX_ZEROED)
+
+    @property
+    def largest(self) -> tuple[float, float, float]:
+        """Largest RMS error, error and share of any component."""
+        return float(self.rms.max()), float(self.max.max()), float(self.zeroed.max())
+
+    def without(self, components: np.ndarray) -> RoundingError:
+        """The same with an error of 0 for some components, given as booleans."""
+        return RoundingError(*(np.where(components, 0.0, getattr(self, name)) for name in _NAMES))
+
+    def exceeds(self, recorded: RoundingError) -> bool:
+        """Whether this error is larger than the recorded one, which is rounded to 4 digits."""
+        pairs = ((getattr(self, name), getattr(recorded, name)) for name in _NAMES)
+        return any(now.shape != then.shape or bool((now > then * 1.001 + 1e-12).any()) for now, then in pairs)
+
+    def describe(self) -> str:
+        """The largest error in words."""
+        if (self.rms > MAX_RMS).any():
+            at = int(np.argmax(self.rms))
+            share = f"{100 * self.rms[at]:.3g} %" if np.isfinite(self.rms[at]) else "more than 100 %"
+            text = f"an RMS error of {share} of its standard deviation"
+        else:
+            at = int(np.argmax(self.zeroed))
+            text = f"{100 * self.zeroed[at]:.3g} % of its non-zero values become 0"
+        return text + (f" (component {at})" if len(self.rms) > 1 else "")
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain numbers, rounded to 4 digits, because further digits depend on the processor."""
+        return {name: [float(f"{value:.4g}") for value in getattr(self, name)] for name in _NAMES}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> RoundingError:
+        """Read the output of :meth:`to_json`; raises ValueError for anything else."""
+        arrays = []
+        for name in _NAMES:
+            numbers = data.get(name)
+            if not isinstance(numbers, list) or not all(type(number) in (int, float) for number in numbers):
+                raise ValueError(f"{name} is not a list of numbers")
+            if not all(0 <= number < 1e300 for number in numbers):
+                raise ValueError(f"{name} holds a number that is negative or not finite")
+            arrays.append(np.array(numbers, np.float64))
+        if not arrays[0].size or any(array.shape != arrays[0].shape for array in arrays):
+            raise ValueError("lists of different lengths")
+        return cls(*arrays)
+
+
+class RoundingAccumulator:
+    """Sums the error of a field given in blocks of rows, (n, dim) each.
+
+    Args:
+        dim: components per point.
+    """
+
+    def __init__(self, dim: int) -> None:
+        self._rows = 0
+        self._squares = np.zeros(dim)
+        self._largest = np.zeros(dim)
+        self._zeroed = np.zeros(dim, np.int64)
+        self._zeros = np.zeros(dim, np.int64)
+
+    def add(self, stored: np.ndarray, difference: np.ndarray) -> None:
+        """Add a block.
+
+        Args:
+            stored: values after the cast, C-contiguous.
+            difference: values before the cast minus ``stored``, C-contiguous. It is not 0 where a value became 0.
+        """
+        rows, dim = difference.shape
+        self._rows += rows
+        even = rows - rows % _SIDE_BY_SIDE
+        for part in (difference[:even].reshape(-1, _SIDE_BY_SIDE * dim), difference[even:]):
+            if part.size:
+                squares = np.einsum("ij,ij->j", part, part).astype(np.float64)
+                largest = np.maximum(part.max(axis=0), -part.min(axis=0))
+                self._squares += squares.reshape(-1, dim).sum(axis=0)
+                self._largest = np.maximum(self._largest, largest.reshape(-1, dim).max(axis=0))
+        bits = stored.view(f"u{stored.itemsize}")
+        if not (bits & ((1 << 8 * stored.itemsize - 1) - 1)).min():  # a positive or negative 0; faster than == 0
+            zeros = stored == 0
+            self._zeros += np.count_nonzero(zeros, axis=0)
+            self._zeroed += np.count_nonzero(zeros & (difference != 0), axis=0)
+
+    def result(self, std: np.ndarray) -> RoundingError:
+        """The error relative to standard deviations, shape (dim,); infinite where one is 0 but values were changed."""
+        nonzero = self._rows - self._zeros + self._zeroed
+        with np.errstate(divide="ignore", invalid="ignore"):
+            rms = np.where(self._squares > 0, np.sqrt(self._squares / self._rows) / std, 0.0)
+            largest = np.where(self._largest > 0, self._largest / std, 0.0)
+        return RoundingError(rms, largest, self._zeroed / np.maximum(nonzero, 1))
