@@ -419,6 +419,16 @@ def test_any_object_with_a_filemap_and_a_load(tmp_path: Path) -> None:
     assert (manifest.split_ids("train"), manifest.split_ids("test")) == (["run_1", "run_2"], ["run_3"])
 
 
+def test_splits_of_dataset_objects_that_overlap_are_named(tmp_path: Path) -> None:
+    writer = ZarrStoreWriter(tmp_path / "store", ConversionSettings(chunk_points=16))
+    first = convert_aero_dataset(writer, SomebodyElses(split="test"))
+    moved = SomebodyElses()
+    moved.design_ids = [1, 3]
+    second = convert_aero_dataset(writer, moved)
+    assert first.notes == ()
+    assert second.notes == ("samples in more than one split (1): run_3 (test, train)",)
+
+
 def test_an_external_class_by_dotted_path(tmp_path: Path) -> None:
     kind = f"{__name__}.SomebodyElses"
     with pytest.warns(UserWarning, match="no split val"):

@@ -121,7 +121,9 @@ def test_folders_that_are_no_samples_are_named(tmp_path: Path) -> None:
 
 def test_a_sample_in_two_folders_is_named(tmp_path: Path) -> None:
     points(tmp_path, "a", "data/a")
-    assert "'a': another folder has the same sample id" in notes(described(subfolder="data"), tmp_path)
+    found = SampleTree(described(subfolder="data"), tmp_path).find()
+    assert found.left_out == ("left out: 'a': another folder has the same sample id; remove one of the two",)
+    assert found.samples["a"].folder == "data/a"
 
 
 def test_tensor_files_that_no_field_uses_are_named_once(tmp_path: Path) -> None:
@@ -129,8 +131,9 @@ def test_tensor_files_that_no_field_uses_are_named_once(tmp_path: Path) -> None:
     for name in ("surface_area.pt", "Surface_Pressure.PT"):
         torch.save(torch.zeros(3), source / "run_1" / name)
     torch.save(torch.zeros(3), source / "run_2" / "surface_area.pt")
+    torch.save(torch.zeros(3), source / "mean.pt")
     (unused,) = SampleTree(KIND, source).find().unused
-    assert "Surface_Pressure.PT (1), surface_area.pt (2)" in unused
+    assert "Surface_Pressure.PT (1), mean.pt (1), surface_area.pt (2)" in unused
     assert "add them to `files`" in unused
 
 

@@ -300,7 +300,7 @@ def _convert(
             raise
     report = save(retire=retire_vanished)
     seconds = time.monotonic() - started
-    return ConversionReport(finished, report.manifest, seconds, report.retired, selection.notes, remaining)
+    return ConversionReport(finished, report.manifest, seconds, report.retired, report.notes, remaining)
 
 
 def _open_store(

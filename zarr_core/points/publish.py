@@ -17,7 +17,7 @@ from zarr_core.points.settings import ConversionSettings
 from zarr_core.points.store_settings import check_agreement, choose_settings, current_settings, recorded_conversion
 from zarr_core.points.writer import WrittenSample, ZarrStoreWriter
 from zarr_core.sources.sample import SampleSource, SourceSample
-from zarr_core.sources.selection import DatasetKind, Selection, hash_samples, open_source, select_samples
+from zarr_core.sources.selection import DatasetKind, Selection, hash_samples, open_source, overlaps, select_samples
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import commit
 
@@ -231,7 +231,8 @@ def commit_results(
         committed=before is None or manifest.generation != before.generation,
         collected=collected,
         misfits=misfits,
-        notes=selection.notes,
+        # Of a dataset object, the splits were merged with those that the store had.
+        notes=tuple(dict.fromkeys((*selection.notes, *overlaps(manifest.splits, manifest.excluded)))),
     )
 
 

@@ -39,7 +39,7 @@ class LeftOut:
         self._unused: Counter[str] = Counter()
 
     def count_unused(self, filenames: Iterable[str]) -> None:
-        """Record the ``.pt`` files of a sample that no field uses, such as ``Pressure.PT``."""
+        """Record the ``.pt`` files of a folder that no field uses, such as ``Pressure.PT``."""
         self._unused.update(n for n in filenames if n not in self._used and n.lower().endswith(".pt"))
 
     def sentences(self) -> tuple[str, ...]:
@@ -63,5 +63,5 @@ class LeftOut:
         if not self._unused:
             return ()
         counted = [f"{name} ({count:,})" for name, count in sorted(self._unused.items())]
-        reason = f"no field of {self._description.name} uses these files (number of samples)"
+        reason = f"no field of {self._description.name} uses these files (number of folders)"
         return (f"{reason}: {some(counted)}; add them to `files` of the description to convert them",)

@@ -143,7 +143,8 @@ def select_samples(
         *found.unused,
         *([f"{source.description.name} has no split {', '.join(unknown)}; skipped"] if unknown else []),
         *_absent(source, chosen_splits, found.samples, excluded),
-        *_of_splits(source, by_split, found.samples, excluded),
+        *overlaps(by_split, excluded),
+        *_outside_splits(source, by_split, found.samples, excluded),
         *_of_blacklists(source, found.samples, excluded, documents),
     ]
     if sample_ids is not None and (absent := sorted(requested - found.samples.keys())):
@@ -170,23 +171,27 @@ def _absent(
     ]
 
 
-def _of_splits(
-    source: SampleSource, splits: Mapping[str, list[str]], found: Collection[str], excluded: Collection[str]
-) -> list[str]:
-    """Samples in several splits or in none, or a source without splits."""
+def overlaps(splits: Mapping[str, Collection[str]], excluded: Collection[str]) -> list[str]:
+    """A sentence that names the samples in more than one split, if there are any."""
     of: dict[str, list[str]] = defaultdict(list)
     for split, ids in splits.items():
         for sample_id in ids:
             of[sample_id].append(split)
     several = [f"{i} ({', '.join(names)})" for i, names in of.items() if len(names) > 1 and i not in excluded]
-    notes = [f"samples in more than one split ({len(several)}): {some(several)}"] if several else []
-    outside = [i for i in found if i not in of and i not in excluded]
-    if not splits and source.lists_all_splits:
-        files = ", ".join(source.description.split_files.values())
-        notes.append(f"the source has no splits: there is none of {files}")
-    elif outside and source.lists_all_splits:
-        notes.append(f"samples in no split ({len(outside)}): {some(outside)}")
-    return notes
+    return [f"samples in more than one split ({len(several)}): {some(several)}"] if several else []
+
+
+def _outside_splits(
+    source: SampleSource, splits: Mapping[str, list[str]], found: Collection[str], excluded: Collection[str]
+) -> list[str]:
+    """Samples in no split, or a source without splits."""
+    if not source.lists_all_splits:
+        return []
+    if not splits:
+        return [f"the source has no splits: there is none of {', '.join(source.description.split_files.values())}"]
+    listed = {sample_id for ids in splits.values() for sample_id in ids}
+    outside = [sample_id for sample_id in found if sample_id not in listed and sample_id not in excluded]
+    return [f"samples in no split ({len(outside)}): {some(outside)}"] if outside else []
 
 
 def _of_blacklists(

@@ -82,14 +82,16 @@ class SampleTree:
         left_out = LeftOut(description)
         for folder, files in sorted(self._list("", left_out.dangling).items()):
             sample_id = folder.removeprefix(f"{description.subfolder}/")
-            if (wanted is not None and sample_id not in wanted) or f"{description.subfolder}/".startswith(f"{folder}/"):
+            if wanted is not None and sample_id not in wanted:
                 continue
+            left_out.count_unused(files)
             found = {c: files[f.filename] for c, f in description.fields.items() if f.filename in files}
             if not _matches(sample_id, description.samples):
                 left_out.elsewhere += [folder or "."] * bool(found)
                 continue
             if not found:
-                left_out.empty.append(folder)
+                is_above_samples = f"{description.subfolder}/".startswith(f"{folder}/")
+                left_out.empty += [] if is_above_samples else [folder]
                 continue
             try:
                 check_sample_id(sample_id)
@@ -98,7 +100,6 @@ class SampleTree:
                 continue
             if sample_id in samples:
                 left_out.repeated.append(samples[sample_id].folder)
-            left_out.count_unused(files)
             samples[sample_id] = SourceSample(
                 sample_id,
                 folder,

@@ -252,6 +252,7 @@ def _points_info(storage: Storage, state: StoreManifest, committed: float | None
         {name: FieldInfo(column.dtype, column.dim, units.get(name, "")) for name, column in state.fields.items()},
         {
             "dataset_kind": state.dataset_kind,
+            "fingerprints": state.fingerprints,
             "codec": state.compressor,
             "coords_dtype": state.coords_dtype,
             "values_dtype": state.values_dtype,
