@@ -13,6 +13,7 @@ from assets.declaration import Declaration, absolute
 from zarr_core._util.redaction import redact
 from zarr_core.errors import ZarrCoreError
 from zarr_core.format.codecs import DEFAULT_CODEC
+from zarr_core.points.publish import MAX_RETIRED_SHARE
 from zarr_core.points.settings import ConversionSettings
 from zarr_core.sources import SourceDescription, resolve_kind
 
@@ -33,6 +34,9 @@ class DatasetDeclaration(Declaration):
     shuffle_seed: int = Field(default=0, description="Seed of the order of points.")
     batch_size: int = Field(default=100, description="Maximum number of samples per conversion run.")
     workers: int = Field(default=2, description="Number of processes that convert.")
+    max_retired_share: float = Field(
+        default=MAX_RETIRED_SHARE, description="Maximum share of the samples that one refresh retires."
+    )
     checked_samples: int = Field(default=4, description="Number of samples that the checks compare with their source.")
 
     @pydantic.model_validator(mode="after")

@@ -9,11 +9,16 @@ from assets.conditions import publish_after_a_batch
 from assets.dataset import DatasetDeclaration
 from assets.tables import table
 from resources.stores import StoreAccess
-from sensors.dagster_internals import ROW_COUNT
+from sensors.dagster_internals import ROW_COUNT, observed_versions
+from sensors.observations import ABSENT
+from zarr_core.errors import RetirementError
 from zarr_core.points.manifest import StoreManifest
 from zarr_core.points.publish import PublishReport, publish
 from zarr_core.sources.listing import short_digest
 from zarr_core.versioning.generations import archived
+
+# Tag of a run that retires at most this share of the samples, instead of the declared one.
+SHARE_TAG = "zarr_core/max_retired_share"
 
 
 def manifest_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
@@ -35,18 +40,40 @@ def manifest_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
     )
     def manifest(context: dg.AssetExecutionContext, stores: StoreAccess) -> dg.MaterializeResult:
         # A disk that is not mounted looks like an empty source, and must not retire every sample of the store.
-        if not stores.source(dataset.kind, dataset.source).discover():
+        found = stores.source(dataset.kind, dataset.source).discover()
+        if not found:
             raise dg.Failure(f"{dataset.shown_source} holds no samples: is it there? Nothing was published.")
-        report = publish(
-            dataset.kind, dataset.store, dataset_name=dataset.name, retire_vanished=True, **dataset.conversion_arguments
-        )
+        versions = observed_versions(context.instance, dataset.observed)
+        try:
+            report = publish(
+                dataset.kind,
+                dataset.store,
+                dataset_name=dataset.name,
+                # Two listings apart in time did not find these.
+                retire_vanished=[i for i, version in versions.items() if version == ABSENT],
+                max_retired_share=float(context.run.tags.get(SHARE_TAG, dataset.max_retired_share)),
+                **dataset.conversion_arguments,
+            )
+        except RetirementError as error:
+            way_out = f"Check the source, or run {dataset.name}_refresh with the tag {SHARE_TAG} = 1"
+            raise dg.Failure(f"{error}. {way_out}", allow_retries=False) from error
+        absent = [sample_id for sample_id in report.manifest.samples if sample_id not in found]
+        if absent:
+            context.log.warning(
+                f"{len(absent)} samples of the store are not at the source and stay until the sensor has confirmed it; "
+                f"convert --retire-vanished removes them now: {', '.join(absent[:25])}"
+            )
         generation = report.manifest.generation
         if report.collected:
             lost = ", ".join(report.collected)
             context.log.warning(f"Garbage collection deleted groups before their publication; convert again: {lost}")
         context.log.info(f"generation {generation}" if report.committed else f"generation {generation} is up to date")
         return dg.MaterializeResult(
-            metadata={"store": dg.MetadataValue.path(dataset.shown_store), **_metadata(report)},
+            metadata={
+                "store": dg.MetadataValue.path(dataset.shown_store),
+                **_metadata(report),
+                "not_at_the_source": len(absent),
+            },
             # Without tags and retention, which change nothing that is made from the manifest.
             data_version=dg.DataVersion(short_digest([archived(report.manifest, report.manifest.to_json()).decode()])),
         )

@@ -1,6 +1,5 @@
 """Converted samples: one Zarr group each, written by a pool of processes, a batch of samples per run."""
 
-import json
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
@@ -17,11 +16,16 @@ from assets.tables import short, table
 from resources.pools import ConversionPool
 from resources.stores import StoreAccess
 from sensors.dagster_internals import latest_observations, planned_partitions, version_tags
+from zarr_core._util.documents import DocumentError, parse_json
+from zarr_core.format.object_names import ZARR_JSON
 from zarr_core.points.convert import ConversionResult, iter_convert
+from zarr_core.points.group import recorded_attributes
 from zarr_core.points.manifest import SampleEntry, StoreManifest
 from zarr_core.storage.zarr_stores import make_store
 
 _PICTURE_POINTS = 4096
+# Tag of a run or backfill that converts its samples again, even if they are up to date, and so repairs damaged groups.
+FORCE_TAG = "zarr_core/force"
 
 
 def zarr_samples_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
@@ -63,15 +67,28 @@ def _convert(
     sample_ids = planned_partitions(context)
     remaining = set(sample_ids)
     sources = latest_observations(context.instance, dataset.observed, sample_ids)
-    reader = EntryReader(stores, dataset)
+    force = context.run.tags.get(FORCE_TAG) == "true"
+    reader = EntryReader(stores, dataset, context.log)
     failed: list[ConversionResult] = []
     with conversion_pool.executor(dataset.workers) as executor:
         for result in iter_convert(
-            dataset.kind, dataset.store, sample_ids=sample_ids, executor=executor, **dataset.conversion_arguments
+            dataset.kind,
+            dataset.store,
+            sample_ids=sample_ids,
+            force=force,
+            executor=executor,
+            **dataset.conversion_arguments,
         ):
             sample_id = result.sample_id
             remaining.remove(sample_id)
             entry = reader.entry(result)
+            try:
+                shown = reader.metadata(result, entry) if entry else {}
+            except (OSError, ValueError) as error:  # ValueError: its metadata is damaged
+                result, entry = (
+                    ConversionResult(sample_id, "failed", reason=f"its group is damaged: {error}; {_repair_hint()}"),
+                    None,
+                )
             if entry is None:
                 failed.append(result)
                 context.log.error(f"{sample_id} {result.status}: {result.reason}")
@@ -84,7 +101,7 @@ def _convert(
                 yield dg.AssetMaterialization(
                     context.asset_key,
                     partition=sample_id,
-                    metadata=reader.metadata(result, entry),
+                    metadata=shown,
                     tags=version_tags(dataset.code_version, data_version, dataset.observed, source),
                 )
     # Requested, but no longer at the source: the sensor will remove the partition as well.
@@ -96,7 +113,8 @@ def _convert(
 class EntryReader:
     """Reads what the store records of converted samples."""
 
-    def __init__(self, stores: StoreAccess, dataset: DatasetDeclaration) -> None:
+    def __init__(self, stores: StoreAccess, dataset: DatasetDeclaration, log: dg.DagsterLogManager) -> None:
+        self._log = log
         self._storage = stores.store(dataset.store)
         self._arrays = make_store(dataset.store)
         self._open_manifest = lambda: stores.manifest(dataset.store)
@@ -112,11 +130,22 @@ class EntryReader:
         return result.written.entry if result.written else None
 
     def metadata(self, result: ConversionResult, entry: SampleEntry) -> dict[str, Any]:
-        """What the UI shows of a converted sample, from the attributes of its group."""
-        group = json.loads(self._storage.read(f"{entry.relpath}/zarr.json"))
-        recorded = group["attributes"]["zarr_core"]
-        picture = self._picture(entry, recorded["moments"])
-        return {**({"picture": dg.MetadataValue.md(picture)} if picture else {}), **_numbers(result, entry, recorded)}
+        """What the UI shows of a converted sample, from the attributes of its group.
+
+        Raises:
+            OSError, ValueError: the group's ``zarr.json`` cannot be read.
+        """
+        recorded = recorded_attributes(parse_json(self._storage.read(f"{entry.relpath}/{ZARR_JSON}")))
+        if recorded is None:
+            raise DocumentError(f"{entry.relpath}/{ZARR_JSON} holds no records of a conversion")
+        numbers = _numbers(result, entry, recorded)
+        try:
+            picture = self._picture(entry, recorded["moments"])
+        except Exception as error:  # zarr-python raises anything for a damaged chunk; a picture never fails a sample
+            reason = f"no picture, its group is damaged: {type(error).__name__}: {error}; {_repair_hint()}"
+            self._log.warning(f"{result.sample_id}: {reason}")
+            return {"picture": reason, **numbers}
+        return {**({"picture": dg.MetadataValue.md(picture)} if picture else {}), **numbers}
 
     def _picture(self, entry: SampleEntry, moments: dict[str, Any]) -> str:
         """The surface from the side, coloured by its first scalar; "" for a sample without one."""
@@ -131,6 +160,10 @@ class EntryReader:
             return np.asarray(array[:_PICTURE_POINTS], np.float64)
 
         return silhouette(some("surface_position"), some(scalars[0])[:, 0], scalars[0])
+
+
+def _repair_hint() -> str:
+    return f"convert it again in a run with the tag {FORCE_TAG} = true"
 
 
 def failure(failed: Sequence[ConversionResult], total: int) -> dg.Failure:

@@ -13,7 +13,9 @@ from collections.abc import Iterable, Mapping
 
 import dagster as dg
 from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
+from dagster._core.scheduler.instigation import TickStatus
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
+from dagster._utils.error import SerializableErrorInfo
 
 from sensors.pending import natural_order
 
@@ -190,3 +192,34 @@ def _failed_backfill(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
 def _last_observation_before(instance: dg.DagsterInstance, key: dg.AssetKey, timestamp: float) -> int:
     records = dg.AssetRecordsFilter(key, before_timestamp=timestamp)
     return max((record.storage_id for record in instance.fetch_observations(records, limit=1).records), default=0)
+
+
+def innermost(error: SerializableErrorInfo) -> SerializableErrorInfo:
+    """The cause of an error; the outer ones only report that a step or a tick failed."""
+    while error.cause:
+        error = error.cause
+    return error
+
+
+def failed_checks(instance: dg.DagsterInstance, run_id: str) -> list[dg.AssetCheckEvaluation]:
+    """The checks of a run that did not pass, less those that are only warnings."""
+    events = instance.all_logs(run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION)
+    checks = [event.dagster_event.asset_check_evaluation_data for event in events if event.dagster_event]
+    return [check for check in checks if not check.passed and check.severity is dg.AssetCheckSeverity.ERROR]
+
+
+def failing_ticks(instance: dg.DagsterInstance) -> dict[str, str]:
+    """Running sensors and schedules whose last finished tick failed, with its error."""
+    failing = {}
+    for state in instance.all_instigator_state():
+        if state.is_running:
+            ticks = instance.get_ticks(
+                state.instigator_origin_id,
+                state.selector_id,
+                limit=1,
+                statuses=[TickStatus.SKIPPED, TickStatus.SUCCESS, TickStatus.FAILURE],
+            )
+            if ticks and ticks[0].status is TickStatus.FAILURE:
+                error = ticks[0].error
+                failing[state.instigator_name] = innermost(error).message.strip() if error else "no message"
+    return failing

@@ -1,6 +1,10 @@
-"""Logs failed runs, with the message of the failing step."""
+"""Logs failed runs and failing sensors, with their errors."""
+
+import json
 
 import dagster as dg
+
+from sensors.dagster_internals import failed_checks, failing_ticks, innermost
 
 
 @dg.run_failure_sensor(
@@ -10,23 +14,39 @@ import dagster as dg
     description="Logs every failed run; the place to hook up mail or chat.",
 )
 def failed_runs(context: dg.RunFailureSensorContext) -> None:
-    """Log a failed run: its failed steps and their messages."""
+    """Log a failed run: its failed checks and steps, and their messages."""
     context.log.error(failure_message(context))
 
 
+@dg.sensor(
+    name="failing_sensors",
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    minimum_interval_seconds=60,
+    description="Logs sensors and schedules whose ticks fail, once per error; another place to hook up mail or chat.",
+)
+def failing_sensors(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+    """Log sensors and schedules that began to fail, or fail with another error, since the tick before."""
+    failing = failing_ticks(context.instance)
+    before = json.loads(context.cursor or "{}")
+    for name, reason in failing.items():
+        if before.get(name) != reason:
+            context.log.error(f"{name} fails: {reason}")
+    summary = f"failing: {', '.join(failing)}" if failing else "no sensor or schedule fails"
+    return dg.SensorResult(skip_reason=summary, cursor=json.dumps(failing))
+
+
 def failure_message(context: dg.RunFailureSensorContext) -> str:
-    """One line with the run, the steps that failed and their errors."""
-    reasons = []
+    """The run, its failed checks with their descriptions, and the steps that failed with their errors."""
+    run = context.dagster_run
+    reasons = [
+        f"check {check.check_name} of {check.asset_key.to_user_string()}: {check.description or 'no description'}"
+        for check in failed_checks(context.instance, run.run_id)
+    ]
     for event in context.get_step_failure_events():
         failure = event.step_failure_data
         if failure.user_failure_data and failure.user_failure_data.description:
             reason = failure.user_failure_data.description
         else:
-            # The innermost error; the outer ones only report that a step failed.
-            error = failure.error
-            while error and error.cause:
-                error = error.cause
-            reason = (error.message.strip().splitlines() or [""])[0] if error else "no message"
+            reason = innermost(failure.error).message.strip() if failure.error else "no message"
         reasons.append(f"{event.step_key}: {reason}")
-    run = context.dagster_run
     return f"run {run.run_id[:8]} of {run.job_name} failed: {'; '.join(reasons) or 'its process died'}"

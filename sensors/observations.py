@@ -137,7 +137,8 @@ def sensor_result(
         dynamic_partitions_requests=requests,
         asset_events=events,
         cursor=changes.pending.to_cursor(),
-        skip_reason=None if events else summary,
+        # A tick without run requests reads "skipped" in any case; the reason is what it did.
+        skip_reason=summary,
     )
 
 

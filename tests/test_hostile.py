@@ -88,10 +88,10 @@ def test_a_frame_that_claims_too_many_bytes_is_not_read_beyond_its_end() -> None
 @pytest.mark.parametrize("size", [100, 300, 70_000])
 def test_the_size_of_a_zstd_frame_is_known_without_decoding(size: int) -> None:
     codec = Codec.parse("zstd")
-    assert codec.decoded_bytes(Zstd(3).encode(b"x" * size)) == size
+    assert codec.decoded_bytes(Zstd(3).encode(b"x" * size), 100) == size
     unsized = bytes.fromhex("28b52ffd0458540000100000")  # as `zstd` writes a stream
     with pytest.raises(ValueError, match="content size"):
-        codec.decoded_bytes(unsized)
+        codec.decoded_bytes(unsized, len(unsized))
 
 
 def test_an_index_that_claims_more_than_the_object_holds_takes_no_memory(tmp_path: Path) -> None:

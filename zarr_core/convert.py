@@ -16,6 +16,7 @@ from zarr_core._util.command_line import (
     STORE_HELP,
     Json,
     Quiet,
+    Samples,
     Workers,
     WrongUseError,
     flag,
@@ -39,7 +40,7 @@ from zarr_core.points.convert import (
     iter_convert,
 )
 from zarr_core.points.convert_sample import ConversionResult, SampleOutcome
-from zarr_core.points.publish import FINGERPRINTS, publish
+from zarr_core.points.publish import FINGERPRINTS, MAX_RETIRED_SHARE, publish
 from zarr_core.points.settings import ConversionSettings, check_given
 from zarr_core.sources.resolve import shipped_kinds
 from zarr_core.storage import is_local
@@ -60,6 +61,7 @@ app = verb(
     """
 zarr-core convert /data/ahmedml_store --source /data/ahmedml --dataset-kind ahmedml --workers 16
 zarr-core convert /data/store --source s3://bucket/drivaernet --dataset-kind drivaernet --split train val
+zarr-core convert /data/store --source /data/ahmedml --dataset-kind ahmedml --force --samples run_1
 zarr-core convert s3://bucket/store --source /data/cars --dataset-kind cars.yaml --field-dtype volume_vorticity=float32
 """,
     usage="STORE --source SOURCE --dataset-kind KIND [OPTIONS]",
@@ -78,6 +80,7 @@ def _command(
     split: Annotated[
         list[str] | None, option("Only the samples of these splits. [default: all samples]", "--splits", several=True)
     ] = None,
+    samples: Samples = None,
     limit: Annotated[int | None, number("At most N samples.")] = None,
     fingerprint: Annotated[
         str | None,
@@ -114,9 +117,15 @@ def _command(
     ] = None,
     reconvert: Annotated[bool, flag("Convert all samples again, with other settings than those of the store.")] = False,
     retry_quarantined: Annotated[bool, flag("Convert refused samples again, even if they are unchanged.")] = False,
+    force: Annotated[
+        bool, flag("Convert samples again that are up to date, and repair their groups; see --samples.")
+    ] = False,
     retire_vanished: Annotated[
         bool, flag("Remove samples from the manifest that the source no longer has; their bytes stay until gc.")
     ] = False,
+    max_retired_share: Annotated[
+        float, option("Fail if more than this share of the samples would be removed, 0 to 1.", metavar="SHARE")
+    ] = MAX_RETIRED_SHARE,
     workers: Workers = 1,
     quiet: Quiet = False,
     json: Json = False,
@@ -146,11 +155,14 @@ def _command(
             store,
             **place,
             splits=split,
+            sample_ids=samples,
             limit=limit,
             fingerprint=fingerprint,
             dataset_name=dataset_name,
             retry_quarantined=retry_quarantined,
+            force=force,
             retire_vanished=retire_vanished,
+            max_retired_share=max_retired_share,
             reconvert=reconvert,
             workers=workers,
             executor=pool,

@@ -53,6 +53,10 @@ class SourceError(ZarrCoreError):
     """A dataset description or a source location cannot be used."""
 
 
+class RetirementError(SourceError):
+    """More samples vanished from the source than may be retired at once. All other changes are committed."""
+
+
 class CorruptChunkError(ZarrCoreError):
     """Stored bytes do not decode to what was written."""
 

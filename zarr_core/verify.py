@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -23,10 +24,12 @@ from zarr_core._util.command_line import (
     table,
     verb,
 )
+from zarr_core._util.redaction import redact
 from zarr_core._util.units import format_size
 from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix.state import HEAD_NAME as MATRIX_HEAD
 from zarr_core.matrix.verify import MatrixVerification, verify_matrix
+from zarr_core.points.manifest import load_manifest
 from zarr_core.points.verify.store import VerificationReport, verify_store
 from zarr_core.storage import Storage
 
@@ -70,9 +73,19 @@ def _command(
     else:
         report = verify_store(store, source=source, sample_ids=samples, deep=deep, workers=workers, progress=not quiet)
         text = format_report(report)
+        if report.damaged:
+            repair = repair_command(storage.url, load_manifest(storage).dataset_kind, source, report.damaged)
+            text += f"\nconvert the samples again: {repair}"
+            document |= {"repair": repair}
         document |= {"kind": "points"} | asdict(report)
     show(text, document | {"ok": report.ok}, json=json, quiet=quiet)
     return DONE if report.ok else FAILED
+
+
+def repair_command(store: str, kind: str, source: str | None, sample_ids: Sequence[str]) -> str:
+    """The command that converts samples again and so repairs their groups."""
+    words = ["zarr-core", "convert", store, "--source", "SOURCE" if source is None else redact(source)]
+    return shlex.join([*words, "--dataset-kind", kind or "KIND", "--force", "--samples", *sample_ids])
 
 
 def format_matrix_report(report: MatrixVerification) -> str:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tests.attacks.tally import PATIENCE, Attack, Tally, finish, kill_and_look, start
 from tests.attacks.truth import CHUNK_POINTS, Sample, check_samples, compare, named_objects, stored_sample
 from tests.helpers.faults import Kill, is_killed
 from tests.helpers.small_source import write_source
+from zarr_core._util.processes import WorkerPool
 from zarr_core.errors import ZarrCoreError
 from zarr_core.points.convert import convert
 from zarr_core.points.manifest import load_manifest
@@ -109,6 +113,46 @@ def _was_killed(source: Path, store: Path, delay: float, from_start: bool, tally
         time.sleep(0.001)
     time.sleep(delay)
     return kill_and_look(process, tally, "a converter that was to be killed")
+
+
+def _die(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class _KillingPool(WorkerPool):
+    """Kills the worker that gets one of the samples, as the system does for lack of memory."""
+
+    def __init__(self, workers: int, sample_id: str) -> None:
+        super().__init__(workers)
+        self._sample_id = sample_id
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+        dies = isinstance(function, partial) and function.args[2].sample_id == self._sample_id
+        return super().submit(_die if dies else function, *arguments, **options)
+
+
+def workers_killed_for_memory(rounds: int, folder: Path, tally: Tally, chance: random.Random) -> None:
+    """Each round one sample kills each worker that converts it: the others must be converted by the same run."""
+    sample_ids = tuple(f"run_{n}" for n in range(1, 6))
+    source = write_source(folder / "source", sample_ids, surface=100, volume=400)
+    convert("ahmedml", folder / "undisturbed", root=source, chunk_points=CHUNK_POINTS)
+    expected = {name: digest for name, digest in named_objects(str(folder / "undisturbed")).items() if "/" in name}
+    truth = {sample_id: stored_sample(source, sample_id) for sample_id in sample_ids}
+    for number in range(rounds):
+        store, killer = folder / f"store_{number}", chance.choice(sample_ids)
+        with tally.ours(f"round {number}"), _KillingPool(chance.randint(1, 3), killer) as pool:
+            report = convert("ahmedml", store, root=source, chunk_points=CHUNK_POINTS, executor=pool)
+            tally.add("faults")
+            failed = [result.sample_id for result in report.having("failed")]
+            if failed != [killer]:
+                tally.add("lost", 1, f"round {number}: {killer} kills its worker, {failed} failed")
+            convert("ahmedml", store, root=source, chunk_points=CHUNK_POINTS)
+        check_samples(str(store), truth, tally, f"round {number}")
+        found = {name: digest for name, digest in named_objects(str(store)).items() if "/" in name}
+        if found != expected:
+            tally.add("wrong", 1, f"round {number}: the named objects differ from an undisturbed run's")
+        tally.add("rounds")
+        shutil.rmtree(store)
 
 
 def _read_while_they_write(

@@ -56,6 +56,7 @@ _APPENDERS_KILLED = matrix.appenders_killed_at(
 
 ENTRIES = (
     Entry("kill -9 of a converter", kills.killed_converters, 200, 2, quick_attack=_CONVERTERS_KILLED),
+    Entry("worker killed for memory", kills.workers_killed_for_memory, 20, 1),
     Entry("4 converters, one folder", network.rivals_on_disk, 8, 1),
     Entry("4 converters, one bucket", network.rivals_on_s3, 5),
     Entry("disk full", disk.full_disks, 40, 2, _without_mounts),

@@ -190,6 +190,7 @@ def test_a_damaged_chunk_stops_statistics_and_report(filled: Trial) -> None:
     assert not failed["checksums"].passed
     assert "run_1" in failed["checksums"].description
     assert "volume_velocity" in failed["checksums"].description
+    assert failed["checksums"].description in alert(filled, result), "whole"
     assert not (Path(filled.dataset.store) / "stats.yaml").exists()
 
 
@@ -224,3 +225,55 @@ def test_metadata_survives_the_database(filled: Trial) -> None:
     generation = load_manifest(filled.dataset.store).generation
     assert (Path(filled.dataset.store) / f"statistics/{generation:08d}/train.json").read_bytes() == published
     assert json.loads(published)
+
+
+@pytest.mark.usefixtures("nothing_measured")
+def test_a_damaged_group_fails_no_other_sample_and_is_repaired_by_force(filled: Trial) -> None:
+    assert filled.convert_all().success
+    assert filled.run("refresh").success
+    store = Path(filled.dataset.store)
+    shard = next(store.glob("samples/run_1/*/surface/pressure/c/0/0"))
+    document = next(store.glob("samples/run_2/*/zarr.json"))
+    whole = shard.read_bytes(), document.read_bytes()
+    shard.write_bytes(whole[0][:10] + bytes([whole[0][10] ^ 1]) + whole[0][11:])
+    document.write_bytes(whole[1][:50])
+
+    again = filled.run("convert", "run_1", "run_4")
+    (failed,) = again.get_step_failure_events()
+    assert failed.step_failure_data.user_failure_data is not None
+    assert "1 of 3 samples could not be converted: run_2: its group is damaged" in (
+        failed.step_failure_data.user_failure_data.description or ""
+    )
+    picture = filled.materialization("zarr_samples", "run_1").metadata["picture"].value
+    assert "no picture, its group is damaged" in picture
+    assert "zarr_core/force" in picture
+    check = check_results(filled.run("refresh"))["checksums"]
+    assert not check.passed
+    assert "To repair: convert run_1, run_2 again in a run with the tag zarr_core/force = true" in check.description
+
+    assert filled.run("convert", "run_1", "run_4", tags={"zarr_core/force": "true"}).success
+    assert (shard.read_bytes(), document.read_bytes()) == whole
+    assert "image/svg" in filled.materialization("zarr_samples", "run_1").metadata["picture"].value
+    assert filled.run("refresh").success
+
+
+@pytest.mark.usefixtures("nothing_measured")
+def test_the_refresh_retires_only_what_the_sensor_confirmed_and_only_a_few(filled: Trial) -> None:
+    assert filled.convert_all().success
+    assert filled.run("refresh").success
+    for number in (1, 2):
+        (filled.source / f"run_{number}").rename(filled.source / f".run_{number}")
+    assert filled.run("refresh").success
+    assert filled.materialization("manifest").metadata["retired"].value == 0, "one listing only"
+    assert filled.materialization("manifest").metadata["not_at_the_source"].value == 2
+
+    assert filled.run("look").success
+    refused = filled.run("refresh")
+    (failed,) = refused.get_step_failure_events()
+    assert failed.step_failure_data.user_failure_data is not None
+    reason = failed.step_failure_data.user_failure_data.description or ""
+    assert "2 of 3 samples" in reason
+    assert "run trial_refresh with the tag zarr_core/max_retired_share = 1" in reason
+    assert len(load_manifest(filled.dataset.store).samples) == 3
+    filled.run("refresh", tags={"zarr_core/max_retired_share": "1"})
+    assert list(load_manifest(filled.dataset.store).samples) == ["run_4"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,9 +64,11 @@ class Trial:
         self.dataset, self.instance = dataset, instance
         self.source = Path(dataset.source)
 
-    def run(self, job: str, *sample_ids: str, pool: ConversionPool | None = None) -> dg.ExecuteInProcessResult:
+    def run(
+        self, job: str, *sample_ids: str, pool: ConversionPool | None = None, tags: Mapping[str, str] | None = None
+    ) -> dg.ExecuteInProcessResult:
         """Run ``look``, ``convert`` (the samples from the first to the last named) or ``refresh``."""
-        tags = partition_range_tags(sample_ids[0], sample_ids[-1]) if sample_ids else {}
+        tags = {**(tags or {}), **(partition_range_tags(sample_ids[0], sample_ids[-1]) if sample_ids else {})}
         found = definitions_of(self.dataset, pool).resolve_job_def(f"trial_{job}")
         return found.execute_in_process(instance=self.instance, tags=tags, raise_on_error=False)
 

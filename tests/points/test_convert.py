@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,9 +18,10 @@ import pytest
 import torch
 import zarr
 
+import zarr_core.verify
 from tests.helpers.small_source import SHARED, load_field, write_source
 from zarr_core.convert import convert, convert_aero_dataset, convert_fsspec_source, iter_convert, main, summary
-from zarr_core.errors import SourceError
+from zarr_core.errors import RetirementError, SourceError
 from zarr_core.format.shuffle import shuffle_permutation
 from zarr_core.points.convert_sample import convert_sample
 from zarr_core.points.manifest import load_manifest
@@ -635,3 +637,70 @@ def test_a_worker_needs_a_tensor_a_permutation_and_a_fixed_rest(tmp_path: Path) 
     peak = int(done.stdout) * 1024
     source, permutation, shard = n * 12, n * 8, n * 12
     assert peak < source + permutation + shard + 300e6
+
+
+def damage(root: Path, sample_id: str) -> Path:
+    """Change a byte of a chunk without changing sizes."""
+    shard = root / load_manifest(root).samples[sample_id].relpath / "surface" / "pressure" / "c" / "0" / "0"
+    data = shard.read_bytes()
+    shard.write_bytes(data[:10] + bytes([data[10] ^ 1]) + data[11:])
+    return shard
+
+
+def test_force_repairs_what_differs_and_touches_nothing_else(tmp_path: Path, source: Path) -> None:
+    store = tmp_path / "store"
+    convert("ahmedml", store, root=source, **SETTINGS)
+    whole, times = objects(store), {path: path.stat().st_mtime_ns for path in store.rglob("*") if path.is_file()}
+    shard = damage(store, "run_2")
+    assert not verify_store(str(store)).ok
+    assert {o.status for o in convert("ahmedml", store, root=source, **SETTINGS).results} == {"up to date"}
+    report = convert("ahmedml", store, root=source, force=True, sample_ids=["run_2"])
+    assert [(o.sample_id, o.status) for o in report.results] == [("run_2", "converted")]
+    assert verify_store(str(store), source=str(source)).ok
+    assert objects(store) == whole, "no new generation either"
+    changed = {path for path, time in times.items() if path.stat().st_mtime_ns != time}
+    assert {path for path in changed if path.suffix != ".lock"} == {shard}
+
+
+def test_force_converts_again_a_group_that_no_manifest_names(tmp_path: Path, source: Path) -> None:
+    store = tmp_path / "store"
+    assert len(list(iter_convert("ahmedml", store, root=source, **SETTINGS))) == 3
+    shard = next(store.glob("samples/run_1/*/surface/pressure/c/0/0"))
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:10] + bytes([whole[10] ^ 1]) + whole[11:])
+    with ThreadPoolExecutor(1) as executor:
+        assert convert("ahmedml", store, root=source, force=True, executor=executor, **SETTINGS).ok
+    assert shard.read_bytes() == whole
+
+
+def test_verify_prints_the_command_that_repairs(
+    tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "store"
+    convert("ahmedml", store, root=source, **SETTINGS)
+    damage(store, "run_3")
+    assert zarr_core.verify.main([str(store), "--source", str(source), "--quiet", "--json"]) != 0
+    repair = json.loads(capsys.readouterr().out)["repair"]
+    assert repair.endswith("--dataset-kind ahmedml --force --samples run_3")
+    assert main([*shlex.split(repair)[2:], "--quiet"]) == 0
+    assert verify_store(str(store)).ok
+
+
+def test_mass_retirement_has_to_be_confirmed(tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = tmp_path / "store"
+    convert("ahmedml", store, root=source, **SETTINGS)
+    write_source(source, sample_ids=("run_4",))
+    for sample_id in ("run_1", "run_2"):
+        shutil.rmtree(source / sample_id)
+    with pytest.raises(RetirementError, match=r"2 of 3 samples .*run_1, run_2\).*--max-retired-share 1"):
+        convert("ahmedml", store, root=source, retire_vanished=True)
+    manifest = load_manifest(store)
+    assert sorted(manifest.samples) == ["run_1", "run_2", "run_3", "run_4"], "what arrived is committed"
+    command = [str(store), "--source", str(source), "--dataset-kind", "ahmedml", "--retire-vanished"]
+    assert main([*command, "--max-retired-share", "0.3", "--quiet"]) != 0
+    assert "2 of 4 samples" in capsys.readouterr().err
+    assert load_manifest(store) == manifest
+    report = publish("ahmedml", store, root=source, retire_vanished=["run_2", "run_3"])
+    assert report.retired == ["run_2"], "run_1 is not in the collection, run_3 is there"
+    assert main([*command, "--max-retired-share", "1", "--quiet"]) == 0
+    assert sorted(load_manifest(store).samples) == ["run_3", "run_4"]

@@ -64,23 +64,28 @@ class Codec:
         """Compressed bytes of a C-contiguous array."""
         return chunk.tobytes() if self._compressor is None else bytes(self._compressor.encode(chunk))
 
-    def decoded_bytes(self, data: bytes | np.ndarray) -> int:
-        """Decoded size according to the header of the data; raises ValueError if they are truncated."""
+    def decoded_bytes(self, data: bytes | np.ndarray, stored: int) -> int:
+        """Decoded size according to the header of a frame of ``stored`` bytes; raises ValueError if it is truncated.
+
+        Args:
+            data: the frame, or its first 18 bytes.
+            stored: length of the whole frame.
+        """
         if self._is_blosc:
             if len(data) < _BLOSC_HEADER.size:
                 raise ValueError("the compressed bytes are truncated")
             header: Any = data
             decoded, frame = _BLOSC_HEADER.unpack_from(header)
-            if frame != len(data):  # the decoder would trust it and read beyond the end
-                raise ValueError(f"a frame of {frame} bytes in {len(data)}")
+            if frame != stored:  # the decoder would trust it and read beyond the end
+                raise ValueError(f"a frame of {frame} bytes in {stored}")
             return int(decoded)
-        return len(data) if self._compressor is None else _zstd_content_size(bytes(data[:18]))
+        return stored if self._compressor is None else _zstd_content_size(bytes(data[:18]))
 
     def decode(self, data: bytes | np.ndarray, out: np.ndarray) -> None:
         """Decompress into a C-contiguous array; raises RuntimeError or ValueError if that fails."""
         # Decoders silently fill part of a buffer, and a damaged frame may claim any size.
-        if self.decoded_bytes(data) != out.nbytes:
-            raise ValueError(f"decodes to {self.decoded_bytes(data)} bytes where {out.nbytes} belong")
+        if (size := self.decoded_bytes(data, len(data))) != out.nbytes:
+            raise ValueError(f"decodes to {size} bytes where {out.nbytes} belong")
         if self._is_blosc:
             blosc.decompress(data, out)  # Blosc.decode without its checks of the buffers
         elif self._compressor is not None:

@@ -26,6 +26,7 @@ from zarr_core.points.columns import expected_columns, misfit
 from zarr_core.points.convert_sample import ConversionResult, Status, convert_sample, failure, quarantined
 from zarr_core.points.manifest import StoreManifest
 from zarr_core.points.publish import (
+    MAX_RETIRED_SHARE,
     Pending,
     PublishReport,
     check_dataset,
@@ -92,7 +93,9 @@ def convert(
     limit: int | None = None,
     dataset_name: str | None = None,
     retry_quarantined: bool = False,
+    force: bool = False,
     retire_vanished: bool = False,
+    max_retired_share: float = MAX_RETIRED_SHARE,
     reconvert: bool = False,
     fingerprint: str | None = None,
     workers: int = 1,
@@ -114,8 +117,12 @@ def convert(
         limit: convert at most this many of the samples that are missing or changed.
         dataset_name: name of the store; the kind's name if None and the store is new.
         retry_quarantined: convert refused samples again, even if their source and the settings are unchanged.
+        force: convert all selected samples again, even if they are up to date, to repair damaged groups. Objects with
+            other bytes than the conversion's are replaced, in every generation that names them; others stay untouched.
         retire_vanished: remove samples from the manifest that the source no longer holds. Excludes ``splits``, because
             the whole source has to be listed. The groups stay as long as a kept generation names them.
+        max_retired_share: maximum share of the store's samples, from 0 to 1, that are retired at once. One sample may
+            always be retired. If more vanished, RetirementError is raised after everything else is committed.
         reconvert: use the given settings even if the store has others, and convert all samples again. Readers see each
             sample's earlier group until its new one is committed. If it is interrupted, the next conversion, which
             takes the new settings from the store, continues.
@@ -152,7 +159,9 @@ def convert(
         fingerprint=fingerprint,
         dataset_name=dataset_name,
         retry_quarantined=retry_quarantined,
+        force=force,
         retire_vanished=retire_vanished,
+        max_retired_share=max_retired_share,
         reconvert=reconvert,
         workers=workers,
         executor=executor,
@@ -212,6 +221,7 @@ def iter_convert(
     sample_ids: Collection[str] | None = None,
     dataset_name: str | None = None,
     retry_quarantined: bool = False,
+    force: bool = False,
     reconvert: bool = False,
     fingerprint: str | None = None,
     workers: int = 1,
@@ -228,10 +238,11 @@ def iter_convert(
     selection = select_samples(source, splits, sample_ids)
     for note in selection.notes:
         logger.warning("%s", note)
-    done, todo, _ = _plan(selection, writer, manifest, retry_quarantined, fingerprint)
+    done, todo, _ = _plan(selection, writer, manifest, retry_quarantined, fingerprint, force)
     yield from done
     expected = expected_columns(manifest, {sample.sample_id: sample for sample in todo})
-    for result in convert_samples(source, writer, todo, retry_quarantined, workers, executor):
+    repair = _to_repair(manifest, writer, todo) if force else {}
+    for result in convert_samples(source, writer, todo, retry_quarantined, workers, executor, repair):
         refusal = None if result.written is None else misfit(result.written.entry, expected)
         yield result if refusal is None else quarantined(result.sample_id, refusal, result.seconds)
 
@@ -245,7 +256,9 @@ def _convert(
     limit: int | None = None,
     fingerprint: str | None = None,
     retry_quarantined: bool = False,
+    force: bool = False,
     retire_vanished: bool = False,
+    max_retired_share: float = MAX_RETIRED_SHARE,
     reconvert: bool = False,
     workers: int = 1,
     executor: Executor | None = None,
@@ -254,10 +267,11 @@ def _convert(
     started = committed_at = time.monotonic()
     source = selection.source
     manifest, writer = _open_store(store_root, settings, source, dataset_name, reconvert)
-    finished, todo, fingerprints = _plan(selection, writer, manifest, retry_quarantined, fingerprint)
+    finished, todo, fingerprints = _plan(selection, writer, manifest, retry_quarantined, fingerprint, force)
     remaining = 0 if limit is None else max(len(todo) - limit, 0)
     todo = todo[:limit]
     pending = Pending()
+    repair = _to_repair(manifest, writer, todo) if force else {}
 
     def save(*, retire: bool = False) -> PublishReport:
         nonlocal pending
@@ -270,6 +284,7 @@ def _convert(
             saved,
             dataset_name=dataset_name,
             retire_vanished=retire,
+            max_retired_share=max_retired_share,
             reconvert=reconvert,
             fingerprints=fingerprints,
         )
@@ -281,7 +296,7 @@ def _convert(
                 finished[at] = ConversionResult(result.sample_id, "failed", reason=reason)
         return report
 
-    with closing(convert_samples(source, writer, todo, retry_quarantined, workers, executor)) as running:
+    with closing(convert_samples(source, writer, todo, retry_quarantined, workers, executor, repair)) as running:
         try:
             for result in _with_progress(running, len(todo)) if progress else running:
                 finished.append(result)
@@ -326,6 +341,7 @@ def _plan(
     manifest: StoreManifest | None,
     retry_quarantined: bool,
     fingerprint: str | None,
+    force: bool,
 ) -> tuple[list[ConversionResult], list[SourceSample], str]:
     """Results of samples that need no conversion, the samples to convert, and the kind of the store's fingerprints."""
     done, todo = [], []
@@ -336,7 +352,9 @@ def _plan(
     for sample_id, sample in selection.samples.items():
         refusal = manifest.quarantine.get(sample_id) if manifest else None
         entry = manifest.samples.get(sample_id) if manifest else None
-        if is_current(entry, sample.fingerprint, writer.settings.digest):
+        if force:
+            todo.append(sample)
+        elif is_current(entry, sample.fingerprint, writer.settings.digest):
             done.append(ConversionResult(sample_id, "up to date"))
         elif (
             refusal is not None
@@ -351,6 +369,18 @@ def _plan(
     return done, todo, fingerprints
 
 
+def _to_repair(
+    manifest: StoreManifest | None, writer: ZarrStoreWriter, samples: Iterable[SourceSample]
+) -> dict[str, str]:
+    """Path of the group of each sample that the manifest names; "" for a sample without one."""
+    entries = manifest.samples if manifest else {}
+    current = {
+        sample.sample_id: is_current(entries.get(sample.sample_id), sample.fingerprint, writer.settings.digest)
+        for sample in samples
+    }
+    return {sample_id: entries[sample_id].relpath if named else "" for sample_id, named in current.items()}
+
+
 def convert_samples(
     source: SampleSource,
     writer: ZarrStoreWriter,
@@ -358,11 +388,14 @@ def convert_samples(
     retry_quarantined: bool,
     workers: int,
     executor: Executor | None,
+    repair: Mapping[str, str] | None = None,
 ) -> Generator[ConversionResult, None, None]:
     """Convert samples in this process, in worker processes or on an executor; yields each result when it is done."""
+    repair = repair or {}
     workers = whole_number("workers", workers, 1, error=SourceError)
     if executor is None and (workers == 1 or len(samples) < 2):
-        yield from (convert_sample(writer, source, sample, retry_quarantined) for sample in samples)
+        for sample in samples:
+            yield convert_sample(writer, source, sample, retry_quarantined, repair.get(sample.sample_id))
         return
     # Every call carries its writer, so the writer carries only this sample's tombstones.
     calls = (
@@ -374,6 +407,7 @@ def convert_samples(
                 source,
                 sample,
                 retry_quarantined,
+                repair.get(sample.sample_id),
             ),
         )
         for sample in samples

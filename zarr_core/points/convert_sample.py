@@ -53,26 +53,41 @@ SampleOutcome = ConversionResult
 
 
 def convert_sample(
-    writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample, retry_quarantined: bool = False
+    writer: ZarrStoreWriter,
+    source: SampleSource,
+    sample: SourceSample,
+    retry_quarantined: bool = False,
+    repair: str | None = None,
 ) -> ConversionResult:
-    """Convert one sample, or use the group of an earlier attempt. Every error is reported in the result."""
+    """Convert one sample, or use the group of an earlier attempt. Every error is reported in the result.
+
+    Args:
+        writer, source, sample: what to convert.
+        retry_quarantined: convert the sample even if it was refused.
+        repair: convert the sample in any case, and repair the group at this path ("": the group of its name).
+    """
     started = time.perf_counter()
     try:
-        return _convert_sample(writer, source, sample, retry_quarantined, started)
+        return _convert_sample(writer, source, sample, retry_quarantined, repair, started)
     except Exception as error:  # libraries raise anything, for example torch a RuntimeError for lack of memory
         return failure(sample.sample_id, error, time.perf_counter() - started)
 
 
 def _convert_sample(
-    writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample, retry_quarantined: bool, started: float
+    writer: ZarrStoreWriter,
+    source: SampleSource,
+    sample: SourceSample,
+    retry_quarantined: bool,
+    repair: str | None,
+    started: float,
 ) -> ConversionResult:
     sample_id, fingerprint = sample.sample_id, sample.fingerprint
     try:
-        written = writer.find(sample_id, fingerprint)
+        written = writer.find(sample_id, fingerprint) if repair is None else None
         if isinstance(written, Quarantine) and not retry_quarantined:
             return quarantined(sample_id, written)
         if not isinstance(written, WrittenSample):
-            written = _write(writer, source, sample)
+            written = _write(writer, source, sample, repair)
     except SampleError as error:
         if not _is_unchanged(source, sample):
             # The file may have been read while it was written: not a problem of the sample.
@@ -96,7 +111,7 @@ def failure(sample_id: str, error: Exception, seconds: float = 0.0) -> Conversio
     return ConversionResult(sample_id, "failed", reason=reason, seconds=seconds)
 
 
-def _write(writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample) -> WrittenSample:
+def _write(writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample, repair: str | None) -> WrittenSample:
     if sample.missing:
         raise SampleError(sample.sample_id, "", f"missing {', '.join(sample.missing)}", "upload the missing files")
     # Equal content gives equal bytes, so the times of the files are left out where their content is known.
@@ -121,6 +136,7 @@ def _write(writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample) 
         source={"folder": sample.folder, "files": files},
         # Loaded before the fields, so that the checks after each field cover it.
         parameters=source.load_parameters(sample),
+        relpath=None if repair is None else repair or writer.relpath(sample.sample_id, sample.fingerprint),
     )
 
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from zarr_core.errors import CollectedError, SourceError, StoreError
+from zarr_core.errors import CollectedError, RetirementError, SourceError, StoreError
 from zarr_core.format.object_names import MANIFEST
 from zarr_core.points.columns import find_misfits, with_recorded_fields
 from zarr_core.points.manifest import HEAD, Quarantine, SampleEntry, StoreManifest, columns_of, load_manifest
@@ -26,6 +26,8 @@ FINGERPRINTS = ("version", "content")
 
 logger = logging.getLogger(__name__)
 
+# Share of a store's samples that one commit may retire, unless its caller confirms more.
+MAX_RETIRED_SHARE = 0.1
 # Metadata reads in flight during the search for finished groups. On an object store, each is a round trip.
 _LOOKUPS = 16
 
@@ -71,7 +73,8 @@ def publish(
     source_url: str | None = None,
     splits: Sequence[str] | None = None,
     dataset_name: str | None = None,
-    retire_vanished: bool = False,
+    retire_vanished: bool | Collection[str] = False,
+    max_retired_share: float = MAX_RETIRED_SHARE,
     reconvert: bool = False,
     fingerprint: str | None = None,
     **settings: Any,
@@ -86,9 +89,13 @@ def publish(
             :func:`zarr_core.points.convert.convert`.
         store_root: the store.
         dataset_name: name of the store; the kind's name if None and the store is new.
-        retire_vanished: remove samples from the manifest that the source no longer holds; gc deletes the groups.
+        retire_vanished: remove samples from the manifest that the source no longer holds, all or only those of a
+            collection; gc deletes the groups.
+        max_retired_share: maximum share of the store's samples, from 0 to 1, that one commit retires. One sample may
+            always be retired.
 
     Raises:
+        RetirementError: more samples vanished. None is retired; everything else is committed.
         StoreError: the store is another dataset's, or has other settings.
     """
     source = open_source(dataset_kind, root=root, source_url=source_url, splits=splits)
@@ -108,6 +115,7 @@ def publish(
         _find_finished(writer, selection, current),
         dataset_name=dataset_name,
         retire_vanished=retire_vanished,
+        max_retired_share=max_retired_share,
         reconvert=reconvert,
         fingerprints=fingerprints,
     )
@@ -159,25 +167,30 @@ def commit_results(
     pending: Pending,
     *,
     dataset_name: str | None = None,
-    retire_vanished: bool = False,
+    retire_vanished: bool | Collection[str] = False,
+    max_retired_share: float = MAX_RETIRED_SHARE,
     reconvert: bool = False,
     fingerprints: str = FINGERPRINTS[0],
 ) -> PublishReport:
     """Commit results of the selected samples, and write the split files of the source.
 
     Raises:
+        RetirementError: more samples vanished than may be retired. None is retired; everything else is committed.
         StoreError: the store is another dataset's, or another conversion has committed other settings meanwhile.
     """
+    if not 0 <= max_retired_share <= 1:
+        raise SourceError(f"max_retired_share must be from 0 to 1, not {max_retired_share}")
     for name, text in selection.documents.items():
         storage.write(name, [text.encode()])
     before: StoreManifest | None = None
     retired: list[str] = []
+    excess: list[str] = []
     misfits: dict[str, Quarantine] = {}
     known_fields: dict[str, SampleEntry] = {}
 
     def change(current: StoreManifest | None) -> StoreManifest:
-        nonlocal before, retired, pending, misfits
-        before = current
+        nonlocal before, retired, excess, pending, misfits
+        before, excess = current, []
         description = selection.source.description
         check_dataset(storage, current, description.name, dataset_name)
         recorded = None if current is None else current_settings(current)
@@ -200,7 +213,13 @@ def commit_results(
         vanished = [i for i in {**start.samples, **start.quarantine} if i not in selection.present]
         if retire_vanished and vanished:  # another converter may have committed samples that arrived later
             found = selection.source.discover(vanished)
-            vanished = [i for i in vanished if i not in found]
+            chosen = frozenset(vanished if isinstance(retire_vanished, bool) else retire_vanished)
+            vanished = [i for i in vanished if i not in found and i in chosen]
+            excess = [i for i in vanished if i in start.samples]
+            if len(excess) > max(1, max_retired_share * len(start.samples)):
+                vanished = []
+            else:
+                excess = []
             changed = _without(changed, vanished)
         retired = [i for i in start.samples if i not in changed.samples]
         misfits = find_misfits(changed.samples, {i: written.entry for i, written in pending.written.items()})
@@ -221,6 +240,13 @@ def commit_results(
             collected += gone
     if before is not None and (stale := _stale_documents(storage, before, selection)):
         storage.delete(stale)
+    if excess:
+        raise RetirementError(
+            f"{len(excess)} of {len(before.samples) if before else 0} samples of {storage.url} are no longer at the "
+            f"source ({', '.join(excess[:3])}{', ...' if len(excess) > 3 else ''}): more than max_retired_share="
+            f"{max_retired_share:g} allows. None was retired, everything else is committed. If they are gone for good: "
+            "--max-retired-share 1 (max_retired_share=1)"
+        )
     known = before.samples if before else {}
     return PublishReport(
         manifest,

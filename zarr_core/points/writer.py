@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -105,6 +105,7 @@ class ZarrStoreWriter:
         fingerprint: str,
         source: Mapping[str, Any] | None = None,
         parameters: Mapping[str, Any] | None = None,
+        relpath: str | None = None,
     ) -> WrittenSample:
         """Write one sample.
 
@@ -117,12 +118,15 @@ class ZarrStoreWriter:
             fingerprint: of the source files.
             source: location of the source files; ``verify`` uses it.
             parameters: scalars of the whole sample.
+            relpath: path of its group, which is repaired: objects whose bytes differ are replaced, all others stay as
+                they are, for readers of every generation that names the group. None: a new group.
 
         Raises:
             SampleError: a field is empty, misaligned, of the wrong width, not finite, does not fit its stored dtype, or
                 would lose too much by rounding (:mod:`zarr_core.format.rounding`).
         """
-        relpath = self.relpath(sample_id, fingerprint)
+        write = self.storage.write if relpath is None else self._repair
+        relpath = relpath or self.relpath(sample_id, fingerprint)
         arrays: dict[str, ArrayLayout] = {}
         moments: dict[str, Any] = {}
         rounding: dict[str, Any] = {}
@@ -145,7 +149,7 @@ class ZarrStoreWriter:
                 raise SampleError(sample_id, name.canonical, reason, "check the shape, or use larger chunks")
             arrays[name.array_name] = layout
             lengths: list[int] = []
-            written = self._write_array(sample_id, name, layout, values, permutation, relpath, lengths)
+            written = self._write_array(sample_id, name, layout, values, permutation, relpath, lengths, write)
             moments[name.canonical], rounding[name.canonical] = written[0].to_json(), written[1].to_json()
             stored[name.canonical] = written[2]
             if max(lengths) < 2**32:  # otherwise readers use the shard index
@@ -166,17 +170,17 @@ class ZarrStoreWriter:
         }
         group = group_zarr_json({ATTRIBUTES_KEY: attributes}, arrays)
         for domain in sorted({name.partition("/")[0] for name in arrays}):
-            self._write_json(f"{relpath}/{domain}/{ZARR_JSON}", EMPTY_GROUP)
+            write(f"{relpath}/{domain}/{ZARR_JSON}", _json(EMPTY_GROUP))
         for array_name, layout in arrays.items():
-            self._write_json(f"{relpath}/{array_name}/{ZARR_JSON}", layout.to_zarr_json())
-        self._write_json(f"{relpath}/{ZARR_JSON}", group)
+            write(f"{relpath}/{array_name}/{ZARR_JSON}", _json(layout.to_zarr_json()))
+        write(f"{relpath}/{ZARR_JSON}", _json(group))
         return written_sample(relpath, group)
 
     def write_quarantine(self, sample_id: str, fingerprint: str, error: SampleError) -> Quarantine:
         """Write ``quarantine.json`` in place of the group. The next commit adds it to the manifest."""
         quarantine = Quarantine(fingerprint, self.settings.digest, error.field, error.explanation)
         record = {name: getattr(quarantine, name) for name in quarantine.__slots__}
-        self._write_json(f"{self.relpath(sample_id, fingerprint)}/{QUARANTINE}", record)
+        self.storage.write(f"{self.relpath(sample_id, fingerprint)}/{QUARANTINE}", _json(record))
         return quarantine
 
     def find(self, sample_id: str, fingerprint: str) -> WrittenSample | Quarantine | None:
@@ -212,6 +216,7 @@ class ZarrStoreWriter:
         permutation: np.ndarray,
         relpath: str,
         lengths: list[int],
+        write: Callable[[str, Iterable[bytes]], int],
     ) -> tuple[FieldMoments, RoundingError, int]:
         """Gather, cast, encode and write one array; appends to ``lengths``.
 
@@ -231,7 +236,7 @@ class ZarrStoreWriter:
         for shard in range(layout.n_shards):
             rows = permutation[shard * layout.shard_points : (shard + 1) * layout.shard_points]
             pieces = encode_shard(layout, chunks(rows), lengths)
-            size += self.storage.write(f"{relpath}/{name.array_name}/{layout.shard_key(shard)}", pieces)
+            size += write(f"{relpath}/{name.array_name}/{layout.shard_key(shard)}", pieces)
         result = moments.result()
         if not np.isfinite([result.min, result.max]).all():
             raise not_finite(sample_id, name, layout, values)
@@ -244,8 +249,19 @@ class ZarrStoreWriter:
             return result, RoundingError.none(layout.dim), size
         return result, checked_rounding(sample_id, name, layout, values, rounding, result), size
 
-    def _write_json(self, name: str, document: Mapping[str, Any]) -> None:
-        self.storage.write(name, [(json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n").encode()])
+    def _repair(self, name: str, pieces: Iterable[bytes]) -> int:
+        """Write an object, unless it has these bytes already; returns their number."""
+        data = b"".join(pieces)
+        try:
+            if self.storage.read(name) == data:
+                return len(data)
+        except OSError:
+            pass  # missing or not readable
+        return self.storage.write(name, [data])
+
+
+def _json(document: Mapping[str, Any]) -> list[bytes]:
+    return [(json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n").encode()]
 
 
 def written_sample(relpath: str, group: Any) -> WrittenSample:

@@ -6,6 +6,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,13 @@ import numpy as np
 from zarr_core._util.redaction import redact
 from zarr_core.errors import CorruptChunkError, StoreError
 from zarr_core.points.engines import FieldRead, missing_group
+from zarr_core.points.engines.frame_sizes import FrameSizes
 from zarr_core.points.manifest import SampleEntry
 from zarr_core.storage import Storage, is_local
 from zarr_core.storage.retries import POLICY
 
 _OPEN_ARRAYS = 4096
+_CHECK_THREADS = 8
 
 # The retry policy as TensorStore options. Timeouts can only be set in the environment (TENSORSTORE_CURL_LOW_SPEED_*).
 _RETRIES = {
@@ -52,6 +55,8 @@ class TensorStoreEngine:
     def read(self, reads: Sequence[FieldRead], out: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
         """See :class:`zarr_core.points.engines.Engine`."""
         process = self._this_process
+        for _ in process.threads.map(process.frames.check, reads):
+            pass
         futures = []
         for read in reads:
             array = process.arrays.get(read.path)
@@ -115,7 +120,7 @@ class TensorStoreEngine:
             )
         _used_by = os.getpid()
         if self._process is None:
-            self._process = _Process()
+            self._process = _Process(self._storage)
         return self._process
 
     def __getstate__(self) -> dict[str, Any]:
@@ -125,7 +130,9 @@ class TensorStoreEngine:
 class _Process:
     """Open arrays of one process."""
 
-    def __init__(self) -> None:
+    def __init__(self, storage: Storage) -> None:
+        self.frames = FrameSizes(storage)
+        self.threads = ThreadPoolExecutor(_CHECK_THREADS, thread_name_prefix="zarr_core")
         self.arrays: OrderedDict[str, Any] = OrderedDict()
         self._lock = threading.Lock()
 

@@ -70,6 +70,11 @@ class VerificationReport:
         return not self.problems
 
     @property
+    def damaged(self) -> list[str]:
+        """Samples with a problem."""
+        return sorted({problem.sample_id for problem in self.problems if problem.sample_id})
+
+    @property
     def arrays(self) -> int:
         """Arrays read."""
         return sum(tally.samples for tally in self.fields.values())

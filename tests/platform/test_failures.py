@@ -1,0 +1,77 @@
+"""Failing sensors are logged by name, once per error."""
+
+from __future__ import annotations
+
+import dagster as dg
+import pytest
+from dagster._core.definitions.run_request import InstigatorType
+from dagster._core.remote_origin import (
+    InProcessCodeLocationOrigin,
+    RemoteInstigatorOrigin,
+    RemoteRepositoryOrigin,
+)
+from dagster._core.scheduler.instigation import (
+    InstigatorState,
+    InstigatorStatus,
+    SensorInstigatorData,
+    TickData,
+    TickStatus,
+)
+from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
+from dagster._utils.error import SerializableErrorInfo
+
+from sensors.failures import failing_sensors
+
+
+def tick(instance: dg.DagsterInstance, name: str, status: TickStatus, message: str | None = None) -> None:
+    """A running sensor and one of its ticks."""
+    location = InProcessCodeLocationOrigin(LoadableTargetOrigin(module_name="definitions"))
+    origin = RemoteInstigatorOrigin(RemoteRepositoryOrigin(location, "repository"), name)
+    state = InstigatorState(
+        origin, InstigatorType.SENSOR, InstigatorStatus.RUNNING, SensorInstigatorData(sensor_type=None)
+    )
+    if not instance.get_instigator_state(state.instigator_origin_id, state.selector_id):
+        instance.add_instigator_state(state)
+    ticks = instance.get_ticks(state.instigator_origin_id, state.selector_id)
+    cause = SerializableErrorInfo(message, [], "Failure") if message else None
+    error = SerializableErrorInfo("Error occurred during the evaluation", [], "Error", cause) if cause else None
+    instance.create_tick(
+        TickData(
+            state.instigator_origin_id,
+            name,
+            InstigatorType.SENSOR,
+            status,
+            timestamp=float(len(ticks) + 1),
+            error=error,
+            selector_id=state.selector_id,
+        )
+    )
+
+
+def test_failing_sensors_are_named_once_per_error(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged: list[str] = []
+    cursor = None
+
+    def look() -> str:
+        nonlocal cursor
+        logged.clear()
+        context = dg.build_sensor_context(instance, cursor=cursor)
+        monkeypatch.setattr(type(context), "log", type("Log", (), {"error": staticmethod(logged.append)}))
+        result = failing_sensors(context)
+        assert isinstance(result, dg.SensorResult)
+        assert result.skip_reason
+        cursor = result.cursor
+        return result.skip_reason.skip_message or ""
+
+    tick(instance, "a_arrivals", TickStatus.FAILURE, "the bucket is gone\nsecond line")
+    tick(instance, "b_arrivals", TickStatus.SKIPPED)
+    assert look() == "failing: a_arrivals"
+    assert logged == ["a_arrivals fails: the bucket is gone\nsecond line"]
+    tick(instance, "a_arrivals", TickStatus.STARTED)
+    assert (look(), logged) == ("failing: a_arrivals", [])
+    tick(instance, "a_arrivals", TickStatus.FAILURE, "another reason")
+    assert (look(), logged) == ("failing: a_arrivals", ["a_arrivals fails: another reason"])
+    tick(instance, "a_arrivals", TickStatus.SKIPPED)
+    assert (look(), logged) == ("no sensor or schedule fails", [])
