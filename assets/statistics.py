@@ -42,11 +42,13 @@ def statistics_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
             generation=manifest.generation,
         )
         context.log.info(f"{of}: {', '.join(written)}")
+        # The copy at the root of the store, if these are the statistics that training normalizes with.
+        published = next((path for path in written if path.endswith("/stats.yaml")), written[0])
         return dg.MaterializeResult(
             metadata={
                 "of": of,
                 "generation": manifest.generation,
-                "file": dg.MetadataValue.path(written[0]),
+                "file": dg.MetadataValue.path(published),
                 "fields": table(field_rows(manifest, numbers)),
                 **_scalars(manifest, numbers),
             },

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,11 @@ class StoreSamples(ZarrAhmedMLDataset):
         batch = super().__getitems__(indices)
         batch.tensors["parameters"] = self.parameters[indices]
         return batch
+
+    def normalize(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Normalize the fields; the parameters stay as they are."""
+        fields = {field: values for field, values in batch.items() if field != "parameters"}
+        return super().normalize(fields) | {"parameters": batch["parameters"]}
 
 
 def _numbers(parameters: dict[str, float]) -> Tensor:

@@ -150,7 +150,7 @@ def test_a_misspelt_setting_is_reported_with_file_and_line(project: Project) -> 
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("  chunk_points: 0", "chunk_points must be at least 1"),
+        ("  chunk_points: 0", "chunk_points must be positive"),
         ("  values_dtype: float12", "dtype 'float12' cannot be stored"),
         ("  workers: 0", "workers must be at least 1"),
         ("  refresh_schedule: now and then", "now and then"),
