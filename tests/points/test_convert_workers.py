@@ -49,11 +49,11 @@ def test_any_executor_will_do(tmp_path: Path, source: Path) -> None:
 
 
 def _killed_at_run_2(
-    writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample, retry: bool
+    writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample, *options: bool
 ) -> ConversionResult:
     if sample.sample_id == "run_2":
         os.kill(os.getpid(), signal.SIGKILL)
-    return convert_sample(writer, source, sample, retry)
+    return convert_sample(writer, source, sample, *options)
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["workers", "executor"])

@@ -96,8 +96,8 @@ class ConversionSettings:
 
 def check_given(given: Mapping[str, Any]) -> None:
     """Raise SourceError if a given setting is invalid, whatever an existing store has for those that are not given."""
-    # Without chunk_points, those of the store decide whether shard_points are enough.
-    ConversionSettings(**{n: value for n, value in given.items() if n != "shard_points" or "chunk_points" in given})
+    # Without chunk_points, those of the store decide whether shard_points are enough: compare with the smallest chunk.
+    ConversionSettings(**{"chunk_points": 1, **given})
 
 
 def digest(values: list[Any]) -> str:

@@ -239,7 +239,8 @@ def test_a_commit_while_it_is_verified_is_no_damage(place: Path, monkeypatch: py
     def overtaken(storage: Storage) -> StoreManifest:
         found = load(storage)
         make_tag(storage, HEAD, "paper")
-        convert(KIND, place / "store", source_url=str(place / "source"), sample_ids=["run_1"], chunk_points=32)
+        settings = {"chunk_points": 32, "reconvert": True}
+        convert(KIND, place / "store", source_url=str(place / "source"), sample_ids=["run_1"], **settings)
         return found
 
     monkeypatch.setattr(zarr_core.points.verify.store, "load_manifest", overtaken)
@@ -296,6 +297,7 @@ def test_samples_shuffled_with_different_seeds(place: Path) -> None:
         source_url=str(place / "source"),
         sample_ids=["run_2"],
         shuffle_seed=5,
+        reconvert=True,
         **settings,
     )
     assert load_manifest(str(place / "store")).shuffle_seed == 5
