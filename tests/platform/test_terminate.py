@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ import pytest
 
 import assets.wide_matrix.batches
 from resources.pools import ConversionPool
+from tests.helpers.waiting import wait_for
 from tests.platform.matrix_trial import MatrixTrial, declare
 from tests.platform.trial import Trial, write_run
 
@@ -44,10 +44,7 @@ class TerminatingExecutor(Executor):
         return self.pool.submit(self.terminate if self.submitted == 2 else function, *arguments, **named)
 
     def terminate(self, *arguments: Any) -> None:
-        deadline = time.monotonic() + 60
-        while not self.trial.converted():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_for(self.trial.converted)
         terminate(self.trial.instance, "trial_convert")
         self.ended.wait(60)
 
