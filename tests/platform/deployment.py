@@ -52,6 +52,7 @@ class Deployment:
             "AHMED_RANS_REPORT": str(self.report),
             "AHMED_RANS_LOOK_EVERY_SECONDS": "1",
             "METHYLATION_FILES": str(self.long / "*" / "*.parquet"),
+            "METHYLATION_FEATURES": str(PROJECT / "examples/data/methylation/cpgs.parquet"),
             "METHYLATION_MATRIX": str(self.matrix),
             "METHYLATION_REPORT": str(self.quality),
             "METHYLATION_LOOK_EVERY_SECONDS": "1",
