@@ -632,7 +632,7 @@ def test_a_worker_needs_a_tensor_a_permutation_and_a_fixed_rest(tmp_path: Path) 
     # The fixed rest is what the process holds before the conversion; builds of torch differ in it by hundreds of MB.
     code = (
         "import torch; from zarr_core.points.convert import convert; "
-        "status = lambda name: [int(line.split()[1]) for line in open('/proc/self/status') if line.startswith(name)][0]; "
+        "status = lambda name: [int(row.split()[1]) for row in open('/proc/self/status') if row.startswith(name)][0]; "
         "rest = status('VmRSS'); assert convert('own.yaml', 'store', root='data').ok; print(status('VmHWM') - rest)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
