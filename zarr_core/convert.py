@@ -106,7 +106,8 @@ def _command(
         ),
     ] = None,
     field_dtype: Annotated[
-        list[str] | None, option("Stored dtype of single fields.", metavar="FIELD=DTYPE", several=True)
+        list[str] | None,
+        option("Stored dtype of single fields; 'default': no own one any more.", metavar="FIELD=DTYPE", several=True),
     ] = None,
     codec: Annotated[
         str | None,
