@@ -73,7 +73,9 @@ def test_keys_with_a_counterpart_are_refused_by_name(root: Path, key: str, value
 def test_scalars_keep_their_axis_on_request(root: Path) -> None:
     flat, kept = drivaernet(root), drivaernet(root, scalar_axis=True)
     assert kept[0]["surface_pressure"].shape == (*flat[0]["surface_pressure"].shape, 1)
-    batch = next(iter(DataLoader(drivaernet(root, scalar_axis=True, num_surface_points=4, num_volume_points=4), batch_size=2)))
+    batch = next(
+        iter(DataLoader(drivaernet(root, scalar_axis=True, num_surface_points=4, num_volume_points=4), batch_size=2))
+    )
     assert batch["surface_pressure"].shape == (2, 4, 1)
 
 

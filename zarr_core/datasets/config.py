@@ -104,6 +104,16 @@ class StoreDatasetConfig(pydantic.BaseModel):
             raise ValueError("fields and included_properties both name the fields to read; set one of them")
         return self
 
+    @pydantic.field_validator("*", mode="before")
+    @classmethod
+    def _check_not_bool(cls, value: object, info: pydantic.ValidationInfo) -> object:
+        values = value.values() if isinstance(value, Mapping) else [value]
+        if info.field_name not in ("scalar_axis", "with_index") and any(
+            isinstance(one, bool) for one in values
+        ):  # pydantic takes True for 1
+            raise ValueError("true and false are no values of a setting")
+        return value
+
     @pydantic.field_validator("split")
     @classmethod
     def _check_split(cls, split: str) -> str:

@@ -6,10 +6,11 @@ import hashlib
 import json
 import reprlib
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,13 +29,12 @@ from zarr_core.datasets.config import (
 from zarr_core.datasets.normalizers import NormalizedBatch, Normalizer, make_normalizers
 from zarr_core.datasets.splits import choose_samples
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
-from zarr_core.points.engines import FieldRead, OtherDtypeError
+from zarr_core.points.engines import FieldRead, OutputMismatchError
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.sources import resolve_kind
 from zarr_core.storage import Storage
 
 if TYPE_CHECKING:
-    import numpy as np
     from zarr.abc.store import Store
 
     from zarr_core.storage.byte_ranges import Objects
@@ -133,7 +133,7 @@ class ZarrPointDataset(BatchDataset):
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         reads = self._reads(index)
-        return self._item(index, reads, iter(self.reader.execute(list(reads.values()))))
+        return self._item(index, reads, self.reader.execute(list(reads.values())))
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """Read a whole batch at once; DataLoader calls this instead of ``__getitem__``.
@@ -153,7 +153,7 @@ class ZarrPointDataset(BatchDataset):
                 [read for item in reads for read in item.values()],
                 [arrays[field][place] for place, item in enumerate(reads) for field in item],
             )
-        except OtherDtypeError:  # the manifest of an earlier version gives one dtype for samples of several
+        except OutputMismatchError:  # the manifest of an earlier version has one dtype for samples of several
             return self._read_items(indices, reads)
         tensors = {field: self._as_values(field, tensor) for field, tensor in stored.items()}
         if self.config.with_index:
@@ -167,9 +167,15 @@ class ZarrPointDataset(BatchDataset):
         items = zip(indices, reads, strict=True)
         return Batch([BatchItem(self._item(index, item, values)) for index, item in items], None)
 
-    def _item(self, index: int, fields: Iterable[str], values: Iterator[np.ndarray]) -> dict[str, Tensor]:
-        """The tensors of an item; takes one array per field from ``values``."""
-        item = {field: self._as_values(field, torch.from_numpy(next(values))) for field in fields}
+    def _item(self, index: int, reads: Mapping[str, FieldRead], values: Iterable[np.ndarray]) -> dict[str, Tensor]:
+        """The tensors of an item from its stored values. Takes as many arrays as there are reads."""
+        item = {}
+        for (field, read), points in zip(reads.items(), values, strict=False):
+            normalizer = self._normalizers.get(field)
+            if normalizer is not None and len(normalizer.shift) != points.shape[1]:
+                width = f"the array has {points.shape[1]} components per point"
+                raise ZarrCoreError(f"{read.where}: {width}, its normalizer has {len(normalizer.shift)}")
+            item[field] = self._as_values(field, torch.from_numpy(points))
         return item | {_INDEX: torch.tensor(index)} if self.config.with_index else item
 
     def _choose_fields(self) -> tuple[list[str] | None, int]:
