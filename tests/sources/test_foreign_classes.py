@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -59,7 +59,7 @@ class ADefault(Base):
 
 class TwoOfThem(Base):
     FILEMAP = FILES
-    OLD_FILEMAP = dict(FILES)
+    OLD_FILEMAP: ClassVar = dict(FILES)
 
 
 @pytest.fixture
