@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any, Literal
 
 import pydantic
+
+#: Stands for a suffix in the names of OpenFOAM cases, which are folders.
+CASE = "/"
+
+
+def suffix_of(name: str) -> str:
+    """The suffix that decides the format, in lower case; "/" for an OpenFOAM case."""
+    return CASE if name.endswith(CASE) else os.path.splitext(name)[1].lower()
 
 
 def _several(value: Any) -> Any:

@@ -22,8 +22,7 @@ from zarr_core.format.names import (
     field_name,
     listed_id,
 )
-from zarr_core.sources.arrays import ArrayChoice, Names
-from zarr_core.sources.formats.files import CASE, suffix_of
+from zarr_core.sources.arrays import CASE, ArrayChoice, Names, suffix_of
 
 ReadText = Callable[[str], str | None]
 
@@ -106,9 +105,9 @@ class MeshFile(_Model):
     def field_files(self, domain: str) -> list[FieldFile]:
         """The fields, position first."""
         choices = {POSITION: (self.file, self.position)}
-        for name in self.compute:
-            scale, units = (self.length_scale**2, "m2") if name == "area" else (1.0, "")
-            choices[name] = (self.file, self._computed(name, scale, units))
+        for computed in self.compute:
+            scale, units = (self.length_scale**2, "m2") if computed == "area" else (1.0, "")
+            choices[computed] = (self.file, self._computed(computed, scale, units))
         for name, entry in self.fields.items():
             match = f"{domain}_{POSITION}" if entry.file not in ("", self.file) else ""
             choices[name] = (
@@ -286,6 +285,11 @@ class SourceDescription(_Model):
         """Point fields by canonical name, each domain's position first."""
         files = sorted(self._field_files(), key=lambda file: (file.domain, file.name != POSITION))
         return {file.field.canonical: file for file in files}
+
+    @property
+    def filemap(self) -> dict[str, str]:
+        """File name by file-map attribute."""
+        return {a: file if isinstance(file, str) else file.file for a, file in self.files.items()}
 
     @property
     def parameter_files(self) -> tuple[str, ...]:

@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
+from zarr_core.sources.arrays import CASE
 from zarr_core.sources.description import SourceDescription
-from zarr_core.sources.formats.files import CASE
 from zarr_core.sources.sample import FileInfo
 
 Listing = Mapping[str, Mapping[str, FileInfo]]
@@ -79,9 +79,7 @@ def _split(description: SourceDescription, prefix: str, path: str) -> tuple[str,
     return path[: -len(rest) - 1], rest
 
 
-def _by_pattern(
-    patterns: Iterable[str], files: Mapping[str, FileInfo]
-) -> tuple[dict[str, FileInfo], dict[str, str]]:
+def _by_pattern(patterns: Iterable[str], files: Mapping[str, FileInfo]) -> tuple[dict[str, FileInfo], dict[str, str]]:
     found, problems, used = {}, {}, set()
     for pattern in patterns:
         if pattern.endswith(CASE):
@@ -106,14 +104,9 @@ def _by_id(
     """Files whose paths contain the id of their sample."""
     samples: dict[str, dict[str, list[FileInfo]]] = defaultdict(lambda: defaultdict(list))
     unused: dict[str, FileInfo] = {}
-    expressions = {
-        pattern: re.compile(
-            "".join({"*": r"[^/]*", "{id}": r"(?P<id>[^/]+)"}.get(p, re.escape(p)) for p in re.split(r"(\*|\{id\})", pattern))
-        )
-        for pattern in description.patterns
-    }
+    expressions = {pattern: _expression(pattern) for pattern in description.patterns}
     for path, info in _joined(files).items():
-        hits = [(p, found["id"]) for p, e in expressions.items() if (found := e.fullmatch(path.removeprefix(prefix)))]
+        hits = [(p, hit["id"]) for p, e in expressions.items() if (hit := e.fullmatch(path.removeprefix(prefix)))]
         for pattern, sample_id in hits:
             samples[sample_id][pattern].append(info)
         if not hits:
@@ -124,6 +117,11 @@ def _by_id(
         for i, by in samples.items()
     }
     return ({"": unused} if unused else {}) | found, problems
+
+
+def _expression(pattern: str) -> re.Pattern[str]:
+    pieces = {"*": r"[^/]*", "{id}": r"(?P<id>[^/]+)"}
+    return re.compile("".join(pieces.get(p, re.escape(p)) for p in re.split(r"(\*|\{id\})", pattern)))
 
 
 def _joined(files: Mapping[str, FileInfo]) -> dict[str, FileInfo]:
@@ -138,7 +136,7 @@ def _joined(files: Mapping[str, FileInfo]) -> dict[str, FileInfo]:
             ordered = [numbered[number] for number in sorted(numbered)]
             for part in ordered:
                 del joined[part.name]
-            joined[name] = _combined(name, ordered)
+            joined[name] = combined(name, ordered)
     return joined
 
 
@@ -153,10 +151,10 @@ def _case(pattern: str, files: Mapping[str, FileInfo]) -> FileInfo | None:
     if not any("/polyMesh/" in f"/{info.name}" for info in others):
         return None
     latest = times[max(times)] if times else []
-    return _combined(pattern, sorted((*others, *latest), key=lambda info: info.name))
+    return combined(pattern, sorted((*others, *latest), key=lambda info: info.name))
 
 
-def _combined(name: str, parts: list[FileInfo]) -> FileInfo:
+def combined(name: str, parts: list[FileInfo]) -> FileInfo:
     """Several files as one."""
 
     def digest(values: Iterable[object]) -> str:

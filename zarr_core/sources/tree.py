@@ -14,11 +14,11 @@ from zarr_core._util.documents import parse_json
 from zarr_core._util.redaction import printable_cause, redact
 from zarr_core.errors import SampleError, SourceError, StoreError
 from zarr_core.format.names import check_sample_id
-from zarr_core.sources import patterns
 from zarr_core.sources.description import SourceDescription
 from zarr_core.sources.fields import FieldLoader
 from zarr_core.sources.formats.files import path_of
 from zarr_core.sources.left_out import LeftOut
+from zarr_core.sources.patterns import by_sample, depth, matches, renamed
 from zarr_core.sources.resolve import resolve_kind
 from zarr_core.sources.sample import FileInfo, FoundSamples, SourceSample
 from zarr_core.storage import ObjectInfo, Storage, is_local
@@ -85,14 +85,14 @@ class SampleTree:
         description = self._description
         samples: dict[str, SourceSample] = {}
         left_out = LeftOut(description)
-        folders, problems = patterns.by_sample(description, self._list("", left_out.dangling))
+        folders, problems = by_sample(description, self._list("", left_out.dangling))
         for folder, files in sorted(folders.items()):
             sample_id = folder.removeprefix(f"{description.subfolder}/")
             if wanted is not None and sample_id not in wanted:
                 continue
             left_out.count_unused(files)
             found = {c: files[f.filename] for c, f in description.fields.items() if f.filename in files}
-            if not patterns.matches(sample_id, description.samples):
+            if not matches(sample_id, description.samples):
                 left_out.elsewhere += [folder or "."] * bool(found)
                 continue
             if not found:
@@ -173,7 +173,7 @@ class SampleTree:
         if sample.choices:  # its files lie in several folders, so each is looked at by itself
             stored = {part for info in files for part in info.stored}
             return all(
-                patterns.renamed(file_info(f.name, self._storage.info(path_of(sample.folder, f.name))), f.name) == f
+                renamed(file_info(f.name, self._storage.info(path_of(sample.folder, f.name))), f.name) == f
                 for f in stored
             )
         return files.issubset(self._list(sample.folder).get(sample.folder, {}).values())
@@ -210,11 +210,11 @@ class SampleTree:
 
     def _walk(self, folder: str, dangling: list[str]) -> Iterator[tuple[str, dict[str, FileInfo]]]:
         """Files by folder on a local disk, down to the depth of samples. Follows links: datasets are often linked."""
-        files, depth = {}, patterns.depth(self._description)
+        files, levels = {}, depth(self._description)
         for entry in os.scandir(f"{self._storage.location}/{folder}"):
             if entry.is_file():
                 files[entry.name] = file_info(entry.name, local.info(entry.path))
-            elif entry.is_dir() and folder.count("/") < depth:
+            elif entry.is_dir() and folder.count("/") < levels:
                 yield from self._walk(f"{folder}{entry.name}/", dangling)
             elif entry.is_symlink() and not os.path.exists(entry.path):
                 dangling.append(f"{folder}{entry.name}")
@@ -245,9 +245,7 @@ class SampleTree:
         return self._storage.read(name)
 
 
-def _missing(
-    description: SourceDescription, found: Collection[str], problems: Mapping[str, str]
-) -> tuple[str, ...]:
+def _missing(description: SourceDescription, found: Collection[str], problems: Mapping[str, str]) -> tuple[str, ...]:
     """Names of the files that a sample lacks, each once."""
     names = (file.filename for canonical, file in description.fields.items() if canonical not in found)
     return tuple(dict.fromkeys(problems.get(name, name) for name in names))

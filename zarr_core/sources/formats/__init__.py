@@ -11,7 +11,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Protocol
 
 from zarr_core.errors import SourceError
-from zarr_core.sources.formats.files import CASE, suffix_of
+from zarr_core.sources.arrays import CASE, suffix_of
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,9 +8,9 @@ from typing import IO
 
 import numpy as np
 
-from zarr_core.sources.arrays import ArrayChoice
+from zarr_core.sources.arrays import ArrayChoice, suffix_of
 from zarr_core.sources.formats.contents import Contents, FoundArray, Mesh
-from zarr_core.sources.formats.files import stream, suffix_of
+from zarr_core.sources.formats.files import stream
 from zarr_core.sources.sample import FileInfo
 from zarr_core.storage import Storage
 
@@ -46,8 +46,11 @@ class ArrayFile:
         with stream(*self._where) as opened:
             found = self._shapes(opened)
         return Contents(
-            tuple(FoundArray(name, "", shape[1] if len(shape) == 2 else 1, shape[0] if shape else 0)
-                  for name, shape in found.items() if len(shape) in (1, 2))
+            tuple(
+                FoundArray(name, "", shape[1] if len(shape) == 2 else 1, shape[0] if shape else 0)
+                for name, shape in found.items()
+                if len(shape) in (1, 2)
+            )
         )
 
     def mesh(self, choice: ArrayChoice) -> Mesh:
@@ -113,7 +116,7 @@ def _read_npy(opened: IO[bytes], n_bytes: int, size: int) -> np.ndarray:
         raise ValueError(f"truncated: claims an array of {count * dtype.itemsize:,} bytes, and has {n_bytes:,}")
     check_expansion(count * dtype.itemsize, size)
     values = np.empty(count, dtype)
-    target = memoryview(values.view(np.uint8))
+    target = values.view(np.uint8).data
     filled = 0
     try:
         while filled < len(target):

@@ -16,13 +16,6 @@ from zarr_core.storage import Storage, is_local
 
 # Bytes of a file that are in memory while it is copied.
 _PIECE_BYTES = 32 * 2**20
-#: Stands for a suffix in the names of OpenFOAM cases, which are folders.
-CASE = "/"
-
-
-def suffix_of(name: str) -> str:
-    """The suffix that decides the format, in lower case; "/" for an OpenFOAM case."""
-    return CASE if name.endswith(CASE) else os.path.splitext(name)[1].lower()
 
 
 def path_of(folder: str, name: str) -> str:

@@ -1,7 +1,7 @@
 """Meshes that VTK reads: ``.vtp``, ``.vtu``, ``.vtk``, ``.stl`` and ``.cgns``.
 
-VTK reports a damaged file to a window and returns an empty or partial mesh, so its messages are collected here and every
-array is checked. Its readers trust the sizes that a file claims, so those are compared with the file before it is read.
+VTK reports a damaged file to a window and returns an empty or partial mesh, so its messages are collected here, and
+every array is checked. Its readers trust the sizes that a file claims, so those are compared with the file beforehand.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from zarr_core.sources.arrays import ArrayChoice
+from zarr_core.sources.arrays import ArrayChoice, suffix_of
 from zarr_core.sources.formats.contents import Contents, FoundArray, Mesh
-from zarr_core.sources.formats.files import local_path, suffix_of
+from zarr_core.sources.formats.files import local_path
 from zarr_core.sources.sample import FileInfo
 from zarr_core.storage import Storage
 
@@ -68,7 +68,7 @@ def read_mesh(path: Path, suffix: str, choices: Collection[ArrayChoice]) -> VtkM
 @contextmanager
 def vtk_errors() -> Iterator[None]:
     """Raise ValueError with the first error that VTK reports inside the block, instead of printing it."""
-    from vtkmodules.vtkCommonCore import vtkOutputWindow, vtkStringOutputWindow
+    from vtkmodules.vtkCommonCore import vtkLogger, vtkOutputWindow, vtkStringOutputWindow
 
     messages: list[str] = []
 
@@ -78,12 +78,15 @@ def vtk_errors() -> Iterator[None]:
     report.CallDataType = "string0"  # type: ignore[attr-defined]
     with _window_lock:
         before, window = vtkOutputWindow.GetInstance(), vtkStringOutputWindow()
+        verbosity = vtkLogger.GetCurrentVerbosityCutoff()
+        vtkLogger.SetStderrVerbosity(vtkLogger.VERBOSITY_OFF)
         window.AddObserver("ErrorEvent", report)
         vtkOutputWindow.SetInstance(window)
         try:
             yield
         finally:
             vtkOutputWindow.SetInstance(before)
+            vtkLogger.SetStderrVerbosity(verbosity)
     if messages:
         reason = " ".join(re.sub(r"^.*?\): ", "", messages[0], flags=re.DOTALL).split())
         raise ValueError(f"truncated or damaged: {reason[:200]}")
@@ -94,9 +97,13 @@ def select_arrays(reader: Any, choices: Collection[ArrayChoice]) -> None:
     for at, kind in (("cells", "Cell"), ("points", "Point")):
         if not hasattr(reader, f"Set{kind}ArrayStatus"):
             continue
-        wanted = {name for choice in choices if choice.at == at for name in choice.arrays}
+        wanted = {name: None for choice in choices if choice.at == at for name in choice.arrays}
         count = getattr(reader, f"GetNumberOf{kind}Arrays")()
-        for name in [getattr(reader, f"Get{kind}ArrayName")(i) for i in range(count)]:
+        names = [getattr(reader, f"Get{kind}ArrayName")(i) for i in range(count)]
+        for name in wanted:
+            if name not in names:
+                raise ValueError(_no_array(name, at, names))
+        for name in names:
             getattr(reader, f"Set{kind}ArrayStatus")(name, int(not choices or name in wanted))
 
 
@@ -153,9 +160,10 @@ class VtkMesh:
             offsets.append(_numpy(cells.GetOffsetsArray()).astype(np.int64)[1:] + n_indices)
             types.append(_numpy(block.GetCellTypes()).astype(np.uint8).ravel())
             n_points, n_indices = n_points + len(points[-1]), n_indices + len(connectivity[-1])
-        joined = [np.concatenate(each) for each in (points, connectivity, offsets, types)]
-        scaled = joined[0] if choice.scale == 1 else joined[0] * joined[0].dtype.type(choice.scale)
-        return Mesh(scaled, *joined[1:], at=choice.at)
+        scaled = np.concatenate(points)
+        if choice.scale != 1:
+            scaled = scaled * scaled.dtype.type(choice.scale)
+        return Mesh(scaled, np.concatenate(connectivity), np.concatenate(offsets), np.concatenate(types), choice.at)
 
     @cached_property
     def _names(self) -> tuple[str, ...]:
@@ -202,10 +210,14 @@ def _array(block: Any, name: str, at: str) -> np.ndarray:
     array = attributes.GetArray(name)
     if array is None:
         names = [attributes.GetArrayName(i) for i in range(attributes.GetNumberOfArrays())]
-        raise ValueError(f"has no array {name!r} at its {at}; it has {', '.join(filter(None, names)) or 'none'}")
+        raise ValueError(_no_array(name, at, names))
     if array.GetNumberOfTuples() != rows:
         raise ValueError(f"truncated or damaged: array {name!r} has {array.GetNumberOfTuples():,} of {rows:,} values")
     return _numpy(array)
+
+
+def _no_array(name: str, at: str, names: Collection[str | None]) -> str:
+    return f"has no array {name!r} at its {at}; it has {', '.join(filter(None, names)) or 'none'}"
 
 
 def _computed(block: Any, choice: ArrayChoice) -> np.ndarray:
@@ -295,7 +307,7 @@ def check_xml(path: Path) -> None:
     if root < 0 or b"\0" in head[:root]:
         raise ValueError("truncated or damaged: it does not begin with a VTKFile element")
     if b"<!DOCTYPE" in head[:root] or b"<!ENTITY" in head[:root]:
-        raise ValueError("rejected: it declares a document type, which no solver writes and which could contain entities")
+        raise ValueError("rejected: it declares a document type, which could contain entities; no solver writes one")
     for count in re.findall(rb"NumberOf\w+\s*=\s*[\"']\s*(\d+)", head[root:]):
         _check_claim(int(count), size)
 
@@ -305,6 +317,8 @@ def check_legacy(path: Path) -> None:
     with path.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
         if data[:22] != b"# vtk DataFile Version":
             raise ValueError("truncated or damaged: it does not begin with '# vtk DataFile Version'")
+        if data[:1024].split(b"\n")[2:3] == [b"ASCII"] and not data[-1:].isspace():
+            raise ValueError("truncated: it does not end with a line break, so its last number may be incomplete")
         for found in _LEGACY_COUNT.finditer(data):
             for count in filter(None, found.groups()):
                 _check_claim(int(count), len(data))
