@@ -110,7 +110,7 @@ class AeroSource:
         parameters: dict[str, Any] = {}
         for attribute in PARAMETER_ATTRIBUTES & self.description.files.keys():
             try:
-                data = self._call(sample.sample_id, attribute, self.description.files[attribute])
+                data = self._call(sample.sample_id, attribute, self.description.filemap[attribute])
                 parameters |= scalars(data, attribute)
             except ValueError as error:
                 raise SampleError(sample.sample_id, attribute, str(error)) from error
