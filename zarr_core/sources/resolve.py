@@ -108,8 +108,10 @@ def _find_filemap(cls: type) -> object | None:
     Raises:
         SourceError: there are several.
     """
+    found: dict[str, object]
     for base in cls.__mro__[:-1]:
-        parameters = inspect.signature(base.__init__).parameters.values() if "__init__" in vars(base) else ()
+        init = vars(base).get("__init__")
+        parameters = inspect.signature(init).parameters.values() if init else ()
         for values in (
             {name: value for name, value in vars(base).items() if name.isupper()},
             {parameter.name: parameter.default for parameter in parameters},

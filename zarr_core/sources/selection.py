@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from zarr_core._util.arguments import check_names
 from zarr_core.errors import SourceError, ZarrCoreError
@@ -111,8 +111,8 @@ def _open_split(dataset_class: type, root: str, split: str) -> Any:
     """An object of another framework's class, whose constructor takes root and split, or one config that has them."""
     required = [p for p in inspect.signature(dataset_class).parameters.values() if p.default is p.empty]
     if len(required) == 1 and required[0].name != "root":
-        config_class = get_type_hints(dataset_class.__init__).get(required[0].name)
-        if isinstance(config_class, type):
+        config_class = inspect.signature(dataset_class, eval_str=True).parameters[required[0].name].annotation
+        if isinstance(config_class, type) and config_class is not inspect.Parameter.empty:
             kind = f"{dataset_class.__module__}.{dataset_class.__qualname__}"
             return dataset_class(config_class(kind=kind, root=root, split=split))
     return dataset_class(root=root, split=split)
