@@ -93,14 +93,15 @@ def plan_read(layout: ArrayLayout, index: ChunkIndex, drawn: Draw, max_gap: int 
     per_shard = layout.chunks_per_shard
     starts, lengths = index
     wanted, n_rows = _wanted_rows(drawn.runs, layout.chunk_points)
-    chunks: list[PlannedChunk] = []
-    missing: list[PlannedChunk] = []
-    for chunk, rows in wanted:
-        start = starts[chunk]
-        planned = PlannedChunk(chunk // per_shard, start, start + lengths[chunk], chunk, rows)
-        (missing if start < 0 else chunks).append(planned)
-    groups = coalesce(chunks, max_gap) if len(chunks) > 1 else [chunks] * len(chunks)
-    return ReadPlan(n_rows, [ByteRange(group[0][0], group[0][1], group[-1][2], group) for group in groups], missing)
+    chunks = [
+        PlannedChunk(chunk // per_shard, start := starts[chunk], start + lengths[chunk], chunk, rows)
+        for chunk, rows in wanted
+    ]
+    missing = [chunk for chunk in chunks if chunk[1] < 0]
+    if missing:
+        chunks = [chunk for chunk in chunks if chunk[1] >= 0]
+    ranges = [ByteRange(group[0][0], group[0][1], group[-1][2], group) for group in coalesce(chunks, max_gap)]
+    return ReadPlan(n_rows, ranges, missing)
 
 
 def unpack(layout: ArrayLayout, fetched: ByteRange, data: np.ndarray, out: np.ndarray, scratch: np.ndarray) -> None:
