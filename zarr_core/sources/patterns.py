@@ -36,7 +36,10 @@ def depth(description: SourceDescription) -> int:
 
 
 def matches(path: str, pattern: str) -> bool:
-    """Whether a path matches a pattern folder by folder; ``*`` matches neither ``/`` nor hidden files, "**" all depths."""
+    """Whether a path matches a pattern folder by folder; ``*`` matches neither ``/`` nor hidden files.
+
+    The pattern "**" matches at any depth.
+    """
     parts, patterns = path.split("/"), pattern.split("/")
     if pattern == ANY_DEPTH:
         patterns = ["*"] * len(parts)
