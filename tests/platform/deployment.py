@@ -17,8 +17,25 @@ import pytest
 from dagster._core.scheduler.instigation import TickStatus
 
 from tests.helpers.holding import WAITING, WANTED
-from tests.platform.project import WINGS, Project
+from tests.platform.test_definitions import Project
 from tests.platform.trial import PROJECT
+
+MISSPELT = (
+    "  name: wings",
+    "  kind: emmi_wing",
+    "  source: s3://bucket/wings",
+    "  store: s3://bucket/store",
+    "  report: reports/wings",
+    "  chunk_pionts: 4096",
+)
+
+
+def hold_conversions(project: Project) -> None:
+    """Use a pool whose conversions a test can hold."""
+    path, pool = project.folder / "definitions.py", "from resources.pools import ConversionPool"
+    text = path.read_text()
+    assert pool in text
+    path.write_text(text.replace(pool, "from tests.platform.held_pool import HeldPool as ConversionPool"))
 
 
 class Deployment:
@@ -38,8 +55,8 @@ class Deployment:
         for made in (self.home, self.source, self.long):
             made.mkdir()
         self.project = Project(folder / "project")
-        self.project.declare("wings", *WINGS, "  chunk_pionts: 4096")
-        self.project.hold_conversions()
+        self.project.declare("wings", *MISSPELT)
+        hold_conversions(self.project)
         shutil.copy(PROJECT / "deploy" / "local" / "dagster.yaml", self.home)
 
     def environment(self) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,6 @@ from pydantic import ValidationError
 
 from assets.dataset import DatasetDeclaration
 from definitions import defs
-from tests.platform.project import WINGS, Project
 from tests.platform.trial import PROJECT
 from zarr_core.points.settings import ConversionSettings
 
@@ -84,13 +84,29 @@ def test_no_password_is_shown(dataset: DatasetDeclaration) -> None:
     assert "secret" not in repr([(node.metadata, node.description) for node in nodes]) + repr(secret)
 
 
-def run(project: Project, *command: str, validating: bool = False) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(project.folder), "NO_COLOR": "1", "COLUMNS": "200"}
-    environment |= {"DAGSTER_DISABLE_TELEMETRY": "1", "DAGSTER_HOME": ""}
-    environment |= {"DAGSTER_IS_DEFS_VALIDATION_CLI": "1"} if validating else {}
-    return subprocess.run(
-        [sys.executable, *command], cwd=project.folder, env=environment, capture_output=True, text=True, timeout=600
-    )
+class Project:
+    """A copy of the platform's files, to declare other datasets in."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in ("assets", "resources", "sensors"):
+            shutil.copytree(PROJECT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("definitions.py", "workspace.yaml", "pyproject.toml"):
+            shutil.copy(PROJECT / name, folder)
+
+    def declare(self, name: str, *lines: str) -> Path:
+        path = self.folder / "assets" / "datasets" / name / "defs.yaml"
+        path.parent.mkdir()
+        path.write_text("\n".join(["type: assets.component.PointDataset", "attributes:", *lines]) + "\n")
+        return path
+
+    def run(self, *command: str, validating: bool = False) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PYTHONPATH": str(self.folder), "NO_COLOR": "1", "COLUMNS": "200"}
+        environment |= {"DAGSTER_DISABLE_TELEMETRY": "1", "DAGSTER_HOME": ""}
+        environment |= {"DAGSTER_IS_DEFS_VALIDATION_CLI": "1"} if validating else {}
+        return subprocess.run(
+            [sys.executable, *command], cwd=self.folder, env=environment, capture_output=True, text=True, timeout=600
+        )
 
 
 @pytest.fixture
@@ -98,27 +114,30 @@ def project(tmp_path: Path) -> Project:
     return Project(tmp_path / "project")
 
 
+WINGS = ("  name: wings", "  kind: emmi_wing", "  source: s3://bucket/wings", "  store: s3://bucket/store")
+
+
 def test_a_dataset_is_one_yaml_file(project: Project) -> None:
-    project.declare("wings", *WINGS)
+    project.declare("wings", *WINGS, "  report: reports/wings")
     code = (
         "from definitions import defs\n"
         "keys = {'/'.join(key.path) for key in defs().resolve_asset_graph().get_all_asset_keys()}\n"
         "print({'wings/zarr_samples', 'ahmed_rans/zarr_samples'} <= keys)\n"
     )
-    result = run(project, "-W", "ignore", "-c", code)
+    result = project.run("-W", "ignore", "-c", code)
     assert result.stdout.strip() == "True", result.stderr
 
 
 def test_a_custom_kind_lies_beside_the_declaration(project: Project) -> None:
     lines = [line.replace("emmi_wing", "sinks.yaml") for line in WINGS]
-    path = project.declare("wings", *lines)
+    path = project.declare("wings", *lines, "  report: reports/wings")
     path.with_name("sinks.yaml").write_text("name: sinks\nsamples: case_*\nfiles: {surface_position: xyz.pt}\n")
     code = (
         "from definitions import defs\n"
         "specs = {s.key.to_user_string(): s for s in defs().resolve_all_asset_specs()}\n"
         "print([r.data for r in specs['wings/source_samples'].metadata['files'].records])\n"
     )
-    result = run(project, "-W", "ignore", "-c", code)
+    result = project.run("-W", "ignore", "-c", code)
     assert "'file': 'xyz.pt'" in result.stdout, result.stderr
 
 
@@ -130,19 +149,19 @@ def test_the_dataset_of_the_documentation_loads(project: Project) -> None:
         "spec = {s.key.to_user_string(): s for s in defs().resolve_all_asset_specs()}['wings/benchmark_report']\n"
         "print(spec.metadata['report'])\n"
     )
-    result = run(project, "-W", "ignore", "-c", code)
+    result = project.run("-W", "ignore", "-c", code)
     assert result.stdout.strip() == str(project.folder / "reports" / "wings"), result.stderr
 
 
 def test_dagster_validates_the_code_location(project: Project) -> None:
-    result = run(project, "-m", "dagster", "definitions", "validate", "-w", "workspace.yaml")
+    result = project.run("-m", "dagster", "definitions", "validate", "-w", "workspace.yaml")
     assert result.returncode == 0, result.stderr
 
 
 def test_a_misspelt_setting_is_reported_with_file_and_line(project: Project) -> None:
-    path = project.declare("wings", *WINGS, "  chunk_pionts: 4096")
+    path = project.declare("wings", *WINGS, "  report: reports/wings", "  chunk_pionts: 4096")
     # Not `dg check yaml`: of several files with one component type, dagster-dg 1.13.27 looks at the last alone.
-    result = run(project, "-m", "dagster_dg_cli.cli", "check", "defs")
+    result = project.run("-m", "dagster_dg_cli.cli", "check", "defs")
     assert result.returncode != 0
     assert f"`attributes.chunk_pionts at {path}:8`" in result.stdout + result.stderr
 
@@ -157,8 +176,8 @@ def test_a_misspelt_setting_is_reported_with_file_and_line(project: Project) -> 
     ],
 )
 def test_a_setting_without_sense_is_refused(project: Project, line: str, reason: str) -> None:
-    project.declare("wings", *WINGS, line)
-    result = run(project, "-W", "ignore", "-c", "from definitions import defs; defs()", validating=True)
+    project.declare("wings", *WINGS, "  report: reports/wings", line)
+    result = project.run("-W", "ignore", "-c", "from definitions import defs; defs()", validating=True)
     assert result.returncode != 0
     assert reason in result.stderr
     assert "wings" in result.stderr
@@ -181,8 +200,8 @@ for sensor in loaded.get_repository_def().sensor_defs:
 
 
 def test_a_misspelt_declaration_does_not_stop_the_other_datasets(project: Project) -> None:
-    path = project.declare("wings", *WINGS, "  chunk_pionts: 4096")
-    result = run(project, "-W", "ignore", "-c", SHOW_WHAT_LOADED)
+    path = project.declare("wings", *WINGS, "  report: reports/wings", "  chunk_pionts: 4096")
+    result = project.run("-W", "ignore", "-c", SHOW_WHAT_LOADED)
     assert "ahmed_rans/zarr_samples" in result.stdout, result.stderr
     assert "wings/zarr_samples" not in result.stdout
     assert "wings/not_loaded The declaration of this dataset cannot be loaded" in result.stdout
@@ -191,8 +210,8 @@ def test_a_misspelt_declaration_does_not_stop_the_other_datasets(project: Projec
 
 
 def test_a_second_dataset_of_the_same_name_does_not_stop_the_others(project: Project) -> None:
-    project.declare("wings", *WINGS)
-    project.declare("wings_again", *WINGS)
-    result = run(project, "-W", "ignore", "-c", SHOW_WHAT_LOADED)
+    project.declare("wings", *WINGS, "  report: reports/wings")
+    project.declare("wings_again", *WINGS, "  report: reports/wings")
+    result = project.run("-W", "ignore", "-c", SHOW_WHAT_LOADED)
     assert "wings/zarr_samples" in result.stdout, result.stderr
     assert "wings_again_not_loaded the declaration of wings_again cannot be loaded" in result.stdout
