@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 class AeroDataset(Protocol):
     """The interface that this library needs of another framework's dataset.
 
-    Sample ids come from ``sample_ids`` or ``design_ids`` (whole numbers stand for ``run_<number>``).
+    Sample ids come from ``sample_ids`` or ``design_ids`` (whole numbers stand for ``run_<number>``), or else from the
+    ``run_name`` of ``sample_info(idx)`` of each index.
     """
 
     filemap: Any
@@ -134,7 +135,7 @@ class AeroSource:
     def _call(self, sample_id: str, field: str, filename: str) -> Any:
         dataset, index = self._where[sample_id]
         try:
-            return dataset._load(idx=index, filename=filename)
+            return dataset._load(index, filename)
         except Exception as error:  # another framework's loader may raise anything; it concerns one sample only
             raise SampleError(sample_id, field, f"{filename}: {type(error).__name__}: {error}") from error
 
@@ -169,4 +170,7 @@ def _sample_ids(dataset: AeroDataset) -> list[str]:
         ids: Sequence[object] | None = getattr(dataset, attribute, None)
         if ids is not None:
             return [check_sample_id(f"run_{i}" if isinstance(i, int) else str(i)) for i in ids]
-    raise SourceError(f"{type(dataset).__name__} has neither sample_ids nor design_ids")
+    sample_info, length = getattr(dataset, "sample_info", None), getattr(dataset, "__len__", None)
+    if callable(sample_info) and callable(length):
+        return [check_sample_id(str(sample_info(index)["run_name"])) for index in range(length())]
+    raise SourceError(f"{type(dataset).__name__} has neither sample_ids nor design_ids, and no sample_info")

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from zarr_core._util.documents import parse_json
+from zarr_core._util.documents import parse_json, parse_table
 from zarr_core._util.redaction import printable_cause, redact
 from zarr_core.errors import SampleError, SourceError, StoreError
 from zarr_core.format.names import check_sample_id
@@ -160,9 +160,14 @@ class SampleTree:
             name = path_of(sample.folder, info.name)
             try:
                 if info.name.endswith(".json"):
-                    parameters |= scalars(parse_json(self._read_own(name)), info.name)
+                    found = scalars(parse_json(self._read_own(name)), info.name)
+                elif info.name.endswith(".pt"):
+                    found = scalars(load_pt(self._storage, name, info.size), info.name)
                 else:
-                    parameters |= scalars(load_pt(self._storage, name, info.size), info.name)
+                    found = scalars(parse_table(self._read_own(name), latest=info.name.endswith(".dat")), info.name)
+                if again := [key for key in found.keys() & parameters.keys() if found[key] != parameters[key]]:
+                    raise ValueError(f"{min(again)!r} has another value in another file of the sample")
+                parameters |= found
             except ValueError as error:
                 raise SampleError(sample.sample_id, "", f"{info.name}: {error}", "repair or remove the file") from error
         return parameters
@@ -247,7 +252,8 @@ class SampleTree:
 
 def _missing(description: SourceDescription, found: Collection[str], problems: Mapping[str, str]) -> tuple[str, ...]:
     """Names of the files that a sample lacks, each once."""
-    names = (file.filename for canonical, file in description.fields.items() if canonical not in found)
+    names = [file.filename for canonical, file in description.fields.items() if canonical not in found]
+    names += [name for name in description.parameters if name in problems]
     return tuple(dict.fromkeys(problems.get(name, name) for name in names))
 
 
