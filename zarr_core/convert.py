@@ -27,7 +27,7 @@ from zarr_core.points.convert import (
 )
 from zarr_core.points.convert_sample import ConversionResult, SampleOutcome
 from zarr_core.points.publish import MAX_RETIRED_SHARE, publish
-from zarr_core.points.settings import ConversionSettings, check_given
+from zarr_core.points.settings import ConversionSettings
 from zarr_core.sources.resolve import shipped_kinds
 from zarr_core.storage import is_local
 
@@ -94,7 +94,8 @@ def _command(
         ),
     ] = None,
     field_dtype: Annotated[
-        list[str] | None, cli.option("Stored dtype of single fields.", metavar="FIELD=DTYPE", several=True)
+        list[str] | None,
+        cli.option("Stored dtype of single fields; 'default' removes one.", metavar="FIELD=DTYPE", several=True),
     ] = None,
     codec: Annotated[
         str | None,
@@ -135,7 +136,7 @@ def _command(
     }
     settings = {name: value for name, value in settings.items() if value is not None}
     try:
-        check_given(settings)
+        ConversionSettings(**settings)
     except SourceError as error:
         raise cli.WrongUseError(str(error)) from error
     # Also with one worker: a sample whose process is killed for memory then does not end the run.
