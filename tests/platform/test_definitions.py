@@ -90,7 +90,9 @@ class Project:
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "PYTHONPATH": str(self.folder), "NO_COLOR": "1", "COLUMNS": "200"}
         environment |= {"DAGSTER_DISABLE_TELEMETRY": "1", "DAGSTER_HOME": ""}
-        return subprocess.run([sys.executable, *command], cwd=self.folder, env=environment, capture_output=True, text=True)
+        return subprocess.run(
+            [sys.executable, *command], cwd=self.folder, env=environment, capture_output=True, text=True
+        )
 
 
 def declaration(name: str, **settings: str) -> list[str]:
