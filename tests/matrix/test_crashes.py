@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.helpers import fork_server
 from tests.helpers.faults import Kill, is_killed
 from tests.helpers.matrix_writer import N_FEATURES, OPTIONS, cells_of, samples_of, write_batches
 from zarr_core.errors import MatrixError
@@ -21,18 +19,11 @@ from zarr_core.matrix.claims import claim
 from zarr_core.matrix.state import HEAD, named
 from zarr_core.storage import Storage
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 BATCHES = ["a", "b", "c"]
 
 
 def make(root: str) -> WideMatrix:
     return WideMatrix.create(root, list(range(N_FEATURES)), **OPTIONS)
-
-
-def start_writer(root: str, batches: list[str], seed: int = 0) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.helpers.matrix_writer", root, str(seed), *batches]
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    return subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, text=True)
 
 
 def check(root: str, batches: list[str] | None = None) -> None:
@@ -135,10 +126,10 @@ def test_writers_of_overlapping_batches_end_with_each_once(any_root: str) -> Non
 def test_four_processes_on_overlapping_batches(tmp_path: Path) -> None:
     root = str(tmp_path)
     make(root)
-    writers = [start_writer(root, BATCHES, seed) for seed in range(4)]
+    writers = [fork_server.start(write_batches, root, seed, BATCHES) for seed in range(4)]
     for writer in writers:
-        assert writer.communicate()[0].endswith("done\n")
-        assert writer.returncode == 0
+        writer.join()
+    assert [writer.exitcode for writer in writers] == [0] * 4
     check(root, BATCHES)
 
 

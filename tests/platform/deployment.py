@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from tests.helpers.waiting import wait_for
 from tests.platform.trial import PROJECT
 
 
@@ -74,13 +74,12 @@ class Deployment:
         """All that the daemon has logged."""
         return self.log.read_text()
 
-    def wait(self, what: str, condition: Callable[[], object], seconds: float = 600) -> None:
+    def wait(self, what: str, condition: Callable[[], object]) -> None:
         """Return when the condition holds; fail with the end of the daemon's log if it does not."""
-        deadline = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > deadline:
-                pytest.fail(f"waited {seconds:.0f} s for {what}\n{self.logged()[-6000:]}")
-            time.sleep(0.5)
+        try:
+            wait_for(condition, pause_seconds=0.5)
+        except AssertionError as error:
+            pytest.fail(f"{what}: {error}\n{self.logged()[-6000:]}")
 
 
 def materializations(instance: dg.DagsterInstance, key: dg.AssetKey) -> int:

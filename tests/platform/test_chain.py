@@ -13,7 +13,7 @@ from dagster._core.definitions.data_version import CachingStaleStatusResolver, S
 from dagster._core.loader import LoadingContextForTest
 
 from sensors.failures import failure_message
-from tests.platform.trial import Trial, corrupt, definitions_of, write_run
+from tests.platform.trial import Trial, corrupt, write_run
 from zarr_core.points.manifest import load_manifest
 
 
@@ -26,10 +26,8 @@ def filled(trial: Trial) -> Trial:
 
 
 def stale(trial: Trial, sample_id: str) -> StaleStatus:
-    definitions = definitions_of(trial.dataset)
-    resolver = CachingStaleStatusResolver(
-        trial.instance, definitions.resolve_asset_graph(), LoadingContextForTest(trial.instance)
-    )
+    graph = trial.definitions.resolve_asset_graph()
+    resolver = CachingStaleStatusResolver(trial.instance, graph, LoadingContextForTest(trial.instance))
     return resolver.get_status(trial.dataset.key("zarr_samples"), sample_id)
 
 
