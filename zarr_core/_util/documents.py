@@ -6,11 +6,13 @@ import json
 import reprlib
 from typing import Any, TypeVar
 
+import pydantic
 import yaml
 
 _TAG = "tag:yaml.org,2002:"
 
 _Plain = TypeVar("_Plain", int, str, list[Any], dict[str, Any])
+_Model = TypeVar("_Model")
 
 
 class DocumentError(ValueError):
@@ -31,6 +33,19 @@ def parse_json(data: bytes | str) -> Any:
         return json.loads(data)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+
+
+def parse_model(model: pydantic.TypeAdapter[_Model], data: bytes | str) -> _Model:
+    """The value of a JSON document that has exactly the types of a model; raises DocumentError."""
+    try:
+        return model.validate_json(data, strict=True)
+    except pydantic.ValidationError as error:
+        raise DocumentError(problems_of(error)) from error
+
+
+def problems_of(error: pydantic.ValidationError) -> str:
+    """The keys that failed validation, each with its problem, as in "fields.0: Input should be a valid string"."""
+    return "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors())
 
 
 class PlainLoader(yaml.SafeLoader):

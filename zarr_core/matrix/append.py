@@ -13,7 +13,7 @@ import numpy as np
 from zarr_core.errors import MatrixError
 from zarr_core.matrix.claims import claim, create_shard
 from zarr_core.matrix.metadata import announce
-from zarr_core.matrix.state import HEAD, MatrixBatch, MatrixState, array_path, is_name
+from zarr_core.matrix.state import HEAD, MatrixBatch, MatrixState, is_name
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import commit
 
@@ -84,14 +84,14 @@ def append_batch(
     if _holds(state, where, batch_id, sample_ids, digest):
         logger.info("%s: already in the matrix", where)
         return state, False
-    count = state.shards_of(len(sample_ids))
-    first = claim(storage, "rows", state.next_shard, count, f"batch {batch_id!r}")
+    count = state.row_copy.shards_of(len(sample_ids))
+    first = claim(storage, "rows", state.row_copy.next_shard, count, f"batch {batch_id!r}")
     if first + count > state.max_shards:
         raise MatrixError(
             f"{storage.url} is full: it has room for {state.max_shards} shards of {state.shard_rows} samples. "
             "Create a new matrix with a larger max_shards and append the batches to it"
         )
-    announce(storage, state, first * state.shard_rows + len(sample_ids))
+    announce(storage, state.row_copy, first * state.shard_rows + len(sample_ids))
     written = {value: _write_shards(storage, state, value, first, table) for value, table in tables.items()}
     batch = MatrixBatch(first * state.shard_rows, tuple(sample_ids), digest, written)
     added = False
@@ -131,12 +131,12 @@ def _holds(state: MatrixState, where: str, batch_id: str, sample_ids: Sequence[s
 
 def _write_shards(storage: Storage, state: MatrixState, value: str, first: int, table: np.ndarray) -> int:
     """Write a batch's shards of one value; returns their size in bytes."""
-    layout = state.row_layout[value]
+    layout = state.row_copy.layouts[value]
     height = layout.shard[0]
     return sum(
         create_shard(
             storage,
-            f"{array_path(value)}/{layout.shard_key(first + number, 0)}",
+            state.row_copy.shard_name(value, first + number),
             layout.encode_shard(table[top : top + height]),
         )
         for number, top in enumerate(range(0, len(table), height))

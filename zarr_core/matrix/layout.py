@@ -50,9 +50,15 @@ class ChunkLayout:
         in_shard = cells * self.chunks[0] * self.chunks[1]
         return ArrayLayout(in_shard, 1, cells, in_shard, self.dtype, self.codec)
 
-    def shard_key(self, first: int, second: int) -> str:
-        """Object name of a shard below the array's path."""
-        return f"c/{first}/{second}"
+    @property
+    def sample_axis(self) -> int:
+        """Number of the axis along which the samples lie."""
+        return self.axes.index("sample")
+
+    @property
+    def shards_across(self) -> int:
+        """Shards along the axis of the features."""
+        return -(-self.shape[1 - self.sample_axis] // self.shard[1 - self.sample_axis])
 
     def to_zarr_json(self) -> dict[str, Any]:
         """The ``zarr.json`` of an array of this shape."""

@@ -21,7 +21,7 @@ from zarr_core.matrix.create import CHUNK_FEATURES, check_vacant, commit_new, ne
 from zarr_core.matrix.fetch import ChunkFetcher
 from zarr_core.matrix.metadata import announce
 from zarr_core.matrix.rows import ChunkCells, pick_chunks, read_rows
-from zarr_core.matrix.state import MatrixBatch, MatrixState, array_path
+from zarr_core.matrix.state import MatrixBatch, MatrixState
 from zarr_core.storage import Storage
 
 _BLOCK_BYTES = 64 << 20  # cells of one value that are in memory together, beside the encoded shard that they go to
@@ -69,7 +69,7 @@ class Reindexing:
         """
         check_vacant(storage)
         state = self._empty_copy()
-        count = sum(state.shards_of(len(batch.sample_ids)) for batch in self._source.batches.values())
+        count = sum(state.row_copy.shards_of(len(batch.sample_ids)) for batch in self._source.batches.values())
         if not count:
             return commit_new(storage, self._new, state)
         # An earlier call for this location may have died, or may be running: each writes to shards of its own.
@@ -83,10 +83,10 @@ class Reindexing:
         with tqdm(total=len(self._source.rows), unit="sample", disable=not progress) as bar:
             for batch_id, batch in self._source.batches.items():
                 batches[batch_id] = self._write_batch(storage, state, batch.sample_ids, first)
-                first += state.shards_of(len(batch.sample_ids))
+                first += state.row_copy.shards_of(len(batch.sample_ids))
                 bar.update(len(batch.sample_ids))
         state = replace(state, batches=batches)
-        announce(storage, state, state.row_end)
+        announce(storage, state.row_copy)
         return commit_new(storage, self._new, state)
 
     def _empty_copy(self) -> MatrixState:
@@ -117,11 +117,11 @@ class Reindexing:
     def _write_shards(
         self, storage: Storage, state: MatrixState, value: str, sample_ids: Sequence[str], first: int
     ) -> Iterator[int]:
-        layout = state.row_layout[value]
+        layout = state.row_copy.layouts[value]
         for number, start in enumerate(range(0, len(sample_ids), state.shard_rows)):
             blocks = self._blocks(value, sample_ids[start : start + state.shard_rows])
-            key = f"{array_path(value)}/{layout.shard_key(first + number, 0)}"
-            yield create_shard(storage, key, layout.encode_blocks(blocks))
+            name = state.row_copy.shard_name(value, first + number)
+            yield create_shard(storage, name, layout.encode_blocks(blocks))
 
     def _digest(self, sample_ids: Sequence[str]) -> str:
         """Digest of the batch on the new axis, by which a later append recognizes it. Reads the rows once more."""
@@ -137,7 +137,7 @@ class Reindexing:
 
     def _blocks(self, value: str, sample_ids: Sequence[str]) -> Iterator[np.ndarray]:
         """Rows of samples on the new axis, as many at a time as fit into a block; for all values equally many."""
-        layout, length = self._source.row_layout[value], len(self._new)
+        layout, length = self._source.row_copy.layouts[value], len(self._new)
         picked = [ChunkCells(number, cells, self._to[at]) for number, cells, at in pick_chunks(layout, self._from)]
         itemsize = max(np.dtype(dtype).itemsize for dtype in self._source.values.values())
         count = max(1, _BLOCK_BYTES // (itemsize * length))

@@ -109,7 +109,7 @@ class WideMatrix:
         created = commit_new(storage, axis, state)
         matrix = cls(storage, created)
         matrix._axis = axis
-        announce(storage, created, 0)
+        announce(storage, created.row_copy)
         return matrix
 
     @classmethod
@@ -284,7 +284,7 @@ class WideMatrix:
         copy = Reindexing(self._fetcher, self._state, self.feature_ids, axis).write(storage, progress)
         matrix = WideMatrix(storage, copy)
         matrix._axis = axis
-        announce(storage, copy, 0)
+        announce(storage, copy.row_copy)
         return matrix
 
     def _check_writable(self, purpose: str) -> None:
@@ -349,8 +349,8 @@ class WideMatrix:
     ) -> None:
         """Read each sample from the cheaper copy (row-major or column-major) and log the choice at debug level."""
         fetcher = self._fetcher
-        picked = row_copy.pick_chunks(state.row_layout[value], columns)
-        held = [] if columns is None else [i for i in places if i in state.column_rows]
+        picked = row_copy.pick_chunks(state.row_copy.layouts[value], columns)
+        held = [] if columns is None else [i for i in places if i in state.column_copy.positions]
         if columns is not None and held:
             by_rows = row_copy.expected_cost(state, value, held, picked)
             by_columns = column_copy.expected_cost(state, value, held, columns)

@@ -15,10 +15,14 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import Field, dataclass, field, replace
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from dataclasses import Field as DataclassField
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from zarr_core._util.arguments import whole_number
+from zarr_core._util.documents import problems_of
 from zarr_core.errors import CollectedError, CommitConflict, ManifestError, StoreError
 from zarr_core.storage import Storage, StoredObject
 
@@ -44,7 +48,7 @@ class Retention:
     """
 
     tags: Mapping[str, int] = field(default_factory=dict)
-    tombstones: Mapping[str, int] = field(default_factory=dict)
+    tombstones: Annotated[Mapping[str, int], Field(alias="condemned")] = field(default_factory=dict)
     collections: int = 0
 
     def to_document(self) -> dict[str, Any]:
@@ -60,13 +64,10 @@ class Retention:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Retention:
         """Read what :meth:`to_document` made; raises ManifestError."""
-        tags, tombstones = document.get("tags", {}), document.get("condemned", {})
-        collections = document.get("collections", 0)
-        if not (isinstance(tags, dict) and isinstance(tombstones, dict)):
-            raise ManifestError("retention: tags and condemned must be objects")
-        if not all(isinstance(value, int) for value in (*tags.values(), *tombstones.values(), collections)):
-            raise ManifestError("retention: generations, times and counts must be integers")
-        return cls(dict(tags), dict(tombstones), collections)
+        try:
+            return TypeAdapter(cls).validate_python(document, strict=True)
+        except ValidationError as error:
+            raise ManifestError(f"retention: {problems_of(error)}") from error
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class Change:
 class State(Protocol):
     """Interface of a store's state: a frozen dataclass with these fields and those of its kind."""
 
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    __dataclass_fields__: ClassVar[dict[str, DataclassField[Any]]]
 
     @property
     def generation(self) -> int:
