@@ -68,10 +68,8 @@ def append_batch(
     """Write the shards of a batch and commit it, unless the matrix already holds it.
 
     Args:
-        storage: root of the matrix.
-        state: current state.
-        batch_id, sample_ids: ids that passed :func:`check_batch`.
-        tables: (samples, features) arrays by value, which passed :func:`check_batch`.
+        storage, state: of the matrix, now.
+        batch_id, sample_ids, tables: passed :func:`check_batch`; (samples, features) arrays by value.
 
     Returns:
         The new state, and whether this call added the batch.
@@ -92,7 +90,11 @@ def append_batch(
             "Create a new matrix with a larger max_shards and append the batches to it"
         )
     announce(storage, state.row_copy, first * state.shard_rows + len(sample_ids))
-    written = {value: _write_shards(storage, state, value, first, table) for value, table in tables.items()}
+    tops = range(0, len(sample_ids), state.shard_rows)
+    written = {
+        value: write_shards(storage, state, value, first, ([table[top : top + state.shard_rows]] for top in tops))
+        for value, table in tables.items()
+    }
     batch = MatrixBatch(first * state.shard_rows, tuple(sample_ids), digest, written)
     added = False
 
@@ -129,17 +131,14 @@ def _holds(state: MatrixState, where: str, batch_id: str, sample_ids: Sequence[s
     return False
 
 
-def _write_shards(storage: Storage, state: MatrixState, value: str, first: int, table: np.ndarray) -> int:
-    """Write a batch's shards of one value; returns their size in bytes."""
-    layout = state.row_copy.layouts[value]
-    height = layout.shard[0]
+def write_shards(
+    storage: Storage, state: MatrixState, value: str, first: int, shards: Iterable[Iterable[np.ndarray]]
+) -> int:
+    """Write claimed row-major shards of one value, each given as blocks of rows; returns their size in bytes."""
+    copy = state.row_copy
     return sum(
-        create_shard(
-            storage,
-            state.row_copy.shard_name(value, first + number),
-            layout.encode_shard(table[top : top + height]),
-        )
-        for number, top in enumerate(range(0, len(table), height))
+        create_shard(storage, copy.shard_name(value, number), copy.layouts[value].encode_blocks(blocks))
+        for number, blocks in enumerate(shards, first)
     )
 
 

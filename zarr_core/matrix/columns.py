@@ -27,16 +27,11 @@ def read_columns(
     """Read features of samples that the column-major copy holds.
 
     Args:
-        fetcher: fetches chunks of the matrix.
-        state: state of the matrix.
-        value: name of the value table.
+        fetcher, state, value: matrix and value table to read.
         sample_ids: samples to read, without duplicates.
         columns: (features,) indices of the features.
         out: (rows, features) of the stored dtype.
         places: (samples,) row of the output for each sample.
-
-    Returns:
-        The cost of the read.
     """
     layout = state.column_copy.layouts[value]
     height, width = layout.chunk

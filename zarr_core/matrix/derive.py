@@ -21,15 +21,7 @@ from zarr_core.versioning.generations import commit
 
 
 def derive_columns(storage: Storage, fetcher: ChunkFetcher, state: MatrixState) -> tuple[MatrixState, list[str]]:
-    """Write the batches that the column-major copy lacks.
-
-    Args:
-        storage: root of the matrix.
-        fetcher: fetches chunks of the matrix.
-        state: current state.
-
-    Returns:
-        The new state, and the batches that this call added.
+    """Write the batches that the column-major copy lacks; returns the new state and the batches that this call added.
 
     Raises:
         MatrixError: the copy is full, or the matrix was replaced.
@@ -73,14 +65,9 @@ def plan_blocks(state: MatrixState) -> list[tuple[str, ...]]:
 def write_block(
     storage: Storage, fetcher: ChunkFetcher, state: MatrixState, batches: Sequence[str], first: int
 ) -> ColumnBlock:
-    """Read batches from the row-major copy and write them column by column. Memory: a few column shards.
+    """Read batches from the row-major copy and write them column by column, from the claimed shard ``first`` on.
 
-    Args:
-        storage: root of the matrix.
-        fetcher: fetches chunks of the matrix.
-        state: state of the matrix, which holds the batches.
-        batches: ids of the batches.
-        first: number of the first, claimed shard along the second axis.
+    Memory: a few column shards.
     """
     sample_ids = state.samples_of(batches)
     written = {value: sum(_write_value(storage, fetcher, state, value, sample_ids, first)) for value in state.values}
@@ -101,7 +88,7 @@ def _write_value(
             picked = [ChunkCells(shard, None, slice(0, count))]
             read_rows(fetcher, state, value, members, picked, cells, np.arange(len(members)))
             name = state.column_copy.shard_name(value, first + number, shard)
-            yield create_shard(storage, name, layout.encode_shard(np.ascontiguousarray(cells.T)))
+            yield create_shard(storage, name, layout.encode_blocks([np.ascontiguousarray(cells.T)]))
 
 
 def _commit_block(storage: Storage, matrix_id: str, block: ColumnBlock) -> tuple[MatrixState, bool]:

@@ -71,16 +71,13 @@ class ChunkLayout:
             "dimension_names": list(self.axes),
         }
 
-    def encode_shard(self, cells: np.ndarray) -> Iterator[bytes]:
+    def encode_blocks(self, blocks: Iterable[np.ndarray]) -> Iterator[bytes]:
         """One shard object, piece by piece. Chunks of NaN alone are not stored.
 
         Args:
-            cells: at most one shard's cells, of the stored dtype; the rest of the shard is missing.
+            blocks: at most one shard's cells, of the stored dtype, in blocks of rows; all but the last have whole rows
+                of chunks. The rest of the shard is missing.
         """
-        return self.encode_blocks([cells])
-
-    def encode_blocks(self, blocks: Iterable[np.ndarray]) -> Iterator[bytes]:
-        """As :meth:`encode_shard`, for cells in blocks of rows. All but the last have whole rows of chunks."""
         return encode_shard(self.flat, (chunk for cells in blocks for chunk in self._chunks(cells)))
 
     def _chunks(self, cells: np.ndarray) -> Iterator[np.ndarray | None]:

@@ -65,16 +65,11 @@ def read_rows(
     """Read samples into rows of an output array.
 
     Args:
-        fetcher: fetches chunks of the matrix.
-        state: state of the matrix.
-        value: name of the value table.
+        fetcher, state, value: matrix and value table to read.
         sample_ids: samples to read, without duplicates.
         picked: cells to read from each row, in the order of the chunks.
         out: (rows, features) of the stored dtype. Whole chunks are decoded in place if its rows are contiguous.
         places: (samples,) row of the output for each sample.
-
-    Returns:
-        The cost of the read.
     """
     layout = state.row_copy.layouts[value]
     width = layout.chunk[1]

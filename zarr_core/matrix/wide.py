@@ -22,9 +22,9 @@ from zarr_core.matrix.append import append_batch, check_batch, find_infinite
 from zarr_core.matrix.axis import FeatureAxis
 from zarr_core.matrix.create import CHUNK_FEATURES, COLUMN_CHUNK, MAX_SHARDS, VALUES, commit_new, new_state
 from zarr_core.matrix.derive import derive_columns
-from zarr_core.matrix.fetch import ChunkFetcher, ReadCost
+from zarr_core.matrix.fetch import ChunkFetcher
 from zarr_core.matrix.metadata import announce
-from zarr_core.matrix.reindex import Reindexing
+from zarr_core.matrix.reindex import reindex
 from zarr_core.matrix.state import HEAD, SHARD, MatrixState
 from zarr_core.storage import Storage
 from zarr_core.storage import byte_ranges as objects
@@ -281,7 +281,7 @@ class WideMatrix:
         self.refresh()
         axis = FeatureAxis(feature_ids)
         storage = Storage(target)
-        copy = Reindexing(self._fetcher, self._state, self.feature_ids, axis).write(storage, progress)
+        copy = reindex(self._fetcher, self._state, self.feature_ids, axis, storage, progress)
         matrix = WideMatrix(storage, copy)
         matrix._axis = axis
         announce(storage, copy.row_copy)
@@ -328,7 +328,11 @@ class WideMatrix:
         shape = len(sample_ids), state.axis.length if columns is None else len(columns)
         dtype = np.dtype(state.values[value])
         if out is None:
-            out = self._allocate(shape, dtype)
+            try:
+                out = np.empty(shape, dtype)
+            except (MemoryError, ValueError) as error:  # ValueError: more than can be addressed
+                size = f"{shape[0]:,} samples x {shape[1]:,} features"
+                raise StoreError(f"{self.url}: {size} do not fit in memory; read fewer at a time") from error
         elif out.shape != shape or out.dtype != dtype:
             raise MatrixError(f"out has shape {out.shape} and dtype {out.dtype}; the result has {shape} and {dtype}")
         if not out.size:
@@ -348,7 +352,8 @@ class WideMatrix:
         self, state: MatrixState, value: str, places: Mapping[str, int], columns: np.ndarray | None, out: np.ndarray
     ) -> None:
         """Read each sample from the cheaper copy (row-major or column-major) and log the choice at debug level."""
-        fetcher = self._fetcher
+        log = "%s: %s of %d samples x %d features from %s: %s, %.1f ms%s"
+        fetcher, features = self._fetcher, out.shape[1]
         picked = row_copy.pick_chunks(state.row_copy.layouts[value], columns)
         held = [] if columns is None else [i for i in places if i in state.column_copy.positions]
         if columns is not None and held:
@@ -358,38 +363,17 @@ class WideMatrix:
                 started = time.perf_counter()
                 at = np.array([places[i] for i in held])
                 cost = column_copy.read_columns(fetcher, state, value, held, columns, out, at)
-                self._log_read("columns", value, len(held), out.shape[1], cost, started, by_rows)
+                ms = (time.perf_counter() - started) * 1e3
+                rows = f" (rows: about {by_rows})"
+                logger.debug(log, self.url, value, len(held), features, "columns", cost, ms, rows)
                 taken = set(held)
                 places = {i: place for i, place in places.items() if i not in taken}
         if places:
             started = time.perf_counter()
             at = np.array(list(places.values()))
             cost = row_copy.read_rows(fetcher, state, value, list(places), picked, out, at)
-            self._log_read("rows", value, len(places), out.shape[1], cost, started)
-
-    def _allocate(self, shape: tuple[int, int], dtype: np.dtype[Any]) -> np.ndarray:
-        try:
-            return np.empty(shape, dtype)
-        except (MemoryError, ValueError) as error:  # ValueError: more than can be addressed
-            raise StoreError(
-                f"{self.url}: {shape[0]:,} samples x {shape[1]:,} features do not fit in memory; read fewer at a time"
-            ) from error
-
-    def _log_read(
-        self,
-        copy: str,
-        value: str,
-        samples: int,
-        features: int,
-        cost: ReadCost,
-        started: float,
-        other: ReadCost | None = None,
-    ) -> None:
-        logger.debug(
-            "%s: %s of %d samples x %d features from %s: %s, %.1f ms%s",
-            *(self.url, value, samples, features, copy, cost, (time.perf_counter() - started) * 1e3),
-            f" (rows: about {other})" if other else "",
-        )
+            ms = (time.perf_counter() - started) * 1e3
+            logger.debug(log, self.url, value, len(places), features, "rows", cost, ms, "")
 
     @property
     def _fetcher(self) -> ChunkFetcher:

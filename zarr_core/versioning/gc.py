@@ -80,8 +80,7 @@ def collect_garbage(storage: Storage, head: Head[S], grace: float, *, dry_run: b
     Memory: the prefixes that kept generations name and those to delete, but no complete listing.
 
     Args:
-        storage: the store.
-        head: of its kind.
+        storage, head: the store.
         grace: seconds.
         dry_run: delete nothing. Ages are then by this machine's clock alone.
 

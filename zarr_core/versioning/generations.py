@@ -192,8 +192,7 @@ def commit(storage: Storage, head: Head[S], change: Callable[[S | None], S]) -> 
     """Commit the next generation of a store; safe while others commit or collect garbage.
 
     Args:
-        storage: the store.
-        head: of its kind.
+        storage, head: the store.
         change: makes the next state from the current one (None: there is no store yet). It runs again on the newer
             state when another commit came first, so it must only add its own changes. If it returns its argument,
             nothing is committed.
