@@ -75,15 +75,17 @@ def append_batch(
         The new state, and whether this call added the batch.
 
     Raises:
-        MatrixError: the matrix holds other content under one of the ids, is full, or was replaced.
+        MatrixError: the matrix holds other content under one of the ids, one of them was retired, or the matrix is full
+            or was replaced.
     """
     where = f"{storage.url}, batch {batch_id!r}"
+    _check_not_retired(state, where, batch_id, sample_ids)
     digest = _digest(sample_ids, tables)
     if _holds(state, where, batch_id, sample_ids, digest):
         logger.info("%s: already in the matrix", where)
         return state, False
     count = state.row_copy.shards_of(len(sample_ids))
-    first = claim(storage, "rows", state.row_copy.next_shard, count, f"batch {batch_id!r}")
+    first = claim(storage, "rows", state.next_shard, count, f"batch {batch_id!r}")
     if first + count > state.max_shards:
         raise MatrixError(
             f"{storage.url} is full: it has room for {state.max_shards} shards of {state.shard_rows} samples. "
@@ -102,6 +104,7 @@ def append_batch(
         nonlocal added
         if current is None or current.matrix_id != state.matrix_id:
             raise MatrixError(f"{where}: the matrix was removed or replaced during the append")
+        _check_not_retired(current, where, batch_id, sample_ids)
         added = not _holds(current, where, batch_id, sample_ids, digest)
         if not added:
             return current
@@ -112,6 +115,13 @@ def append_batch(
     if not added:
         logger.info("%s: added by another writer in the meantime", where)
     return committed, added
+
+
+def _check_not_retired(state: MatrixState, where: str, batch_id: str, sample_ids: Sequence[str]) -> None:
+    retired = set(state.retired.samples).intersection(sample_ids)
+    if batch_id in state.retired.batches or retired:
+        what = f"sample {min(retired)!r}" if retired else "the batch"
+        raise MatrixError(f"{where}: {what} was retired; matrix.reinstate(...) allows it again")
 
 
 def _holds(state: MatrixState, where: str, batch_id: str, sample_ids: Sequence[str], digest: str) -> bool:

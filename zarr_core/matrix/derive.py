@@ -39,7 +39,7 @@ def derive_columns(storage: Storage, fetcher: ChunkFetcher, state: MatrixState) 
             raise MatrixError(f"{storage.url}: the column-major copy is full ({state.max_shards} shards)")
         announce(storage, copy, first * copy.shard_samples + samples)
         block = write_block(storage, fetcher, state, batches, first)
-        state, committed = _commit_block(storage, state.matrix_id, block)
+        state, committed = _commit_block(storage, state, block)
         if committed:
             added += batches
     return state, added
@@ -91,16 +91,17 @@ def _write_value(
             yield create_shard(storage, name, layout.encode_blocks([np.ascontiguousarray(cells.T)]))
 
 
-def _commit_block(storage: Storage, matrix_id: str, block: ColumnBlock) -> tuple[MatrixState, bool]:
-    """The committed state, and whether it has the block: False if another writer has derived one of its batches."""
+def _commit_block(storage: Storage, state: MatrixState, block: ColumnBlock) -> tuple[MatrixState, bool]:
+    """The committed state, and whether it has the block: False if one of its batches was derived or retired."""
     added = False
 
     def change(current: MatrixState | None) -> MatrixState:
         nonlocal added
-        if current is None or current.matrix_id != matrix_id:
+        if current is None or current.matrix_id != state.matrix_id:
             raise MatrixError(f"{storage.url}: the matrix was removed or replaced while columns were derived")
         held = {batch_id for known in current.column_blocks for batch_id in known.batches}
-        added = held.isdisjoint(block.batches)
+        unchanged = all(current.batches.get(name) == state.batches[name] for name in block.batches)
+        added = unchanged and held.isdisjoint(block.batches)
         return replace(current, column_blocks=(*current.column_blocks, block)) if added else current
 
     return commit(storage, HEAD, change), added

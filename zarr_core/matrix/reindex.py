@@ -95,4 +95,5 @@ def _empty_copy(source: MatrixState, axis: FeatureAxis) -> MatrixState:
         max_shards=source.max_shards,
         column_chunk=source.column_chunk,
     )
-    return replace(state, shard_rows=min(state.shard_rows, source.shard_rows))
+    retired = replace(source.retired, next_shard=0)
+    return replace(state, shard_rows=min(state.shard_rows, source.shard_rows), retired=retired)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import AfterValidator, Field, TypeAdapter
@@ -24,7 +24,9 @@ from zarr_core.storage import Storage
 from zarr_core.versioning.generations import Change, Head, Retention
 
 FORMAT = "zarr_core.matrix"
-FORMAT_VERSION = 1
+#: Version 2 has the key "retired". It is written only where something was retired, so that a library that does not
+#: know the key refuses the matrix instead of loading retired samples again.
+FORMAT_VERSIONS = (1, 2)
 HEAD_NAME = "HEAD.json"
 AXIS = "cpg_ids"
 
@@ -88,6 +90,22 @@ class ColumnBlock:
     bytes: Mapping[str, _Count]
 
 
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """What was retired from a matrix and must not be appended again.
+
+    Attributes:
+        batches: ids of batches; samples that join such a batch in the warehouse are not loaded either.
+        samples: sample ids, including those of the batches.
+        next_shard: the first row-major shard after all that were ever committed, because a claim begins where another
+            one ends.
+    """
+
+    batches: tuple[str, ...] = ()
+    samples: tuple[str, ...] = ()
+    next_shard: _Count = 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class MatrixState:
     """One committed state of a matrix. Immutable; ``versioning.generations.commit`` derives the next one.
@@ -108,6 +126,7 @@ class MatrixState:
         column_chunk: (features, rows) of a chunk of the column-major copy.
         batches: batches by id, in the order of their rows.
         column_blocks: content of the column-major copy.
+        retired: batches and samples that must not be appended again.
         retention: tags and pending deletions; recorded in the current state only.
     """
 
@@ -124,6 +143,7 @@ class MatrixState:
     column_chunk: Annotated[tuple[_Length, _Length], Field(alias="column_chunk_shape")]
     batches: Mapping[str, MatrixBatch]
     column_blocks: tuple[ColumnBlock, ...]
+    retired: Retired = field(default_factory=Retired)
     retention: Retention = field(default_factory=Retention)
 
     @property
@@ -161,14 +181,21 @@ class MatrixState:
         """Row by sample."""
         return self.row_copy.positions
 
+    @property
+    def next_shard(self) -> int:
+        """The first shard of the row-major copy after all that were ever committed."""
+        return max(self.row_copy.next_shard, self.retired.next_shard)
+
     def samples_of(self, batches: Iterable[str]) -> list[str]:
         """Samples of batches, batch after batch."""
         return [sample_id for batch_id in batches for sample_id in self.batches[batch_id].sample_ids]
 
     def to_json(self) -> bytes:
         """The content of ``HEAD.json``. Equal states give equal bytes."""
-        document = {"format": FORMAT, "format_version": FORMAT_VERSION}
-        document |= _STATE.dump_python(self, by_alias=True, exclude={"retention"})
+        new = self.retired != Retired()
+        document: dict[str, Any] = {"format": FORMAT, "format_version": FORMAT_VERSIONS[new]}
+        exclude = {"retention"} if new else {"retention", "retired"}
+        document |= _STATE.dump_python(self, by_alias=True, exclude=exclude)
         if retention := self.retention.to_document():
             document["retention"] = retention
         return (json.dumps(document, separators=(",", ":"), ensure_ascii=False) + "\n").encode()
@@ -185,9 +212,10 @@ class MatrixState:
         except ValueError as error:
             raise ManifestError(f"{where} is not the head of a matrix: {error}") from error
         kind, version = document.get("format"), document.get("format_version")
-        if (kind, version) != (FORMAT, FORMAT_VERSION):
+        if kind != FORMAT or version not in FORMAT_VERSIONS:
+            known = " and ".join(map(str, FORMAT_VERSIONS))
             raise ManifestError(
-                f"{where} is {kind!r:.100} version {version!r:.100}; this library reads {FORMAT} {FORMAT_VERSION}"
+                f"{where} is {kind!r:.100} version {version!r:.100}; this library reads {FORMAT} {known}"
             )
         try:
             state = parse_model(_STATE, data)
@@ -206,6 +234,8 @@ class MatrixState:
             raise ValueError("the column-major copy names a batch twice, or an unknown batch")
         for copy in (self.row_copy, self.column_copy):
             _check_copy(copy, copy.shard_samples * self.max_shards)
+        if not self.rows.keys().isdisjoint(self.retired.samples):
+            raise ValueError("a retired sample has a row")
         if len(self.rows) != sum(len(batch.sample_ids) for batch in self.batches.values()):
             raise ValueError("a sample has two rows")
         shards = sum(self.column_copy.shards_of(len(block.sample_ids)) for block in self.column_copy.blocks)
@@ -285,7 +315,7 @@ def _is_whole(storage: Storage, name: str) -> bool:
 
 
 def changes(before: MatrixState | None, after: MatrixState) -> list[Change]:
-    """Batches that a commit added to each copy."""
+    """Batches that a commit added to each copy, and what it retired or reinstated."""
     if before is None:
         tables = ", ".join(f"{value} {dtype}" for value, dtype in after.values.items())
         return [Change("created", note=f"{after.axis.length:,} features; {tables}; {after.codec}")]
@@ -293,6 +323,15 @@ def changes(before: MatrixState | None, after: MatrixState) -> list[Change]:
     found = [Change("added", tuple(added), f"{len(after.samples_of(added)):,} samples")] if added else []
     before_held = {batch_id for block in before.column_blocks for batch_id in block.batches}
     held = [batch_id for block in after.column_blocks for batch_id in block.batches]
+    gone = [batch_id for batch_id in before.batches if batch_id not in after.batches]
+    if gone:
+        found.append(Change("retired", tuple(gone), f"batches, {len(before.samples_of(gone)):,} samples"))
+    kept = [batch_id for batch_id in before.batches if batch_id in after.batches]
+    if fewer := tuple(sample_id for sample_id in before.samples_of(kept) if sample_id not in after.rows):
+        found.append(Change("retired", fewer))
+    again = (before.retired.batches, after.retired.batches), (before.retired.samples, after.retired.samples)
+    if reinstated := tuple(name for old, new in again for name in old if name not in new):
+        found.append(Change("reinstated", reinstated))
     if transposed := [batch_id for batch_id in held if batch_id not in before_held]:
         found.append(Change("transposed", tuple(transposed)))
     return found

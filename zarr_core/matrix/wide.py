@@ -25,11 +25,13 @@ from zarr_core.matrix.derive import derive_columns
 from zarr_core.matrix.fetch import ChunkFetcher
 from zarr_core.matrix.metadata import announce
 from zarr_core.matrix.reindex import reindex
-from zarr_core.matrix.state import HEAD, SHARD, MatrixState
+from zarr_core.matrix.retire import Retirement, forget, reinstate, retire
+from zarr_core.matrix.state import HEAD, SHARD, MatrixState, Retired
 from zarr_core.storage import Storage
 from zarr_core.storage import byte_ranges as objects
 from zarr_core.storage.byte_ranges import CachedObjects, Objects, open_objects
 from zarr_core.storage.disk_cache import DEFAULT_LIMIT, DiskCache
+from zarr_core.versioning.gc import GcReport
 from zarr_core.versioning.generations import load
 
 logger = logging.getLogger(__name__)
@@ -195,6 +197,11 @@ class WideMatrix:
         """(samples, features)."""
         return len(self._state.rows), self._state.axis.length
 
+    @property
+    def retired(self) -> Retired:
+        """Batches and samples that were retired and are refused."""
+        return self._state.retired
+
     def refresh(self) -> WideMatrix:
         """Switch to the latest commit and return the matrix. A matrix opened at a generation stays there."""
         if not self._pinned:
@@ -249,6 +256,46 @@ class WideMatrix:
         self.refresh()
         self._state, added = derive_columns(self._storage, self._fetcher, self._state)
         return added
+
+    def retire(self, sample_ids: Sequence[str] = (), batch_ids: Sequence[str] = ()) -> Retirement:
+        """Remove samples and batches, and refuse them from now on.
+
+        The samples that stay in a batch are written to new shards, so they move to other rows, behind all others. Their
+        batches leave the column-major copy until :meth:`derive_columns`. Earlier generations still hold what was
+        retired, and other Zarr readers its rows, until ``gc`` or :meth:`forget_retired` deletes them. Others may append
+        at the same time. A call that died can be repeated.
+
+        Args:
+            sample_ids: names of samples.
+            batch_ids: names of batches; with the samples that joined them later, "<batch>@<digest>".
+
+        Raises:
+            UnknownFieldError: the matrix holds no such sample or batch, now or before its retirement.
+            MatrixError: the matrix was opened at a generation, or is full.
+        """
+        self._check_writable("retire")
+        self.refresh()
+        self._state, retirement = retire(self._storage, self._fetcher, self._state, sample_ids, batch_ids)
+        return retirement
+
+    def reinstate(self, sample_ids: Sequence[str] = (), batch_ids: Sequence[str] = ()) -> None:
+        """Allow retired samples and batches to be appended again; raises UnknownFieldError if one was not retired.
+
+        A batch and its samples were retired separately: name both.
+        """
+        self._check_writable("reinstate")
+        self.refresh()
+        self._state = reinstate(self._storage, self._state, sample_ids, batch_ids)
+
+    def forget_retired(self) -> GcReport:
+        """Delete every earlier generation that still holds a retired sample now, and its data; not undone by anything.
+
+        Readers that have pinned such a generation fail.
+
+        Raises:
+            StoreError: such a generation has a tag; nothing is deleted.
+        """
+        return forget(self._storage)
 
     def reindex(
         self,
