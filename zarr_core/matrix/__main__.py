@@ -1,6 +1,7 @@
 """Show what a wide matrix holds, complete its column-major copy, copy it to other features, and retire samples.
 
-``zarr-core matrix STORE``, ``zarr-core matrix reindex STORE TARGET --features FILE`` and ``zarr-core matrix retire STORE``.
+``zarr-core matrix STORE``, ``zarr-core matrix reindex STORE TARGET --features FILE``, and
+``zarr-core matrix retire STORE --samples ID``.
 """
 
 from __future__ import annotations
@@ -52,10 +53,10 @@ def _command(
         "values": matrix.values,
         "batches": {batch: len(ids) for batch, ids in matrix.batches.items()},
         "derived": derived,
-        "retired": {"batches": list(matrix.retired.batches), "samples": list(matrix.retired.samples)},
+        "retired": {"batches": matrix.retired.batches, "samples": matrix.retired.samples},
     }
-    if matrix.retired.samples:
-        lines.append(f"  retired: {len(matrix.retired.samples):,} samples")
+    if gone := matrix.retired.sample_ids:
+        lines.append(f"  retired: {len(gone):,} samples")
     show("\n".join(lines), document, json=json)
     return DONE
 

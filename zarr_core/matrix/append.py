@@ -118,7 +118,7 @@ def append_batch(
 
 
 def _check_not_retired(state: MatrixState, where: str, batch_id: str, sample_ids: Sequence[str]) -> None:
-    retired = set(state.retired.samples).intersection(sample_ids)
+    retired = state.retired.sample_ids.intersection(sample_ids)
     if batch_id in state.retired.batches or retired:
         what = f"sample {min(retired)!r}" if retired else "the batch"
         raise MatrixError(f"{where}: {what} was retired; matrix.reinstate(...) allows it again")

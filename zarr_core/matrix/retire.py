@@ -97,10 +97,17 @@ def reinstate(
     def change(current: MatrixState | None) -> MatrixState:
         current = _same_matrix(storage, state, current)
         retired = current.retired
-        for kind, names, known in (("batch", batch_ids, retired.batches), ("sample", sample_ids, retired.samples)):
-            if unknown := [name for name in names if name not in known]:
-                raise UnknownFieldError(f"{storage.url}: {kind} {unknown[0]!r} was not retired")
-        batches = tuple(name for name in retired.batches if name not in batch_ids)
+        for name in batch_ids:
+            if name not in retired.batches:
+                raise UnknownFieldError(f"{storage.url}: batch {name!r} was not retired")
+        for name in sample_ids:
+            if name not in retired.sample_ids:
+                raise UnknownFieldError(f"{storage.url}: sample {name!r} was not retired")
+        batches = {
+            name: tuple(i for i in members if i not in sample_ids)
+            for name, members in retired.batches.items()
+            if name not in batch_ids
+        }
         samples = tuple(name for name in retired.samples if name not in sample_ids)
         kept = replace(retired, batches=batches, samples=samples)
         return current if kept == retired else replace(current, retired=kept)
@@ -110,7 +117,7 @@ def reinstate(
 
 def readable_in(storage: Storage, state: MatrixState) -> dict[int, tuple[str, ...]]:
     """Earlier generations that still hold a retired sample, each with its tags."""
-    retired = set(state.retired.samples)
+    retired = state.retired.sample_ids
     found = {}
     for number in sorted(documents(storage)) if retired else []:
         if number < state.generation and not retired.isdisjoint(load(storage, HEAD, number).rows):
@@ -138,7 +145,7 @@ def _samples_to_retire(
         if batch_id not in whole.values() and batch_id not in state.retired.batches:
             raise UnknownFieldError(f"{storage.url}: no batch {batch_id!r}")
     for sample_id in sample_ids:
-        if sample_id not in state.rows and sample_id not in state.retired.samples:
+        if sample_id not in state.rows and sample_id not in state.retired.sample_ids:
             raise UnknownFieldError(f"{storage.url}: no sample {sample_id!r}")
     chosen = set(sample_ids)
     found = {
@@ -187,12 +194,8 @@ def _commit(
         overtaken = any(current.batches.get(name) != state.batches[name] for name in gone)
         if overtaken:
             return current
-        batches = {name: batch for name, batch in current.batches.items() if name not in gone} | rewritten
-        retired = Retired(
-            tuple(dict.fromkeys([*current.retired.batches, *batch_ids])),
-            tuple(dict.fromkeys([*current.retired.samples, *(i for samples in gone.values() for i in samples)])),
-            current.next_shard if gone else current.retired.next_shard,
-        )
+        batches = {name: batch for name, batch in current.batches.items() if name not in gone} | dict(rewritten)
+        retired = _with_retired(current, gone, batch_ids)
         if not gone and retired == current.retired:
             return current
         return replace(
@@ -204,6 +207,19 @@ def _commit(
 
     committed = commit(storage, HEAD, change)
     return None if overtaken else committed
+
+
+def _with_retired(current: MatrixState, gone: Mapping[str, Sequence[str]], batch_ids: Sequence[str]) -> Retired:
+    """What is retired after a retirement."""
+    batches = {**dict.fromkeys(batch_ids, ()), **current.retired.batches}
+    samples = list(current.retired.samples)
+    for name, members in gone.items():
+        home = home_of(name, batch_ids)
+        if home is None:
+            samples += members
+        else:
+            batches[home] = (*batches[home], *members)
+    return Retired(batches, tuple(samples), current.next_shard if gone else current.retired.next_shard)
 
 
 def _same_matrix(storage: Storage, state: MatrixState, current: MatrixState | None) -> MatrixState:

@@ -95,15 +95,20 @@ class Retired:
     """What was retired from a matrix and must not be appended again.
 
     Attributes:
-        batches: ids of batches; samples that join such a batch in the warehouse are not loaded either.
-        samples: sample ids, including those of the batches.
+        batches: samples by retired batch. Samples that join such a batch in the warehouse are not loaded either.
+        samples: samples that were retired by name.
         next_shard: the first row-major shard after all that were ever committed, because a claim begins where another
             one ends.
     """
 
-    batches: tuple[str, ...] = ()
+    batches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     samples: tuple[str, ...] = ()
     next_shard: _Count = 0
+
+    @property
+    def sample_ids(self) -> set[str]:
+        """Every retired sample."""
+        return set(self.samples).union(*self.batches.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,7 +239,7 @@ class MatrixState:
             raise ValueError("the column-major copy names a batch twice, or an unknown batch")
         for copy in (self.row_copy, self.column_copy):
             _check_copy(copy, copy.shard_samples * self.max_shards)
-        if not self.rows.keys().isdisjoint(self.retired.samples):
+        if not self.rows.keys().isdisjoint(self.retired.sample_ids):
             raise ValueError("a retired sample has a row")
         if len(self.rows) != sum(len(batch.sample_ids) for batch in self.batches.values()):
             raise ValueError("a sample has two rows")

@@ -279,9 +279,11 @@ class WideMatrix:
         return retirement
 
     def reinstate(self, sample_ids: Sequence[str] = (), batch_ids: Sequence[str] = ()) -> None:
-        """Allow retired samples and batches to be appended again; raises UnknownFieldError if one was not retired.
+        """Allow retired samples, and batches with their samples, to be appended again.
 
-        A batch and its samples were retired separately: name both.
+        Raises:
+            UnknownFieldError: one of them was not retired.
+            MatrixError: the matrix was opened at a generation.
         """
         self._check_writable("reinstate")
         self.refresh()

@@ -81,6 +81,7 @@ class Objects(Protocol):
 
     def discard(self, requests: Sequence[Request]) -> None:
         """Drop cached copies of ranges whose bytes were damaged. Without a cache, there is nothing to do."""
+        return
 
 
 def open_objects(root: str) -> Objects:

@@ -19,10 +19,9 @@ from dataclasses import Field as DataclassField
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field
 
 from zarr_core._util.arguments import whole_number
-from zarr_core._util.documents import problems_of
 from zarr_core.errors import CollectedError, CommitConflict, ManifestError, StoreError
 from zarr_core.storage import Storage, StoredObject
 
@@ -64,10 +63,13 @@ class Retention:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Retention:
         """Read what :meth:`to_document` made; raises ManifestError."""
-        try:
-            return TypeAdapter(cls).validate_python(document, strict=True)
-        except ValidationError as error:
-            raise ManifestError(f"retention: {problems_of(error)}") from error
+        tags, tombstones = document.get("tags", {}), document.get("condemned", {})
+        collections = document.get("collections", 0)
+        if not (isinstance(tags, dict) and isinstance(tombstones, dict)):
+            raise ManifestError("retention: tags and condemned must be objects")
+        if not all(isinstance(value, int) for value in (*tags.values(), *tombstones.values(), collections)):
+            raise ManifestError("retention: generations, times and counts must be integers")
+        return cls(dict(tags), dict(tombstones), collections)
 
 
 @dataclass(frozen=True)

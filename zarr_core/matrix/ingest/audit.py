@@ -104,7 +104,7 @@ def audit_batches(warehouse: Warehouse, matrix: WideMatrix, batch_ids: Sequence[
         ZarrCoreError: the matrix cannot be read.
     """
     warehouse = warehouse.pinned()
-    there, retired = set(matrix.sample_ids), set(matrix.retired.samples)
+    there, retired = set(matrix.sample_ids), matrix.retired.sample_ids
     listed = warehouse.samples([name for name in batch_ids if name not in matrix.retired.batches])
     batches = {name: kept for name, ids in listed.items() if (kept := [i for i in ids if i not in retired])}
     batches_of = warehouse.batches_of([sample_id for ids in batches.values() for sample_id in ids])

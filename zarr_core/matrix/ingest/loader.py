@@ -141,7 +141,7 @@ class MatrixLoader:
     def _lacking(self, sample_ids: Sequence[str]) -> list[str]:
         """Samples that the matrix does not hold, without duplicates."""
         requested = dict.fromkeys(sample_ids)
-        if retired := requested.keys() & set(self.matrix.retired.samples):
+        if retired := requested.keys() & self.matrix.retired.sample_ids:
             raise UnknownFieldError(f"{self.matrix.url}: sample {min(retired)!r} was retired")
         lacking = requested.keys() - set(self.matrix.sample_ids)
         if lacking:  # others may have appended since the matrix was opened
@@ -188,12 +188,11 @@ class MatrixLoader:
                         ingested += self._take(warehouse, todo, leases)
                 finally:
                     leases.release(mine)
-        gone = self.matrix.retired
-        left_out = [i for name, ids in batches.items() for i in ids if name in gone.batches or i in gone.samples]
+        retired = self.matrix.retired
+        gone = retired.sample_ids
+        left_out = [i for name, ids in batches.items() for i in ids if name in retired.batches or i in gone]
         if left_out:
-            logger.warning(
-                "%s: %d retired samples are left out, such as %s", self.matrix.url, len(left_out), left_out[0]
-            )
+            logger.warning("%s: left out %d retired samples, such as %s", self.matrix.url, len(left_out), left_out[0])
         done = Ingested(tuple(ingested), warehouse.cost, tuple(left_out))
         if done.cost.queries:
             logger.info(
@@ -209,7 +208,7 @@ class MatrixLoader:
     def _todo(self, batches: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
         """Samples that the matrix lacks and may hold, by batch; raises WarehouseError if a sample is in two batches."""
         homes = {sample: name for name, samples in self.matrix.refresh().batches.items() for sample in samples}
-        retired = set(self.matrix.retired.samples)
+        retired = self.matrix.retired.sample_ids
         todo: dict[str, list[str]] = {}
         for batch_id, sample_ids in batches.items():
             if batch_id in self.matrix.retired.batches:
