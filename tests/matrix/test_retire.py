@@ -152,7 +152,7 @@ def test_an_append_after_the_last_batch_was_retired_uses_new_shards(matrix: Wide
     before = shards(matrix)
     append(matrix, "c", 5)
     assert before < shards(matrix)
-    assert matrix._state.next_shard == 8  # 3 + 1 of the first shards, 2 + 1 rewritten, 2 new
+    assert matrix._state.next_shard == 9  # 3 + 1 at first, 2 + 1 rewritten, 2 appended
     assert verify_matrix(matrix.url).problems == []
 
 
