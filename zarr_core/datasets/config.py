@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import pydantic
@@ -68,6 +69,14 @@ class StoreDatasetConfig(pydantic.BaseModel):
     dtype: Literal["float32", "stored"] = "float32"
     filter_categories: Annotated[tuple[str, ...], pydantic.Field(min_length=1)] | None = None
     normalizers: dict[str, NormalizerConfig] = {}
+
+    @pydantic.field_validator("*", mode="before")
+    @classmethod
+    def _check_not_bool(cls, value: object) -> object:
+        values = value.values() if isinstance(value, Mapping) else [value]
+        if any(isinstance(one, bool) for one in values):  # pydantic takes True for 1
+            raise ValueError("true and false are no values of a setting")
+        return value
 
     @pydantic.field_validator("split")
     @classmethod

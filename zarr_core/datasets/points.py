@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,7 +29,7 @@ from zarr_core.datasets.config import (
 from zarr_core.datasets.normalizers import NormalizedBatch, Normalizer, make_normalizers
 from zarr_core.datasets.splits import choose_samples
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
-from zarr_core.points.engines import FieldRead, OtherDtypeError
+from zarr_core.points.engines import FieldRead, OutputMismatchError
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.sources import resolve_kind
 from zarr_core.storage import Storage
@@ -131,10 +132,7 @@ class ZarrPointDataset(BatchDataset):
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         reads = self._reads(index)
-        return {
-            field: self._as_item(field, torch.from_numpy(values))
-            for field, values in zip(reads, self.reader.execute(list(reads.values())), strict=True)
-        }
+        return self._item(reads, self.reader.execute(list(reads.values())))
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """Read a whole batch at once; DataLoader calls this instead of ``__getitem__``.
@@ -154,7 +152,7 @@ class ZarrPointDataset(BatchDataset):
                 [read for item in reads for read in item.values()],
                 [arrays[field][place] for place, item in enumerate(reads) for field in item],
             )
-        except OtherDtypeError:  # the manifest of an earlier version gives one dtype for samples of several
+        except OutputMismatchError:  # the manifest of an earlier version has one dtype for samples of several
             return self._read_items(reads)
         tensors = {field: self._as_item(field, tensor) for field, tensor in stored.items()}
         items = [BatchItem({field: tensor[place] for field, tensor in tensors.items()}) for place in range(len(reads))]
@@ -163,13 +161,18 @@ class ZarrPointDataset(BatchDataset):
     def _read_items(self, reads: Sequence[Mapping[str, FieldRead]]) -> Batch:
         """Read items that cannot share tensors, each with the shapes and dtypes of its own arrays."""
         values = iter(self.reader.execute([read for item in reads for read in item.values()]))
-        return Batch(
-            [
-                BatchItem({field: self._as_item(field, torch.from_numpy(next(values))) for field in item})
-                for item in reads
-            ],
-            None,
-        )
+        return Batch([BatchItem(self._item(item, values)) for item in reads], None)
+
+    def _item(self, reads: Mapping[str, FieldRead], values: Iterable[np.ndarray]) -> dict[str, Tensor]:
+        """The tensors of an item from its stored values. Takes as many arrays as there are reads."""
+        item = {}
+        for (field, read), points in zip(reads.items(), values, strict=False):
+            normalizer = self._normalizers.get(field)
+            if normalizer is not None and len(normalizer.shift) != points.shape[1]:
+                width = f"the array has {points.shape[1]} components per point"
+                raise ZarrCoreError(f"{read.where}: {width}, its normalizer has {len(normalizer.shift)}")
+            item[field] = self._as_item(field, torch.from_numpy(points))
+        return item
 
     def _with_all_fields(self, sample_ids: Sequence[str]) -> list[str]:
         """The samples that have every field to be read; the others are skipped with a warning, or are an error."""

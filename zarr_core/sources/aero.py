@@ -39,12 +39,14 @@ class AeroSource:
 
     Args:
         datasets: the objects by the split that each was opened with; "" for one without splits.
+        left_out: sentences that name the splits that were not opened.
 
     Raises:
         SourceError: an object has no file map, no ``_load`` or no sample ids.
     """
 
-    def __init__(self, datasets: Mapping[str, AeroDataset]) -> None:
+    def __init__(self, datasets: Mapping[str, AeroDataset], left_out: Sequence[str] = ()) -> None:
+        self._left_out = tuple(left_out)
         self._splits: dict[str, list[str]] = {}
         self._where: dict[str, tuple[AeroDataset, int]] = {}
         for split, dataset in datasets.items():
@@ -76,7 +78,8 @@ class AeroSource:
     def find(self, sample_ids: Collection[str] | None = None) -> FoundSamples:
         """The samples that the object lists; only ``sample_ids`` if given."""
         wanted = self._where.keys() if sample_ids is None else set(sample_ids)
-        return FoundSamples({sample_id: self._sample(sample_id) for sample_id in self._where if sample_id in wanted})
+        samples = {sample_id: self._sample(sample_id) for sample_id in self._where if sample_id in wanted}
+        return FoundSamples(samples, self._left_out)
 
     def discover(self, sample_ids: Collection[str] | None = None) -> dict[str, SourceSample]:
         """The samples of :meth:`find`, by id."""
@@ -106,7 +109,7 @@ class AeroSource:
         parameters: dict[str, Any] = {}
         for attribute in PARAMETER_ATTRIBUTES & self.description.files.keys():
             try:
-                data = self._call(sample.sample_id, attribute, self.description.files[attribute])
+                data = self._call(sample.sample_id, attribute, self.description.filemap[attribute])
                 parameters |= scalars(data, attribute)
             except ValueError as error:
                 raise SampleError(sample.sample_id, attribute, str(error)) from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -87,21 +86,20 @@ def open_source(
 
 
 def _open_splits(dataset_class: type, root: str, splits: Sequence[str]) -> AeroSource:
-    """Open another framework's class once per split; skip splits that it does not open with, with a warning."""
+    """Open another framework's class once per split. The source names the splits that it does not open with."""
     opened, errors = {}, {}
     for split in splits:
         try:
             opened[split] = dataset_class(root=root, split=split)
         except Exception as error:  # another framework's constructor may raise anything
             errors[split] = f"{type(error).__name__}: {error}"
-    for split, reason in errors.items():
-        warnings.warn(f"{dataset_class.__name__} has no split {split}; skipped ({reason})", stacklevel=2)
     if not opened:
         raise SourceError(
             f"{dataset_class.__name__}(root=..., split=...) failed for every split of {', '.join(splits)} "
             f"({errors[splits[0]]}); create the dataset object and pass it instead"
         )
-    return AeroSource(opened)
+    failed = [f"{dataset_class.__name__}(split={split!r}) failed: {reason}" for split, reason in errors.items()]
+    return AeroSource(opened, failed)
 
 
 def select_samples(

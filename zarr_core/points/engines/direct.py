@@ -77,10 +77,10 @@ class DirectEngine:
             layout, index = known.layout, known.index
             assert index is not None
             if out is None:
-                target = read.allocate(known.dtype)
+                target = read.allocate(known.dtype, layout.dim)
             else:
                 target = out[place]
-                read.check_dtype(known.dtype, target)
+                read.check_output(known.dtype, layout.dim, target)
             results.append(target)
             plan = plan_read(layout, index, read.drawn)
             for chunk in plan.missing:
