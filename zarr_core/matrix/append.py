@@ -121,7 +121,8 @@ def _check_not_retired(state: MatrixState, where: str, batch_id: str, sample_ids
     retired = state.retired.sample_ids.intersection(sample_ids)
     if batch_id in state.retired.batches or retired:
         what = f"sample {min(retired)!r}" if retired else "the batch"
-        raise MatrixError(f"{where}: {what} was retired; matrix.reinstate(...), or zarr-core matrix retire --undo, allows it again")
+        way_out = "matrix.reinstate(...), or zarr-core matrix retire --undo, allows it again"
+        raise MatrixError(f"{where}: {what} was retired; {way_out}")
 
 
 def _holds(state: MatrixState, where: str, batch_id: str, sample_ids: Sequence[str], digest: str) -> bool:
