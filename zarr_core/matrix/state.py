@@ -314,11 +314,6 @@ def _owner(name: str) -> str | None:
     return other[1] if other else None  # the lock of an object on a local disk belongs to the object
 
 
-def _is_whole(storage: Storage, name: str) -> bool:
-    """Whether a shard exists. A shard is created whole or not at all."""
-    return storage.exists(name)
-
-
 def changes(before: MatrixState | None, after: MatrixState) -> list[Change]:
     """Batches that a commit added to each copy, and what it retired or reinstated."""
     if before is None:
@@ -342,5 +337,6 @@ def changes(before: MatrixState | None, after: MatrixState) -> list[Change]:
     return found
 
 
-#: How a matrix keeps its state, for the code that is shared by all kinds of stores.
-HEAD = Head(HEAD_NAME, MatrixState.from_json, _roots, named, _owner, _is_whole, changes)
+#: How a matrix keeps its state, for the code that is shared by all kinds of stores. A shard is created whole or not at
+#: all, so what exists is whole.
+HEAD = Head(HEAD_NAME, MatrixState.from_json, _roots, named, _owner, Storage.exists, changes)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Generic
 
 from zarr_core.errors import StoreError, ZarrCoreError
@@ -215,7 +216,8 @@ class _Collector(Generic[S]):
         """Find the old objects that no kept generation names."""
         kept, found = self.kept(state), _Found()
         young: dict[str, Garbage] = {}
-        for stored in self._ours(state):
+        roots = (*self.head.roots(state), GENERATIONS)
+        for stored in chain.from_iterable(map(self.storage.objects, roots)):
             name, temporary = strip_temp_suffix(stored.name)
             owner = self.head.owner(name)
             if name.startswith(f"{GENERATIONS}/") or (owner is not None and kept.needs(owner)):
@@ -236,10 +238,6 @@ class _Collector(Generic[S]):
             else:
                 found.young += 1
         return found
-
-    def _ours(self, state: S) -> Iterator[StoredObject]:
-        for root in (*self.head.roots(state), GENERATIONS):
-            yield from self.storage.objects(root)
 
     def with_tombstones(self, current: S, prefixes: Sequence[str]) -> Retention:
         """The current retention with new tombstones and without those that have run out."""
