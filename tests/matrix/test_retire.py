@@ -52,7 +52,7 @@ def test_retired_samples_are_gone_and_the_others_stay(matrix: WideMatrix) -> Non
     for opened in (matrix, WideMatrix.open(matrix.url)):
         assert set(opened.sample_ids) == set(staying)
         np.testing.assert_array_equal(opened.read(staying), cells)
-        with pytest.raises(UnknownFieldError, match="no sample 'a_s1'"):
+        with pytest.raises(UnknownFieldError, match="no sample 'a_s1'; it was retired"):
             opened.read(["a_s1"])
     assert matrix.derive_columns() == ["a"]
     np.testing.assert_array_equal(matrix.read(staying, FEATURES[3:5]), cells[:, 3:5])

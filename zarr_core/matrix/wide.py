@@ -372,7 +372,8 @@ class WideMatrix:
             raise UnknownFieldError(f"sample_ids must be a sequence of ids, not the id {sample_ids!r}")
         for sample_id in sample_ids:
             if sample_id not in state.rows:
-                raise UnknownFieldError(f"{self.url}, generation {state.generation}: no sample {sample_id!r}")
+                reason = "; it was retired" if sample_id in state.retired.sample_ids else ""
+                raise UnknownFieldError(f"{self.url}, generation {state.generation}: no sample {sample_id!r}{reason}")
         columns = None if feature_ids is None else self.feature_ids.positions(feature_ids)
         shape = len(sample_ids), state.axis.length if columns is None else len(columns)
         dtype = np.dtype(state.values[value])
