@@ -31,6 +31,7 @@ from tests.helpers.waiting import wait_for
 from tests.helpers.warehouse_kinds import KINDS, opened
 from zarr_core.errors import MatrixError, UnknownFieldError, WarehouseError
 from zarr_core.matrix import WideMatrix
+from zarr_core.matrix.ingest.audit import audit_batches, withdrawn_batches
 from zarr_core.matrix.ingest.leases import LEASES, Leases
 from zarr_core.matrix.ingest.loader import MatrixLoader
 from zarr_core.warehouses import Cost, DuckDBWarehouse, LongColumns
@@ -83,6 +84,23 @@ def real_pivot(platform: str, value: str) -> tuple[list[str], list[str], np.ndar
     axis = pd.read_parquet(folder / "cpgs.parquet").cpg_id.tolist()
     sample_ids = pd.read_csv(folder / "samples.csv", dtype=str).sample_id.tolist()
     return sample_ids, axis, pivoted(folder / "long", sample_ids, axis, value)
+
+
+def test_retired_samples_are_not_loaded_again(loader: MatrixLoader, caplog: pytest.LogCaptureFixture) -> None:
+    first, second = list(BATCHES)[:2]
+    loader.ingest([first, second])
+    gone = BATCHES[first][0]
+    loader.matrix.retire([gone], [second])
+    with caplog.at_level(logging.WARNING):
+        again = loader.ingest([first, second])
+    assert again.batches == ()
+    assert sorted(again.retired) == sorted([gone, *BATCHES[second]])
+    assert f"left out 4 retired samples, such as {again.retired[0]}" in caplog.text
+    with pytest.raises(UnknownFieldError, match=f"sample '{gone}' was retired"):
+        loader.load([gone])
+    (audit,) = audit_batches(loader.warehouse, loader.matrix, [first, second])
+    assert (audit.batch_id, audit.losses, audit.doubles, audit.withdrawn) == (first, [], [], [])
+    assert withdrawn_batches(loader.matrix, [second]) == [first]
 
 
 @pytest.mark.skipif(not METHYLATION.is_dir(), reason="../shared/data/methylation is not beside this clone")
