@@ -296,6 +296,9 @@ def _convert(
                 finished[at] = ConversionResult(result.sample_id, "failed", reason=reason)
         return report
 
+    if reconvert and manifest is not None:
+        # First of all the settings: whatever ends this run, each later conversion continues it.
+        save()
     with closing(convert_samples(source, writer, todo, retry_quarantined, workers, executor, repair)) as running:
         try:
             for result in _with_progress(running, len(todo)) if progress else running:
@@ -308,9 +311,8 @@ def _convert(
                     save()
                     committed_at = time.monotonic()
         except BaseException:
-            # Commit the converted samples even if the run is interrupted; with them, the settings of a reconversion, so
-            # that the next run continues it.
-            if pending.written or pending.refused or reconvert:
+            # Commit the converted samples even if the run is interrupted.
+            if pending.written or pending.refused:
                 save()
             raise
     report = save(retire=retire_vanished)

@@ -7,7 +7,7 @@ give, and refuses what contradicts the store, unless the caller requests that ev
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -34,7 +34,8 @@ def choose_settings(
     Args:
         storage: the store.
         manifest: its current manifest; None if there is no store yet.
-        given: the settings that the caller gave, by name. ``field_dtypes`` are added to those of the store.
+        given: the settings that the caller gave, by name. ``field_dtypes`` are added to those of the store, unless
+            all settings are given to ``reconvert``: these replace the store's.
         reconvert: use the given settings even if they contradict the store.
 
     Raises:
@@ -43,7 +44,7 @@ def choose_settings(
         ManifestError: the recorded settings cannot be read.
     """
     recorded = None if manifest is None else _settings_of(storage, manifest, given, reconvert)
-    if manifest is None or recorded is None:
+    if manifest is None or recorded is None or (reconvert and given.keys() >= recorded.__dataclass_fields__.keys()):
         return ConversionSettings(**given)
     dtypes = given.get("field_dtypes", {})
     check_mapping("field_dtypes", dtypes, FIELD_DTYPES_EXAMPLE)
@@ -51,6 +52,37 @@ def choose_settings(
     if manifest.samples and not reconvert:
         check_agreement(storage, recorded, chosen)
     return chosen
+
+
+def held_settings(storage: Storage, manifest: StoreManifest | None, declared: ConversionSettings) -> ConversionSettings:
+    """The settings that new samples of a store are converted with, whatever is declared for it.
+
+    Those of the store, if it holds samples; else the declared ones. Other settings need a migration, which a person
+    starts with ``reconvert``.
+
+    Raises:
+        StoreError, ManifestError: as for :func:`choose_settings`.
+    """
+    if manifest is None or not manifest.samples:
+        return declared
+    return _settings_of(storage, manifest, declared.to_document(), reconvert=False) or declared
+
+
+def stale_samples(manifest: StoreManifest, settings: ConversionSettings) -> list[str]:
+    """Ids of the samples that were converted with other settings."""
+    return [sample_id for sample_id, entry in manifest.samples.items() if entry.settings != settings.digest]
+
+
+def describe_changes(manifest: StoreManifest, sample_ids: Iterable[str], settings: ConversionSettings) -> str:
+    """How settings differ from those of some samples of a store: "values_dtype: 'float16' -> 'float32'"."""
+    known = {} if manifest.conversion is None else manifest.conversion.settings
+    documents = [known.get(digest, {}) for digest in sorted({manifest.samples[i].settings for i in sample_ids})]
+    changes = []
+    for name, new in settings.to_document().items():
+        old = dict.fromkeys(repr(document[name]) for document in documents if document.get(name, new) != new)
+        changes += [f"{name}: {' or '.join(old)} -> {new!r}"] if old else []
+    unknown = ["from settings that the store does not record"] if not all(documents) else []
+    return "; ".join([*changes, *unknown])
 
 
 def check_agreement(storage: Storage, recorded: ConversionSettings, chosen: ConversionSettings) -> None:
