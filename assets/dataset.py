@@ -117,16 +117,23 @@ class DatasetDeclaration(Declaration):
         return redact(self.store)
 
     @property
-    def conversion_arguments(self) -> dict[str, Any]:
+    def migration_job(self) -> str:
+        """The job that begins a migration to the declared settings."""
+        return f"{self.name}_migrate"
+
+    def conversion_arguments(self, settings: ConversionSettings) -> dict[str, Any]:
         """Keyword arguments of ``iter_convert`` and ``publish``."""
-        # The declaration names every setting, so a change of it is explicit.
-        return {"source_url": self.source, "splits": self.splits, "reconvert": True, **asdict(self.settings)}
+        return {"source_url": self.source, "splits": self.splits, **settings.to_document()}
 
     @property
     def code_version(self) -> str:
+        """Code version of a sample that is converted as declared; samples with another one show as stale."""
+        return self.code_version_of(self.settings.digest)
+
+    def code_version_of(self, settings_digest: str) -> str:
         """Changes with everything that changes the bytes of a converted sample: field files and conversion settings."""
         files = {name: field.filename for name, field in self.description.fields.items()}
-        return hashlib.sha256(f"{self.settings.digest} {sorted(files.items())}".encode()).hexdigest()[:12]
+        return hashlib.sha256(f"{settings_digest} {sorted(files.items())}".encode()).hexdigest()[:12]
 
     def summary(self) -> dict[str, str]:
         """The declaration without secrets, as the UI shows it."""

@@ -206,14 +206,17 @@ def test_what_is_held_and_what_is_declared(source: Source) -> None:
     manifest = source.convert(chunk_points=4).manifest
     assert held_settings(storage, manifest, declared) == held
     assert (stale_samples(manifest, held), stale_samples(manifest, declared)) == ([], ["s1", "s2"])
-    assert describe_changes(manifest, ["s1"], held) == ""
-    assert describe_changes(manifest, ["s1"], declared) == "chunk_points: 4 -> 8; values_dtype: 'float16' -> 'float32'"
+    assert describe_changes(manifest, [held.digest], held) == ""
+    assert (
+        describe_changes(manifest, [held.digest], declared)
+        == "chunk_points: 4 -> 8; values_dtype: 'float16' -> 'float32'"
+    )
 
     begun = source.convert(sample_ids=["s2"], reconvert=True, **declared.to_document()).manifest
     assert held_settings(storage, begun, held) == declared, "whatever is declared"
     assert stale_samples(begun, declared) == ["s1"]
     unknown = replace(manifest, conversion=None)
-    assert describe_changes(unknown, ["s1"], declared) == "from settings that the store does not record"
+    assert describe_changes(unknown, [held.digest], declared) == "other settings, which the store does not record"
 
 
 def test_another_dataset_is_refused(source: Source, tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ from zarr_core.versioning.gc import collect_garbage
 def store(tmp_path: Path) -> Path:
     """What each generation does.
 
-    1 adds run_1 and run_2, 2 adds run_3, 3 changes the settings, 4 replaces run_1, 5 quarantines run_2, 6 retires run_3.
+    1 adds run_1 and run_2, 2 adds run_3, 3 changes the settings, 4 replaces run_1, 5 quarantines run_2,
+    6 retires run_3.
     """
     source, root = write_source(tmp_path / "source"), tmp_path / "store"
     settings = {"root": source, "chunk_points": 16}

@@ -73,15 +73,15 @@ def stale_samples(manifest: StoreManifest, settings: ConversionSettings) -> list
     return [sample_id for sample_id, entry in manifest.samples.items() if entry.settings != settings.digest]
 
 
-def describe_changes(manifest: StoreManifest, sample_ids: Iterable[str], settings: ConversionSettings) -> str:
-    """How settings differ from those of some samples of a store: "values_dtype: 'float16' -> 'float32'"."""
+def describe_changes(manifest: StoreManifest, digests: Iterable[str], settings: ConversionSettings) -> str:
+    """How settings differ from others of a store, given by their digests: "values_dtype: 'float16' -> 'float32'"."""
     known = {} if manifest.conversion is None else manifest.conversion.settings
-    documents = [known.get(digest, {}) for digest in sorted({manifest.samples[i].settings for i in sample_ids})]
+    documents = [known.get(digest, {}) for digest in sorted(set(digests))]
     changes = []
     for name, new in settings.to_document().items():
         old = dict.fromkeys(repr(document[name]) for document in documents if document.get(name, new) != new)
         changes += [f"{name}: {' or '.join(old)} -> {new!r}"] if old else []
-    unknown = ["from settings that the store does not record"] if not all(documents) else []
+    unknown = [] if all(documents) else ["other settings, which the store does not record"]
     return "; ".join([*changes, *unknown])
 
 
