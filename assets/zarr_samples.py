@@ -16,7 +16,7 @@ from assets.tables import short, table
 from resources.pools import ConversionPool
 from resources.stores import StoreAccess
 from sensors.dagster_internals import latest_observations, planned_partitions, version_tags
-from sensors.migration import CHECK, samples_to_migrate
+from sensors.migration import CHECK, data_version_of, samples_to_migrate
 from zarr_core._util.documents import DocumentError, parse_json
 from zarr_core.format.object_names import ZARR_JSON
 from zarr_core.points.convert import ConversionResult, iter_convert
@@ -106,13 +106,12 @@ def _convert(
                 yield dg.AssetObservation(context.asset_key, partition=sample_id, metadata=metadata)
             else:
                 context.log.info(f"{sample_id} {result.status}, {len(remaining)} remaining")
-                data_version = entry.relpath.rpartition("/")[2]
                 source = sources.get(sample_id)
                 yield dg.AssetMaterialization(
                     context.asset_key,
                     partition=sample_id,
                     metadata=shown,
-                    tags=version_tags(code_version, data_version, dataset.observed, source),
+                    tags=version_tags(code_version, data_version_of(entry), dataset.observed, source),
                 )
     # Requested, but no longer at the source: the sensor will remove the partition as well.
     failed += [ConversionResult(i, "failed", reason="no longer at the source") for i in sorted(remaining)]

@@ -44,19 +44,18 @@ def partition_range_tags(first: str, last: str) -> dict[str, str]:
 
 def observed_versions(instance: dg.DagsterInstance, key: dg.AssetKey) -> dict[str, str]:
     """Data version of the latest observation of each partition, in one query."""
-    return _latest_tags(instance, key, dg.DagsterEventType.ASSET_OBSERVATION, DATA_VERSION)
+    return _data_versions(instance, key, dg.DagsterEventType.ASSET_OBSERVATION)
 
 
-def materialization_tags(instance: dg.DagsterInstance, key: dg.AssetKey, tag: str) -> dict[str, str]:
-    """A tag of the latest materialization of each partition, in one query."""
-    return _latest_tags(instance, key, dg.DagsterEventType.ASSET_MATERIALIZATION, tag)
+def materialized_versions(instance: dg.DagsterInstance, key: dg.AssetKey) -> dict[str, str]:
+    """Data version of the latest materialization of each partition, in one query."""
+    return _data_versions(instance, key, dg.DagsterEventType.ASSET_MATERIALIZATION)
 
 
-def _latest_tags(
-    instance: dg.DagsterInstance, key: dg.AssetKey, event_type: dg.DagsterEventType, tag: str
-) -> dict[str, str]:
-    tags = instance.event_log_storage.get_latest_tags_by_partition(key, event_type, [tag])
-    return {partition: found[tag] for partition, found in tags.items() if tag in found}
+def _data_versions(instance: dg.DagsterInstance, key: dg.AssetKey, event_type: dg.DagsterEventType) -> dict[str, str]:
+    # Dagster has an index of the data versions, but of no other of our tags.
+    tags = instance.event_log_storage.get_latest_tags_by_partition(key, event_type, [DATA_VERSION])
+    return {partition: found[DATA_VERSION] for partition, found in tags.items() if DATA_VERSION in found}
 
 
 def latest_observation(

@@ -14,17 +14,11 @@ from typing import Protocol
 import dagster as dg
 
 from resources.stores import StoreAccess
-from sensors.dagster_internals import (
-    CODE_VERSION,
-    DATA_VERSION,
-    cancelled_partitions,
-    materialization_tags,
-    version_tags,
-)
+from sensors.dagster_internals import DATA_VERSION, cancelled_partitions, materialized_versions, version_tags
 from sensors.observations import WatchedSource
 from sensors.pending import MAX_CHANGES
 from zarr_core._util.units import format_size
-from zarr_core.points.manifest import StoreManifest
+from zarr_core.points.manifest import SampleEntry, StoreManifest
 from zarr_core.points.settings import ConversionSettings
 from zarr_core.points.store_settings import current_settings, describe_changes
 from zarr_core.sources.left_out import some
@@ -50,11 +44,16 @@ class MigratingDataset(WatchedSource, Protocol):
         """Code version of samples that were converted with these settings."""
 
 
+def data_version_of(entry: SampleEntry) -> str:
+    """Data version of a converted sample: the digest of its settings, and that of its group."""
+    return f"{entry.settings}/{_group(entry.relpath)}"
+
+
 def samples_to_migrate(instance: dg.DagsterInstance, dataset: MigratingDataset) -> list[str]:
     """Samples that a migration under way has still to convert, in the order of the partitions."""
     manifest = StoreAccess().manifest_if_any(dataset.store)
     held = _held_settings(dataset, manifest)
-    return [] if held is None else _without(held, _settings_of_samples(instance, dataset, manifest), dataset)
+    return [] if held is None else _without(held, _settings_of_samples(instance, dataset, manifest))
 
 
 def held_samples(
@@ -76,18 +75,18 @@ def held_samples(
     if manifest is None:
         return []
     current = manifest.conversion.current if manifest.conversion else None
-    known = materialization_tags(instance, dataset.converted, DATA_VERSION)
+    known = materialized_versions(instance, dataset.converted)
     found = []
     for sample_id, fingerprint in fingerprints.items():
         entry = manifest.samples.get(sample_id)
         if entry is None or entry.fingerprint != fingerprint:
             continue
-        data_version = entry.relpath.rpartition("/")[2]
         # A sample with other settings than the store's may have been converted since, and wait for its publication.
-        if sample_id in known and (known[sample_id] == data_version or entry.settings != current):
+        if sample_id in known and (_group(known[sample_id]) == _group(entry.relpath) or entry.settings != current):
             continue
+        observation = {DATA_VERSION: entry.fingerprint}, None
         tags = version_tags(
-            dataset.code_version_of(entry.settings), data_version, dataset.observed, ({DATA_VERSION: fingerprint}, None)
+            dataset.code_version_of(entry.settings), data_version_of(entry), dataset.observed, observation
         )
         points = sum(grid.n_points for grid in entry.domains.values())
         metadata = {"status": "in the store", "group": entry.relpath, "points": points, "bytes_out": entry.bytes}
@@ -108,8 +107,8 @@ def check_settings(
     """
     found = _settings_of_samples(instance, dataset, manifest)
     held = _held_settings(dataset, manifest)
-    stale = _without(dataset.settings, found, dataset)
-    left = [] if held is None else _without(held, found, dataset)
+    stale = _without(dataset.settings, found)
+    left = [] if held is None else _without(held, found)
     sentences = []
     if held and manifest and left:
         changes = describe_changes(manifest, _digests(manifest, left), held)
@@ -151,26 +150,28 @@ def _held_settings(dataset: MigratingDataset, manifest: StoreManifest | None) ->
 
 def _settings_of_samples(
     instance: dg.DagsterInstance, dataset: MigratingDataset, manifest: StoreManifest | None
-) -> dict[str, tuple[str | None, str | None]]:
-    """Of each registered and converted sample: the code version that Dagster recorded, the settings that the store has.
+) -> dict[str, set[str]]:
+    """Digests of the settings of each registered and converted sample: as Dagster recorded them, and in the store.
 
-    Both are needed: a converted sample comes into the manifest only when it is published.
+    They differ as long as a converted sample waits for its publication.
     """
-    versions = materialization_tags(instance, dataset.converted, CODE_VERSION)
+    recorded = materialized_versions(instance, dataset.converted)
     entries = manifest.samples if manifest else {}
-    return {
-        i: (versions.get(i), entries[i].settings if i in entries else None)
-        for i in instance.get_dynamic_partitions(dataset.partitions_name)
-        if i in versions or i in entries
-    }
+    found = {}
+    for sample_id in instance.get_dynamic_partitions(dataset.partitions_name):
+        if sample_id in recorded or sample_id in entries:
+            in_store = {entries[sample_id].settings} if sample_id in entries else set()
+            found[sample_id] = {recorded.get(sample_id, "").rpartition("/")[0], *in_store}
+    return found
 
 
-def _without(
-    settings: ConversionSettings, found: Mapping[str, tuple[str | None, str | None]], dataset: MigratingDataset
-) -> list[str]:
+def _without(settings: ConversionSettings, found: Mapping[str, Collection[str]]) -> list[str]:
     """Samples that have these settings neither in the store nor in Dagster's record."""
-    wanted = dataset.code_version_of(settings.digest)
-    return [i for i, (version, digest) in found.items() if digest != settings.digest and version != wanted]
+    return [sample_id for sample_id, digests in found.items() if settings.digest not in digests]
+
+
+def _group(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
 def _digests(manifest: StoreManifest, sample_ids: Collection[str]) -> set[str]:

@@ -629,14 +629,16 @@ def test_a_worker_needs_a_tensor_a_permutation_and_a_fixed_rest(tmp_path: Path) 
     (tmp_path / "own.yaml").write_text(
         "name: own\nsamples: '*'\nfiles: {volume_position: p.pt, volume_velocity: v.pt}\n"
     )
+    # The fixed rest is what the process holds before the conversion; builds of torch differ in it by hundreds of MB.
     code = (
-        "from zarr_core.points.convert import convert; assert convert('own.yaml', 'store', root='data').ok; "
-        "print(*(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))"
+        "import torch; from zarr_core.points.convert import convert; "
+        "status = lambda name: [int(row.split()[1]) for row in open('/proc/self/status') if row.startswith(name)][0]; "
+        "rest = status('VmRSS'); assert convert('own.yaml', 'store', root='data').ok; print(status('VmHWM') - rest)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
-    peak = int(done.stdout) * 1024
+    needed = int(done.stdout) * 1024
     source, permutation, shard = n * 12, n * 8, n * 12
-    assert peak < source + permutation + shard + 300e6
+    assert needed < source + permutation + shard + 50e6
 
 
 def damage(root: Path, sample_id: str) -> Path:
