@@ -21,7 +21,7 @@ from zarr_core import ZarrChunkReader, ZarrPointDataset, ZarrPointDatasetConfig,
 from zarr_core.convert import convert, iter_convert, publish
 from zarr_core.errors import ManifestError, SourceError, StoreError, UnknownFieldError
 from zarr_core.points.settings import ConversionSettings
-from zarr_core.points.store_settings import describe_changes, held_settings, stale_samples
+from zarr_core.points.store_settings import describe_changes, held_settings
 from zarr_core.storage import Storage
 
 FILES = {"surface_position": "position.pt", "surface_temperature": "temperature.pt"}
@@ -205,7 +205,6 @@ def test_what_is_held_and_what_is_declared(source: Source) -> None:
     held = ConversionSettings(chunk_points=4)
     manifest = source.convert(chunk_points=4).manifest
     assert held_settings(storage, manifest, declared) == held
-    assert (stale_samples(manifest, held), stale_samples(manifest, declared)) == ([], ["s1", "s2"])
     assert describe_changes(manifest, [held.digest], held) == ""
     assert (
         describe_changes(manifest, [held.digest], declared)
@@ -214,7 +213,6 @@ def test_what_is_held_and_what_is_declared(source: Source) -> None:
 
     begun = source.convert(sample_ids=["s2"], reconvert=True, **declared.to_document()).manifest
     assert held_settings(storage, begun, held) == declared, "whatever is declared"
-    assert stale_samples(begun, declared) == ["s1"]
     unknown = replace(manifest, conversion=None)
     assert describe_changes(unknown, [held.digest], declared) == "other settings, which the store does not record"
 

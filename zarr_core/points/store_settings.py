@@ -68,11 +68,6 @@ def held_settings(storage: Storage, manifest: StoreManifest | None, declared: Co
     return _settings_of(storage, manifest, declared.to_document(), reconvert=False) or declared
 
 
-def stale_samples(manifest: StoreManifest, settings: ConversionSettings) -> list[str]:
-    """Ids of the samples that were converted with other settings."""
-    return [sample_id for sample_id, entry in manifest.samples.items() if entry.settings != settings.digest]
-
-
 def describe_changes(manifest: StoreManifest, digests: Iterable[str], settings: ConversionSettings) -> str:
     """How settings differ from others of a store, given by their digests: "values_dtype: 'float16' -> 'float32'"."""
     known = {} if manifest.conversion is None else manifest.conversion.settings
