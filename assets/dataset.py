@@ -3,7 +3,7 @@
 import hashlib
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import dagster as dg
 import pydantic
@@ -32,6 +32,9 @@ class DatasetDeclaration(Declaration):
     field_dtypes: dict[str, str] = Field(default={}, description="Stored dtype of single fields.")
     codec: str = Field(default=DEFAULT_CODEC, description="Compressor of the chunks, name or name:level.")
     shuffle_seed: int = Field(default=0, description="Seed of the order of points.")
+    fingerprint: Literal["version", "content"] | None = Field(
+        default=None, description="Notice changed files by version (etag or time) or content; default: as the store."
+    )
     batch_size: int = Field(default=100, description="Maximum number of samples per conversion run.")
     workers: int = Field(default=2, description="Number of processes that convert.")
     max_retired_share: float = Field(
@@ -123,7 +126,10 @@ class DatasetDeclaration(Declaration):
 
     def conversion_arguments(self, settings: ConversionSettings) -> dict[str, Any]:
         """Keyword arguments of ``iter_convert`` and ``publish``."""
-        return {"source_url": self.source, "splits": self.splits, **settings.to_document()}
+        fields = self.description.fields  # the kind may have lost a field that the store has a dtype for
+        dtypes = {name: dtype for name, dtype in settings.field_dtypes.items() if name in fields}
+        place = {"source_url": self.source, "splits": self.splits, "fingerprint": self.fingerprint}
+        return {**place, **settings.to_document(), "field_dtypes": dtypes}
 
     @property
     def code_version(self) -> str:

@@ -9,6 +9,7 @@ from assets.dataset import DatasetDeclaration
 from resources.stores import StoreAccess
 from sensors.migration import CHECK, check_settings
 from zarr_core.points.publish import publish
+from zarr_core.points.settings import NO_OWN_DTYPE
 from zarr_core.sources.listing import list_samples
 
 
@@ -23,13 +24,11 @@ def migration_job(dataset: DatasetDeclaration) -> dg.JobDefinition:
             return
         listing = list_samples(stores.source(dataset.kind, dataset.source), dataset.splits)
         context.log.info(check_settings(context.instance, dataset, manifest, listing).description)
-        manifest = publish(
-            dataset.kind,
-            dataset.store,
-            dataset_name=dataset.name,
-            reconvert=True,
-            **dataset.conversion_arguments(dataset.settings),
-        ).manifest
+        arguments = dataset.conversion_arguments(dataset.settings)
+        # Fields that the declaration gives no dtype lose the one that the store has for them.
+        own = manifest.conversion.settings[manifest.conversion.current]["field_dtypes"] if manifest.conversion else {}
+        arguments["field_dtypes"] = dict.fromkeys(own, NO_OWN_DTYPE) | arguments["field_dtypes"]
+        manifest = publish(dataset.kind, dataset.store, dataset_name=dataset.name, reconvert=True, **arguments).manifest
         state = check_settings(context.instance, dataset, manifest, listing)
         context.log.info(f"generation {manifest.generation}: {state.description}")
 

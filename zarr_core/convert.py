@@ -98,7 +98,8 @@ def _command(
         ),
     ] = None,
     field_dtype: Annotated[
-        list[str] | None, cli.option("Stored dtype of single fields.", metavar="FIELD=DTYPE", several=True)
+        list[str] | None,
+        cli.option("Stored dtype of single fields; 'default' removes one.", metavar="FIELD=DTYPE", several=True),
     ] = None,
     codec: Annotated[
         str | None,

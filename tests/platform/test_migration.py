@@ -140,7 +140,7 @@ def test_a_cancelled_batch_pauses_the_migration(stored: Trial) -> None:
 
 def test_a_migration_is_dropped_by_a_migration_back(stored: Trial) -> None:
     before = load_manifest(stored.dataset.store).samples
-    changed = declared(stored, values_dtype="float32")
+    changed = declared(stored, field_dtypes={"surface_pressure": "float32"})
     migrate(changed)
     assert changed.run("convert", "run_1").success
     assert set(published(changed).values()) == {"float16", "float32"}

@@ -25,7 +25,7 @@ from zarr_core.errors import SourceError
 from zarr_core.points.columns import expected_columns, misfit
 from zarr_core.points.conversion_job import ConversionJob
 from zarr_core.points.convert_sample import ConversionResult, Status, convert_sample, failure, quarantined
-from zarr_core.points.manifest import StoreManifest
+from zarr_core.points.manifest import Quarantine, SampleEntry, StoreManifest
 from zarr_core.points.publish import (
     MAX_RETIRED_SHARE,
     Pending,
@@ -131,7 +131,9 @@ def preview(
         fingerprint=fingerprint,
     )
     others, todo = _plan(job, retry_quarantined, force)
-    entries = {} if job.manifest is None else {**job.manifest.quarantine, **job.manifest.samples}
+    entries: dict[str, SampleEntry | Quarantine] = {}
+    if job.manifest is not None:
+        entries = {**job.manifest.quarantine, **job.manifest.samples}
     digest = job.writer.settings.digest
     to_convert: dict[str, list[SourceSample]] = {"new": [], "changed": [], "stale": [], "again": []}
     for sample, _ in todo[:limit]:

@@ -34,8 +34,8 @@ def choose_settings(
     Args:
         storage: the store.
         manifest: its current manifest; None if there is no store yet.
-        given: the settings that the caller gave, by name. ``field_dtypes`` are added to those of the store, unless
-            all settings are given to ``reconvert``: these replace the store's.
+        given: the settings that the caller gave, by name. ``field_dtypes`` are added to those of the store, except
+            "default", which removes the field's.
         reconvert: use the given settings even if they contradict the store.
 
     Raises:
@@ -44,7 +44,7 @@ def choose_settings(
         ManifestError: the recorded settings cannot be read.
     """
     recorded = None if manifest is None else _settings_of(storage, manifest, given, reconvert)
-    if manifest is None or recorded is None or (reconvert and given.keys() >= recorded.__dataclass_fields__.keys()):
+    if manifest is None or recorded is None:
         return ConversionSettings(**given)
     dtypes = given.get("field_dtypes", {})
     check_mapping("field_dtypes", dtypes, FIELD_DTYPES_EXAMPLE)
