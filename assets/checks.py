@@ -25,7 +25,7 @@ _FLOAT16_MAX = 65504.0
 
 
 def dataset_checks(dataset: DatasetDeclaration) -> list[dg.AssetChecksDefinition]:
-    """Settings of the samples; equivalence, checksums and splits of the manifest; plausibility of the statistics."""
+    """Settings, equivalence, checksums and splits of the manifest; plausibility of the statistics."""
     return [
         _settings(dataset),
         _equivalence(dataset),
@@ -37,7 +37,7 @@ def dataset_checks(dataset: DatasetDeclaration) -> list[dg.AssetChecksDefinition
 
 def _settings(dataset: DatasetDeclaration) -> dg.AssetChecksDefinition:
     @dg.asset_check(
-        asset=dataset.converted,
+        asset=dataset.published,
         name=CHECK,
         description="The samples have the settings of the store, and the store those of its declaration. The sensor "
         f"`{dataset.name}_arrivals` reports this, too, when it changes.",

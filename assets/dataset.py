@@ -100,6 +100,11 @@ class DatasetDeclaration(Declaration):
         return self.key("zarr_samples")
 
     @property
+    def published(self) -> dg.AssetKey:
+        """The asset of the manifest."""
+        return self.key("manifest")
+
+    @property
     def conversion_job(self) -> str:
         """The job that converts samples."""
         return f"{self.name}_convert"

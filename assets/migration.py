@@ -35,7 +35,7 @@ def migration_job(dataset: DatasetDeclaration) -> dg.JobDefinition:
     @dg.job(
         name=dataset.migration_job,
         description="Makes the declared settings those of the store. The automation then converts all samples again, "
-        f"in batches; the check `{CHECK}` of `{dataset.converted.to_user_string()}` shows how far it is. Readers see "
+        f"in batches; the check `{CHECK}` of `{dataset.published.to_user_string()}` shows how far it is. Readers see "
         "each sample as it was until its new version is published.",
     )
     def migrate() -> None:

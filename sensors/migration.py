@@ -40,6 +40,10 @@ class MigratingDataset(WatchedSource, Protocol):
     def migration_job(self) -> str:
         """The job that begins a migration to the declared settings."""
 
+    @property
+    def published(self) -> dg.AssetKey:
+        """The asset of the manifest, which has the check of the settings."""
+
     def code_version_of(self, settings_digest: str) -> str:
         """Code version of samples that were converted with these settings."""
 
@@ -130,7 +134,7 @@ def check_settings(
         )
     same = f"{len(found):,} samples have the settings of the store, which are the declared ones"
     return dg.AssetCheckEvaluation(
-        asset_key=dataset.converted,
+        asset_key=dataset.published,
         check_name=CHECK,
         passed=not sentences,
         severity=dg.AssetCheckSeverity.WARN,
