@@ -14,17 +14,42 @@ from assets.statistics import field_rows, statistics_split
 from assets.tables import table
 from assets.zarr_samples import FORCE_TAG
 from resources.stores import StoreAccess
+from sensors.migration import CHECK, check_settings
 from zarr_core.errors import StoreError
 from zarr_core.points.manifest import StoreManifest
 from zarr_core.points.statistics import calculate_store_statistics
 from zarr_core.points.verify.store import VerificationReport, verify_store
+from zarr_core.sources.listing import list_samples
 
 _FLOAT16_MAX = 65504.0
 
 
 def dataset_checks(dataset: DatasetDeclaration) -> list[dg.AssetChecksDefinition]:
-    """Equivalence, checksums and splits of the manifest, plausibility of the statistics."""
-    return [_equivalence(dataset), _checksums(dataset), _split_ids(dataset), _statistics_plausible(dataset)]
+    """Settings, equivalence, checksums and splits of the manifest; plausibility of the statistics."""
+    return [
+        _settings(dataset),
+        _equivalence(dataset),
+        _checksums(dataset),
+        _split_ids(dataset),
+        _statistics_plausible(dataset),
+    ]
+
+
+def _settings(dataset: DatasetDeclaration) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        asset=dataset.published,
+        name=CHECK,
+        description="The samples have the settings of the store, and the store those of its declaration. The sensor "
+        f"`{dataset.name}_arrivals` reports this, too, when it changes.",
+    )
+    def settings(context: dg.AssetCheckExecutionContext, stores: StoreAccess) -> dg.AssetCheckResult:
+        listing = list_samples(stores.source(dataset.kind, dataset.source), dataset.splits)
+        found = check_settings(context.instance, dataset, stores.manifest_if_any(dataset.store), listing)
+        return dg.AssetCheckResult(
+            passed=found.passed, severity=found.severity, description=found.description, metadata=found.metadata
+        )
+
+    return settings
 
 
 def _equivalence(dataset: DatasetDeclaration) -> dg.AssetChecksDefinition:

@@ -50,7 +50,13 @@ def test_the_whole_chain(filled: Trial) -> None:
 
     passed = {name: evaluation.passed for name, evaluation in check_results(refreshed).items()}
     # No sample is in val: a warning, which blocks nothing.
-    assert passed == {"equivalence": True, "checksums": True, "split_ids_present": False, "plausible": True}
+    assert passed == {
+        "settings": True,
+        "equivalence": True,
+        "checksums": True,
+        "split_ids_present": False,
+        "plausible": True,
+    }
 
     numbers = {name: value.value for name, value in filled.materialization("zarr_samples", "run_4").metadata.items()}
     files = list((filled.source / "run_4").iterdir())
