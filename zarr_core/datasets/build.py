@@ -10,7 +10,7 @@ from typing import Any
 
 import pydantic
 
-from zarr_core._util.documents import parse_yaml, describe_problems
+from zarr_core._util.documents import describe_problems, parse_yaml
 from zarr_core.datasets import points as kinds
 from zarr_core.errors import SourceError, ZarrCoreError
 from zarr_core.sources.resolve import import_dotted, shipped_name
