@@ -1,6 +1,6 @@
 """Dagster's daemon, quicker than it starts by default: ``python -m tests.helpers.quick_daemon run``.
 
-It pauses for 2 seconds where Dagster pauses for 5 or 30, loads the code location once, not every minute, and forks the
+It pauses for 3 seconds where Dagster pauses for 5 or 30, loads the code location once, not every minute, and forks the
 processes of runs from a server with their imports, where Dagster spawns them.
 """
 
@@ -17,7 +17,7 @@ from dagster._daemon import asset_daemon, controller, sensor
 from dagster._daemon.cli import main
 from dagster._grpc import server
 
-PAUSE_SECONDS = 2
+PAUSE_SECONDS = 3
 _CODE_SERVER = "code-server-of-the-daemon"
 _PRELOADED = ["torch", "definitions", "duckdb", "pandas", "matplotlib.figure", "zarr_core.points.convert_sample"]
 
