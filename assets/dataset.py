@@ -3,7 +3,7 @@
 import hashlib
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import dagster as dg
 import pydantic
@@ -14,7 +14,7 @@ from zarr_core._util.redaction import redact
 from zarr_core.errors import ZarrCoreError
 from zarr_core.format.codecs import DEFAULT_CODEC
 from zarr_core.points.publish import MAX_RETIRED_SHARE
-from zarr_core.points.settings import ConversionSettings
+from zarr_core.points.settings import NO_OWN_DTYPE, ConversionSettings
 from zarr_core.sources import SourceDescription, resolve_kind
 
 
@@ -32,6 +32,9 @@ class DatasetDeclaration(Declaration):
     field_dtypes: dict[str, str] = Field(default={}, description="Stored dtype of single fields.")
     codec: str = Field(default=DEFAULT_CODEC, description="Compressor of the chunks, name or name:level.")
     shuffle_seed: int = Field(default=0, description="Seed of the order of points.")
+    fingerprint: Literal["version", "content"] | None = Field(
+        default=None, description="Notice changed files by version (etag or time) or content; default: as the store."
+    )
     batch_size: int = Field(default=100, description="Maximum number of samples per conversion run.")
     workers: int = Field(default=2, description="Number of processes that convert.")
     max_retired_share: float = Field(
@@ -119,8 +122,11 @@ class DatasetDeclaration(Declaration):
     @property
     def conversion_arguments(self) -> dict[str, Any]:
         """Keyword arguments of ``iter_convert`` and ``publish``."""
-        # The declaration names every setting, so a change of it is explicit.
-        return {"source_url": self.source, "splits": self.splits, "reconvert": True, **asdict(self.settings)}
+        # The declaration names every setting, so a change of it is explicit; also that a field has no dtype of its own.
+        dtypes = dict.fromkeys(self.description.fields, NO_OWN_DTYPE) | self.field_dtypes
+        settings = asdict(self.settings) | {"field_dtypes": dtypes}
+        place = {"source_url": self.source, "splits": self.splits, "fingerprint": self.fingerprint}
+        return {**place, "reconvert": True, **settings}
 
     @property
     def code_version(self) -> str:

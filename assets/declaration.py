@@ -23,6 +23,13 @@ class Declaration(dg.Model, dg.Resolvable):
         default=20.0, description="Pause before a run whose network or storage failed is tried again."
     )
 
+    @pydantic.field_validator("*", mode="before")
+    @classmethod
+    def _check_not_bool(cls, value: object) -> object:
+        if isinstance(value, bool):  # pydantic takes true for 1
+            raise ValueError(f"must not be {str(value).lower()}")
+        return value
+
     @pydantic.model_validator(mode="after")
     def _check_common(self) -> "Declaration":
         # Not as constraints of the fields: those would apply to the text "{{ ... }}" of a template.

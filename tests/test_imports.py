@@ -141,7 +141,7 @@ def test_an_upward_import_is_found(module: str, line: str) -> None:
         ("zarr_core.points.reader", ["torch", "dagster"]),
         ("zarr_core.datasets", ["dagster"]),
         ("zarr_core.loader", ["zarr", "torchdata", "dagster"]),
-        ("zarr_core.convert", ["dagster", "zarr"]),
+        ("zarr_core.convert", ["dagster", "zarr", "vtkmodules", "h5py"]),
         (
             "zarr_core.warehouses",
             ["torch", "zarr", "dagster", "duckdb", "pyarrow", "pyiceberg", "awswrangler", "pandas"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from functools import partial
 from importlib.metadata import version
 
 from zarr_core._util.command_line import VERBS, application, run
@@ -33,9 +33,7 @@ for _order, (_verb, _help) in enumerate(VERBS.items()):
     app.command(f"{_MODULES.get(_verb, f'zarr_core.{_verb}')}:app", name=_verb, help=_help, sort_key=_order)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status."""
-    return run(app, arguments)
+main = partial(run, app)
 
 
 if __name__ == "__main__":

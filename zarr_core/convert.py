@@ -5,33 +5,19 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from zarr_core._util.command_line import (
-    DONE,
-    FAILED,
-    SOURCE_ALIASES,
-    STORE_HELP,
-    Json,
-    Quiet,
-    Samples,
-    Workers,
-    WrongUseError,
-    flag,
-    number,
-    option,
-    run,
-    show,
-    verb,
-)
+from zarr_core._util import command_line as cli
 from zarr_core._util.processes import WorkerPool
 from zarr_core._util.redaction import redact
 from zarr_core._util.units import format_size
 from zarr_core.errors import SourceError
 from zarr_core.format.array_metadata import VALUE_DTYPES
 from zarr_core.format.codecs import CODECS, DEFAULT_CODEC
+from zarr_core.points.conversion_job import FINGERPRINTS
 from zarr_core.points.convert import (
     ConversionReport,
     convert,
@@ -40,7 +26,7 @@ from zarr_core.points.convert import (
     iter_convert,
 )
 from zarr_core.points.convert_sample import ConversionResult, SampleOutcome
-from zarr_core.points.publish import FINGERPRINTS, MAX_RETIRED_SHARE, publish
+from zarr_core.points.publish import MAX_RETIRED_SHARE, publish
 from zarr_core.points.settings import ConversionSettings, check_given
 from zarr_core.sources.resolve import shipped_kinds
 from zarr_core.storage import is_local
@@ -56,7 +42,7 @@ __all__ = [
     "publish",
 ]
 
-app = verb(
+app = cli.verb(
     "convert",
     """
 zarr-core convert /data/ahmedml_store --source /data/ahmedml --dataset-kind ahmedml --workers 16
@@ -70,18 +56,20 @@ zarr-core convert s3://bucket/store --source /data/cars --dataset-kind cars.yaml
 
 @app.default
 def _command(
-    store: Annotated[str, option(f"{STORE_HELP} It is created or extended.", "--output")],
+    store: Annotated[str, cli.option(f"{cli.STORE_HELP} It is created or extended.", "--output")],
     *,
-    dataset_kind: Annotated[str, option(f"One of {', '.join(shipped_kinds())}, a dotted path, or a YAML file.")],
+    dataset_kind: Annotated[str, cli.option(f"One of {', '.join(shipped_kinds())}, a dotted path, or a YAML file.")],
     source: Annotated[
-        str | None, option("Folder or URL of the dataset; a class is opened in a folder by split.", *SOURCE_ALIASES[:2])
+        str | None,
+        cli.option("Folder or URL of the dataset; a class is opened in a folder by split.", *cli.SOURCE_ALIASES[:2]),
     ] = None,
     source_url: Annotated[str | None, Parameter(show=False)] = None,
     split: Annotated[
-        list[str] | None, option("Only the samples of these splits. [default: all samples]", "--splits", several=True)
+        list[str] | None,
+        cli.option("Only the samples of these splits. [default: all samples]", "--splits", several=True),
     ] = None,
-    samples: Samples = None,
-    limit: Annotated[int | None, number("At most N samples.")] = None,
+    samples: cli.Samples = None,
+    limit: Annotated[int | None, cli.number("At most N samples.")] = None,
     fingerprint: Annotated[
         str | None,
         Parameter(
@@ -90,12 +78,12 @@ def _command(
             choices=FINGERPRINTS,
         ),
     ] = None,
-    dataset_name: Annotated[str | None, option("Name in the manifest. [default: name of the kind]")] = None,
+    dataset_name: Annotated[str | None, cli.option("Name in the manifest. [default: name of the kind]")] = None,
     chunk_points: Annotated[
-        int | None, number(f"Points per chunk. [default of a new store: {ConversionSettings.chunk_points}]")
+        int | None, cli.number(f"Points per chunk. [default of a new store: {ConversionSettings.chunk_points}]")
     ] = None,
     shard_points: Annotated[
-        int | None, number("Points per shard. [default of a new store: one shard per array]")
+        int | None, cli.number("Points per shard. [default of a new store: one shard per array]")
     ] = None,
     values_dtype: Annotated[
         str | None,
@@ -106,32 +94,35 @@ def _command(
         ),
     ] = None,
     field_dtype: Annotated[
-        list[str] | None, option("Stored dtype of single fields.", metavar="FIELD=DTYPE", several=True)
+        list[str] | None,
+        cli.option("Stored dtype of single fields; 'default' removes one.", metavar="FIELD=DTYPE", several=True),
     ] = None,
     codec: Annotated[
         str | None,
-        option(f"One of {', '.join(CODECS)}, with or without :level. [default of a new store: {DEFAULT_CODEC}]"),
+        cli.option(f"One of {', '.join(CODECS)}, with or without :level. [default of a new store: {DEFAULT_CODEC}]"),
     ] = None,
     shuffle_seed: Annotated[
-        int | None, number("Seed of the stored order of points. [default of a new store: 0]", least=None)
+        int | None, cli.number("Seed of the stored order of points. [default of a new store: 0]", least=None)
     ] = None,
-    reconvert: Annotated[bool, flag("Convert all samples again, with other settings than those of the store.")] = False,
-    retry_quarantined: Annotated[bool, flag("Convert refused samples again, even if they are unchanged.")] = False,
+    reconvert: Annotated[
+        bool, cli.flag("Convert all samples again, with other settings than those of the store.")
+    ] = False,
+    retry_quarantined: Annotated[bool, cli.flag("Convert refused samples again, even if they are unchanged.")] = False,
     force: Annotated[
-        bool, flag("Convert samples again that are up to date, and repair their groups; see --samples.")
+        bool, cli.flag("Convert samples again that are up to date, and repair their groups; see --samples.")
     ] = False,
     retire_vanished: Annotated[
-        bool, flag("Remove samples from the manifest that the source no longer has; their bytes stay until gc.")
+        bool, cli.flag("Remove samples from the manifest that the source no longer has; their bytes stay until gc.")
     ] = False,
     max_retired_share: Annotated[
-        float, option("Fail if more than this share of the samples would be removed, 0 to 1.", metavar="SHARE")
+        float, cli.option("Fail if more than this share of the samples would be removed, 0 to 1.", metavar="SHARE")
     ] = MAX_RETIRED_SHARE,
-    workers: Workers = 1,
-    quiet: Quiet = False,
-    json: Json = False,
+    workers: cli.Workers = 1,
+    quiet: cli.Quiet = False,
+    json: cli.Json = False,
 ) -> int:
     if (source is None) == (source_url is None):
-        raise WrongUseError("convert needs one --source")
+        raise cli.WrongUseError("convert needs one --source")
     place: dict[str, Any] = {"source_url": source_url}
     if source is not None:
         place = {"root": source} if is_local(source) else {"source_url": source}
@@ -147,7 +138,7 @@ def _command(
     try:
         check_given(settings)
     except SourceError as error:
-        raise WrongUseError(str(error)) from error
+        raise cli.WrongUseError(str(error)) from error
     # Also with one worker: a sample whose process is killed for memory then does not end the run.
     with WorkerPool(workers) as pool:
         report = convert(
@@ -173,8 +164,8 @@ def _command(
     if quiet and not json:
         for note in report.notes:
             warnings.warn(note, stacklevel=1)
-    show(summary(report, url), _document(report, url), json=json, quiet=quiet)
-    return DONE if report.ok else FAILED
+    cli.show(summary(report, url), _document(report, url), json=json, quiet=quiet)
+    return cli.DONE if report.ok else cli.FAILED
 
 
 def _field_dtypes(assignments: Sequence[str]) -> dict[str, str]:
@@ -182,7 +173,9 @@ def _field_dtypes(assignments: Sequence[str]) -> dict[str, str]:
     for assignment in assignments:
         name, equals, dtype = assignment.partition("=")
         if not (name and equals and dtype):
-            raise WrongUseError(f"--field-dtype {assignment!r}: expected FIELD=DTYPE, as in volume_vorticity=float32")
+            raise cli.WrongUseError(
+                f"--field-dtype {assignment!r}: expected FIELD=DTYPE, as in volume_vorticity=float32"
+            )
         dtypes[name] = dtype
     return dtypes
 
@@ -224,9 +217,7 @@ def _document(report: ConversionReport, store: str) -> dict[str, Any]:
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status."""
-    return run(app, arguments)
+main = partial(cli.run, app)
 
 
 if __name__ == "__main__":

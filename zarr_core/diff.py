@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated
 
 from zarr_core._util.command_line import DONE, All, Json, Store, generation_parameter, run, show, verb
@@ -47,9 +47,7 @@ def _command(
     return DONE
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status."""
-    return run(app, arguments)
+main = partial(run, app)
 
 
 if __name__ == "__main__":

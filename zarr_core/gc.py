@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any
 
 from zarr_core._util.command_line import DONE, All, Json, Quiet, Store, flag, option, run, show, verb
@@ -87,9 +88,7 @@ def _document(report: GcReport, store: str) -> dict[str, Any]:
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status."""
-    return run(app, arguments)
+main = partial(run, app)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated
 
 from zarr_core._util.command_line import DONE, Generation, Json, Store, format_time, option, run, show, table, verb
@@ -127,9 +127,7 @@ def _text(value: object) -> str:
     return " or ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status."""
-    return run(app, arguments)
+main = partial(run, app)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from itertools import islice
 from typing import Annotated
 
@@ -67,9 +68,7 @@ def format_change(change: Change, *, everything: bool = False) -> str:
     return f"{change.what} {len(change.names):,}: {', '.join(shown)}{more}{note}"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status."""
-    return run(app, arguments)
+main = partial(run, app)
 
 
 if __name__ == "__main__":

@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from zarr_core._util.command_line import (
-    DONE,
-    FAILED,
-    Generation,
-    Json,
-    Quiet,
-    Samples,
-    Split,
-    Workers,
-    WrongUseError,
-    flag,
-    option,
-    run,
-    show,
-    verb,
-)
+from zarr_core._util import command_line as cli
 from zarr_core._util.units import format_size
 from zarr_core.points.stage import StageReport, stage_store
 from zarr_core.storage import Storage
 
 __all__ = ["StageReport", "stage_store"]
 
-app = verb(
+app = cli.verb(
     "stage",
     """
 zarr-core stage /scratch/store --source s3://bucket/store --split train --workers 4
@@ -43,21 +28,21 @@ zarr-core stage s3://bucket/store /scratch/store   # source and STORE by positio
 
 @app.default
 def _command(
-    store: Annotated[str, option("Path or URL of the copy: an empty place, or an earlier copy of the same store.")],
+    store: Annotated[str, cli.option("Path or URL of the copy: an empty place, or an earlier copy of the same store.")],
     target: Annotated[str | None, Parameter(show=False)] = None,
     *,
-    source: Annotated[str | None, option("Path or URL of the store to copy.")] = None,
-    split: Split = None,
-    fields: Annotated[list[str] | None, option("Only these fields.", metavar="FIELD", several=True)] = None,
-    samples: Samples = None,
-    generation: Generation = None,
-    check: Annotated[bool, flag("Read existing objects again instead of comparing their sizes only.")] = False,
-    workers: Workers = 1,
-    quiet: Quiet = False,
-    json: Json = False,
+    source: Annotated[str | None, cli.option("Path or URL of the store to copy.")] = None,
+    split: cli.Split = None,
+    fields: Annotated[list[str] | None, cli.option("Only these fields.", metavar="FIELD", several=True)] = None,
+    samples: cli.Samples = None,
+    generation: cli.Generation = None,
+    check: Annotated[bool, cli.flag("Read existing objects again instead of comparing their sizes only.")] = False,
+    workers: cli.Workers = 1,
+    quiet: cli.Quiet = False,
+    json: cli.Json = False,
 ) -> int:
     if (source is None) == (target is None):
-        raise WrongUseError("stage needs one STORE and one --source")
+        raise cli.WrongUseError("stage needs one STORE and one --source")
     if target is not None:  # two positional arguments, as in `cp SOURCE STORE`
         source, store = store, target
     assert source is not None
@@ -73,8 +58,8 @@ def _command(
         progress=not quiet,
     )
     url = Storage(store).url
-    show(summary(report, url), _document(report, url), json=json, quiet=quiet)
-    return DONE if report.ok else FAILED
+    cli.show(summary(report, url), _document(report, url), json=json, quiet=quiet)
+    return cli.DONE if report.ok else cli.FAILED
 
 
 def summary(report: StageReport, target: str) -> str:
@@ -106,9 +91,7 @@ def _document(report: StageReport, store: str) -> dict[str, Any]:
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status."""
-    return run(app, arguments)
+main = partial(cli.run, app)
 
 
 if __name__ == "__main__":

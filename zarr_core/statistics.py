@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from functools import partial
 from typing import Annotated
 
-from zarr_core._util.command_line import (
-    DONE,
-    Generation,
-    Json,
-    Quiet,
-    Split,
-    Store,
-    Workers,
-    WrongUseError,
-    flag,
-    number,
-    option,
-    run,
-    show,
-    verb,
-)
+from zarr_core._util import command_line as cli
 from zarr_core._util.redaction import redact
 from zarr_core.points.manifest import load_manifest
 from zarr_core.points.statistics import calculate_store_statistics, write_statistics
 
 __all__ = ["calculate_store_statistics", "write_statistics"]
 
-app = verb(
+app = cli.verb(
     "statistics",
     """
 zarr-core statistics /data/store --split train
@@ -41,28 +26,30 @@ zarr-core statistics /data/store --recompute --workers 8 --read-concurrency 4
 
 @app.default
 def _command(
-    store: Store,
+    store: cli.Store,
     *,
-    split: Split = None,
+    split: cli.Split = None,
     split_file: Annotated[
         str | None,
-        option("Only the samples that this file lists; a bare name is a file in the root of STORE.", metavar="FILE"),
+        cli.option(
+            "Only the samples that this file lists; a bare name is a file in the root of STORE.", metavar="FILE"
+        ),
     ] = None,
-    generation: Generation = None,
-    recompute: Annotated[bool, flag("Read every array instead of merging the recorded moments.")] = False,
-    workers: Workers = 1,
-    read_concurrency: Annotated[int, number("Concurrent reads per worker.")] = 1,
+    generation: cli.Generation = None,
+    recompute: Annotated[bool, cli.flag("Read every array instead of merging the recorded moments.")] = False,
+    workers: cli.Workers = 1,
+    read_concurrency: Annotated[int, cli.number("Concurrent reads per worker.")] = 1,
     output_yaml: Annotated[
-        str | None, option("Write YAML to this file instead of recording it in STORE.", metavar="FILE")
+        str | None, cli.option("Write YAML to this file instead of recording it in STORE.", metavar="FILE")
     ] = None,
     output_json: Annotated[
-        str | None, option("Write JSON to this file instead of recording it in STORE.", metavar="FILE")
+        str | None, cli.option("Write JSON to this file instead of recording it in STORE.", metavar="FILE")
     ] = None,
-    quiet: Quiet = False,
-    json: Json = False,
+    quiet: cli.Quiet = False,
+    json: cli.Json = False,
 ) -> int:
     if split_file is not None and output_yaml is None and output_json is None:
-        raise WrongUseError(
+        raise cli.WrongUseError(
             "STORE records the statistics of its splits only (--split): name a file for those of --split-file, with "
             "--output-yaml or --output-json"
         )
@@ -88,13 +75,11 @@ def _command(
         output_json=output_json,
     )
     document = {"store": redact(store), "written": written, "statistics": statistics}
-    show("\n".join(f"wrote {target}" for target in written), document, json=json, quiet=quiet)
-    return DONE
+    cli.show("\n".join(f"wrote {target}" for target in written), document, json=json, quiet=quiet)
+    return cli.DONE
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status."""
-    return run(app, arguments)
+main = partial(cli.run, app)
 
 
 if __name__ == "__main__":

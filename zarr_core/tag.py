@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from functools import partial
 from typing import Annotated
 
-from zarr_core._util.command_line import (
-    DONE,
-    Json,
-    Quiet,
-    Store,
-    WrongUseError,
-    flag,
-    generation_parameter,
-    option,
-    run,
-    show,
-    verb,
-)
+from zarr_core._util import command_line as cli
 from zarr_core.storage import Storage
 from zarr_core.stores.kinds import find_head
 from zarr_core.versioning.generations import load
 from zarr_core.versioning.tags import delete_tag, make_tag
 
-app = verb(
+app = cli.verb(
     "tag",
     """
 zarr-core tag /data/store               # list the tags
@@ -38,18 +26,18 @@ zarr-core tag /data/store paper-v2 --delete
 
 @app.default
 def _command(
-    store: Store,
-    name: Annotated[str | None, option("The tag. Without it, the tags are listed.")] = None,
+    store: cli.Store,
+    name: Annotated[str | None, cli.option("The tag. Without it, the tags are listed.")] = None,
     generation: Annotated[
-        int | str | None, generation_parameter("The generation to name: a number or a tag. [default: latest]")
+        int | str | None, cli.generation_parameter("The generation to name: a number or a tag. [default: latest]")
     ] = None,
     *,
-    delete: Annotated[bool, flag("Delete the tag.")] = False,
-    quiet: Quiet = False,
-    json: Json = False,
+    delete: Annotated[bool, cli.flag("Delete the tag.")] = False,
+    quiet: cli.Quiet = False,
+    json: cli.Json = False,
 ) -> int:
     if delete and (name is None or generation is not None):
-        raise WrongUseError("--delete needs the NAME of a tag, and no GENERATION")
+        raise cli.WrongUseError("--delete needs the NAME of a tag, and no GENERATION")
     storage = Storage(store)
     head = find_head(storage)
     if name is None:
@@ -62,13 +50,11 @@ def _command(
     tags = dict(sorted(load(storage, head).retention.tags.items()))
     if name is None:
         text = "\n".join(f"{tag}\tgeneration {number}" for tag, number in tags.items())
-    show(text, {"store": storage.url, "tags": tags}, json=json, quiet=quiet and name is not None)
-    return DONE
+    cli.show(text, {"store": storage.url, "tags": tags}, json=json, quiet=quiet and name is not None)
+    return cli.DONE
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status."""
-    return run(app, arguments)
+main = partial(cli.run, app)
 
 
 if __name__ == "__main__":

@@ -6,24 +6,10 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Any
 
-from zarr_core._util.command_line import (
-    DONE,
-    FAILED,
-    SOURCE_ALIASES,
-    Json,
-    Quiet,
-    Samples,
-    Store,
-    Workers,
-    flag,
-    option,
-    run,
-    show,
-    table,
-    verb,
-)
+from zarr_core._util import command_line as cli
 from zarr_core._util.redaction import redact
 from zarr_core._util.units import format_size
 from zarr_core.errors import ZarrCoreError
@@ -35,7 +21,7 @@ from zarr_core.storage import Storage
 
 __all__ = ["VerificationReport", "format_report", "verify_store"]
 
-app = verb(
+app = cli.verb(
     "verify",
     """
 zarr-core verify /data/store
@@ -48,18 +34,18 @@ zarr-core verify /data/store --deep
 
 @app.default
 def _command(
-    store: Store,
+    store: cli.Store,
     *,
     source: Annotated[
-        str | None, option("Also compare every row with this folder or URL of .pt files.", *SOURCE_ALIASES)
+        str | None, cli.option("Also compare every row with this folder or URL of .pt files.", *cli.SOURCE_ALIASES)
     ] = None,
     deep: Annotated[
-        bool, flag("Check all kept generations and every object; name the commit that brought a problem.")
+        bool, cli.flag("Check all kept generations and every object; name the commit that brought a problem.")
     ] = False,
-    samples: Samples = None,
-    workers: Workers = 1,
-    quiet: Quiet = False,
-    json: Json = False,
+    samples: cli.Samples = None,
+    workers: cli.Workers = 1,
+    quiet: cli.Quiet = False,
+    json: cli.Json = False,
 ) -> int:
     storage = Storage(store)
     document: dict[str, Any] = {"store": storage.url}
@@ -78,8 +64,8 @@ def _command(
             text += f"\nconvert the samples again: {repair}"
             document |= {"repair": repair}
         document |= {"kind": "points"} | asdict(report)
-    show(text, document | {"ok": report.ok}, json=json, quiet=quiet)
-    return DONE if report.ok else FAILED
+    cli.show(text, document | {"ok": report.ok}, json=json, quiet=quiet)
+    return cli.DONE if report.ok else cli.FAILED
 
 
 def repair_command(store: str, kind: str, source: str | None, sample_ids: Sequence[str]) -> str:
@@ -107,7 +93,7 @@ def format_report(report: VerificationReport) -> str:
         (name, *(f"{n:,}" for n in (tally.samples, tally.points, tally.chunks, tally.bytes)))
         for name, tally in report.fields.items()
     ]
-    lines = [table([header, *rows]), "", *map(str, report.problems)]
+    lines = [cli.table([header, *rows]), "", *map(str, report.problems)]
     checked = f"{report.samples:,} samples, {report.arrays:,} arrays, {report.chunks:,} chunks"
     if report.generations > 1:
         checked += f" of {report.generations:,} generations"
@@ -122,9 +108,7 @@ def format_report(report: VerificationReport) -> str:
     return "\n".join(lines)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status."""
-    return run(app, arguments)
+main = partial(cli.run, app)
 
 
 if __name__ == "__main__":

@@ -19,12 +19,16 @@ from zarr_core.errors import ZarrCoreError
     [
         ({"num_surface_points": 0}, "num_surface_points"),
         ({"num_volume_points": -1}, "num_volume_points"),
-        ({"num_geometry_points": 0}, "num_geometry_points"),
+        ({"num_geometry_points": -1}, "num_geometry_points"),
         ({"num_points": {"surface": 3}}, "num_points"),  # for the general dataset only
         ({"num_surface_point": 3}, "num_surface_point"),
         ({"read_concurrency": 0}, "read_concurrency"),
         ({"fields": []}, "fields"),
+        ({"fields": ["surface_pressure"], "included_properties": ["surface_pressure"]}, "set one of them"),
         ({"filter_categories": []}, "filter_categories"),
+        ({"generation": True}, "generation"),
+        ({"num_surface_points": True}, "num_surface_points"),
+        ({"sampling_seed": False}, "sampling_seed"),
         ({"normalizers": {"surface_pressure": "min_max"}}, "min_max"),
         ({"normalizers": {"surface_pressure": "position"}}, "applies to positions only"),
         ({"normalizers": {"surface_position": {"kind": "position", "scale": 0}}}, "scale"),

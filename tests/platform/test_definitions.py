@@ -14,10 +14,12 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from pydantic import ValidationError
 
 from assets.dataset import DatasetDeclaration
 from definitions import defs
 from tests.platform.trial import PROJECT
+from zarr_core.points.settings import ConversionSettings
 
 
 def test_the_code_location_loads() -> None:
@@ -55,6 +57,23 @@ def test_the_code_version_follows_what_changes_the_bytes(dataset: DatasetDeclara
     moved = dataset.model_copy(update={"store": "/elsewhere", "workers": 9, "batch_size": 3})
     assert len({dataset.code_version, other_chunks.code_version, other_files.code_version}) == 3
     assert moved.code_version == dataset.code_version
+
+
+def test_a_conversion_gets_every_setting_of_the_declaration(dataset: DatasetDeclaration) -> None:
+    """Also those of fields that are no longer declared: the store would keep a dtype that nobody takes back."""
+    declared = dataset.model_copy(update={"field_dtypes": {"surface_pressure": "float32"}, "fingerprint": "content"})
+    arguments = declared.conversion_arguments
+    assert arguments["fingerprint"] == "content"
+    assert arguments["field_dtypes"] == {
+        field: "float32" if field == "surface_pressure" else "default" for field in declared.description.fields
+    }
+    given = {name: arguments[name] for name in ConversionSettings.__dataclass_fields__}
+    assert ConversionSettings(**given) == declared.settings
+    fields = dict(dataset)
+    with pytest.raises(ValidationError, match=r"(?s)chunk_points.*must not be true"):
+        DatasetDeclaration(**fields | {"chunk_points": True})
+    with pytest.raises(ValidationError, match="'version' or 'content'"):
+        DatasetDeclaration(**fields | {"fingerprint": "hash"})
 
 
 def test_no_password_is_shown(dataset: DatasetDeclaration) -> None:

@@ -123,6 +123,11 @@ def test_shards_are_capped_to_whole_chunks(tmp_path: Path, source: Path) -> None
     assert np.array_equal(whole, capped)
 
 
+def test_a_cap_below_one_chunk_means_one_chunk(tmp_path: Path, source: Path) -> None:
+    report = convert("ahmedml", tmp_path / "store", root=source, chunk_points=32, shard_points=9)
+    assert report.manifest.samples["run_1"].domains["volume"].shard_points == 32
+
+
 def broken(source: Path, sample_id: str, filename: str, tensor: torch.Tensor) -> None:
     torch.save(tensor, source / sample_id / filename)
 
@@ -433,10 +438,11 @@ def test_splits_of_dataset_objects_that_overlap_are_named(tmp_path: Path) -> Non
 
 def test_an_external_class_by_dotted_path(tmp_path: Path) -> None:
     kind = f"{__name__}.SomebodyElses"
-    with pytest.warns(UserWarning, match="no split val"):
-        report = convert(kind, tmp_path / "store", root=tmp_path, splits=["train", "val", "test"], chunk_points=16)
+    report = convert(kind, tmp_path / "store", root=tmp_path, splits=["train", "val", "test"], chunk_points=16)
+    expected = "SomebodyElses(split='val') failed: ValueError: no such split"
+    assert report.notes == (expected, "SomebodyElses has no split val; skipped")
     assert sorted(report.manifest.samples) == ["run_1", "run_2", "run_3"]
-    with pytest.raises(SourceError, match="failed for every split"), pytest.warns(UserWarning, match="no split val"):
+    with pytest.raises(SourceError, match="failed for every split"):
         convert(kind, tmp_path / "store", root=tmp_path, splits=["val"])
 
 
@@ -451,7 +457,6 @@ def test_a_tree_at_any_location(source: Path, tmp_path: Path, memory_root: str) 
     ("settings", "reason"),
     [
         ({"chunk_points": 0}, "chunk_points"),
-        ({"chunk_points": 10, "shard_points": 9}, "less than one chunk"),
         ({"values_dtype": "int8"}, "int8"),
         ({"field_dtypes": {"surface_pressure": "float8"}}, "surface_pressure"),
         ({"field_dtypes": {"surface_presure": "float32"}}, "surface_presure"),
@@ -629,14 +634,16 @@ def test_a_worker_needs_a_tensor_a_permutation_and_a_fixed_rest(tmp_path: Path) 
     (tmp_path / "own.yaml").write_text(
         "name: own\nsamples: '*'\nfiles: {volume_position: p.pt, volume_velocity: v.pt}\n"
     )
+    # The fixed rest is what the process holds before the conversion; builds of torch differ in it by hundreds of MB.
     code = (
-        "from zarr_core.points.convert import convert; assert convert('own.yaml', 'store', root='data').ok; "
-        "print(*(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))"
+        "import torch; from zarr_core.points.convert import convert; "
+        "status = lambda name: [int(row.split()[1]) for row in open('/proc/self/status') if row.startswith(name)][0]; "
+        "rest = status('VmRSS'); assert convert('own.yaml', 'store', root='data').ok; print(status('VmHWM') - rest)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
-    peak = int(done.stdout) * 1024
+    needed = int(done.stdout) * 1024
     source, permutation, shard = n * 12, n * 8, n * 12
-    assert peak < source + permutation + shard + 300e6
+    assert needed < source + permutation + shard + 50e6
 
 
 def damage(root: Path, sample_id: str) -> Path:

@@ -46,14 +46,15 @@ def encode(layout: ArrayLayout, points: np.ndarray) -> tuple[list[bytes], list[i
 def execute(
     layout: ArrayLayout, index: ChunkIndex, drawn: Draw, shards: list[bytes], max_gap: int = 1 << 20
 ) -> np.ndarray:
-    plan = plan_read(layout, index, drawn, max_gap)
-    out = np.full((plan.rows, layout.dim), 77, layout.dtype)
+    ranges, missing = plan_read(layout, index, drawn, max_gap)
+    out = np.full((drawn.num_points, layout.dim), 77, layout.dtype)
     scratch = np.empty((layout.chunk_points, layout.dim), layout.dtype)
-    for fetched in plan.ranges:
-        data = np.frombuffer(shards[fetched.shard][fetched.start : fetched.stop], np.uint8)
-        assert len(data) == fetched.stop - fetched.start
-        unpack(layout, fetched, data, out, scratch)
-    for chunk in plan.missing:
+    for chunks in ranges:
+        start, stop = chunks[0].start, chunks[-1].stop
+        data = np.frombuffer(shards[chunks[0].shard][start:stop], np.uint8)
+        assert len(data) == stop - start
+        unpack(layout, chunks, data, out, scratch)
+    for chunk in missing:
         for first, last, to in chunk.rows:
             out[to : to + last - first] = 0
     return out
@@ -98,28 +99,29 @@ def test_executing_a_plan_gives_the_rows_of_the_draw(layout: ArrayLayout, wanted
 def test_a_draw_is_one_range_of_each_shard_it_touches(layout: ArrayLayout, wanted: int, seed: int) -> None:
     _, lengths = encode(layout, rows(layout))
     drawn = draw(layout.n_points, layout.chunk_points, wanted, seed=seed)
-    plan = plan_read(layout, ChunkIndex.from_lengths(layout, lengths), drawn)
+    ranges, _ = plan_read(layout, ChunkIndex.from_lengths(layout, lengths), drawn)
     touched = {chunk // layout.chunks_per_shard for chunk in drawn.indices() // layout.chunk_points}
-    assert [fetched.shard for fetched in plan.ranges] == sorted(touched)
-    assert sum(fetched.stop - fetched.start for fetched in plan.ranges) <= sum(lengths[i] for i in drawn.chunks)
+    assert [chunks[0].shard for chunks in ranges] == sorted(touched)
+    assert sum(chunks[-1].stop - chunks[0].start for chunks in ranges) <= sum(lengths[i] for i in drawn.chunks)
 
 
 def test_distant_chunks_of_a_wrapped_draw_are_two_ranges_where_the_gap_is_large() -> None:
     layout = ArrayLayout(100, 1, 10, 100, "float32", Codec.parse("none"), False)
     index = ChunkIndex.from_lengths(layout, [40] * 10)
     drawn = Draw(((85, 90), (12, 18)), 10)
-    assert [(r.start, r.stop) for r in plan_read(layout, index, drawn, max_gap=10).ranges] == [(40, 80), (320, 360)]
-    assert [(r.start, r.stop) for r in plan_read(layout, index, drawn).ranges] == [(40, 360)]
+    for max_gap, expected in ((10, [(40, 80), (320, 360)]), (1 << 20, [(40, 360)])):
+        ranges, _ = plan_read(layout, index, drawn, max_gap)
+        assert [(chunks[0].start, chunks[-1].stop) for chunks in ranges] == expected
 
 
 def test_chunks_that_were_not_written_are_listed_as_missing() -> None:
     layout = ArrayLayout(30, 1, 10, 30, "float32", Codec.parse("none"), False)
     stored = np.array([[0, 40], [2**64 - 1, 2**64 - 1], [40, 40]], np.uint64)
-    plan = plan_read(layout, ChunkIndex.from_shards(layout, [stored]), Draw(((0, 30),), 10))
-    assert [chunk.chunk for chunk in plan.missing] == [1]
-    assert [[chunk.chunk for chunk in fetched.chunks] for fetched in plan.ranges] == [[0, 2]]
-    nothing = plan_read(layout, ChunkIndex.from_shards(layout, [None]), Draw(((0, 30),), 10))
-    assert (nothing.ranges, len(nothing.missing)) == ([], 3)
+    ranges, missing = plan_read(layout, ChunkIndex.from_shards(layout, [stored]), Draw(((0, 30),), 10))
+    assert [chunk.chunk for chunk in missing] == [1]
+    assert [[chunk.chunk for chunk in chunks] for chunks in ranges] == [[0, 2]]
+    ranges, missing = plan_read(layout, ChunkIndex.from_shards(layout, [None]), Draw(((0, 30),), 10))
+    assert (ranges, len(missing)) == ([], 3)
 
 
 @settings(max_examples=examples(60))

@@ -16,9 +16,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.helpers.documents import edit
 from zarr_core import ZarrChunkReader, ZarrPointDataset, ZarrPointDatasetConfig, load_manifest, verify_store
 from zarr_core.convert import convert, iter_convert, publish
-from zarr_core.errors import ManifestError, SourceError, StoreError, UnknownFieldError
+from zarr_core.errors import ManifestError, SourceError, StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.storage import Storage
 
 FILES = {"surface_position": "position.pt", "surface_temperature": "temperature.pt"}
@@ -162,6 +163,27 @@ def test_other_settings_than_the_stores_are_refused_unless_all_is_converted_agai
     assert verify_store(str(source.store), source=str(source.root)).ok
 
 
+def test_the_dtype_of_one_field_can_be_taken_back(source: Source) -> None:
+    source.describe(FILES | SPEED)
+    source.write("s1", "s2")
+    default = source.convert().manifest.conversion.current
+    own = {"surface_temperature": "float64", "surface_speed": "float32"}
+    source.convert(field_dtypes=own, reconvert=True)
+    back = {"surface_temperature": "default"}
+    with pytest.raises(StoreError, match="--reconvert"):
+        source.convert(field_dtypes=back)
+    manifest = source.convert(field_dtypes=back, reconvert=True).manifest
+    assert {name: c.dtype for name, c in manifest.fields.items()} == {
+        "surface_position": "float32",
+        "surface_temperature": "float16",
+        "surface_speed": "float32",
+    }
+    source.describe(FILES)  # a field that the kind no longer has keeps its entry, which can be removed as well
+    manifest = source.convert(field_dtypes={"surface_speed": "default"}, reconvert=True).manifest
+    assert manifest.conversion.current == default
+    assert ids(source.convert(field_dtypes=back).having("up to date")) == ["s1", "s2"]
+
+
 def test_an_interrupted_reconversion_is_continued(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     source.write("s1", "s2")
     source.convert()
@@ -262,6 +284,23 @@ def test_a_batch_of_several_dtypes_is_its_items(source: Source, earlier: bool, e
     (batch,) = loader
     assert batch["surface_temperature"][0].min() == 1e5
     assert verify_store(str(source.store), source=str(source.root)).ok
+
+
+@pytest.mark.parametrize("engine", ["direct", "zarr", "tensorstore"])
+def test_the_width_of_a_sample_is_that_of_its_array(source: Source, engine: str) -> None:
+    source.write("s1", "s2", width=2)
+    source.convert()
+    as_an_earlier_version_wrote_it(source.store, "float16")
+    edit(source.store / "manifest.json", "domains", "surface", "arrays", "surface_temperature", "dim", value=1)
+    dataset = source.dataset(engine=engine)
+    assert dataset[0]["surface_temperature"].shape == (POINTS, 2)
+    for item, index in zip(dataset.__getitems__([0, 1]), (0, 1), strict=True):
+        assert torch.equal(item["surface_temperature"], dataset[index]["surface_temperature"])
+    fixed = {"surface_temperature": {"kind": "fixed", "shift": [1.0], "unit": [2.0]}}
+    normalized = source.dataset(engine=engine, normalizers=fixed)
+    for read in (normalized.__getitem__, lambda index: normalized.__getitems__([index])):
+        with pytest.raises(ZarrCoreError, match="s1.*2 components per point, its normalizer has 1"):
+            read(0)
 
 
 def test_a_store_of_an_earlier_version_is_continued_with_its_settings(source: Source) -> None:

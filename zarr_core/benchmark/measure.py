@@ -75,7 +75,7 @@ def measure(
             "problems": [str(problem) for problem in equivalence.problems],
         },
         "reads": count_reads(bar(samples, desc="bytes"), zarr_root, num_points, repeats),
-        "throughput": time_reads(samples, reader, source, num_points, repeats, bar),
+        "throughput": time_reads(samples, reader, num_points, repeats, bar),
         "fields": field_distributions(reader, ids, zarr_root),
         "store": _store_facts(reader, samples, redact(zarr_root)),
     }
@@ -106,7 +106,7 @@ def _store_facts(reader: ZarrChunkReader, samples: Sequence[MeasuredSample], url
         },
         "bytes_total": sum(entry.bytes for entry in manifest.samples.values()),
         "bytes_stored": sum(manifest.samples[sample.sample_id].bytes for sample in samples),
-        "bytes_source": sum(size for sample in samples for _, size in sample.files.values()),
+        "bytes_source": sum(size for sample in samples for size in sample.sizes.values()),
     }
 
 

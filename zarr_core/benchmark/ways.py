@@ -15,7 +15,7 @@ from zarr_core._util.redaction import redact
 from zarr_core.benchmark.wording import WAYS
 from zarr_core.errors import ZarrCoreError
 from zarr_core.points.reader import ZarrChunkReader
-from zarr_core.sources.recorded import RecordedSource
+from zarr_core.sources.recorded import RecordedSample, RecordedSource
 from zarr_core.storage.byte_ranges import CountingObjects, open_objects
 
 PointCounts = dict[str, int]
@@ -28,12 +28,14 @@ class MeasuredSample:
     Attributes:
         sample_id: its id.
         fields: canonical names of its fields.
-        files: path and size of each field's source file.
+        source: its source files.
+        sizes: bytes of each field's source file; 0 for further fields of the same file.
     """
 
     sample_id: str
     fields: tuple[str, ...]
-    files: Mapping[str, tuple[str, int]]
+    source: RecordedSample
+    sizes: Mapping[str, int]
 
 
 def locate_sample(reader: ZarrChunkReader, source: RecordedSource, sample_id: str) -> MeasuredSample | None:
@@ -41,15 +43,16 @@ def locate_sample(reader: ZarrChunkReader, source: RecordedSource, sample_id: st
     domains = reader.manifest.samples[sample_id].domains
     fields = tuple(name for domain in domains for name in reader.manifest.domains[domain].arrays)
     recorded = reader.read_attributes(sample_id).get("source", {})
-    folder = source.folder(sample_id, recorded)
-    if folder is None or any(field not in recorded.get("files", {}) for field in fields):
+    sample = source.sample(sample_id, recorded)
+    if sample is None or any(field not in sample.files for field in fields):
         return None
-    paths = {field: f"{folder}/{recorded['files'][field]['name']}" for field in fields}
+    first = {sample.files[field]["name"]: field for field in reversed(fields)}
     try:
-        files = {field: (path, source.file(path).size) for field, path in paths.items()}
+        sizes = {field: sample.file(field).size for field in fields}
     except FileNotFoundError:
         return None
-    return MeasuredSample(sample_id, fields, files)
+    sizes = {field: size if first[sample.files[field]["name"]] == field else 0 for field, size in sizes.items()}
+    return MeasuredSample(sample_id, fields, sample, sizes)
 
 
 def _points_of(reader: ZarrChunkReader, sample: MeasuredSample, num_points: PointCounts) -> PointCounts:
@@ -84,9 +87,9 @@ def count_reads(
     readers = {way: ZarrChunkReader(zarr_root, objects_factory=counting) for way in ("full", "drawn")}
     for sample in samples:
         n_samples += 1
-        for field, (_, size) in sample.files.items():
-            sums[field]["pt"] += (size, 1)
-            first["pt"] += (size, 1)
+        for field, size in sample.sizes.items():
+            sums[field]["pt"] += (size, size > 0)
+            first["pt"] += (size, size > 0)
         for way, reader in readers.items():
             points = _points_of(reader, sample, num_points) if way == "drawn" else {}
             arrays = _array_paths(reader, sample)
@@ -136,7 +139,6 @@ def _by_key(counts: Iterable[CountingObjects]) -> dict[str, list[int]]:
 def time_reads(
     samples: Sequence[MeasuredSample],
     reader: ZarrChunkReader,
-    source: RecordedSource,
     num_points: PointCounts,
     repeats: int,
     bar: Callable[..., Iterable[int]],
@@ -147,7 +149,7 @@ def time_reads(
     """
 
     def from_pt(sample: MeasuredSample, epoch: int) -> None:
-        _load_and_subsample(reader, source, sample, num_points, epoch)
+        _load_and_subsample(reader, sample, num_points, epoch)
 
     def full(sample: MeasuredSample, epoch: int) -> None:
         reader.read_sample(sample.sample_id, {}, sample.fields, epoch=epoch)
@@ -190,7 +192,7 @@ def _one_torch_thread() -> Iterator[None]:
 
 
 def _load_and_subsample(
-    reader: ZarrChunkReader, source: RecordedSource, sample: MeasuredSample, num_points: PointCounts, epoch: int
+    reader: ZarrChunkReader, sample: MeasuredSample, num_points: PointCounts, epoch: int
 ) -> dict[str, Any]:
     """Load every ``.pt`` file of a sample and keep the same random rows of each, as a dataset of ``.pt`` files does."""
     import torch
@@ -200,7 +202,7 @@ def _load_and_subsample(
     for domain, n_wanted in _points_of(reader, sample, num_points).items():
         rows: torch.Tensor | None = None
         for name in reader.manifest.domains[domain].arrays:
-            tensor = source.load(*sample.files[name])
+            tensor = sample.source.load(name)
             if rows is None:
                 rows = torch.randperm(len(tensor), generator=generator)[:n_wanted]
             fields[name] = tensor[rows]

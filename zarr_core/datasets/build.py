@@ -13,7 +13,7 @@ import pydantic
 from zarr_core._util.documents import parse_yaml
 from zarr_core.datasets import points as kinds
 from zarr_core.errors import SourceError, ZarrCoreError
-from zarr_core.sources.resolve import import_dotted
+from zarr_core.sources.resolve import import_dotted, shipped_name
 
 _SHORT_NAMES = {
     "point": kinds.ZarrPointDataset,
@@ -35,7 +35,7 @@ def build_dataset(config: Mapping[str, Any] | str | os.PathLike[str]) -> kinds.Z
 
     Args:
         config: a mapping, or the path of a YAML file that contains one. Its ``kind`` is a short name ("ahmedml") or the
-            dotted path of a dataset class; the other keys are settings of that class's config.
+            dotted path of a dataset class, of Noether's too; the other keys are settings of that class's config.
 
     Raises:
         ZarrCoreError: the config cannot be read, names no dataset class, or has invalid settings.
@@ -56,8 +56,8 @@ def build_dataset(config: Mapping[str, Any] | str | os.PathLike[str]) -> kinds.Z
 
 
 def _resolve(kind: str, where: str) -> type[kinds.ZarrPointDataset]:
-    if kind in _SHORT_NAMES:
-        return _SHORT_NAMES[kind]
+    if shipped_name(kind) in _SHORT_NAMES:
+        return _SHORT_NAMES[shipped_name(kind)]
     if "." not in kind:
         raise ZarrCoreError(f"{where}: no dataset kind {kind!r}; use one of {', '.join(_SHORT_NAMES)} or a dotted path")
     try:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 import pydantic
-from pydantic import PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 
 from zarr_core._util.units import parse_size
 from zarr_core.datasets.normalizers import NormalizerConfig, PositionConfig
@@ -14,6 +15,14 @@ from zarr_core.errors import ZarrCoreError
 from zarr_core.storage.disk_cache import DEFAULT_LIMIT
 
 _HOME = "zarr_core.datasets"
+
+# Keys of Noether's dataset configs whose work is done elsewhere here.
+_COUNTERPARTS = {
+    "pipeline": "num_surface_points, num_volume_points and num_geometry_points, and the DataLoader's collate_fn",
+    "dataset_normalizers": "normalizers, such as {surface_pressure: mean_std}",
+    "dataset_wrappers": 'part of a split, such as "train[:50]", or torch.utils.data.Subset',
+    "wrappers": 'part of a split, such as "train[:50]", or torch.utils.data.Subset',
+}
 
 
 class StoreDatasetConfig(pydantic.BaseModel):
@@ -28,8 +37,12 @@ class StoreDatasetConfig(pydantic.BaseModel):
         num_surface_points: surface points to draw per item; None reads all.
         num_volume_points: volume points to draw per item; None reads all.
         num_geometry_points: surface positions to draw per item for ``geometry_position``, independently of the surface
-            fields; None omits that field.
+            fields; None or 0 omits that field.
         fields: canonical names of the fields to read; None reads all.
+        included_properties: canonical names of the fields to read, and "geometry_position"; None reads all. Either this
+            or ``fields``.
+        excluded_properties: fields, or "geometry_position", that are not read, even if they are included. It may name
+            fields that the store does not have.
         missing_fields: "raise" an error if a sample lacks a field to be read (samples that were converted before a
             field was added), or "skip" such samples with a warning.
         sampling_seed: seed of the draws. Seed, epoch and sample id determine the drawn points once an epoch is set.
@@ -42,6 +55,8 @@ class StoreDatasetConfig(pydantic.BaseModel):
             DataLoader worker) has its own. None disables it.
         dtype: "float32", or "stored" for tensors of the stored dtype, which are smaller and not normalised: call
             ``dataset.normalize(batch)`` after the copy to the device.
+        scalar_axis: keep the last axis of scalar fields: (points, 1) instead of (points,).
+        with_index: items have ``index``, their position in the dataset, an int64 tensor.
         filter_categories: keep only samples of these categories. The category is the sample id without its last
             "_" part.
         normalizers: by field, "mean_std", "logscale_mean_std", "position" or ``{kind: position, scale: 1000}``, with
@@ -56,8 +71,10 @@ class StoreDatasetConfig(pydantic.BaseModel):
     generation: PositiveInt | str | None = None
     num_surface_points: PositiveInt | None = None
     num_volume_points: PositiveInt | None = None
-    num_geometry_points: PositiveInt | None = None
+    num_geometry_points: NonNegativeInt | None = None
     fields: Annotated[tuple[str, ...], pydantic.Field(min_length=1)] | None = None
+    included_properties: frozenset[str] | None = None
+    excluded_properties: frozenset[str] | None = None
     missing_fields: Literal["raise", "skip"] = "raise"
     sampling_seed: int | None = 0
     engine: Literal["direct", "zarr", "tensorstore"] | None = None
@@ -66,8 +83,36 @@ class StoreDatasetConfig(pydantic.BaseModel):
     cache_limit: int | str = DEFAULT_LIMIT
     cache_bytes: int | str | None = None
     dtype: Literal["float32", "stored"] = "float32"
+    scalar_axis: bool = False
+    with_index: bool = False
     filter_categories: Annotated[tuple[str, ...], pydantic.Field(min_length=1)] | None = None
     normalizers: dict[str, NormalizerConfig] = {}
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _name_counterparts(cls, settings: Any) -> Any:
+        if not isinstance(settings, Mapping):
+            return settings
+        for key, counterpart in _COUNTERPARTS.items():
+            if settings.get(key):
+                raise ValueError(f"{key} is not a setting of this library; use {counterpart}")
+        return {key: value for key, value in settings.items() if key not in _COUNTERPARTS}
+
+    @pydantic.model_validator(mode="after")
+    def _check_properties(self) -> Self:
+        if self.fields is not None and self.included_properties is not None:
+            raise ValueError("fields and included_properties both name the fields to read; set one of them")
+        return self
+
+    @pydantic.field_validator("*", mode="before")
+    @classmethod
+    def _check_not_bool(cls, value: object, info: pydantic.ValidationInfo) -> object:
+        values = value.values() if isinstance(value, Mapping) else [value]
+        if info.field_name not in ("scalar_axis", "with_index") and any(
+            isinstance(one, bool) for one in values
+        ):  # pydantic takes True for 1
+            raise ValueError("true and false are no values of a setting")
+        return value
 
     @pydantic.field_validator("split")
     @classmethod

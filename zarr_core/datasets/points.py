@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,7 +29,7 @@ from zarr_core.datasets.config import (
 from zarr_core.datasets.normalizers import NormalizedBatch, Normalizer, make_normalizers
 from zarr_core.datasets.splits import choose_samples
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
-from zarr_core.points.engines import FieldRead, OtherDtypeError
+from zarr_core.points.engines import FieldRead, OutputMismatchError
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.sources import resolve_kind
 from zarr_core.storage import Storage
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from zarr_core.storage.byte_ranges import Objects
 
 GEOMETRY_POSITION = "geometry_position"
+_INDEX = "index"
 _GEOMETRY_DOMAIN = "surface"
 _GEOMETRY_SOURCE = "surface_position"
 
@@ -99,10 +101,10 @@ class ZarrPointDataset(BatchDataset):
             cache_bytes=config.cache_bytes,
         )
         self._check_kind()
-        self._fields = None if config.fields is None else self.reader.check_fields(config.fields)
+        self._fields, self._geometry_points = self._choose_fields()
         self.reader.check_num_points(config.points_by_domain)
-        if config.num_geometry_points is not None:
-            self.reader.check_num_points({_GEOMETRY_DOMAIN: config.num_geometry_points})
+        if self._geometry_points:
+            self.reader.check_num_points({_GEOMETRY_DOMAIN: self._geometry_points})
         self.reader.check_fields(config.normalizers)
         manifest = self.reader.manifest
         self._normalizers = make_normalizers(Storage(config.root), manifest, config.normalizers)
@@ -131,10 +133,7 @@ class ZarrPointDataset(BatchDataset):
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         reads = self._reads(index)
-        return {
-            field: self._as_item(field, torch.from_numpy(values))
-            for field, values in zip(reads, self.reader.execute(list(reads.values())), strict=True)
-        }
+        return self._item(index, reads, self.reader.execute(list(reads.values())))
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """Read a whole batch at once; DataLoader calls this instead of ``__getitem__``.
@@ -146,7 +145,7 @@ class ZarrPointDataset(BatchDataset):
         if not reads:
             return Batch([], None)
         if any(not _stackable(reads[0], other) for other in reads[1:]):
-            return self._read_items(reads)
+            return self._read_items(indices, reads)
         stored = {field: _allocate(len(reads), read) for field, read in reads[0].items()}
         arrays = {field: tensor.numpy() for field, tensor in stored.items()}
         try:
@@ -154,22 +153,51 @@ class ZarrPointDataset(BatchDataset):
                 [read for item in reads for read in item.values()],
                 [arrays[field][place] for place, item in enumerate(reads) for field in item],
             )
-        except OtherDtypeError:  # the manifest of an earlier version gives one dtype for samples of several
-            return self._read_items(reads)
-        tensors = {field: self._as_item(field, tensor) for field, tensor in stored.items()}
+        except OutputMismatchError:  # the manifest of an earlier version has one dtype for samples of several
+            return self._read_items(indices, reads)
+        tensors = {field: self._as_values(field, tensor) for field, tensor in stored.items()}
+        if self.config.with_index:
+            tensors[_INDEX] = torch.tensor(indices)
         items = [BatchItem({field: tensor[place] for field, tensor in tensors.items()}) for place in range(len(reads))]
         return Batch(items, tensors)
 
-    def _read_items(self, reads: Sequence[Mapping[str, FieldRead]]) -> Batch:
+    def _read_items(self, indices: Sequence[int], reads: Sequence[Mapping[str, FieldRead]]) -> Batch:
         """Read items that cannot share tensors, each with the shapes and dtypes of its own arrays."""
         values = iter(self.reader.execute([read for item in reads for read in item.values()]))
-        return Batch(
-            [
-                BatchItem({field: self._as_item(field, torch.from_numpy(next(values))) for field in item})
-                for item in reads
-            ],
-            None,
-        )
+        items = zip(indices, reads, strict=True)
+        return Batch([BatchItem(self._item(index, item, values)) for index, item in items], None)
+
+    def _item(self, index: int, reads: Mapping[str, FieldRead], values: Iterable[np.ndarray]) -> dict[str, Tensor]:
+        """The tensors of an item from its stored values. Takes as many arrays as there are reads."""
+        item = {}
+        for (field, read), points in zip(reads.items(), values, strict=False):
+            normalizer = self._normalizers.get(field)
+            if normalizer is not None and len(normalizer.shift) != points.shape[1]:
+                width = f"the array has {points.shape[1]} components per point"
+                raise ZarrCoreError(f"{read.where}: {width}, its normalizer has {len(normalizer.shift)}")
+            item[field] = self._as_values(field, torch.from_numpy(points))
+        return item | {_INDEX: torch.tensor(index)} if self.config.with_index else item
+
+    def _choose_fields(self) -> tuple[list[str] | None, int]:
+        """The fields to read (None: all), and the number of points of ``geometry_position``."""
+        config, fields = self.config, None
+        included, excluded = config.included_properties, config.excluded_properties or frozenset()
+        geometry_points = config.num_geometry_points or 0
+        if GEOMETRY_POSITION in excluded or (included is not None and GEOMETRY_POSITION not in included):
+            geometry_points = 0
+        if config.fields is not None:
+            fields = self.reader.check_fields(config.fields)
+        elif included is not None:
+            named = self.reader.check_fields(included - {GEOMETRY_POSITION})
+            fields = [field for field in self.reader.fields if field in named]
+        if excluded:
+            fields = [field for field in (self.reader.fields if fields is None else fields) if field not in excluded]
+        if fields == [] and not geometry_points:
+            raise ZarrCoreError(
+                f"no field is left to read; fields of the store are {', '.join(self.reader.fields)}; "
+                "see included_properties and excluded_properties"
+            )
+        return fields, geometry_points
 
     def _with_all_fields(self, sample_ids: Sequence[str]) -> list[str]:
         """The samples that have every field to be read; the others are skipped with a warning, or are an error."""
@@ -201,9 +229,9 @@ class ZarrPointDataset(BatchDataset):
         if seed is None or epoch is None:
             draw = {"generator": torch.default_generator}
         reads = self.reader.field_reads(sample_id, self.config.points_by_domain, self._fields, **draw)
-        if self.config.num_geometry_points is not None:
+        if self._geometry_points:
             reads[GEOMETRY_POSITION] = self.reader.coords_read(
-                sample_id, _GEOMETRY_DOMAIN, self.config.num_geometry_points, **draw
+                sample_id, _GEOMETRY_DOMAIN, self._geometry_points, **draw
             )
         return reads
 
@@ -217,7 +245,7 @@ class ZarrPointDataset(BatchDataset):
         manifest = self.reader.manifest
         fields = [*(self.reader.fields if self._fields is None else self._fields)]
         domains = {domain for domain, layout in manifest.domains.items() if not layout.arrays.keys().isdisjoint(fields)}
-        if self.config.num_geometry_points is not None:
+        if self._geometry_points:
             fields, domains = [*fields, GEOMETRY_POSITION], domains | {_GEOMETRY_DOMAIN}
         samples = []
         for sample_id in self.sample_ids:
@@ -270,7 +298,9 @@ class ZarrPointDataset(BatchDataset):
                 'batches of dtype "float32" are normalized already: normalize() is for datasets with dtype="stored"'
             )
         self._check_known(batch)
-        return NormalizedBatch({field: self._normalized(field, values) for field, values in batch.items()})
+        return NormalizedBatch(
+            {field: values if field == _INDEX else self._normalized(field, values) for field, values in batch.items()}
+        )
 
     def denormalize(self, field: str, values: Tensor) -> Tensor:
         """Physical values of normalized ones, such as predictions; unchanged for a field without a normalizer.
@@ -305,7 +335,9 @@ class ZarrPointDataset(BatchDataset):
 
     def _check_known(self, fields: Iterable[str]) -> None:
         """Raise UnknownFieldError for a field that is neither the store's nor ``geometry_position``."""
-        self.reader.check_fields([_GEOMETRY_SOURCE if field == GEOMETRY_POSITION else field for field in fields])
+        self.reader.check_fields(
+            [_GEOMETRY_SOURCE if field == GEOMETRY_POSITION else field for field in fields if field != _INDEX]
+        )
 
     def _check_kind(self) -> None:
         """Raise ZarrCoreError for the store of another kind. Stores of other programs do not record their kind."""
@@ -327,11 +359,11 @@ class ZarrPointDataset(BatchDataset):
             manifest = replace(manifest, splits=splits)
         return manifest.split_ids(split, present_only=False)
 
-    def _as_item(self, field: str, values: Tensor) -> Tensor:
+    def _as_values(self, field: str, values: Tensor) -> Tensor:
         """Cast, normalise and squeeze stored values (..., points, components) according to the config."""
         if self.config.dtype == "float32":
             values = self._normalized(field, values)
-        return values.squeeze(-1) if values.shape[-1] == 1 else values
+        return values.squeeze(-1) if values.shape[-1] == 1 and not self.config.scalar_axis else values
 
     def _normalized(self, field: str, values: Tensor) -> Tensor:
         """Stored values as float32, normalized if the field has a normalizer."""

@@ -50,7 +50,7 @@ class PtDataset(Dataset[dict[str, Tensor]]):
     @property
     def filemap(self) -> dict[str, str]:
         """File name by file-map attribute."""
-        return dict(self._tree.description.files)
+        return self._tree.description.filemap
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._tree.url}: {len(self):,} samples>"

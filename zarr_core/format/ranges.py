@@ -26,9 +26,7 @@ def coalesce(ranges: Iterable[_Range], max_gap: float = 0, max_bytes: float = ma
         last. Ranges that overlap, or are not in ascending order, are never in one group.
     """
     groups: list[list[_Range]] = []
-    name: Any = None
-    first = 0
-    end: int | None = None
+    name = first = end = None
     for each in ranges:
         start, stop = each[1], each[2]
         if (

@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,26 +23,20 @@ from zarr_core._util.processes import WorkerPool, calls_in_flight, each_result
 from zarr_core._util.units import format_size
 from zarr_core.errors import SourceError
 from zarr_core.points.columns import expected_columns, misfit
+from zarr_core.points.conversion_job import ConversionJob
 from zarr_core.points.convert_sample import ConversionResult, Status, convert_sample, failure, quarantined
 from zarr_core.points.manifest import StoreManifest
 from zarr_core.points.publish import (
     MAX_RETIRED_SHARE,
     Pending,
     PublishReport,
-    check_dataset,
-    choose_fingerprints,
     commit_results,
-    is_current,
-    load_if_any,
 )
-from zarr_core.points.settings import check_given
-from zarr_core.points.store_settings import choose_settings
 from zarr_core.points.writer import WrittenSample, ZarrStoreWriter
 from zarr_core.sources.aero import AeroDataset
 from zarr_core.sources.description import SourceDescription
-from zarr_core.sources.sample import SampleSource, SourceSample
-from zarr_core.sources.selection import DatasetKind, Selection, hash_samples, open_source, select_samples
-from zarr_core.storage import Storage
+from zarr_core.sources.sample import SourceSample
+from zarr_core.sources.selection import DatasetKind, open_source
 
 logger = logging.getLogger(__name__)
 
@@ -145,28 +139,58 @@ def convert(
     """
     if retire_vanished and splits is not None:
         raise SourceError("retire_vanished needs the whole source to be listed; do not give splits")
-    # Both are checked again where they are used, but that is after the source was listed.
     workers = whole_number("workers", workers, 1, error=SourceError)
-    check_given(settings)
     if limit is not None:
         limit = whole_number("limit", limit, 1, error=SourceError)
-    source = open_source(dataset_kind, root=root, source_url=source_url, splits=splits)
-    return _convert(
+    started = committed_at = time.monotonic()
+    job = ConversionJob.open(
+        open_source(dataset_kind, root=root, source_url=source_url, splits=splits),
         store_root,
         settings,
-        select_samples(source, splits, sample_ids),
-        limit=limit,
-        fingerprint=fingerprint,
+        splits=splits,
+        sample_ids=sample_ids,
         dataset_name=dataset_name,
-        retry_quarantined=retry_quarantined,
-        force=force,
-        retire_vanished=retire_vanished,
-        max_retired_share=max_retired_share,
         reconvert=reconvert,
-        workers=workers,
-        executor=executor,
-        progress=progress,
+        fingerprint=fingerprint,
     )
+    finished, todo = _plan(job, retry_quarantined, force)
+    remaining = 0 if limit is None else max(len(todo) - limit, 0)
+    todo = todo[:limit]
+    pending = Pending()
+
+    def save(*, retire: bool = False) -> PublishReport:
+        nonlocal pending
+        # Commit each result once only: later, other converters may have replaced it.
+        saved, pending = pending, Pending()
+        report = commit_results(job, saved, retire_vanished=retire, max_retired_share=max_retired_share)
+        for at, result in enumerate(finished):
+            if result.sample_id in report.misfits:
+                finished[at] = quarantined(result.sample_id, report.misfits[result.sample_id], result.seconds)
+            if result.sample_id in report.collected:
+                reason = "its group was garbage collected before the commit; run again"
+                finished[at] = ConversionResult(result.sample_id, "failed", reason=reason)
+        return report
+
+    with closing(convert_samples(job, todo, retry_quarantined, workers, executor)) as running:
+        try:
+            for result in _with_progress(running, len(todo)) if progress else running:
+                finished.append(result)
+                if result.written is not None:
+                    pending.written[result.sample_id] = result.written
+                if result.quarantine is not None:
+                    pending.refused[result.sample_id] = result.quarantine
+                if time.monotonic() - committed_at > _COMMIT_SECONDS:
+                    save()
+                    committed_at = time.monotonic()
+        except BaseException:
+            # Commit the converted samples even if the run is interrupted; with them, the settings of a reconversion, so
+            # that the next run continues it.
+            if pending.written or pending.refused or reconvert:
+                save()
+            raise
+    report = save(retire=retire_vanished)
+    seconds = time.monotonic() - started
+    return ConversionReport(finished, report.manifest, seconds, report.retired, report.notes, remaining)
 
 
 def convert_aero_dataset(
@@ -184,9 +208,8 @@ def convert_aero_dataset(
         dataset: the object; its ``split``, if any, is kept in the store. It is pickled if ``workers > 1``.
         reconvert, workers, executor: as for :func:`convert`.
     """
-    selection = select_samples(open_source(dataset))
-    root = writer.storage.root
-    return _convert(root, writer.given, selection, reconvert=reconvert, workers=workers, executor=executor)
+    root, settings = writer.storage.root, writer.given
+    return convert(dataset, root, reconvert=reconvert, workers=workers, executor=executor, **settings)
 
 
 def convert_fsspec_source(
@@ -206,9 +229,8 @@ def convert_fsspec_source(
         source_url: its location.
         reconvert, workers, executor: as for :func:`convert`.
     """
-    selection = select_samples(open_source(description, source_url=source_url))
-    root = writer.storage.root
-    return _convert(root, writer.given, selection, reconvert=reconvert, workers=workers, executor=executor)
+    place = {"source_url": source_url, **writer.given}
+    return convert(description, writer.storage.root, reconvert=reconvert, workers=workers, executor=executor, **place)
 
 
 def iter_convert(
@@ -233,191 +255,81 @@ def iter_convert(
     :func:`zarr_core.points.publish.publish` commits. Arguments are those of :func:`convert`.
     """
     workers = whole_number("workers", workers, 1, error=SourceError)
-    source = open_source(dataset_kind, root=root, source_url=source_url, splits=splits)
-    manifest, writer = _open_store(store_root, settings, source, dataset_name, reconvert)
-    selection = select_samples(source, splits, sample_ids)
-    for note in selection.notes:
+    job = ConversionJob.open(
+        open_source(dataset_kind, root=root, source_url=source_url, splits=splits),
+        store_root,
+        settings,
+        splits=splits,
+        sample_ids=sample_ids,
+        dataset_name=dataset_name,
+        reconvert=reconvert,
+        fingerprint=fingerprint,
+    )
+    for note in job.selection.notes:
         logger.warning("%s", note)
-    done, todo, _ = _plan(selection, writer, manifest, retry_quarantined, fingerprint, force)
+    done, todo = _plan(job, retry_quarantined, force)
     yield from done
-    expected = expected_columns(manifest, {sample.sample_id: sample for sample in todo})
-    repair = _to_repair(manifest, writer, todo) if force else {}
-    for result in convert_samples(source, writer, todo, retry_quarantined, workers, executor, repair):
+    expected = expected_columns(job.manifest, {sample.sample_id: sample for sample, _ in todo})
+    for result in convert_samples(job, todo, retry_quarantined, workers, executor):
         refusal = None if result.written is None else misfit(result.written.entry, expected)
         yield result if refusal is None else quarantined(result.sample_id, refusal, result.seconds)
 
 
-def _convert(
-    store_root: str | os.PathLike[str],
-    settings: Mapping[str, Any],
-    selection: Selection,
-    *,
-    dataset_name: str | None = None,
-    limit: int | None = None,
-    fingerprint: str | None = None,
-    retry_quarantined: bool = False,
-    force: bool = False,
-    retire_vanished: bool = False,
-    max_retired_share: float = MAX_RETIRED_SHARE,
-    reconvert: bool = False,
-    workers: int = 1,
-    executor: Executor | None = None,
-    progress: bool = False,
-) -> ConversionReport:
-    started = committed_at = time.monotonic()
-    source = selection.source
-    manifest, writer = _open_store(store_root, settings, source, dataset_name, reconvert)
-    finished, todo, fingerprints = _plan(selection, writer, manifest, retry_quarantined, fingerprint, force)
-    remaining = 0 if limit is None else max(len(todo) - limit, 0)
-    todo = todo[:limit]
-    pending = Pending()
-    repair = _to_repair(manifest, writer, todo) if force else {}
-
-    def save(*, retire: bool = False) -> PublishReport:
-        nonlocal pending
-        # Commit each result once only: later, other converters may have replaced it.
-        saved, pending = pending, Pending()
-        report = commit_results(
-            writer.storage,
-            selection,
-            writer.settings,
-            saved,
-            dataset_name=dataset_name,
-            retire_vanished=retire,
-            max_retired_share=max_retired_share,
-            reconvert=reconvert,
-            fingerprints=fingerprints,
-        )
-        for at, result in enumerate(finished):
-            if result.sample_id in report.misfits:
-                finished[at] = quarantined(result.sample_id, report.misfits[result.sample_id], result.seconds)
-            if result.sample_id in report.collected:
-                reason = "its group was garbage collected before the commit; run again"
-                finished[at] = ConversionResult(result.sample_id, "failed", reason=reason)
-        return report
-
-    with closing(convert_samples(source, writer, todo, retry_quarantined, workers, executor, repair)) as running:
-        try:
-            for result in _with_progress(running, len(todo)) if progress else running:
-                finished.append(result)
-                if result.written is not None:
-                    pending.written[result.sample_id] = result.written
-                if result.quarantine is not None:
-                    pending.refused[result.sample_id] = result.quarantine
-                if time.monotonic() - committed_at > _COMMIT_SECONDS:
-                    save()
-                    committed_at = time.monotonic()
-        except BaseException:
-            # Commit the converted samples even if the run is interrupted; with them, the settings of a reconversion, so
-            # that the next run continues it.
-            if pending.written or pending.refused or reconvert:
-                save()
-            raise
-    report = save(retire=retire_vanished)
-    seconds = time.monotonic() - started
-    return ConversionReport(finished, report.manifest, seconds, report.retired, report.notes, remaining)
+# A sample to convert, and the path of its group if it is repaired ("" for the group of its name).
+_Task = tuple[SourceSample, str | None]
 
 
-def _open_store(
-    store_root: str | os.PathLike[str],
-    settings: Mapping[str, Any],
-    source: SampleSource,
-    dataset_name: str | None,
-    reconvert: bool,
-) -> tuple[StoreManifest | None, ZarrStoreWriter]:
-    """The manifest of a store, and a writer with its settings and its retention; raises StoreError."""
-    storage = Storage(store_root)
-    manifest = load_if_any(storage)
-    check_dataset(storage, manifest, source.description.name, dataset_name)
-    chosen = choose_settings(storage, manifest, settings, reconvert=reconvert)
-    # Fields that the store has a dtype for may have been removed from the kind; those of the caller must exist.
-    replace(chosen, field_dtypes=settings.get("field_dtypes", {})).check_fields(source.description.fields)
-    return manifest, ZarrStoreWriter(store_root, chosen, None if manifest is None else manifest.retention)
-
-
-def _plan(
-    selection: Selection,
-    writer: ZarrStoreWriter,
-    manifest: StoreManifest | None,
-    retry_quarantined: bool,
-    fingerprint: str | None,
-    force: bool,
-) -> tuple[list[ConversionResult], list[SourceSample], str]:
-    """Results of samples that need no conversion, the samples to convert, and the kind of the store's fingerprints."""
-    done, todo = [], []
-    fingerprints = choose_fingerprints(manifest, fingerprint)
-    if fingerprints == "content":
-        selection, unreadable = hash_samples(selection)
-        done = [ConversionResult(sample_id, "failed", reason=reason) for sample_id, reason in unreadable.items()]
-    for sample_id, sample in selection.samples.items():
-        refusal = manifest.quarantine.get(sample_id) if manifest else None
-        entry = manifest.samples.get(sample_id) if manifest else None
+def _plan(job: ConversionJob, retry_quarantined: bool, force: bool) -> tuple[list[ConversionResult], list[_Task]]:
+    """Results of samples that need no conversion, and the samples to convert."""
+    entries = job.manifest.samples if job.manifest else {}
+    refusals = job.manifest.quarantine if job.manifest else {}
+    done = [ConversionResult(sample_id, "failed", reason=reason) for sample_id, reason in job.unreadable.items()]
+    todo: list[_Task] = []
+    for sample_id, sample in job.selection.samples.items():
+        entry, refusal = entries.get(sample_id), refusals.get(sample_id)
+        current = job.is_current(entry, sample)
         if force:
-            todo.append(sample)
-        elif is_current(entry, sample.fingerprint, writer.settings.digest):
+            todo.append((sample, entry.relpath if entry and current else ""))
+        elif current:
             done.append(ConversionResult(sample_id, "up to date"))
         elif (
             refusal is not None
-            and is_current(refusal, sample.fingerprint, writer.settings.digest)
+            and job.is_current(refusal, sample)
             and not retry_quarantined
             # A sample that was converted, but did not fit the columns of the store, may fit them now.
-            and not isinstance(writer.find(sample_id, sample.fingerprint), WrittenSample)
+            and not isinstance(job.writer.find(sample_id, sample.fingerprint), WrittenSample)
         ):
             done.append(quarantined(sample_id, refusal))
         else:
-            todo.append(sample)
-    return done, todo, fingerprints
-
-
-def _to_repair(
-    manifest: StoreManifest | None, writer: ZarrStoreWriter, samples: Iterable[SourceSample]
-) -> dict[str, str]:
-    """Path of the group of each sample that the manifest names; "" for a sample without one."""
-    entries = manifest.samples if manifest else {}
-    current = {
-        sample.sample_id: is_current(entries.get(sample.sample_id), sample.fingerprint, writer.settings.digest)
-        for sample in samples
-    }
-    return {sample_id: entries[sample_id].relpath if named else "" for sample_id, named in current.items()}
+            todo.append((sample, None))
+    return done, todo
 
 
 def convert_samples(
-    source: SampleSource,
-    writer: ZarrStoreWriter,
-    samples: Sequence[SourceSample],
-    retry_quarantined: bool,
-    workers: int,
-    executor: Executor | None,
-    repair: Mapping[str, str] | None = None,
+    job: ConversionJob,
+    tasks: Sequence[_Task],
+    retry_quarantined: bool = False,
+    workers: int = 1,
+    executor: Executor | None = None,
 ) -> Generator[ConversionResult, None, None]:
     """Convert samples in this process, in worker processes or on an executor; yields each result when it is done."""
-    repair = repair or {}
-    workers = whole_number("workers", workers, 1, error=SourceError)
-    if executor is None and (workers == 1 or len(samples) < 2):
-        for sample in samples:
-            yield convert_sample(writer, source, sample, retry_quarantined, repair.get(sample.sample_id))
+    source, writer = job.selection.source, job.writer
+    if executor is None and (workers == 1 or len(tasks) < 2):
+        for sample, repair in tasks:
+            yield convert_sample(writer, source, sample, retry_quarantined, repair)
         return
-    # Every call carries its writer, so the writer carries only this sample's tombstones.
-    calls = (
-        (
-            sample.sample_id,
-            partial(
-                convert_sample,
-                writer.with_retention(writer.retention, sample.sample_id, sample.fingerprint),
-                source,
-                sample,
-                retry_quarantined,
-                repair.get(sample.sample_id),
-            ),
-        )
-        for sample in samples
-    )
+
+    def call(sample: SourceSample, repair: str | None) -> tuple[str, partial[ConversionResult]]:
+        # Every call carries its writer, so the writer carries only this sample's tombstones.
+        own = writer.with_retention(writer.retention, sample.sample_id, sample.fingerprint)
+        return sample.sample_id, partial(convert_sample, own, source, sample, retry_quarantined, repair)
+
     with ExitStack() as cleanup:
         executor = executor or cleanup.enter_context(WorkerPool(workers))
         if isinstance(executor, WorkerPool):
             workers = executor.workers
         in_flight = calls_in_flight(workers) if isinstance(executor, WorkerPool) or workers > 1 else _EXECUTOR_IN_FLIGHT
-        for sample_id, result in each_result(executor, calls, in_flight):
+        for sample_id, result in each_result(executor, (call(*task) for task in tasks), in_flight):
             yield failure(sample_id, result) if isinstance(result, Exception) else result
 
 

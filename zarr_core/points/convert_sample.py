@@ -11,6 +11,7 @@ from zarr_core._util.processes import WorkerDiedError
 from zarr_core.errors import SampleError, SourceError
 from zarr_core.points.manifest import Quarantine
 from zarr_core.points.writer import WrittenSample, ZarrStoreWriter
+from zarr_core.sources.recorded import record
 from zarr_core.sources.sample import SampleSource, SourceSample
 
 if TYPE_CHECKING:
@@ -114,11 +115,6 @@ def failure(sample_id: str, error: Exception, seconds: float = 0.0) -> Conversio
 def _write(writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample, repair: str | None) -> WrittenSample:
     if sample.missing:
         raise SampleError(sample.sample_id, "", f"missing {', '.join(sample.missing)}", "upload the missing files")
-    # Equal content gives equal bytes, so the times of the files are left out where their content is known.
-    files = {
-        c: {"name": f.name, "size": f.size} | ({"sha256": f.sha256} if f.sha256 else {"version": f.version})
-        for c, f in sample.files.items()
-    }
 
     def load(canonical: str) -> torch.Tensor:
         # The group's name is a digest of the listed files. Another converter may use or commit the same group, so data
@@ -130,10 +126,10 @@ def _write(writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample, 
 
     return writer.write_sample(
         sample.sample_id,
-        list(source.description.fields.values()),
+        [file for canonical, file in source.description.fields.items() if canonical in sample.files],
         load,
         fingerprint=sample.fingerprint,
-        source={"folder": sample.folder, "files": files},
+        source=record(sample),
         # Loaded before the fields, so that the checks after each field cover it.
         parameters=source.load_parameters(sample),
         relpath=None if repair is None else repair or writer.relpath(sample.sample_id, sample.fingerprint),

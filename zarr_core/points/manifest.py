@@ -508,6 +508,11 @@ def load_manifest(store: Storage | str | os.PathLike[str], generation: int | str
     return manifest if manifest.generation else _with_split_files(manifest, storage)
 
 
+def load_if_any(storage: Storage) -> StoreManifest | None:
+    """The current manifest; None if there is no store yet."""
+    return load_manifest(storage) if storage.exists(MANIFEST) else None
+
+
 def _with_split_files(manifest: StoreManifest, storage: Storage) -> StoreManifest:
     def lines(name: str) -> list[str] | None:
         try:

@@ -9,20 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from zarr_core.errors import CollectedError, RetirementError, SourceError, StoreError
-from zarr_core.format.object_names import MANIFEST
+from zarr_core.errors import CollectedError, RetirementError, SourceError
 from zarr_core.points.columns import find_misfits, with_recorded_fields
-from zarr_core.points.manifest import HEAD, Quarantine, SampleEntry, StoreManifest, columns_of, load_manifest
-from zarr_core.points.settings import ConversionSettings
-from zarr_core.points.store_settings import check_agreement, choose_settings, current_settings, recorded_conversion
-from zarr_core.points.writer import WrittenSample, ZarrStoreWriter
+from zarr_core.points.conversion_job import ConversionJob, check_dataset
+from zarr_core.points.manifest import HEAD, Quarantine, SampleEntry, StoreManifest, columns_of
+from zarr_core.points.store_settings import check_agreement, current_settings, recorded_conversion
+from zarr_core.points.writer import WrittenSample
 from zarr_core.sources.sample import SampleSource, SourceSample
-from zarr_core.sources.selection import DatasetKind, Selection, hash_samples, open_source, overlaps, select_samples
+from zarr_core.sources.selection import DatasetKind, Selection, open_source, overlaps
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import commit
-
-#: How source files can be identified: by name, size and etag or modification time, or by name, size and SHA-256.
-FINGERPRINTS = ("version", "content")
 
 logger = logging.getLogger(__name__)
 
@@ -98,79 +94,25 @@ def publish(
         RetirementError: more samples vanished. None is retired; everything else is committed.
         StoreError: the store is another dataset's, or has other settings.
     """
-    source = open_source(dataset_kind, root=root, source_url=source_url, splits=splits)
-    storage = Storage(store_root)
-    current = load_if_any(storage)
-    check_dataset(storage, current, source.description.name, dataset_name)
-    conversion = choose_settings(storage, current, settings, reconvert=reconvert)
-    selection = select_samples(source, splits)
-    fingerprints = choose_fingerprints(current, fingerprint)
-    if fingerprints == "content":
-        selection, _ = hash_samples(selection)
-    writer = ZarrStoreWriter(store_root, conversion, None if current is None else current.retention)
-    return commit_results(
-        storage,
-        selection,
-        conversion,
-        _find_finished(writer, selection, current),
+    job = ConversionJob.open(
+        open_source(dataset_kind, root=root, source_url=source_url, splits=splits),
+        store_root,
+        settings,
+        splits=splits,
         dataset_name=dataset_name,
-        retire_vanished=retire_vanished,
-        max_retired_share=max_retired_share,
         reconvert=reconvert,
-        fingerprints=fingerprints,
+        fingerprint=fingerprint,
     )
-
-
-def load_if_any(storage: Storage) -> StoreManifest | None:
-    """The current manifest; None if there is no store yet."""
-    return load_manifest(storage) if storage.exists(MANIFEST) else None
-
-
-def check_dataset(storage: Storage, manifest: StoreManifest | None, kind: str, name: str | None) -> None:
-    """Raise StoreError if a store is of another kind than the dataset to be converted, or has another name."""
-    if manifest is None:
-        return
-    if manifest.dataset_kind not in ("", kind):
-        raise StoreError(
-            f"{storage.url} holds a dataset of the kind {manifest.dataset_kind!r}, not {kind!r}; convert into another "
-            "store, or give the kind the same name if its samples are of the same dataset"
-        )
-    if name is not None and name != manifest.dataset_name:
-        raise StoreError(
-            f"{storage.url} holds the dataset {manifest.dataset_name!r}, not {name!r}; convert into another store, or "
-            f"leave out the name (or give {manifest.dataset_name!r})"
-        )
-
-
-def choose_fingerprints(manifest: StoreManifest | None, requested: str | None) -> str:
-    """How the samples of a store are identified: the store's way, or for a new store the requested one.
-
-    Raises:
-        SourceError: there is no such way, or the store's samples have other fingerprints.
-    """
-    if requested not in (None, *FINGERPRINTS):
-        raise SourceError(f"fingerprint {requested!r} is not one of {', '.join(FINGERPRINTS)}")
-    if manifest is None or not (manifest.samples or manifest.quarantine):
-        return requested or (manifest.fingerprints if manifest else FINGERPRINTS[0])
-    if requested not in (None, manifest.fingerprints):
-        raise SourceError(
-            f"the store identifies samples by the {manifest.fingerprints} of their files, not by {requested}: leave "
-            "fingerprint out, or convert to a new store"
-        )
-    return manifest.fingerprints
+    finished = _find_finished(job)
+    return commit_results(job, finished, retire_vanished=retire_vanished, max_retired_share=max_retired_share)
 
 
 def commit_results(
-    storage: Storage,
-    selection: Selection,
-    settings: ConversionSettings,
+    job: ConversionJob,
     pending: Pending,
     *,
-    dataset_name: str | None = None,
     retire_vanished: bool | Collection[str] = False,
     max_retired_share: float = MAX_RETIRED_SHARE,
-    reconvert: bool = False,
-    fingerprints: str = FINGERPRINTS[0],
 ) -> PublishReport:
     """Commit results of the selected samples, and write the split files of the source.
 
@@ -180,6 +122,7 @@ def commit_results(
     """
     if not 0 <= max_retired_share <= 1:
         raise SourceError(f"max_retired_share must be from 0 to 1, not {max_retired_share}")
+    storage, selection, settings = job.writer.storage, job.selection, job.writer.settings
     for name, text in selection.documents.items():
         storage.write(name, [text.encode()])
     before: StoreManifest | None = None
@@ -192,12 +135,12 @@ def commit_results(
         nonlocal before, retired, excess, pending, misfits
         before, excess = current, []
         description = selection.source.description
-        check_dataset(storage, current, description.name, dataset_name)
+        check_dataset(storage, current, description.name, job.dataset_name)
         recorded = None if current is None else current_settings(current)
-        if current is not None and current.samples and recorded is not None and not reconvert:
+        if current is not None and current.samples and recorded is not None and not job.reconvert:
             check_agreement(storage, recorded, settings)
         pending = _without_stale(pending, current, selection)
-        start = current or StoreManifest(dataset_name or description.name)
+        start = current or StoreManifest(job.dataset_name or description.name)
         changed = replace(
             start,
             shuffle_seed=settings.shuffle_seed,
@@ -208,7 +151,7 @@ def commit_results(
             # A dataset object lists one split only, so the others stay.
             splits=(selection.splits if selection.source.lists_all_splits else dict(start.splits) | selection.splits),
             excluded=selection.excluded,
-            fingerprints=start.fingerprints if start.samples or start.quarantine else fingerprints,
+            fingerprints=start.fingerprints if start.samples or start.quarantine else job.fingerprints,
         )
         vanished = [i for i in {**start.samples, **start.quarantine} if i not in selection.present]
         if retire_vanished and vanished:  # another converter may have committed samples that arrived later
@@ -270,17 +213,13 @@ def _stale_documents(storage: Storage, before: StoreManifest, selection: Selecti
     return [name for name in copied if name not in selection.documents and storage.exists(name)]
 
 
-def _find_finished(writer: ZarrStoreWriter, selection: Selection, current: StoreManifest | None) -> Pending:
+def _find_finished(job: ConversionJob) -> Pending:
     """Groups and refusals of the selected samples that the manifest does not have yet."""
-    digest = writer.settings.digest
-    unknown = [
-        sample
-        for sample in selection.samples.values()
-        if not is_current(current.samples.get(sample.sample_id) if current else None, sample.fingerprint, digest)
-    ]
+    known = job.manifest.samples if job.manifest else {}
+    unknown = [s for i, s in job.selection.samples.items() if not job.is_current(known.get(i), s)]
     pending = Pending()
     with ThreadPoolExecutor(_LOOKUPS) as pool:
-        found = pool.map(lambda sample: writer.find(sample.sample_id, sample.fingerprint), unknown)
+        found = pool.map(lambda sample: job.writer.find(sample.sample_id, sample.fingerprint), unknown)
         for sample, result in zip(unknown, found, strict=True):
             match result:
                 case WrittenSample():
@@ -288,11 +227,6 @@ def _find_finished(writer: ZarrStoreWriter, selection: Selection, current: Store
                 case Quarantine():
                     pending.refused[sample.sample_id] = result
     return pending
-
-
-def is_current(entry: SampleEntry | Quarantine | None, fingerprint: str, settings_digest: str) -> bool:
-    """Whether an entry was made from these source files with these settings."""
-    return entry is not None and (entry.fingerprint, entry.settings) == (fingerprint, settings_digest)
 
 
 def _without_stale(pending: Pending, current: StoreManifest | None, selection: Selection) -> Pending:

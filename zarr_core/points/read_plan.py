@@ -6,6 +6,7 @@ Shards of other writers may need several ranges.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -42,32 +43,9 @@ class PlannedChunk(NamedTuple):
     rows: list[RowSpan]
 
 
-class ByteRange(NamedTuple):
-    """Bytes ``[start, stop)`` of a shard, and the wanted chunks in them."""
-
-    shard: int
-    start: int
-    stop: int
-    chunks: list[PlannedChunk]
-
-
-class ReadPlan(NamedTuple):
-    """All byte ranges that one field of one draw needs.
-
-    Attributes:
-        rows: rows of the output.
-        ranges: byte ranges to fetch, in stored order.
-        missing: wanted chunks that were not written: zeros, if the writer leaves out such chunks.
-    """
-
-    rows: int
-    ranges: list[ByteRange]
-    missing: list[PlannedChunk]
-
-
 @lru_cache(8)  # the fields of a domain share their draw
-def _wanted_rows(runs: tuple[tuple[int, int], ...], chunk_points: int) -> tuple[list[tuple[int, list[RowSpan]]], int]:
-    """Wanted rows by chunk number, in ascending order, and the number of all rows."""
+def _wanted_rows(runs: tuple[tuple[int, int], ...], chunk_points: int) -> list[tuple[int, list[RowSpan]]]:
+    """Wanted rows by chunk number, in ascending order."""
     wanted: dict[int, list[RowSpan]] = {}
     row = 0
     for start, stop in runs:
@@ -78,10 +56,12 @@ def _wanted_rows(runs: tuple[tuple[int, int], ...], chunk_points: int) -> tuple[
             wanted.setdefault(chunk, []).append(RowSpan(first, last, row))
             row += last - first
             start += last - first
-    return sorted(wanted.items()), row
+    return sorted(wanted.items())
 
 
-def plan_read(layout: ArrayLayout, index: ChunkIndex, drawn: Draw, max_gap: int = MAX_GAP_BYTES) -> ReadPlan:
+def plan_read(
+    layout: ArrayLayout, index: ChunkIndex, drawn: Draw, max_gap: int = MAX_GAP_BYTES
+) -> tuple[list[list[PlannedChunk]], list[PlannedChunk]]:
     """Plan the read of a draw.
 
     Args:
@@ -89,35 +69,39 @@ def plan_read(layout: ArrayLayout, index: ChunkIndex, drawn: Draw, max_gap: int 
         index: of the array.
         drawn: the points; all within the array.
         max_gap: unwanted bytes between two chunks that are fetched to save a request, at most.
+
+    Returns:
+        The wanted chunks of each byte range, in stored order: from the start of the first to the stop of the last. And
+        the wanted chunks that were not written: zeros, if the writer leaves out such chunks.
     """
     per_shard = layout.chunks_per_shard
     starts, lengths = index
-    wanted, n_rows = _wanted_rows(drawn.runs, layout.chunk_points)
     chunks: list[PlannedChunk] = []
     missing: list[PlannedChunk] = []
-    for chunk, rows in wanted:
+    for chunk, rows in _wanted_rows(drawn.runs, layout.chunk_points):
         start = starts[chunk]
         planned = PlannedChunk(chunk // per_shard, start, start + lengths[chunk], chunk, rows)
         (missing if start < 0 else chunks).append(planned)
-    groups = coalesce(chunks, max_gap) if len(chunks) > 1 else [chunks] * len(chunks)
-    return ReadPlan(n_rows, [ByteRange(group[0][0], group[0][1], group[-1][2], group) for group in groups], missing)
+    return coalesce(chunks, max_gap), missing
 
 
-def unpack(layout: ArrayLayout, fetched: ByteRange, data: np.ndarray, out: np.ndarray, scratch: np.ndarray) -> None:
+def unpack(
+    layout: ArrayLayout, chunks: Sequence[PlannedChunk], data: np.ndarray, out: np.ndarray, scratch: np.ndarray
+) -> None:
     """Decode the chunks of a fetched range, and copy the wanted rows to the output.
 
     Args:
         layout: of the array.
-        fetched: the range.
-        data: its bytes, uint8.
+        chunks: the wanted chunks in the range.
+        data: the bytes of the range, uint8.
         out: (rows, dim), C-contiguous. A chunk that is wanted whole is decoded in place if the dtype is the stored one.
         scratch: (chunk_points, dim) of the stored dtype, for chunks that are wanted in part.
 
     Raises:
         CorruptChunkError: bytes are missing or damaged; names the chunk.
     """
-    origin = fetched.start
-    for _, start, stop, chunk, rows in fetched.chunks:
+    origin = chunks[0].start
+    for shard, start, stop, chunk, rows in chunks:
         first, last, to = rows[0]
         try:
             if last - first == layout.chunk_points and out.dtype == scratch.dtype:
@@ -125,7 +109,7 @@ def unpack(layout: ArrayLayout, fetched: ByteRange, data: np.ndarray, out: np.nd
                 continue
             decode_into(layout, data[start - origin : stop - origin], scratch)
         except CorruptChunkError as error:
-            where = f"bytes {start} to {stop} of {layout.shard_key(fetched.shard)}"
+            where = f"bytes {start} to {stop} of {layout.shard_key(shard)}"
             raise CorruptChunkError(f"chunk {chunk} ({where}): {error}") from error
         for first, last, to in rows:
             out[to : to + last - first] = scratch[first:last]

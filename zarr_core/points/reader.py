@@ -213,8 +213,8 @@ class ZarrChunkReader:
                 default.
 
         Returns:
-            The arrays, (points, dim) of the stored dtype. Errors as for :meth:`read_sample`, and OtherDtypeError if an
-            array of ``out`` has another dtype than the stored one.
+            The arrays, (points, dim) of the stored dtype. Errors as for :meth:`read_sample`, and OutputMismatchError if
+            an array of ``out`` has another dtype or width than the stored one.
         """
         return self._engine.read(reads, out)
 

@@ -17,6 +17,8 @@ from zarr_core.format.names import FieldName
 from zarr_core.points.group import GROUP_FORMAT
 
 FIELD_DTYPES_EXAMPLE = "{'surface_pressure': 'float32'}"
+#: As the dtype of a field in ``field_dtypes``: the field has no dtype of its own (any more).
+NO_OWN_DTYPE = "default"
 
 # Seeds that a manifest can hold.
 _SEEDS = (-(2**63) + 1, 2**63 - 1)
@@ -28,9 +30,10 @@ class ConversionSettings:
 
     Attributes:
         chunk_points: points per chunk; choose a value close to the number of points that a training step draws.
-        shard_points: maximum points per shard, rounded down to whole chunks; None for one shard per array.
+        shard_points: maximum points per shard, rounded to whole chunks, at least one; None for one shard per array.
         values_dtype: stored dtype of all fields except positions, which are float32.
-        field_dtypes: stored dtype of individual fields, by canonical name.
+        field_dtypes: stored dtype of individual fields, by canonical name. "default" is the same as no entry; given to
+            a conversion, it removes the entry of the store.
         codec: compressor of the chunks, ``name`` or ``name:level``.
         shuffle_seed: seed of the order of points.
 
@@ -55,14 +58,15 @@ class ConversionSettings:
         if not isinstance(self.codec, str):
             raise SourceError(f"codec must be a name such as 'zstd:3', not {self.codec!r}")
         if self.shard_points is not None and self.shard_points < self.chunk_points:
-            raise SourceError(f"shard_points {self.shard_points} is less than one chunk of {self.chunk_points} points")
-        dtypes = {f"field_dtypes, {name}": dtype for name, dtype in self.field_dtypes.items()}
+            object.__setattr__(self, "shard_points", self.chunk_points)
+        own = {name: dtype for name, dtype in sorted(self.field_dtypes.items()) if dtype != NO_OWN_DTYPE}
+        dtypes = {f"field_dtypes, {name}": dtype for name, dtype in own.items()}
         for name, dtype in {"values_dtype": self.values_dtype, **dtypes}.items():
             if dtype not in VALUE_DTYPES:
                 raise SourceError(f"{name}: dtype {dtype!r} cannot be stored; use one of {', '.join(VALUE_DTYPES)}")
         # Normalise, so that equal settings such as "zstd" and "zstd:3" have equal digests.
         object.__setattr__(self, "codec", str(Codec.parse(self.codec)))
-        object.__setattr__(self, "field_dtypes", dict(sorted(self.field_dtypes.items())))
+        object.__setattr__(self, "field_dtypes", own)
 
     def check_fields(self, canonical_names: Collection[str]) -> None:
         """Raise SourceError if ``field_dtypes`` names a field that is not among these."""
@@ -96,8 +100,7 @@ class ConversionSettings:
 
 def check_given(given: Mapping[str, Any]) -> None:
     """Raise SourceError if a given setting is invalid, whatever an existing store has for those that are not given."""
-    # Without chunk_points, those of the store decide whether shard_points are enough: compare with the smallest chunk.
-    ConversionSettings(**{"chunk_points": 1, **given})
+    ConversionSettings(**given)
 
 
 def digest(values: list[Any]) -> str:

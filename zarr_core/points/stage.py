@@ -24,13 +24,20 @@ from zarr_core._util.units import format_size
 from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.object_names import (
     BLACKLISTS,
-    MANIFEST,
     STATISTICS_JSON,
     STATISTICS_YAML,
     split_list,
     statistics_folder,
 )
-from zarr_core.points.manifest import HEAD, DomainLayout, SampleEntry, StoreManifest, columns_of, load_manifest
+from zarr_core.points.manifest import (
+    HEAD,
+    DomainLayout,
+    SampleEntry,
+    StoreManifest,
+    columns_of,
+    load_if_any,
+    load_manifest,
+)
 from zarr_core.points.stage_sample import StagedSample, StageTask, not_staged, stage_sample
 from zarr_core.points.statistics import find_statistics
 from zarr_core.storage import Storage, is_local
@@ -122,7 +129,7 @@ def stage_store(
     if not chosen:
         raise ZarrCoreError(f"{source.url}: none of the requested samples is in the store")
     with _locked(target):
-        current = load_manifest(target) if target.exists(MANIFEST) else None
+        current = load_if_any(target)
         copy.check_target(current, chosen)
         known = {} if current is None else {i: entry.relpath for i, entry in current.samples.items()}
         items = [(sample_id, manifest.samples[sample_id], known.get(sample_id)) for sample_id in chosen]

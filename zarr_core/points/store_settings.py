@@ -34,7 +34,8 @@ def choose_settings(
     Args:
         storage: the store.
         manifest: its current manifest; None if there is no store yet.
-        given: the settings that the caller gave, by name. ``field_dtypes`` are added to those of the store.
+        given: the settings that the caller gave, by name. ``field_dtypes`` are added to those of the store, except
+            "default", which removes the field's.
         reconvert: use the given settings even if they contradict the store.
 
     Raises:

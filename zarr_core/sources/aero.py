@@ -19,11 +19,14 @@ from zarr_core.storage.backends import local
 if TYPE_CHECKING:
     import torch
 
+_UNREADABLE = "unreadable"
+
 
 class AeroDataset(Protocol):
     """The interface that this library needs of another framework's dataset.
 
-    Sample ids come from ``sample_ids`` or ``design_ids`` (whole numbers stand for ``run_<number>``).
+    Sample ids come from ``sample_ids`` or ``design_ids`` (whole numbers stand for ``run_<number>``), or else from the
+    ``run_name`` of ``sample_info(idx)`` of each index.
     """
 
     filemap: Any
@@ -39,12 +42,14 @@ class AeroSource:
 
     Args:
         datasets: the objects by the split that each was opened with; "" for one without splits.
+        left_out: sentences that name the splits that were not opened.
 
     Raises:
         SourceError: an object has no file map, no ``_load`` or no sample ids.
     """
 
-    def __init__(self, datasets: Mapping[str, AeroDataset]) -> None:
+    def __init__(self, datasets: Mapping[str, AeroDataset], left_out: Sequence[str] = ()) -> None:
+        self._left_out = tuple(left_out)
         self._splits: dict[str, list[str]] = {}
         self._where: dict[str, tuple[AeroDataset, int]] = {}
         for split, dataset in datasets.items():
@@ -76,7 +81,8 @@ class AeroSource:
     def find(self, sample_ids: Collection[str] | None = None) -> FoundSamples:
         """The samples that the object lists; only ``sample_ids`` if given."""
         wanted = self._where.keys() if sample_ids is None else set(sample_ids)
-        return FoundSamples({sample_id: self._sample(sample_id) for sample_id in self._where if sample_id in wanted})
+        samples = {sample_id: self._sample(sample_id) for sample_id in self._where if sample_id in wanted}
+        return FoundSamples(samples, self._left_out)
 
     def discover(self, sample_ids: Collection[str] | None = None) -> dict[str, SourceSample]:
         """The samples of :meth:`find`, by id."""
@@ -106,7 +112,7 @@ class AeroSource:
         parameters: dict[str, Any] = {}
         for attribute in PARAMETER_ATTRIBUTES & self.description.files.keys():
             try:
-                data = self._call(sample.sample_id, attribute, self.description.files[attribute])
+                data = self._call(sample.sample_id, attribute, self.description.filemap[attribute])
                 parameters |= scalars(data, attribute)
             except ValueError as error:
                 raise SampleError(sample.sample_id, attribute, str(error)) from error
@@ -131,7 +137,7 @@ class AeroSource:
     def _call(self, sample_id: str, field: str, filename: str) -> Any:
         dataset, index = self._where[sample_id]
         try:
-            return dataset._load(idx=index, filename=filename)
+            return dataset._load(index, filename)
         except Exception as error:  # another framework's loader may raise anything; it concerns one sample only
             raise SampleError(sample_id, field, f"{filename}: {type(error).__name__}: {error}") from error
 
@@ -142,8 +148,10 @@ class AeroSource:
             path = folder / file.filename if folder else None
             if path and path.is_file():
                 files[canonical] = file_info(file.filename, local.info(str(path)))
-            else:
-                files[canonical] = self._fingerprint_content(sample_id, canonical, file.filename)
+                continue
+            info = self._fingerprint_content(sample_id, canonical, file.filename)
+            if info.version != _UNREADABLE or canonical not in self.description.optional:
+                files[canonical] = info
         return SourceSample(sample_id, str(folder or ""), files)
 
     def _fingerprint_content(self, sample_id: str, canonical: str, filename: str) -> FileInfo:
@@ -151,7 +159,7 @@ class AeroSource:
             values = self._call(sample_id, canonical, filename).contiguous().numpy()
         except SampleError:
             # The conversion fails at the same file and reports it.
-            return FileInfo(filename, 0, "unreadable")
+            return FileInfo(filename, 0, _UNREADABLE)
         return FileInfo(filename, values.nbytes, hashlib.sha256(values.data).hexdigest()[:16])
 
     def _folder(self, sample_id: str) -> Path | None:
@@ -166,4 +174,7 @@ def _sample_ids(dataset: AeroDataset) -> list[str]:
         ids: Sequence[object] | None = getattr(dataset, attribute, None)
         if ids is not None:
             return [check_sample_id(f"run_{i}" if isinstance(i, int) else str(i)) for i in ids]
-    raise SourceError(f"{type(dataset).__name__} has neither sample_ids nor design_ids")
+    sample_info, length = getattr(dataset, "sample_info", None), getattr(dataset, "__len__", None)
+    if callable(sample_info) and callable(length):
+        return [check_sample_id(str(sample_info(index)["run_name"])) for index in range(length())]
+    raise SourceError(f"{type(dataset).__name__} has neither sample_ids nor design_ids, and no sample_info")

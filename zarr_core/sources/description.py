@@ -1,13 +1,14 @@
 """Description of a dataset's layout: which folders are samples, which file holds which field, and the splits.
 
-The descriptions of the published datasets are ``kinds/*.yaml``; a user's own is a YAML file of the same form.
+The descriptions of the published datasets are ``kinds/*.yaml``; a user's own is a YAML file of the same form. Files of
+solvers contain several arrays, and their names often contain the sample's id: ``meshes`` describes those.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic
 
@@ -21,6 +22,7 @@ from zarr_core.format.names import (
     field_name,
     listed_id,
 )
+from zarr_core.sources.arrays import CASE, ArrayChoice, Names, suffix_of
 
 ReadText = Callable[[str], str | None]
 
@@ -33,16 +35,99 @@ class _Model(pydantic.BaseModel):
 
 
 class FieldFile(_Model):
-    """One point field of a dataset and the file that holds it in each sample's folder."""
+    """One point field of a dataset and the file that holds it in each sample's folder.
+
+    Attributes:
+        domain, name: of the field.
+        filename: name of the file, or the pattern that it matches.
+        choice: which arrays of the file make the field; None for a file with one tensor.
+    """
 
     domain: str
     name: str
     filename: str
+    choice: ArrayChoice | None = None
 
     @property
     def field(self) -> FieldName:
         """The field's name in all its forms."""
         return FieldName(self.domain, self.name)
+
+
+class FieldArray(_Model):
+    """An array, or arrays with one component each, of a file with several.
+
+    Attributes:
+        array: name, or names of the components.
+        file: name or pattern of the file. In ``meshes``: another file with the points of the domain, in any order.
+        scale: factor of the values.
+        units: of the values after scaling.
+    """
+
+    array: Names = pydantic.Field(min_length=1)
+    file: str = ""
+    scale: float = 1.0
+    units: str = ""
+
+
+def _as_field_array(value: Any) -> Any:
+    return {"array": value} if isinstance(value, str | list | tuple) else value
+
+
+class MeshFile(_Model):
+    """The fields of one domain that lie in a mesh.
+
+    Attributes:
+        file: pattern of its name in the sample's folder, as in "boundary_*.vtp"; one that ends in "/" is the folder of
+            an OpenFOAM case, "./" the sample's folder itself. ``{id}`` instead of the sample's folder: the file's
+            path below the root contains the id, as in "PressureVTK/*/{id}.vtk".
+        at: whether the points of the domain are the centres of the cells, or the points of the mesh.
+        patches: only these parts of the boundary.
+        length_scale: metres per unit of length of the file; scales positions and areas.
+        fields: array of the file by name of the field ("pressure").
+        compute: unit normals and areas of the cells, computed from the mesh.
+        connectivity: whether the store keeps the mesh, for :meth:`zarr_core.ZarrChunkReader.read_mesh`.
+    """
+
+    file: str
+    at: Literal["cells", "points"] = "cells"
+    patches: Names = ()
+    length_scale: Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)] = 1.0
+    fields: dict[str, Annotated[FieldArray, pydantic.BeforeValidator(_as_field_array)]] = {}
+    compute: tuple[Literal["normals", "area"], ...] = ()
+    connectivity: bool = False
+
+    @property
+    def position(self) -> ArrayChoice:
+        """Positions of the domain."""
+        return self._computed("position", self.length_scale, "m")
+
+    def field_files(self, domain: str) -> list[FieldFile]:
+        """The fields, position first."""
+        choices = {POSITION: (self.file, self.position)}
+        for computed in self.compute:
+            scale, units = (self.length_scale**2, "m2") if computed == "area" else (1.0, "")
+            choices[computed] = (self.file, self._computed(computed, scale, units))
+        for name, entry in self.fields.items():
+            match = f"{domain}_{POSITION}" if entry.file not in ("", self.file) else ""
+            choices[name] = (
+                entry.file or self.file,
+                ArrayChoice(
+                    arrays=entry.array,
+                    at=self.at,
+                    patches=self.patches,
+                    scale=entry.scale,
+                    units=entry.units,
+                    match=match,
+                ),
+            )
+        return [
+            FieldFile(domain=domain, name=name, filename=filename, choice=choice)
+            for name, (filename, choice) in choices.items()
+        ]
+
+    def _computed(self, name: Any, scale: float, units: str) -> ArrayChoice:
+        return ArrayChoice(compute=name, at=self.at, patches=self.patches, scale=scale, units=units)
 
 
 def _with_one(place: str) -> Callable[[str], str]:
@@ -125,22 +210,34 @@ class SplitFolders(_Model):
 SplitRule = Annotated[SplitFiles | SplitPermutation | SplitFolders, pydantic.Field(discriminator="rule")]
 
 
+#: Sample folders at any depth.
+ANY_DEPTH = "**"
+
+
 class SourceDescription(_Model):
     """A kind of dataset.
 
     Attributes:
         name: short name, also the default ``dataset_name`` of its stores.
-        samples: glob of the sample folders below the root; the matched path is the sample id.
+        samples: glob of the sample folders below the root; the matched path is the sample id. "**" stands for every
+            folder that contains a field file, at any depth.
         subfolder: folder below the root that holds the samples; empty if the root holds them.
         files: file name in a sample's folder by file-map attribute ("surface_position"). The entry
-            ``design_parameters`` names a file with a dict of scalars; a ``params.json`` is always read.
+            ``design_parameters`` names a file with a dict of scalars; a ``params.json`` is always read. A file with
+            several arrays is a :class:`FieldArray`.
+        optional: fields of ``files`` that a sample may lack ("surface_normals").
+        meshes: fields that lie in meshes, by domain ("surface", "volume").
+        parameters: patterns of CSV and JSON files with per-sample scalars.
         splits: rule that assigns samples to splits; None: by files of the usual names, if the source has any.
         blacklists: files beside the samples that list ids excluded from every split.
     """
 
     name: str
     samples: str
-    files: dict[str, str]
+    files: dict[str, str | FieldArray] = {}
+    optional: frozenset[str] = frozenset()
+    meshes: dict[str, MeshFile] = {}
+    parameters: Names = ()
     subfolder: str = ""
     splits: SplitRule | None = None
     blacklists: tuple[str, ...] = ()
@@ -148,10 +245,14 @@ class SourceDescription(_Model):
     @pydantic.model_validator(mode="after")
     def _check(self) -> SourceDescription:
         for filename in self.files.values():
-            if "/" in filename or filename in ("", ".", ".."):
+            if isinstance(filename, str) and ("/" in filename or filename in ("", ".", "..")):
                 raise ValueError(f"{filename!r} must be the name of a file in the sample's folder")
-        for path in (*self.files.values(), self.samples, *filter(None, (self.subfolder,)), *self.blacklists):
-            check_relative_path(path)
+        names = [file.filename.removeprefix("./").removesuffix(CASE) for file in self._field_files()]
+        for path in (*names, *self.parameters, self.samples, self.subfolder, *self.blacklists):
+            if path:
+                check_relative_path(path)
+        if self.names_contain_id and any(pattern.count("{id}") != 1 for pattern in self.patterns):
+            raise ValueError("if a file's path contains {id}, so must those of all others, once")
         by_field: dict[str, FieldFile] = {}
         for file in self._field_files():
             other = by_field.setdefault(file.field.canonical, file)
@@ -162,11 +263,34 @@ class SourceDescription(_Model):
                 raise ValueError(f"domain {domain!r} has no position: add {domain}_{POSITION} to files")
         if not by_field:
             raise ValueError("files must name at least one point field")
+        for name in sorted(self.optional):
+            if name not in by_field or by_field[name].name == POSITION:
+                raise ValueError(f"optional: {name!r} is no field of files, or a position, which no sample may lack")
+        if "**" in self.samples and (self.samples != ANY_DEPTH or self.blacklists or self.patterns):
+            raise ValueError("samples: '**' stands alone, without blacklists and without patterns of files")
         return self
 
     def _field_files(self) -> list[FieldFile]:
-        named = [(field_name(a), f) for a, f in self.files.items() if a not in PARAMETER_ATTRIBUTES]
-        return [FieldFile(domain=name.domain, name=name.name, filename=filename) for name, filename in named]
+        found = []
+        for attribute, file in self.files.items():
+            if attribute in PARAMETER_ATTRIBUTES:
+                continue
+            name = field_name(attribute)
+            if isinstance(file, str):
+                # A .npy file contains one array, as a .pt file contains one tensor.
+                choice = ArrayChoice() if suffix_of(file) == ".npy" else None
+                found.append(FieldFile(domain=name.domain, name=name.name, filename=file, choice=choice))
+                continue
+            if not file.file:
+                raise ValueError(f"{attribute} names no file")
+            choice = ArrayChoice(arrays=file.array, scale=file.scale, units=file.units)
+            found.append(FieldFile(domain=name.domain, name=name.name, filename=file.file, choice=choice))
+        for domain, mesh in self.meshes.items():
+            for entry in mesh.field_files(domain):
+                if field_name(entry.field.canonical) != entry.field:
+                    raise ValueError(f"{entry.field.canonical} is no name of a field of the domain {domain!r}")
+                found.append(entry)
+        return found
 
     @cached_property
     def fields(self) -> dict[str, FieldFile]:
@@ -175,9 +299,26 @@ class SourceDescription(_Model):
         return {file.field.canonical: file for file in files}
 
     @property
+    def filemap(self) -> dict[str, str]:
+        """File name by file-map attribute."""
+        return {a: file if isinstance(file, str) else file.file for a, file in self.files.items()}
+
+    @property
     def parameter_files(self) -> tuple[str, ...]:
         """Files with per-sample scalars."""
-        return ("params.json", *(f for a, f in self.files.items() if a in PARAMETER_ATTRIBUTES))
+        named = (f for a, f in self.files.items() if a in PARAMETER_ATTRIBUTES and isinstance(f, str))
+        return ("params.json", *named, *self.parameters)
+
+    @cached_property
+    def patterns(self) -> tuple[str, ...]:
+        """Patterns of the files that are found by pattern, not by name."""
+        files = [file.filename for file in self._field_files() if file.choice is not None]
+        return tuple(dict.fromkeys((*files, *self.parameters)))
+
+    @property
+    def names_contain_id(self) -> bool:
+        """Whether paths of files contain the sample id, so that a sample has no folder of its own."""
+        return any("{id}" in pattern for pattern in self.patterns)
 
     @property
     def split_files(self) -> dict[str, str]:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import pydantic
+
+from zarr_core._util.documents import DocumentError, expect
 from zarr_core._util.redaction import redact
 from zarr_core.errors import SourceError
 from zarr_core.format.names import check_relative_path
-from zarr_core.sources.sample import FileInfo
+from zarr_core.sources.arrays import ArrayChoice
+from zarr_core.sources.fields import FieldLoader
+from zarr_core.sources.formats.files import path_of
+from zarr_core.sources.patterns import combined
+from zarr_core.sources.sample import FileInfo, SourceSample
 from zarr_core.sources.tree import file_info
 from zarr_core.storage import Storage
 
@@ -17,9 +24,24 @@ if TYPE_CHECKING:
     import torch
 
 
+def record(sample: SourceSample) -> dict[str, Any]:
+    """What the attributes of a sample's group record about its files, as JSON.
+
+    Equal content gives equal bytes, so the times of the files are left out where their content is known.
+    """
+    files: dict[str, dict[str, Any]] = {}
+    for canonical, info in sample.files.items():
+        files[canonical] = {"name": info.name, "size": info.size}
+        files[canonical] |= {"sha256": info.sha256} if info.sha256 else {"version": info.version}
+        if canonical in sample.choices:
+            files[canonical]["choice"] = sample.choices[canonical].to_document()
+    parts = {info.name: [part.name for part in info.parts] for info in sample.files.values() if info.parts}
+    return {"folder": sample.folder, "files": files} | ({"parts": parts} if parts else {})
+
+
 @dataclass(frozen=True)
 class RecordedSource:
-    """A tree of ``.pt`` files that a store was made from.
+    """A tree of files that a store was made from.
 
     It needs no description of the dataset: the attributes of each sample's group name the file of each field.
 
@@ -51,12 +73,69 @@ class RecordedSource:
                 return folder
         return None
 
-    def file(self, name: str) -> FileInfo:
-        """Current size and version of a file; raises FileNotFoundError."""
-        return file_info(name, Storage(self.root).info(name))
+    def sample(self, sample_id: str, recorded: Mapping[str, Any]) -> RecordedSample | None:
+        """The files of a sample; None if its folder no longer exists. Raises DocumentError."""
+        files = expect(dict, recorded.get("files", {}), "files of source")
+        for canonical, file in files.items():
+            expect(str, expect(dict, file, f"file of {canonical!r}").get("name"), f"file of {canonical!r}, name")
+            expect(int, file.get("size"), f"file of {canonical!r}, size")
+        # Samples without a folder of their own have the id in the names of their files.
+        own_folder = recorded.get("folder") != "" or not any("/" in file["name"] for file in files.values())
+        folder = self.folder(sample_id, recorded) if own_folder else ""
+        return None if folder is None else RecordedSample(Storage(self.root), folder, recorded, FieldLoader())
 
-    def load(self, name: str, size: int) -> torch.Tensor:
-        """The tensor of a file; raises FileNotFoundError, or ValueError if it cannot be read."""
+
+@dataclass(frozen=True)
+class RecordedSample:
+    """The files of one sample.
+
+    Attributes:
+        storage: the source.
+        folder: of the sample, below the root.
+        recorded: "source" of the attributes of the sample's group; its files are checked.
+    """
+
+    storage: Storage
+    folder: str
+    recorded: Mapping[str, Any]
+    _loader: FieldLoader
+
+    @property
+    def files(self) -> Mapping[str, Mapping[str, Any]]:
+        """The recorded file of each field."""
+        files: Mapping[str, Mapping[str, Any]] = self.recorded.get("files", {})
+        return files
+
+    def file(self, canonical: str) -> FileInfo:
+        """Current size and version of a field's file.
+
+        Raises:
+            FileNotFoundError: it does not exist.
+            DocumentError: the record is damaged.
+        """
+        name = self.files[canonical]["name"]
+        parts = expect(dict, self.recorded.get("parts", {}), "parts of source").get(name)
+        if parts is None:
+            return self._part(name)
+        return combined(name, [self._part(part) for part in expect(list, parts, f"parts of {name!r}")])
+
+    def load(self, canonical: str) -> torch.Tensor:
+        """The tensor of a field; raises FileNotFoundError, or ValueError if it cannot be read."""
         from zarr_core.sources.tensors import load_point_tensor
 
-        return load_point_tensor(Storage(self.root), name, size)
+        info = self.file(canonical)
+        choices = {name: self._choice(name) for name, file in self.files.items() if "choice" in file}
+        if canonical not in choices:
+            return load_point_tensor(self.storage, path_of(self.folder, info.name), info.size)
+        files = {canonical: info} | {name: self.file(name) for name in choices if name != canonical}
+        return self._loader.load(self.storage, self.folder, files, choices, canonical)
+
+    def _part(self, name: Any) -> FileInfo:
+        name = expect(str, name, "part of a file")
+        return replace(file_info(name, self.storage.info(path_of(self.folder, name))), name=name)
+
+    def _choice(self, canonical: str) -> ArrayChoice:
+        try:
+            return ArrayChoice.model_validate(self.files[canonical]["choice"])
+        except pydantic.ValidationError as error:
+            raise DocumentError(f"choice of {canonical!r}: {error.errors()[0]['msg']}") from error

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import inspect
+import sys
 from collections.abc import Hashable, Iterable, Mapping
 from importlib import resources
 from pathlib import Path
@@ -13,7 +15,17 @@ import yaml
 
 from zarr_core._util.documents import PlainLoader, parse_yaml
 from zarr_core.errors import SourceError
-from zarr_core.sources.description import SourceDescription
+from zarr_core.sources.description import ANY_DEPTH, SourceDescription
+
+# Classes of the package `noether`, which published these layouts. The layouts are shipped here, so the package need not
+# be installed, and a store is the same with it and without it.
+_NOETHER_CLASSES = {
+    "ShapeNetCarDataset": "shapenet_car",
+    "AhmedMLDataset": "ahmedml",
+    "DrivAerMLDataset": "drivaerml",
+    "DrivAerNetDataset": "drivaernet",
+    "EmmiWingDataset": "emmi_wing",
+}
 
 
 def shipped_kinds() -> list[str]:
@@ -36,6 +48,7 @@ def resolve_kind(kind: str | SourceDescription | object) -> SourceDescription:
         return kind
     if not isinstance(kind, str):
         return _described_by(kind)
+    kind = shipped_name(kind)
     if kind in shipped_kinds():
         text = resources.files("zarr_core.sources").joinpath("kinds", f"{kind}.yaml").read_text()
         return _from_yaml(text, kind)
@@ -49,6 +62,13 @@ def resolve_kind(kind: str | SourceDescription | object) -> SourceDescription:
     raise SourceError(
         f"no dataset kind {kind!r}: use one of {', '.join(shipped_kinds())}, a dotted path or the path of a YAML file"
     )
+
+
+def shipped_name(kind: str) -> str:
+    """The short name of the shipped kind that a dotted path of Noether stands for; other names as they are."""
+    if not kind.startswith("noether."):
+        return kind
+    return _NOETHER_CLASSES.get(kind.rpartition(".")[2].removeprefix("Zarr"), kind)
 
 
 def import_dotted(path: str) -> Any:
@@ -73,24 +93,62 @@ def _described_by(obj: object) -> SourceDescription:
     description = getattr(obj, "description", None)
     if isinstance(description, str | SourceDescription):
         return resolve_kind(description)
-    filemap = getattr(obj, "filemap", None)
+    cls = obj if isinstance(obj, type) else type(obj)
+    filemap = getattr(obj, "filemap", None) or _find_filemap(cls)
     if filemap is None:
         raise SourceError(f"{obj!r} has neither a description nor a filemap")
-    name = obj.__name__ if isinstance(obj, type) else type(obj).__name__
-    return describe_filemap(name, filemap)
+    return describe_filemap(cls.__name__, filemap)
+
+
+def _find_filemap(cls: type) -> object | None:
+    """The file map of a class whose objects get it only when they are made.
+
+    It is a default of ``__init__``, or has an upper-case name in the class or in the module that defines the class.
+
+    Raises:
+        SourceError: there are several.
+    """
+    found: dict[str, object]
+    for base in cls.__mro__[:-1]:
+        init = vars(base).get("__init__")
+        parameters = inspect.signature(init).parameters.values() if init else ()
+        for values in (
+            {name: value for name, value in vars(base).items() if name.isupper()},
+            {parameter.name: parameter.default for parameter in parameters},
+            {name: value for name, value in vars(sys.modules[base.__module__]).items() if name.isupper()},
+        ):
+            found = {name: value for name, value in values.items() if _is_filemap(value)}
+            if len(found) > 1:
+                raise SourceError(
+                    f"{cls.__name__}: {', '.join(found)} could be its file map; name it in the class, filemap = ..."
+                )
+            if found:
+                return next(iter(found.values()))
+    return None
+
+
+def _is_filemap(value: object) -> bool:
+    return not isinstance(value, type) and any(name.endswith("_position") for name in _files(value))
+
+
+def _files(filemap: object) -> dict[str, str]:
+    """File name by attribute. An attribute that is None stands for a field that the dataset does not have."""
+    if isinstance(filemap, Mapping):
+        entries: Iterable[tuple[str, object]] = filemap.items()
+    else:
+        names = (name for name in dir(filemap) if not name.startswith(("_", "model_")))  # model_: pydantic's own
+        entries = ((name, getattr(filemap, name, None)) for name in names)
+    return {name: value for name, value in entries if isinstance(value, str)}
 
 
 def describe_filemap(name: str, filemap: object) -> SourceDescription:
     """The description of another framework's file map: a mapping, or an object with file names as attributes.
 
-    An attribute that is None stands for a field that the dataset does not have.
+    Normals and areas are optional: a file map names their files whether or not a dataset was prepared with them.
     """
-    if isinstance(filemap, Mapping):
-        entries: Iterable[tuple[str, object]] = filemap.items()
-    else:
-        entries = ((a, getattr(filemap, a)) for a in dir(filemap) if not a.startswith("_"))
-    files = {attribute: value for attribute, value in entries if isinstance(value, str)}
-    return _validated({"name": name, "samples": "*", "files": files}, f"file map of {name}")
+    files = _files(filemap)
+    optional = {"surface_normals", "surface_area", "volume_normals"} & files.keys()
+    return _validated({"name": name, "samples": ANY_DEPTH, "files": files, "optional": optional}, f"file map of {name}")
 
 
 class _StrictLoader(PlainLoader):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     import torch
 
+    from zarr_core.sources.arrays import ArrayChoice
     from zarr_core.sources.description import SourceDescription
 
 
@@ -24,6 +25,7 @@ class FileInfo:
         changed: ctime and inode of a local file. No program can set the ctime, so it shows whether a file changed
             while it was read; it is not comparable between copies of a file.
         sha256: digest of the content in hex; "" unless it was requested. The same in every copy of the file.
+        parts: the files that this one is made of, if it was split for a download or is an OpenFOAM case.
     """
 
     name: str
@@ -31,6 +33,12 @@ class FileInfo:
     version: str
     changed: str = ""
     sha256: str = field(default="", compare=False)
+    parts: tuple[FileInfo, ...] = field(default=(), compare=False)
+
+    @property
+    def stored(self) -> tuple[FileInfo, ...]:
+        """The files that the source stores."""
+        return self.parts or (self,)
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,7 @@ class SourceSample:
         files: file of each point field that is present.
         parameter_files: files with per-sample scalars.
         missing: names of files that the description requires and the folder lacks.
+        choices: which arrays of its file make a field, for files that contain more than one tensor.
     """
 
     sample_id: str
@@ -50,6 +59,7 @@ class SourceSample:
     files: Mapping[str, FileInfo]
     parameter_files: tuple[FileInfo, ...] = ()
     missing: tuple[str, ...] = field(default=())
+    choices: Mapping[str, ArrayChoice] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -59,13 +69,16 @@ class SourceSample:
     @property
     def n_bytes(self) -> int:
         """Size of all files, in bytes."""
-        return sum(info.size for info in (*self.files.values(), *self.parameter_files))
+        return sum({info.name: info.size for info in (*self.files.values(), *self.parameter_files)}.values())
 
     @property
     def fingerprint(self) -> str:
         """16 hex digits that change when a file of the sample is added, removed or replaced."""
         entries = sorted((name, info.name, info.size, info.sha256 or info.version) for name, info in self.files.items())
         entries += sorted(("", info.name, info.size, info.sha256 or info.version) for info in self.parameter_files)
+        if self.choices:
+            documents = sorted((name, choice.to_document()) for name, choice in self.choices.items())
+            return hashlib.sha256(repr((entries, documents)).encode()).hexdigest()[:16]
         return hashlib.sha256(repr(entries).encode()).hexdigest()[:16]
 
 

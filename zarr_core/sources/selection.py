@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-import warnings
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from zarr_core._util.arguments import check_names
 from zarr_core.errors import SourceError, ZarrCoreError
 from zarr_core.sources.aero import AeroDataset, AeroSource
 from zarr_core.sources.description import SourceDescription
 from zarr_core.sources.left_out import some
-from zarr_core.sources.resolve import import_dotted
+from zarr_core.sources.resolve import import_dotted, shipped_name
 from zarr_core.sources.sample import SampleSource, SourceSample
 from zarr_core.sources.tree import SampleTree
 from zarr_core.storage import is_local
@@ -60,7 +61,8 @@ def open_source(
 
     Args:
         dataset_kind: short name, dotted path, YAML file, description, class, or a dataset object (needs no location).
-        root: local folder. Another framework's class is opened there once per split: ``cls(root=..., split=...)``.
+        root: local folder. Another framework's class is opened there once per split, as ``cls(root=..., split=...)`` or
+            ``cls(Config(kind=..., root=..., split=...))``, if its one argument is annotated with a config class.
         source_url: fsspec location, which is listed to find the samples. Only the ``filemap`` of a class is used.
         splits: splits to open another framework's class with.
 
@@ -68,6 +70,8 @@ def open_source(
         SourceError: neither or both of root and source_url are given, or the kind cannot be opened there.
     """
     check_names("splits", splits, error=SourceError)
+    if isinstance(dataset_kind, str):
+        dataset_kind = shipped_name(dataset_kind)
     if not isinstance(dataset_kind, str | type | SourceDescription):
         return AeroSource({getattr(dataset_kind, "split", None) or "": dataset_kind})
     if (root is None) == (source_url is None):
@@ -87,21 +91,31 @@ def open_source(
 
 
 def _open_splits(dataset_class: type, root: str, splits: Sequence[str]) -> AeroSource:
-    """Open another framework's class once per split; skip splits that it does not open with, with a warning."""
+    """Open another framework's class once per split. The source names the splits that it does not open with."""
     opened, errors = {}, {}
     for split in splits:
         try:
-            opened[split] = dataset_class(root=root, split=split)
+            opened[split] = _open_split(dataset_class, root, split)
         except Exception as error:  # another framework's constructor may raise anything
             errors[split] = f"{type(error).__name__}: {error}"
-    for split, reason in errors.items():
-        warnings.warn(f"{dataset_class.__name__} has no split {split}; skipped ({reason})", stacklevel=2)
     if not opened:
         raise SourceError(
             f"{dataset_class.__name__}(root=..., split=...) failed for every split of {', '.join(splits)} "
             f"({errors[splits[0]]}); create the dataset object and pass it instead"
         )
-    return AeroSource(opened)
+    failed = [f"{dataset_class.__name__}(split={split!r}) failed: {reason}" for split, reason in errors.items()]
+    return AeroSource(opened, failed)
+
+
+def _open_split(dataset_class: type, root: str, split: str) -> Any:
+    """An object of another framework's class, whose constructor takes root and split, or one config that has them."""
+    required = [p for p in inspect.signature(dataset_class).parameters.values() if p.default is p.empty]
+    if len(required) == 1 and required[0].name != "root":
+        config_class = inspect.signature(dataset_class, eval_str=True).parameters[required[0].name].annotation
+        if isinstance(config_class, type) and config_class is not inspect.Parameter.empty:
+            kind = f"{dataset_class.__module__}.{dataset_class.__qualname__}"
+            return dataset_class(config_class(kind=kind, root=root, split=split))
+    return dataset_class(root=root, split=split)
 
 
 def select_samples(

@@ -1,21 +1,24 @@
-"""A source whose samples are folders of ``.pt`` files, at any fsspec location."""
+"""A source whose samples are folders of files, at any fsspec location."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from fnmatch import fnmatchcase
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from zarr_core._util.documents import parse_json
+from zarr_core._util.documents import parse_json, parse_table
 from zarr_core._util.redaction import printable_cause, redact
 from zarr_core.errors import SampleError, SourceError, StoreError
 from zarr_core.format.names import check_sample_id
-from zarr_core.sources.description import SourceDescription
+from zarr_core.sources.description import ANY_DEPTH, SourceDescription
+from zarr_core.sources.fields import FieldLoader
+from zarr_core.sources.formats.files import path_of
 from zarr_core.sources.left_out import LeftOut
+from zarr_core.sources.patterns import by_sample, depth, matches, renamed
 from zarr_core.sources.resolve import resolve_kind
 from zarr_core.sources.sample import FileInfo, FoundSamples, SourceSample
 from zarr_core.storage import ObjectInfo, Storage, is_local
@@ -29,7 +32,7 @@ _PIECE_BYTES = 32 * 2**20
 
 
 class SampleTree:
-    """A dataset as published: one folder per sample, one ``.pt`` file per field.
+    """A dataset as published: one folder per sample, with a ``.pt`` file per field or files of a solver.
 
     Args:
         kind: a description, or any argument of :func:`resolve_kind`.
@@ -42,6 +45,8 @@ class SampleTree:
     def __init__(self, kind: str | SourceDescription | object, root: str | os.PathLike[str]) -> None:
         self._description = resolve_kind(kind)
         self._root = os.fspath(root)
+        self._loader = FieldLoader()
+        self._choices = {c: f.choice for c, f in self._description.fields.items() if f.choice is not None}
         if is_local(self._root) and os.path.isfile(self._root.partition("://")[2] or self._root):
             raise SourceError(f"{redact(self._root)} is a file; expected the folder that contains the samples")
         try:
@@ -80,17 +85,20 @@ class SampleTree:
         description = self._description
         samples: dict[str, SourceSample] = {}
         left_out = LeftOut(description)
-        for folder, files in sorted(self._list("", left_out.dangling).items()):
+        folders, problems = by_sample(description, self._list("", left_out.dangling))
+        for folder, files in sorted(folders.items()):
             sample_id = folder.removeprefix(f"{description.subfolder}/")
             if wanted is not None and sample_id not in wanted:
                 continue
             left_out.count_unused(files)
             found = {c: files[f.filename] for c, f in description.fields.items() if f.filename in files}
-            if not _matches(sample_id, description.samples):
+            if not matches(sample_id, description.samples):
                 left_out.elsewhere += [folder or "."] * bool(found)
                 continue
             if not found:
-                is_above_samples = f"{description.subfolder}/".startswith(f"{folder}/")
+                is_above_samples = description.samples == ANY_DEPTH or f"{description.subfolder}/".startswith(
+                    f"{folder}/"
+                )
                 left_out.empty += [] if is_above_samples else [folder]
                 continue
             try:
@@ -102,10 +110,11 @@ class SampleTree:
                 left_out.repeated.append(samples[sample_id].folder)
             samples[sample_id] = SourceSample(
                 sample_id,
-                folder,
+                "" if description.names_contain_id else folder,
                 found,
                 tuple(files[name] for name in description.parameter_files if name in files),
-                tuple(f.filename for c, f in description.fields.items() if c not in found),
+                _missing(description, found, problems.get(folder, {})),
+                self._choices,
             )
         return FoundSamples(samples, left_out.sentences(), left_out.unused())
 
@@ -116,8 +125,11 @@ class SampleTree:
     def with_content(self, sample: SourceSample) -> SourceSample:
         """The sample with the SHA-256 of each file, for which every file is read; raises OSError."""
 
+        @cache
         def hashed(info: FileInfo) -> FileInfo:
-            return replace(info, sha256=_sha256(self._storage, _name(sample, info), info.size))
+            digests = [_sha256(self._storage, path_of(sample.folder, f.name), f.size) for f in info.stored]
+            joined = "".join(digests)
+            return replace(info, sha256=hashlib.sha256(joined.encode()).hexdigest() if info.parts else joined)
 
         files = {canonical: hashed(info) for canonical, info in sample.files.items()}
         return replace(sample, files=files, parameter_files=tuple(map(hashed, sample.parameter_files)))
@@ -132,7 +144,9 @@ class SampleTree:
 
         info = sample.files[canonical]
         try:
-            return load_point_tensor(self._storage, _name(sample, info), info.size)
+            if canonical in self._choices:
+                return self._loader.load(self._storage, sample.folder, sample.files, self._choices, canonical)
+            return load_point_tensor(self._storage, path_of(sample.folder, info.name), info.size)
         except FileNotFoundError as error:
             raise SampleError(sample.sample_id, canonical, f"{info.name} was removed during the conversion") from error
         except ValueError as error:
@@ -145,20 +159,31 @@ class SampleTree:
 
         parameters: dict[str, Any] = {}
         for info in sample.parameter_files:
-            name = _name(sample, info)
+            name = path_of(sample.folder, info.name)
             try:
                 if info.name.endswith(".json"):
-                    parameters |= scalars(parse_json(self._read_own(name)), info.name)
+                    found = scalars(parse_json(self._read_own(name)), info.name)
+                elif info.name.endswith(".pt"):
+                    found = scalars(load_pt(self._storage, name, info.size), info.name)
                 else:
-                    parameters |= scalars(load_pt(self._storage, name, info.size), info.name)
+                    found = scalars(parse_table(self._read_own(name), latest=info.name.endswith(".dat")), info.name)
+                if again := [key for key in found.keys() & parameters.keys() if found[key] != parameters[key]]:
+                    raise ValueError(f"{min(again)!r} has another value in another file of the sample")
+                parameters |= found
             except ValueError as error:
                 raise SampleError(sample.sample_id, "", f"{info.name}: {error}", "repair or remove the file") from error
         return parameters
 
     def is_unchanged(self, sample: SourceSample) -> bool:
         """Whether the sample's files have not changed since :meth:`discover`."""
-        now = set(self._list(sample.folder).get(sample.folder, {}).values())
-        return now.issuperset((*sample.files.values(), *sample.parameter_files))
+        files = {*sample.files.values(), *sample.parameter_files}
+        if sample.choices:  # its files lie in several folders, so each is looked at by itself
+            stored = {part for info in files for part in info.stored}
+            return all(
+                renamed(file_info(f.name, self._storage.info(path_of(sample.folder, f.name))), f.name) == f
+                for f in stored
+            )
+        return files.issubset(self._list(sample.folder).get(sample.folder, {}).values())
 
     def splits(self, sample_ids: Collection[str]) -> dict[str, list[str]]:
         """Sample ids by split; raises SourceError if a split file lists an invalid id."""
@@ -192,20 +217,15 @@ class SampleTree:
 
     def _walk(self, folder: str, dangling: list[str]) -> Iterator[tuple[str, dict[str, FileInfo]]]:
         """Files by folder on a local disk, down to the depth of samples. Follows links: datasets are often linked."""
-        files = {}
+        files, levels = {}, depth(self._description)
         for entry in os.scandir(f"{self._storage.location}/{folder}"):
             if entry.is_file():
                 files[entry.name] = file_info(entry.name, local.info(entry.path))
-            elif entry.is_dir() and folder.count("/") < self._depth:
+            elif entry.is_dir() and folder.count("/") < levels:
                 yield from self._walk(f"{folder}{entry.name}/", dangling)
             elif entry.is_symlink() and not os.path.exists(entry.path):
                 dangling.append(f"{folder}{entry.name}")
         yield folder.rstrip("/"), files
-
-    @property
-    def _depth(self) -> int:
-        """Number of folders between the root and a sample's files."""
-        return len([*filter(None, self._description.subfolder.split("/")), *self._description.samples.split("/")])
 
     def _read_text(self, name: str) -> str | None:
         """Text of a file at the root or in the subfolder of the samples; None if neither has it."""
@@ -232,17 +252,12 @@ class SampleTree:
         return self._storage.read(name)
 
 
-def _matches(sample_id: str, pattern: str) -> bool:
-    """Whether the id matches the pattern folder by folder; ``*`` matches neither ``/`` nor hidden folders."""
-    parts, patterns = sample_id.split("/"), pattern.split("/")
-    return len(parts) == len(patterns) and all(
-        part and fnmatchcase(part, p) and not part.startswith(".") for part, p in zip(parts, patterns, strict=True)
-    )
-
-
-def _name(sample: SourceSample, info: FileInfo) -> str:
-    """Path of a sample's file below the root."""
-    return f"{sample.folder}/{info.name}" if sample.folder else info.name
+def _missing(description: SourceDescription, found: Collection[str], problems: Mapping[str, str]) -> tuple[str, ...]:
+    """Names of the files that a sample lacks, each once."""
+    needed = {c: file.filename for c, file in description.fields.items() if c not in description.optional}
+    names = [filename for canonical, filename in needed.items() if canonical not in found]
+    names += [name for name in description.parameters if name in problems]
+    return tuple(dict.fromkeys(problems.get(name, name) for name in names))
 
 
 def _sha256(storage: Storage, name: str, size: int) -> str:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from zarr_core.errors import CorruptChunkError, ManifestError, StoreError, TransferError
-from zarr_core.format.array_metadata import MAX_CHUNKS
+from zarr_core.format.array_metadata import MAX_CHUNKS, MAX_COMPONENTS
 from zarr_core.format.object_names import ZARR_JSON
 from zarr_core.points.manifest import SampleEntry
 from zarr_core.points.sampling import Draw
@@ -18,8 +18,8 @@ from zarr_core.storage.retries import describe
 ENGINES = ("direct", "zarr", "tensorstore")
 
 
-class OtherDtypeError(StoreError):
-    """An output array has another dtype than the stored array."""
+class OutputMismatchError(StoreError):
+    """An output array has another dtype or width than the stored array."""
 
 
 class FieldRead(NamedTuple):
@@ -29,8 +29,7 @@ class FieldRead(NamedTuple):
         url, sample_id, field: store, sample and canonical field name, for messages.
         entry: the sample's entry in the manifest.
         array_name: path of the array below the sample's group.
-        dim: components per point.
-        dtype: stored dtype according to the manifest; that of the array wins.
+        dim, dtype: components per point and stored dtype according to the manifest; those of the array win.
         domain: domain of the field.
         drawn: the points.
     """
@@ -57,34 +56,39 @@ class FieldRead(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Shape of the result."""
+        """Shape of the result according to the manifest."""
         return self.drawn.num_points, self.dim
 
     def check_shape(self, shape: tuple[int, ...], chunk_points: int) -> None:
-        """Raise ManifestError unless the stored array has the shape and the chunks of the manifest.
+        """Raise ManifestError unless the stored array has the points and the chunks of the manifest.
 
-        Stores of other writers may have other chunks than in their manifest, up to ``MAX_CHUNKS``.
+        Stores of other writers may have other chunks than in their manifest, up to ``MAX_CHUNKS``. The number of
+        components is the array's own: samples of a store may differ in it.
         """
         grid = self.entry.domains[self.domain]
-        expected = (grid.n_points, self.dim)
-        if shape != expected:
+        if len(shape) != 2 or shape[0] != grid.n_points or not 0 < shape[1] <= MAX_COMPONENTS:
+            expected = f"({grid.n_points}, 1 to {MAX_COMPONENTS})"
             raise ManifestError(f"{self.where}: the manifest says {expected}, the array is {shape}")
         n_chunks = -(-shape[0] // chunk_points)
         if n_chunks > MAX_CHUNKS or (self.entry.fingerprint and n_chunks != grid.n_chunks):
             expected_chunks = f"the manifest says {grid.chunk_points} points per chunk"
             raise ManifestError(f"{self.where}: {expected_chunks}, the array has {chunk_points}")
 
-    def allocate(self, dtype: np.dtype[Any]) -> np.ndarray:
+    def allocate(self, dtype: np.dtype[Any], dim: int) -> np.ndarray:
         """A new array for the points, with undefined content; raises StoreError if it does not fit in memory."""
         try:
-            return np.empty(self.shape, dtype)
+            return np.empty((self.drawn.num_points, dim), dtype)
         except (MemoryError, ValueError) as error:  # ValueError: more than can be addressed
             raise self.too_large() from error
 
-    def check_dtype(self, stored: np.dtype[Any], out: np.ndarray) -> None:
-        """Raise OtherDtypeError unless an output array has the dtype of the stored one: a cast could lose values."""
-        if stored != out.dtype:
-            raise OtherDtypeError(f"{self.where}: the array is stored as {stored}, the output is {out.dtype}")
+    def check_output(self, dtype: np.dtype[Any], dim: int, out: np.ndarray) -> None:
+        """Raise OutputMismatchError unless an output array has the dtype and width of the stored one.
+
+        A cast could lose values, and NumPy would repeat a single component.
+        """
+        if (dtype, dim) != (out.dtype, out.shape[1]):
+            stored, wanted = f"{dtype} with {dim} components", f"{out.dtype} with {out.shape[1]}"
+            raise OutputMismatchError(f"{self.where}: the array is stored as {stored}, the output is {wanted}")
 
     def too_large(self) -> StoreError:
         """The error for points that do not fit in memory."""
@@ -113,7 +117,7 @@ class Engine(Protocol):
             out: arrays for the results, C-contiguous, of each read's shape; new arrays of the stored dtype by default.
 
         Raises:
-            OtherDtypeError: an array of ``out`` has another dtype than the stored one.
+            OutputMismatchError: an array of ``out`` has another dtype or width than the stored one.
             ManifestError: a group or array that the manifest names is missing, or is another.
             CorruptChunkError: stored bytes are missing or damaged.
             StoreError: the store cannot be reached.

@@ -20,7 +20,7 @@ from zarr_core.format.shards import ChunkIndex, decode_shard_index
 from zarr_core.points.engines import Engine, FieldRead, fetch_failure
 from zarr_core.points.engines.sample_metadata import KnownArray, KnownSample, parse_group
 from zarr_core.points.manifest import SampleEntry
-from zarr_core.points.read_plan import ByteRange, RowSpan, plan_read, unpack
+from zarr_core.points.read_plan import PlannedChunk, RowSpan, plan_read, unpack
 from zarr_core.storage import Storage
 from zarr_core.storage import byte_ranges as objects
 from zarr_core.storage.byte_ranges import CachedObjects, Objects, Request, open_objects
@@ -67,7 +67,7 @@ class DirectEngine:
         arrays = self._arrays(process, reads)
         results: list[np.ndarray] = []
         fallback_places: list[int] = []
-        work: list[tuple[FieldRead, KnownArray, ByteRange, np.ndarray]] = []
+        work: list[tuple[FieldRead, KnownArray, list[PlannedChunk], np.ndarray]] = []
         requests: list[Request] = []
         for place, (read, known) in enumerate(zip(reads, arrays, strict=True)):
             if known is None:
@@ -77,17 +77,17 @@ class DirectEngine:
             layout, index = known.layout, known.index
             assert index is not None
             if out is None:
-                target = read.allocate(known.dtype)
+                target = read.allocate(known.dtype, layout.dim)
             else:
                 target = out[place]
-                read.check_dtype(known.dtype, target)
+                read.check_output(known.dtype, layout.dim, target)
             results.append(target)
-            plan = plan_read(layout, index, read.drawn)
-            for chunk in plan.missing:
+            ranges, missing = plan_read(layout, index, read.drawn)
+            for chunk in missing:
                 _fill_missing(read, chunk.rows, target)
-            for fetched in plan.ranges:
-                work.append((read, known, fetched, target))
-                requests.append(Request(known.shards[fetched.shard], fetched.start, fetched.stop))
+            for chunks in ranges:
+                work.append((read, known, chunks, target))
+                requests.append(Request(known.shards[chunks[0].shard], chunks[0].start, chunks[-1].stop))
         if requests:
             self._execute(process, work, requests)
         if fallback_places:
@@ -171,18 +171,18 @@ class DirectEngine:
     def _execute(
         self,
         process: _Process,
-        work: Sequence[tuple[FieldRead, KnownArray, ByteRange, np.ndarray]],
+        work: Sequence[tuple[FieldRead, KnownArray, list[PlannedChunk], np.ndarray]],
         requests: Sequence[Request],
     ) -> None:
         """Fetch the ranges and decode them into their targets."""
         scratch = process.scratch
 
         def use(number: int, data: np.ndarray | Exception) -> None:
-            read, array, planned, target = work[number]
+            read, array, chunks, target = work[number]
             try:
                 if isinstance(data, Exception):
                     data = _fetched(requests[number].key, data)
-                unpack(array.layout, planned, data, target, scratch.rows(array))
+                unpack(array.layout, chunks, data, target, scratch.rows(array))
             except Exception as error:
                 raise _read_error(read, str(requests[number]), error) from error
 

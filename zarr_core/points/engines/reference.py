@@ -70,7 +70,7 @@ class ZarrEngine:
         if out is None:
             return results
         for read, target, points in zip(reads, out, results, strict=True):
-            read.check_dtype(points.dtype, target)
+            read.check_output(points.dtype, points.shape[1], target)
             target[...] = points
         return list(out)
 

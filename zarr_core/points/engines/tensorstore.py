@@ -64,7 +64,7 @@ class TensorStoreEngine:
                 array = self._open(read)
                 process.keep(read.path, array)
             read.check_shape(tuple(array.shape), array.chunk_layout.read_chunk.shape[0])
-            read.allocate(np.dtype(read.dtype))  # TensorStore aborts the process if memory runs out
+            read.allocate(array.dtype.numpy_dtype, array.shape[1])  # TensorStore aborts the process if memory runs out
             start, stop = read.drawn.span
             futures.append(array[start:stop].read())
         results = []
@@ -80,7 +80,7 @@ class TensorStoreEngine:
         if out is None:
             return results
         for read, target, points in zip(reads, out, results, strict=True):
-            read.check_dtype(points.dtype, target)
+            read.check_output(points.dtype, points.shape[1], target)
             target[...] = points
         return list(out)
 

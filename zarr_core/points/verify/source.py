@@ -16,7 +16,7 @@ from zarr_core.format.moments import FieldMoments
 from zarr_core.format.rounding import RoundingAccumulator, RoundingError
 from zarr_core.format.shuffle import shuffle_permutation
 from zarr_core.points.verify.report import SampleFindings
-from zarr_core.sources.recorded import RecordedSource
+from zarr_core.sources.recorded import RecordedSample, RecordedSource
 
 if TYPE_CHECKING:
     import torch
@@ -26,10 +26,8 @@ if TYPE_CHECKING:
 class SourceFiles:
     """The source files of one sample. The conversion recorded which file holds which field."""
 
-    source: RecordedSource
+    sample: RecordedSample
     found: SampleFindings
-    folder: str
-    recorded: Mapping[str, Any]
     shuffle_seed: int
     permutations: dict[tuple[str, int], np.ndarray] = field(default_factory=dict)
 
@@ -39,31 +37,29 @@ class SourceFiles:
     ) -> SourceFiles | None:
         """The sample's files; None and a problem if they cannot be found. Raises DocumentError."""
         origin = expect(dict, recorded.get("source", {}), "source")
-        files = expect(dict, origin.get("files", {}), "files of source")
-        if not files:
+        if not origin.get("files"):
             found.add("", "cannot be compared: the files that it was made from were not recorded")
             return None
-        folder = source.folder(found.sample_id, origin)
-        if folder is None:
+        sample = source.sample(found.sample_id, origin)
+        if sample is None:
             found.add("", f"cannot be compared: its folder is no longer in {source.url}")
             return None
         seed = expect(int, recorded.get("shuffle_seed", shuffle_seed), "shuffle_seed")
-        return cls(source, found, folder, files, seed)
+        return cls(sample, found, seed)
 
     def rows(self, domain: str, name: str) -> Callable[[ArrayLayout], Comparison | None]:
         """A function that opens the comparison of a field, given the layout of its array."""
         return partial(self._comparison, domain, name)
 
     def _comparison(self, domain: str, name: str, layout: ArrayLayout) -> Comparison | None:
-        if name not in self.recorded:
+        file = self.sample.files.get(name)
+        if file is None:
             self.found.add(name, "cannot be compared: the file that it was made from was not recorded")
             return None
-        file = expect(dict, self.recorded[name], f"file of {name!r}")
-        filename = expect(str, file.get("name"), f"file of {name!r}, name")
-        path = f"{self.folder}/{filename}"
+        filename = file["name"]
         try:
-            info = self.source.file(path)
-            values = _as_array(self.source.load(path, info.size))
+            info = self.sample.file(name)
+            values = _as_array(self.sample.load(name))
         except FileNotFoundError:
             self.found.add(name, f"cannot be compared: {filename} is no longer in the source")
             return None
@@ -71,9 +67,8 @@ class SourceFiles:
             self.found.add(name, f"cannot be compared: {filename}: {error}")
             return None
         changed = ""
-        size = expect(int, file.get("size"), f"file of {name!r}, size")
-        if info.size != size:
-            changed = f"; {info.name} has changed since the conversion: {size:,} bytes then, {info.size:,} now"
+        if info.size != file["size"]:
+            changed = f"; {info.name} has changed since the conversion: {file['size']:,} bytes then, {info.size:,} now"
         elif info.version != file.get("version", info.version):
             changed = f"; {info.name} was written again since the conversion"
         if values.shape != (layout.n_points, layout.dim):

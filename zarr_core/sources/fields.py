@@ -1,0 +1,90 @@
+"""Loads fields of files that contain several arrays. The file that was opened last stays open for the next field."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from zarr_core.sources.arrays import ArrayChoice
+from zarr_core.sources.formats import OpenFile, open_file
+from zarr_core.sources.sample import FileInfo
+from zarr_core.storage import Storage
+
+if TYPE_CHECKING:
+    import torch
+
+
+class FieldLoader:
+    """Loads the fields of one sample after another. Each thread has one file open."""
+
+    def __init__(self) -> None:
+        self._opened = threading.local()
+
+    def load(
+        self,
+        storage: Storage,
+        folder: str,
+        files: Mapping[str, FileInfo],
+        choices: Mapping[str, ArrayChoice],
+        canonical: str,
+    ) -> torch.Tensor:
+        """One field of a sample, (points,) or (points, components).
+
+        Args:
+            storage: the source.
+            folder: of the sample, below the root.
+            files, choices: of all its fields, by canonical name; the arrays of one file are read together.
+            canonical: name of the field.
+
+        Raises:
+            ValueError: the file is damaged, refused, or does not contain the field.
+        """
+        import torch
+
+        choice = choices[canonical]
+        opened = self._open(storage, folder, files, choices, canonical)
+        values = opened.values(choice)
+        if choice.match:
+            position = choices[choice.match]
+            own = opened.values(position)
+            wanted = self._open(storage, folder, files, choices, choice.match).values(position)
+            values = values[_rows_at(own, wanted)]
+        return torch.from_numpy(values)
+
+    def _open(
+        self,
+        storage: Storage,
+        folder: str,
+        files: Mapping[str, FileInfo],
+        choices: Mapping[str, ArrayChoice],
+        canonical: str,
+    ) -> OpenFile:
+        info = files[canonical]
+        key = storage.root, folder, info
+        if getattr(self._opened, "key", None) != key:
+            self._opened.key = self._opened.file = None  # frees the memory of the other file first
+            same = [choice for name, choice in choices.items() if name in files and files[name] == info]
+            self._opened.file = open_file(storage, folder, info, same)
+            self._opened.key = key
+        opened: OpenFile = self._opened.file
+        return opened
+
+
+def _rows_at(own: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Numbers of the rows of ``own``, in the order of the equal rows of ``wanted``; raises ValueError."""
+    if own.shape != wanted.shape:
+        raise ValueError(f"has {len(own):,} points, the file with the positions {len(wanted):,}")
+    if np.array_equal(own, wanted):
+        return np.arange(len(own))
+    by_own, by_wanted = np.lexsort(own.T), np.lexsort(wanted.T)
+    own = own[by_own]
+    if not np.array_equal(own, wanted[by_wanted]):
+        raise ValueError("its points are not those of the file with the positions")
+    if len(own) > 1 and (own[1:] == own[:-1]).all(axis=1).any():
+        raise ValueError("several of its points have the same position, so its rows cannot be matched")
+    rows = np.empty(len(own), np.int64)
+    rows[by_wanted] = by_own
+    return rows

@@ -1,0 +1,85 @@
+"""Files of samples other than ``.pt``: which library reads which format, and one interface for all of them.
+
+The libraries are imported when a file is opened: ``import zarr_core`` needs none of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Protocol
+
+from zarr_core.errors import SourceError
+from zarr_core.sources.arrays import CASE, suffix_of
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from zarr_core.sources.arrays import ArrayChoice
+    from zarr_core.sources.formats.contents import Contents, Mesh
+    from zarr_core.sources.sample import FileInfo
+    from zarr_core.storage import Storage
+
+# Format by suffix: the module that reads it, and the library that the module needs, with the extra that installs it.
+_FORMATS = {
+    ".npy": ("arrays", "", ""),
+    ".npz": ("arrays", "", ""),
+    ".h5": ("hdf5", "h5py", "hdf5"),
+    ".hdf5": ("hdf5", "h5py", "hdf5"),
+    ".vtp": ("vtk", "vtkmodules", "vtk"),
+    ".vtu": ("vtk", "vtkmodules", "vtk"),
+    ".vtk": ("vtk", "vtkmodules", "vtk"),
+    ".stl": ("vtk", "vtkmodules", "vtk"),
+    ".cgns": ("vtk", "vtkmodules", "vtk"),
+    CASE: ("openfoam", "vtkmodules", "vtk"),
+}
+#: Suffixes of files that this package reads.
+SUFFIXES = tuple(suffix for suffix in _FORMATS if suffix != CASE)
+
+
+class OpenFile(Protocol):
+    """A file whose arrays can be read one after another."""
+
+    def values(self, choice: ArrayChoice) -> np.ndarray:
+        """The chosen field, (points,) or (points, components).
+
+        Raises:
+            ValueError: the file does not contain it.
+        """
+
+    def contents(self) -> Contents:
+        """What the file contains."""
+
+    def mesh(self, choice: ArrayChoice) -> Mesh:
+        """Points and cells of the chosen patches; raises ValueError if the file contains no mesh."""
+
+
+def require_libraries(filenames: Collection[str]) -> None:
+    """Raise SourceError if the library that reads one of these files is not installed."""
+    for name in filenames:
+        _, library, extra = _FORMATS.get(suffix_of(name), ("", "", ""))
+        if library and importlib.util.find_spec(library) is None:
+            raise SourceError(f"{name} cannot be read: pip install 'zarr-core[{extra}]'")
+
+
+def open_file(storage: Storage, folder: str, info: FileInfo, choices: Collection[ArrayChoice] = ()) -> OpenFile:
+    """Open a file of a sample.
+
+    Args:
+        storage: the source.
+        folder: of the sample, below the root.
+        info: the file; one that has parts is read as their concatenation.
+        choices: the fields that will be read. Only their arrays are loaded; none: only what the file contains.
+
+    Raises:
+        ValueError: the file is truncated, damaged, or refused because reading it could run code.
+        SourceError: the library that reads this format is not installed.
+    """
+    require_libraries([info.name])
+    suffix = suffix_of(info.name)
+    if suffix not in _FORMATS:
+        raise ValueError(f"no reader for this format: use .pt, {', '.join(SUFFIXES)} or an OpenFOAM case")
+    module = importlib.import_module(f"zarr_core.sources.formats.{_FORMATS[suffix][0]}")
+    opened: OpenFile = module.open_file(storage, folder, info, choices)
+    return opened

@@ -1,0 +1,131 @@
+"""``.npy`` and ``.npz``: arrays of numbers, never pickled objects."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Collection
+from typing import IO
+
+import numpy as np
+
+from zarr_core.sources.arrays import ArrayChoice, suffix_of
+from zarr_core.sources.formats.contents import Contents, FoundArray, Mesh
+from zarr_core.sources.formats.files import stream
+from zarr_core.sources.sample import FileInfo
+from zarr_core.storage import Storage
+
+# A compressed file may expand to this many times its size, or to _EXPANDED bytes.
+_EXPANSION = 200
+_EXPANDED = 64 * 2**20
+
+
+def check_expansion(n_bytes: int, size: int) -> None:
+    """Raise ValueError for an array that is much larger than the file that contains it."""
+    if n_bytes > max(_EXPANDED, size * _EXPANSION):
+        raise ValueError(f"rejected: claims an array of {n_bytes:,} bytes, more than fit into its {size:,} bytes")
+
+
+class ArrayFile:
+    """A file that contains named arrays without a mesh."""
+
+    def __init__(self, storage: Storage, folder: str, info: FileInfo) -> None:
+        self._where = storage, folder, info
+
+    def values(self, choice: ArrayChoice) -> np.ndarray:
+        """The chosen field, (points,) or (points, components); raises ValueError."""
+        with stream(*self._where) as opened:
+            columns = [self._read(opened, name) for name in choice.arrays or ("",)]
+        values = columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
+        if values.dtype.kind not in "fiu":
+            raise ValueError(f"contains {values.dtype}, expected numbers")
+        values = values.astype(values.dtype.newbyteorder("="), copy=False)
+        return values if choice.scale == 1 else values * choice.scale
+
+    def contents(self) -> Contents:
+        """Names and shapes of the arrays."""
+        with stream(*self._where) as opened:
+            found = self._shapes(opened)
+        return Contents(
+            tuple(
+                FoundArray(name, "", shape[1] if len(shape) == 2 else 1, shape[0] if shape else 0)
+                for name, shape in found.items()
+                if len(shape) in (1, 2)
+            )
+        )
+
+    def mesh(self, choice: ArrayChoice) -> Mesh:
+        """Such a file contains no mesh: raises ValueError."""
+        raise ValueError("contains no mesh; remove `connectivity`")
+
+    def _read(self, opened: IO[bytes], name: str) -> np.ndarray:
+        size = self._where[2].size
+        if suffix_of(self._where[2].name) == ".npy":
+            return _read_npy(opened, size, size)
+        with _archive(opened) as archive:
+            member = f"{name}.npy"
+            if member not in archive.namelist():
+                names = ", ".join(entry.removesuffix(".npy") for entry in archive.namelist())
+                raise ValueError(f"has no array {name!r}; it has {names or 'none'}")
+            with archive.open(member) as entry:
+                return _read_npy(entry, archive.getinfo(member).file_size, size)
+
+    def _shapes(self, opened: IO[bytes]) -> dict[str, tuple[int, ...]]:
+        if suffix_of(self._where[2].name) == ".npy":
+            return {"": _header(opened)[0]}
+        shapes = {}
+        with _archive(opened) as archive:
+            for member in archive.namelist():
+                with archive.open(member) as entry:
+                    shapes[member.removesuffix(".npy")] = _header(entry)[0]
+        return shapes
+
+
+def open_file(storage: Storage, folder: str, info: FileInfo, choices: Collection[ArrayChoice]) -> ArrayFile:
+    """Open the file; its arrays are read one at a time."""
+    return ArrayFile(storage, folder, info)
+
+
+def _archive(opened: IO[bytes]) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(opened)
+    except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError) as error:
+        raise ValueError(f"truncated or not an .npz file: {error}") from error
+
+
+def _header(opened: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Shape, Fortran order and dtype; raises ValueError."""
+    try:
+        version = np.lib.format.read_magic(opened)
+        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
+        if read is None:
+            raise ValueError(f"version {version} of the format is not supported")
+        shape, fortran_order, dtype = read(opened)
+        if min(shape, default=0) < 0:
+            raise ValueError(f"shape {shape}")
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"truncated or not an array file: {error}") from error
+    if dtype.hasobject:
+        raise ValueError("rejected: contains pickled objects, and loading them could run code; save plain arrays")
+    return shape, fortran_order, dtype
+
+
+def _read_npy(opened: IO[bytes], n_bytes: int, size: int) -> np.ndarray:
+    shape, fortran_order, dtype = _header(opened)
+    count = 1
+    for length in shape:
+        count *= length
+    if count * dtype.itemsize > n_bytes:
+        raise ValueError(f"truncated: claims an array of {count * dtype.itemsize:,} bytes, and has {n_bytes:,}")
+    check_expansion(count * dtype.itemsize, size)
+    values = np.empty(count, dtype)
+    target = values.view(np.uint8).data
+    filled = 0
+    try:
+        while filled < len(target):
+            piece = opened.readinto(target[filled:]) if hasattr(opened, "readinto") else None
+            if not piece:
+                raise ValueError(f"truncated: {filled:,} of {len(target):,} bytes")
+            filled += piece
+    except (zipfile.BadZipFile, EOFError) as error:
+        raise ValueError(f"truncated or damaged: {error}") from error
+    return values.reshape(shape[::-1]).T if fortran_order else values.reshape(shape)

@@ -1,0 +1,113 @@
+"""HDF5: datasets of numbers, from a stream. Nothing outside the file is read, and no plug-in is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import IO, Any
+
+import numpy as np
+
+from zarr_core.sources.arrays import ArrayChoice
+from zarr_core.sources.formats.arrays import ArrayFile, check_expansion
+from zarr_core.sources.sample import FileInfo
+from zarr_core.storage import Storage
+
+# Filters that are part of HDF5 (deflate, shuffle, fletcher32, szip, nbit, scaleoffset) or of h5py (lzf). HDF5 looks for
+# any other filter in a folder of plug-ins and runs the code that it finds there.
+_FILTERS = frozenset({1, 2, 3, 4, 5, 6, 32000})
+# Objects of a file that are looked at.
+_MAX_OBJECTS = 100_000
+
+
+class Hdf5File(ArrayFile):
+    """An HDF5 file; the name of an array is its path."""
+
+    def _read(self, opened: IO[bytes], name: str) -> np.ndarray:
+        with _open(opened) as file:
+            dataset = _find(file, name)
+            check_dataset(dataset, self._where[2].size)
+            try:
+                values: np.ndarray = dataset[()]
+            except (OSError, ValueError) as error:
+                raise ValueError(f"truncated or damaged: {error}") from error
+            return np.asarray(values)
+
+    def _shapes(self, opened: IO[bytes]) -> dict[str, tuple[int, ...]]:
+        with _open(opened) as file:
+            return {name: dataset.shape for name, dataset in _datasets(file) if dataset.dtype.kind in "fiu"}
+
+
+def open_file(storage: Storage, folder: str, info: FileInfo, choices: Collection[ArrayChoice]) -> Hdf5File:
+    """Open the file; its arrays are read one at a time."""
+    return Hdf5File(storage, folder, info)
+
+
+def check_everything(opened: IO[bytes], size: int) -> None:
+    """Check all datasets of a file that another library will read; raises ValueError."""
+    with _open(opened) as file:
+        for _, dataset in _datasets(file):
+            check_dataset(dataset, size)
+
+
+def check_dataset(dataset: Any, size: int) -> None:
+    """Raise ValueError for a dataset that would run code, read another file, or fill the memory."""
+    properties = dataset.id.get_create_plist()
+    filters = {properties.get_filter(i)[0] for i in range(properties.get_nfilters())}
+    if filters - _FILTERS:
+        reason = f"needs the HDF5 filter {min(filters - _FILTERS)} of a plug-in, and loading it could run code"
+        raise ValueError(f"rejected: {dataset.name} {reason}; store it with gzip")
+    if properties.get_external_count() or dataset.is_virtual:
+        raise ValueError(f"rejected: {dataset.name} takes its values from another file")
+    check_expansion(dataset.size * dataset.dtype.itemsize if dataset.size else 0, size)
+
+
+def _open(opened: IO[bytes]) -> Any:
+    import h5py
+
+    try:
+        return h5py.File(opened, "r")
+    except (OSError, ValueError) as error:
+        raise ValueError(f"truncated or not an HDF5 file: {error}") from error
+
+
+def _find(file: Any, path: str) -> Any:
+    import h5py
+
+    group = file
+    for part in filter(None, path.split("/")):
+        found = _member(group, part) if isinstance(group, h5py.Group) else None
+        if found is None:
+            names = ", ".join(name for name, _ in _datasets(file)) or "none"
+            raise ValueError(f"has no dataset {path!r}; it has {names:.500}")
+        group = found
+    if not isinstance(group, h5py.Dataset):
+        raise ValueError(f"{path!r} is a group, expected a dataset")
+    return group
+
+
+def _member(group: Any, name: str) -> Any:
+    import h5py
+
+    link = group.get(name, getlink=True)
+    if isinstance(link, h5py.ExternalLink):
+        raise ValueError(f"rejected: {group.name.rstrip('/')}/{name} is a link to another file")
+    return None if link is None else group.get(name)
+
+
+def _datasets(file: Any) -> list[tuple[str, Any]]:
+    """Path and dataset of every dataset of the file; raises ValueError for a link to another file."""
+    import h5py
+
+    found, pending, seen = [], [("", file)], set()
+    while pending:
+        path, group = pending.pop()
+        for name in group:
+            item = _member(group, name)
+            if isinstance(item, h5py.Dataset):
+                found.append((f"{path}/{name}".lstrip("/"), item))
+            elif isinstance(item, h5py.Group) and item.id.__hash__() not in seen:
+                seen.add(item.id.__hash__())  # soft and hard links can form circles
+                pending.append((f"{path}/{name}", item))
+            if len(found) + len(seen) > _MAX_OBJECTS:
+                raise ValueError(f"rejected: contains more than {_MAX_OBJECTS:,} objects")
+    return sorted(found, key=lambda each: each[0])

@@ -1,0 +1,178 @@
+"""Finds the files of each sample whose names a description gives as patterns."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+
+from zarr_core.sources.arrays import CASE
+from zarr_core.sources.description import ANY_DEPTH, SourceDescription
+from zarr_core.sources.sample import FileInfo
+
+Listing = Mapping[str, Mapping[str, FileInfo]]
+
+# A file that was split for a download: "volume_1.vtu.00.part".
+_PART = re.compile(r"(.+)\.(\d+)\.part")
+# Files of an OpenFOAM case below its folder: the mesh, and the folders of times.
+_OF_CASE = re.compile(r"(?:processor\d+/)?(?:constant/polyMesh/\w+|([\d.]+(?:e-?\d+)?)/\w+)|system/controlDict")
+#: Folders below a sample's folder that a case has.
+CASE_DEPTH = 3
+# Of samples at any depth. A link to a folder above itself would have no end.
+_MAX_DEPTH = 12
+
+
+def depth(description: SourceDescription) -> int:
+    """Number of folders between the root and a file of a sample."""
+    below = max(
+        (p.removeprefix("./").count("/") + CASE_DEPTH * p.endswith(CASE) for p in description.patterns), default=0
+    )
+    above = [] if description.names_contain_id else description.samples.split("/")
+    if description.samples == ANY_DEPTH:
+        return _MAX_DEPTH
+    return len([*filter(None, description.subfolder.split("/")), *above]) + below
+
+
+def matches(path: str, pattern: str) -> bool:
+    """Whether a path matches a pattern folder by folder; ``*`` matches neither ``/`` nor hidden files.
+
+    The pattern "**" matches at any depth.
+    """
+    parts, patterns = path.split("/"), pattern.split("/")
+    if pattern == ANY_DEPTH:
+        patterns = ["*"] * len(parts)
+    return len(parts) == len(patterns) and all(
+        part and fnmatchcase(part, p) and not part.startswith(".") for part, p in zip(parts, patterns, strict=True)
+    )
+
+
+def by_sample(description: SourceDescription, listing: Listing) -> tuple[Listing, dict[str, dict[str, str]]]:
+    """The files of each sample by pattern, and all others by name.
+
+    Args:
+        description: of the dataset.
+        listing: files by folder and name.
+
+    Returns:
+        Files by folder of the sample (by id, if a sample has no folder) and by pattern or name, where the name of a
+        file is its path below that folder; by the same folder, which patterns match no file or several.
+    """
+    if not description.patterns:
+        return listing, {}
+    prefix = f"{description.subfolder}/" if description.subfolder else ""
+    samples: dict[str, dict[str, FileInfo]] = defaultdict(dict)
+    for folder, files in listing.items():
+        for name, info in files.items():
+            path = f"{folder}/{name}" if folder else name
+            sample, rest = _split(description, prefix, path)
+            samples[sample][rest] = renamed(info, rest)
+    if description.names_contain_id:
+        return _by_id(description, prefix, samples[""])
+    found: dict[str, dict[str, FileInfo]] = {}
+    problems: dict[str, dict[str, str]] = {}
+    for sample, files in samples.items():
+        found[sample], problems[sample] = _by_pattern(description.patterns, _joined(files))
+    return found, problems
+
+
+def _split(description: SourceDescription, prefix: str, path: str) -> tuple[str, str]:
+    """A path as the folder of its sample and the rest."""
+    if description.names_contain_id:
+        return "", path
+    below = path.removeprefix(prefix)
+    parts = below.split("/")
+    levels = min(description.samples.count("/") + 1, len(parts) - 1)
+    rest = "/".join(parts[levels:])
+    return path[: -len(rest) - 1], rest
+
+
+def _by_pattern(patterns: Iterable[str], files: Mapping[str, FileInfo]) -> tuple[dict[str, FileInfo], dict[str, str]]:
+    found, problems, used = {}, {}, set()
+    for pattern in patterns:
+        if pattern.endswith(CASE):
+            case = _case(pattern, files)
+            if case is not None:
+                found[pattern] = case
+                used |= {part.name for part in case.parts}
+            continue
+        matching = [name for name in files if matches(name, pattern)]
+        used.update(matching)
+        if len(matching) == 1:
+            found[pattern] = files[matching[0]]
+        elif matching:
+            problems[pattern] = f"{pattern}, which {len(matching)} files match: {', '.join(sorted(matching)[:5])}"
+    found |= {name: info for name, info in files.items() if name not in used}
+    return found, problems
+
+
+def _by_id(
+    description: SourceDescription, prefix: str, files: Mapping[str, FileInfo]
+) -> tuple[dict[str, dict[str, FileInfo]], dict[str, dict[str, str]]]:
+    """Files whose paths contain the id of their sample."""
+    samples: dict[str, dict[str, list[FileInfo]]] = defaultdict(lambda: defaultdict(list))
+    unused: dict[str, FileInfo] = {}
+    expressions = {pattern: _expression(pattern) for pattern in description.patterns}
+    for path, info in _joined(files).items():
+        hits = [(p, hit["id"]) for p, e in expressions.items() if (hit := e.fullmatch(path.removeprefix(prefix)))]
+        for pattern, sample_id in hits:
+            samples[sample_id][pattern].append(info)
+        if not hits:
+            unused[path] = info
+    found = {i: {p: infos[0] for p, infos in by.items() if len(infos) == 1} for i, by in samples.items()}
+    problems = {
+        i: {p: f"{p}, which {len(infos)} files match" for p, infos in by.items() if len(infos) > 1}
+        for i, by in samples.items()
+    }
+    return ({"": unused} if unused else {}) | found, problems
+
+
+def _expression(pattern: str) -> re.Pattern[str]:
+    pieces = {"*": r"[^/]*", "{id}": r"(?P<id>[^/]+)"}
+    return re.compile("".join(pieces.get(p, re.escape(p)) for p in re.split(r"(\*|\{id\})", pattern)))
+
+
+def _joined(files: Mapping[str, FileInfo]) -> dict[str, FileInfo]:
+    """The files, those in parts as one; parts of which one is missing stay as they are."""
+    parts: dict[str, dict[int, FileInfo]] = defaultdict(dict)
+    for name, info in files.items():
+        if found := _PART.fullmatch(name):
+            parts[found[1]][int(found[2])] = info
+    joined = dict(files)
+    for name, numbered in parts.items():
+        if name not in files and sorted(numbered) == list(range(len(numbered))):
+            ordered = [numbered[number] for number in sorted(numbered)]
+            for part in ordered:
+                del joined[part.name]
+            joined[name] = combined(name, ordered)
+    return joined
+
+
+def _case(pattern: str, files: Mapping[str, FileInfo]) -> FileInfo | None:
+    """An OpenFOAM case: its mesh and the fields of its latest time; None if there is no mesh."""
+    prefix = pattern.removeprefix("./")
+    times: dict[float, list[FileInfo]] = defaultdict(list)
+    others: list[FileInfo] = []
+    for name, info in files.items():
+        if name.startswith(prefix) and (found := _OF_CASE.fullmatch(name[len(prefix) :])):
+            (times[float(found[1])] if found[1] else others).append(info)
+    if not any("/polyMesh/" in f"/{info.name}" for info in others):
+        return None
+    latest = times[max(times)] if times else []
+    return combined(pattern, sorted((*others, *latest), key=lambda info: info.name))
+
+
+def combined(name: str, parts: list[FileInfo]) -> FileInfo:
+    """Several files as one."""
+
+    def digest(values: Iterable[object]) -> str:
+        return hashlib.sha256(repr(list(values)).encode()).hexdigest()[:16]
+
+    version = digest((part.name, part.size, part.version) for part in parts)
+    return FileInfo(name, sum(p.size for p in parts), version, digest(p.changed for p in parts), parts=tuple(parts))
+
+
+def renamed(info: FileInfo, name: str) -> FileInfo:
+    """The file under another name."""
+    return FileInfo(name, info.size, info.version, info.changed)
