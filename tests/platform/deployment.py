@@ -100,7 +100,7 @@ class Deployment:
     def wait(self, what: str, condition: Callable[[], object]) -> None:
         """Return when the condition holds; fail with the end of the daemon's log if it does not."""
         try:
-            wait_for(condition, pause_seconds=0.5)
+            wait_for(condition, pause_seconds=1)
         except AssertionError as error:
             pytest.fail(f"{what}: {error}\n{self.logged()[-6000:]}")
 
