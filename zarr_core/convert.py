@@ -27,7 +27,7 @@ from zarr_core.points.convert import (
 )
 from zarr_core.points.convert_sample import ConversionResult, SampleOutcome
 from zarr_core.points.publish import MAX_RETIRED_SHARE, publish
-from zarr_core.points.settings import ConversionSettings, check_given
+from zarr_core.points.settings import ConversionSettings
 from zarr_core.sources.resolve import shipped_kinds
 from zarr_core.storage import is_local
 
@@ -136,7 +136,7 @@ def _command(
     }
     settings = {name: value for name, value in settings.items() if value is not None}
     try:
-        check_given(settings)
+        ConversionSettings(**settings)
     except SourceError as error:
         raise cli.WrongUseError(str(error)) from error
     # Also with one worker: a sample whose process is killed for memory then does not end the run.

@@ -5,9 +5,12 @@ from __future__ import annotations
 import csv
 import json
 import reprlib
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
+
+if TYPE_CHECKING:
+    import pydantic
 
 _TAG = "tag:yaml.org,2002:"
 
@@ -24,6 +27,21 @@ def expect(kind: type[_Plain], value: Any, name: str) -> _Plain:
         found = "missing" if value is None else reprlib.repr(value)
         raise DocumentError(f"{name} is {found}, expected {kind.__name__}")
     return value
+
+
+def describe_problems(error: pydantic.ValidationError) -> str:
+    """What pydantic found wrong, in one line: the path of each of the first values, the value, and the reason."""
+    found = []
+    for problem in error.errors(include_url=False)[:5]:
+        place = ".".join(map(str, problem["loc"]))
+        reason = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "missing":
+            found.append(f"{place} is missing")
+        elif problem["type"] == "value_error":
+            found.append(f"{place}: {reason}".removeprefix(": "))
+        else:
+            found.append(f"{place} is {reprlib.repr(problem['input'])}: {reason[0].lower()}{reason[1:]}")
+    return "; ".join(found)
 
 
 def parse_json(data: bytes | str) -> Any:
