@@ -79,7 +79,7 @@ def test_flat_files_and_folders_of_arrays(tmp_path: Path, capsys: pytest.Capture
     assert document["parameters"] == ["forces.csv"]
     if pytest.importorskip("vtkmodules", reason="the extra vtk is not installed"):
         (tmp_path / "flat").mkdir()
-        for run in RAW.iterdir():
+        for run in RAW.glob("run_*"):
             shutil.copyfile(next(run.glob("*.vtp")), tmp_path / "flat" / f"car_{run.name}.vtp")
         found = inspected(tmp_path / "flat", capsys)
         assert yaml.safe_load(str(found["description"]))["meshes"]["surface"]["file"] == "{id}.vtp"

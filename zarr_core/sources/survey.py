@@ -272,9 +272,8 @@ def _layout(paths: list[str]) -> tuple[str, list[str], list[str]]:
             stem = name.removesuffix(suffix_of(name))
             by_name[f"{folder}/{{id}}{suffix_of(name)}".lstrip("/")].add(stem)
     flat = {pattern: ids for pattern, ids in by_name.items() if len(ids) > max(best[0], 1)}
-    if flat:
-        most = max(flat.values(), key=len)
-        return "*", sorted(set.intersection(*flat.values()) or most), sorted(flat)
+    if shared := sorted(set.intersection(*flat.values())) if flat else []:
+        return "*", shared, sorted(flat)
     if not best[0]:
         raise SourceError("no folder contains files of a known format; inspect the folder that contains the samples")
     return _common(best[1]), best[1], list(best[2])
