@@ -15,6 +15,7 @@ from assets.statistics import field_rows, statistics_split
 from assets.tables import table
 from assets.zarr_samples import FORCE_TAG
 from resources.stores import StoreAccess
+from sensors.migration import CHECK, check_settings
 from sensors.pending import natural_order
 from zarr_core.errors import StoreError
 from zarr_core.points.manifest import StoreManifest
@@ -22,6 +23,7 @@ from zarr_core.points.statistics import calculate_store_statistics
 from zarr_core.points.verify.store import VerificationReport, verify_store
 from zarr_core.points.writer import WrittenSample, ZarrStoreWriter
 from zarr_core.sources.left_out import some
+from zarr_core.sources.listing import list_samples
 
 _FLOAT16_MAX = 65504.0
 # Metadata reads in flight.
@@ -29,9 +31,26 @@ _LOOKUPS = 16
 
 
 def dataset_checks(dataset: DatasetDeclaration) -> list[dg.AssetChecksDefinition]:
-    """Equivalence, checksums, columns and splits of the manifest, plausibility of the statistics."""
-    checks = (_equivalence, _checksums, _converted_samples_fit, _split_ids, _statistics_plausible)
+    """Settings, equivalence, checksums, columns and splits of the manifest; plausibility of the statistics."""
+    checks = (_settings, _equivalence, _checksums, _converted_samples_fit, _split_ids, _statistics_plausible)
     return [check(dataset) for check in checks]
+
+
+def _settings(dataset: DatasetDeclaration) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        asset=dataset.published,
+        name=CHECK,
+        description="The samples have the settings of the store, and the store those of its declaration. The sensor "
+        f"`{dataset.name}_arrivals` reports this, too, when it changes.",
+    )
+    def settings(context: dg.AssetCheckExecutionContext, stores: StoreAccess) -> dg.AssetCheckResult:
+        listing = list_samples(stores.source(dataset.kind, dataset.source), dataset.splits)
+        found = check_settings(context.instance, dataset, stores.manifest_if_any(dataset.store), listing)
+        return dg.AssetCheckResult(
+            passed=found.passed, severity=found.severity, description=found.description, metadata=found.metadata
+        )
+
+    return settings
 
 
 def _equivalence(dataset: DatasetDeclaration) -> dg.AssetChecksDefinition:

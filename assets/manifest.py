@@ -53,7 +53,7 @@ def manifest_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
                 # Two listings apart in time did not find these.
                 retire_vanished=[i for i, version in versions.items() if version == ABSENT],
                 max_retired_share=float(context.run.tags.get(SHARE_TAG, dataset.max_retired_share)),
-                **dataset.conversion_arguments,
+                **dataset.conversion_arguments(stores.settings(dataset.store, dataset.settings)),
             )
         except RetirementError as error:
             way_out = f"Check the source, or run {dataset.name}_refresh with the tag {SHARE_TAG} = 1"

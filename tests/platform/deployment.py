@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,25 +16,9 @@ import pytest
 from dagster._core.scheduler.instigation import TickStatus
 
 from tests.helpers.holding import WAITING, WANTED
-from tests.platform.test_definitions import Project
+from tests.helpers.waiting import wait_for
+from tests.platform.project import WINGS, Project
 from tests.platform.trial import PROJECT
-
-MISSPELT = (
-    "  name: wings",
-    "  kind: emmi_wing",
-    "  source: s3://bucket/wings",
-    "  store: s3://bucket/store",
-    "  report: reports/wings",
-    "  chunk_pionts: 4096",
-)
-
-
-def hold_conversions(project: Project) -> None:
-    """Use a pool whose conversions a test can hold."""
-    path, pool = project.folder / "definitions.py", "from resources.pools import ConversionPool"
-    text = path.read_text()
-    assert pool in text
-    path.write_text(text.replace(pool, "from tests.platform.held_pool import HeldPool as ConversionPool"))
 
 
 class Deployment:
@@ -55,8 +38,8 @@ class Deployment:
         for made in (self.home, self.source, self.long):
             made.mkdir()
         self.project = Project(folder / "project")
-        self.project.declare("wings", *MISSPELT)
-        hold_conversions(self.project)
+        self.project.declare("wings", *WINGS, "  chunk_pionts: 4096")
+        self.project.hold_conversions()
         shutil.copy(PROJECT / "deploy" / "local" / "dagster.yaml", self.home)
 
     def environment(self) -> dict[str, str]:
@@ -114,13 +97,12 @@ class Deployment:
         """All that the daemon has logged."""
         return self.log.read_text()
 
-    def wait(self, what: str, condition: Callable[[], object], seconds: float = 600) -> None:
+    def wait(self, what: str, condition: Callable[[], object]) -> None:
         """Return when the condition holds; fail with the end of the daemon's log if it does not."""
-        deadline = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > deadline:
-                pytest.fail(f"waited {seconds:.0f} s for {what}\n{self.logged()[-6000:]}")
-            time.sleep(0.5)
+        try:
+            wait_for(condition, pause_seconds=1)
+        except AssertionError as error:
+            pytest.fail(f"{what}: {error}\n{self.logged()[-6000:]}")
 
 
 def materializations(instance: dg.DagsterInstance, key: dg.AssetKey) -> int:

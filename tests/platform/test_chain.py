@@ -13,7 +13,7 @@ from dagster._core.definitions.data_version import CachingStaleStatusResolver, S
 from dagster._core.loader import LoadingContextForTest
 
 from sensors.failures import failure_message
-from tests.platform.trial import Trial, corrupt, definitions_of, write_run
+from tests.platform.trial import Trial, corrupt, write_run
 from zarr_core.points.manifest import load_manifest
 
 
@@ -26,10 +26,8 @@ def filled(trial: Trial) -> Trial:
 
 
 def stale(trial: Trial, sample_id: str) -> StaleStatus:
-    definitions = definitions_of(trial.dataset)
-    resolver = CachingStaleStatusResolver(
-        trial.instance, definitions.resolve_asset_graph(), LoadingContextForTest(trial.instance)
-    )
+    graph = trial.definitions.resolve_asset_graph()
+    resolver = CachingStaleStatusResolver(trial.instance, graph, LoadingContextForTest(trial.instance))
     return resolver.get_status(trial.dataset.key("zarr_samples"), sample_id)
 
 
@@ -53,7 +51,8 @@ def test_the_whole_chain(filled: Trial) -> None:
     passed = {name: evaluation.passed for name, evaluation in check_results(refreshed).items()}
     # No sample is in val: a warning, which blocks nothing.
     assert {name for name, ok in passed.items() if not ok} == {"split_ids_present"}
-    assert set(passed) == {"equivalence", "checksums", "converted_samples_fit", "split_ids_present", "plausible"}
+    checks = {"equivalence", "checksums", "converted_samples_fit", "split_ids_present", "plausible", "settings"}
+    assert set(passed) == checks
 
     numbers = {name: value.value for name, value in filled.materialization("zarr_samples", "run_4").metadata.items()}
     files = list((filled.source / "run_4").iterdir())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import dagster as dg
 import pytest
 from dagster._core.definitions.run_request import InstigatorType
@@ -46,6 +49,13 @@ def tick(instance: dg.DagsterInstance, name: str, status: TickStatus, message: s
             selector_id=state.selector_id,
         )
     )
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    """An instance on disk, because one in memory records no ticks."""
+    with dg.DagsterInstance.local_temp(str(tmp_path), {"telemetry": {"enabled": False}}) as temporary:
+        yield temporary
 
 
 def test_failing_sensors_are_named_once_per_error(
