@@ -16,9 +16,20 @@ from tests.helpers.servers.oci import NAMESPACE, OciServer
 # The slowest files, in this order: they run first, so that no worker is left with one at the end.
 _LONGEST = (
     "tests/platform/test_daemon.py",
+    "tests/platform/test_conditions.py",
+    "tests/platform/test_chain.py",
+    "tests/matrix/test_crashes.py",
     "tests/attacks/test_attacks.py",
+    "tests/platform/test_wide_matrix.py",
     "tests/benchmarks/test_rivals.py",
+    "tests/platform/test_definitions.py",
+    "tests/platform/test_demo.py",
     "tests/loader/test_loader.py",
+    "tests/storage/test_retries.py",
+    "tests/matrix/ingest/test_loader.py",
+    "tests/points/test_convert.py",
+    "tests/points/test_stage.py",
+    "tests/cli/test_command.py",
 )
 
 

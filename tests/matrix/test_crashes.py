@@ -91,7 +91,7 @@ def test_a_writer_may_be_killed_at_any_moment(kind: str, request: pytest.Fixture
     versions = Versions(root)
     committed: set[str] = set()
     for number, kill in enumerate(LOCAL_KILLS if kind == "local" else S3_KILLS):
-        batches = [f"{name}{number}" for name in BATCHES]
+        batches = [f"{name}{number}" for name in (BATCHES if kind == "local" else BATCHES[:1])]
         assert is_killed(kill, write_batches, root, number, batches), kill
         versions.check()
         check(root, only=batches)  # all of them in the end
@@ -108,21 +108,21 @@ def test_a_writer_may_be_killed_at_any_moment(kind: str, request: pytest.Fixture
 
 def test_writers_of_overlapping_batches_end_with_each_once(any_root: str) -> None:
     make(any_root)
-    batches = [f"b{n}" for n in range(4)]
+    batches = [f"b{n}" for n in range(3)]
     added: list[str] = []
     failed: list[BaseException] = []
 
     def write(seed: int) -> None:
         try:
             matrix = WideMatrix.open(any_root)
-            for batch_id in random.Random(seed).sample(batches, 3):
+            for batch_id in random.Random(seed).sample(batches, 2):
                 if matrix.append(batch_id, samples_of(batch_id), cells_of(batch_id)):
                     added.append(batch_id)
             matrix.derive_columns()
         except BaseException as error:
             failed.append(error)
 
-    threads = [threading.Thread(target=write, args=(seed,)) for seed in range(4)]
+    threads = [threading.Thread(target=write, args=(seed,)) for seed in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:

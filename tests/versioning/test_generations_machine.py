@@ -206,4 +206,4 @@ class Store(RuleBasedStateMachine):
 
 
 TestStore = Store.TestCase
-TestStore.settings = settings(max_examples=examples(30), stateful_step_count=40)
+TestStore.settings = settings(max_examples=examples(15), stateful_step_count=40)
