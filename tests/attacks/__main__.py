@@ -26,6 +26,7 @@ def main() -> int:
     seed = int(time.time()) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
     warnings.simplefilter("ignore")
+    sys.warnoptions.append("ignore")  # in processes of multiprocessing, too
     rows, held = [], True
     started = time.monotonic()
     for entry in ENTRIES:
