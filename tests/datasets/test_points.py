@@ -52,6 +52,12 @@ def test_items_are_flat_dicts_of_float32_tensors(root: Path, samples: dict[str, 
             assert torch.equal(rows, item[f"{domain}_velocity"][:, 0])
 
 
+def test_repr_names_store_split_and_fields(root: Path) -> None:
+    dataset = drivaernet(root, split="val", fields=["surface_pressure"])
+    described = f"<ZarrDrivAerNetDataset {root}, generation 0, split val: {len(dataset)} samples of surface_pressure>"
+    assert repr(dataset) == described
+
+
 def test_geometry_positions_are_an_independent_draw_of_the_surface(tmp_path: Path) -> None:
     store = write_published_store(tmp_path, make_samples(1, surface=20_000), 1024, splits={"train": ["run_1"]})
     config = ZarrPointDatasetConfig(root=str(store), split="train", num_surface_points=64, num_geometry_points=64)

@@ -86,3 +86,82 @@ def _vtk(values: np.ndarray) -> Any:
     from vtkmodules.util.numpy_support import numpy_to_vtk
 
     return numpy_to_vtk(np.ascontiguousarray(values), deep=True)
+
+
+def write_case(folder: Path, times: dict[str, float], binary: bool = False, patch: str = "body") -> Path:
+    """An OpenFOAM case of two unit cubes side by side in x.
+
+    Args:
+        folder: of the case.
+        times: value of p and U_x in the first cell by name of the time; the second cell has one more, the patch ten
+            times as much.
+        binary: whether numbers are written as binary.
+        patch: name of the patch at x = 0; all other faces belong to the patch "rest".
+    """
+    x, y, z = (axis.ravel(order="F") for axis in np.meshgrid([0, 1, 2], [0, 1], [0, 1], indexing="ij"))
+    points = np.stack([x, y, z], axis=1).astype(np.float64)
+
+    def quadrilateral(axis: int, at: float, first: float) -> list[int]:
+        """Points of a face with the outward normal along the axis, of the cube that begins at x = first."""
+        (a, b), lows = [i for i in range(3) if i != axis], [first, 0, 0]
+        corners = []
+        for da, db in ((0, 0), (1, 0), (1, 1), (0, 1)):
+            corner = list(lows)
+            corner[axis], corner[a], corner[b] = at, lows[a] + da, lows[b] + db  # type: ignore[call-overload]
+            corners.append(int(corner[0] + 3 * corner[1] + 6 * corner[2]))
+        outward = (axis != 1) == (at > lows[axis])
+        return corners if outward else corners[::-1]
+
+    inner = [(quadrilateral(0, 1, 0), 0)]
+    body = [(quadrilateral(0, 0, 0), 0)]
+    rest = [(quadrilateral(axis, at, cell), cell) for cell in (0, 1) for axis in (1, 2) for at in (0, 1)]
+    rest.append((quadrilateral(0, 2, 1), 1))
+    faces = [*inner, *body, *rest]
+    mesh = folder / "constant" / "polyMesh"
+    mesh.mkdir(parents=True, exist_ok=True)
+    (folder / "system").mkdir(exist_ok=True)
+    (folder / "system" / "controlDict").write_text(_foam("dictionary", "controlDict", "application simpleFoam;"))
+    (mesh / "points").write_bytes(_foam_list("vectorField", "points", points, binary))
+    sizes = "\n".join(f"4({' '.join(map(str, corners))})" for corners, _ in faces)
+    (mesh / "faces").write_text(_foam("faceList", "faces", f"{len(faces)}\n(\n{sizes}\n)"))
+    owner, neighbour = np.array([cell for _, cell in faces], np.int32), np.array([1], np.int32)
+    (mesh / "owner").write_bytes(_foam_list("labelList", "owner", owner, binary))
+    (mesh / "neighbour").write_bytes(_foam_list("labelList", "neighbour", neighbour, binary))
+    patches = "".join(
+        f"{name} {{ type wall; nFaces {n}; startFace {start}; }}\n"
+        for name, n, start in ((patch, 1, 1), ("rest", len(rest), 2))
+    )
+    (mesh / "boundary").write_text(_foam("polyBoundaryMesh", "boundary", f"2\n(\n{patches})"))
+    for time, value in times.items():
+        (folder / time).mkdir()
+        for name, kind, dim in (("p", "scalar", 1), ("U", "vector", 3)):
+            cells = np.zeros((2, dim))
+            cells[:, 0] = value, value + 1
+            numbers = _foam_numbers(cells, binary)
+            on_patch = f"({value * 10} 0 0)" if dim == 3 else f"{value * 10}"
+            body = f"dimensions [0 0 0 0 0 0 0];\ninternalField nonuniform List<{kind}> "
+            head = _foam(f"vol{kind.title()}Field", name, body, binary)
+            tail = (
+                f";\nboundaryField\n{{\n{patch} {{ type fixedValue; value uniform {on_patch}; }}\n"
+                "rest { type zeroGradient; }\n}\n"
+            )
+            (folder / time / name).write_bytes(head.encode() + numbers + tail.encode())
+    return folder
+
+
+def _foam(kind: str, name: str, body: str, binary: bool = False) -> str:
+    arch = 'arch "LSB;label=32;scalar=64"; ' if binary else ""
+    form = "binary" if binary else "ascii"
+    return f"FoamFile {{ version 2.0; format {form}; class {kind}; {arch}object {name}; }}\n{body}"
+
+
+def _foam_list(kind: str, name: str, values: np.ndarray, binary: bool) -> bytes:
+    return _foam(kind, name, "", binary).encode() + _foam_numbers(values, binary) + b"\n"
+
+
+def _foam_numbers(values: np.ndarray, binary: bool) -> bytes:
+    if binary:
+        return f"{len(values)}\n(".encode() + values.tobytes() + b")"
+    table = values.reshape(len(values), -1)
+    rows = (f"({' '.join(map(str, row))})" if len(row) > 1 else str(row[0]) for row in table)
+    return f"{len(values)}\n(\n{chr(10).join(rows)}\n)".encode()

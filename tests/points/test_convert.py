@@ -123,6 +123,11 @@ def test_shards_are_capped_to_whole_chunks(tmp_path: Path, source: Path) -> None
     assert np.array_equal(whole, capped)
 
 
+def test_a_cap_below_one_chunk_means_one_chunk(tmp_path: Path, source: Path) -> None:
+    report = convert("ahmedml", tmp_path / "store", root=source, chunk_points=32, shard_points=9)
+    assert report.manifest.samples["run_1"].domains["volume"].shard_points == 32
+
+
 def broken(source: Path, sample_id: str, filename: str, tensor: torch.Tensor) -> None:
     torch.save(tensor, source / sample_id / filename)
 
@@ -452,7 +457,6 @@ def test_a_tree_at_any_location(source: Path, tmp_path: Path, memory_root: str) 
     ("settings", "reason"),
     [
         ({"chunk_points": 0}, "chunk_points"),
-        ({"chunk_points": 10, "shard_points": 9}, "less than one chunk"),
         ({"values_dtype": "int8"}, "int8"),
         ({"field_dtypes": {"surface_pressure": "float8"}}, "surface_pressure"),
         ({"field_dtypes": {"surface_presure": "float32"}}, "surface_presure"),

@@ -57,6 +57,11 @@ class Counted:
         return self.stores[-1]
 
 
+def test_repr_names_store_generation_and_engine(root: Path) -> None:
+    reader = ZarrChunkReader(root, engine="zarr")
+    assert repr(reader) == f"<ZarrChunkReader {root}, generation 0, engine zarr: {len(reader.sample_ids)} samples>"
+
+
 # --- rows ---------------------------------------------------------------------------------------------------------
 
 

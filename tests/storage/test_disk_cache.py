@@ -263,6 +263,13 @@ def test_a_folder_that_is_a_file_is_an_error(tmp_path: Path) -> None:
         DiskCache(tmp_path / "file")
 
 
+def test_repr_counts_hits_and_misses(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "cache", "1GB")
+    for _ in range(3):
+        fetched(cache, "a")
+    assert repr(cache) == f"<DiskCache {tmp_path / 'cache'}, limit 1 GB: 2 hits, 1 misses>"
+
+
 def test_a_pickled_cache_is_the_same_cache(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path / "cache", "1GB")
     fetched(cache, "a")

@@ -1,7 +1,8 @@
-"""Parsing JSON and YAML documents of others into plain values. Every refusal is a ValueError."""
+"""Parsing JSON, YAML and CSV documents of others into plain values. Every refusal is a ValueError."""
 
 from __future__ import annotations
 
+import csv
 import json
 import reprlib
 from typing import Any, TypeVar
@@ -31,6 +32,36 @@ def parse_json(data: bytes | str) -> Any:
         return json.loads(data)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+
+
+def parse_table(data: bytes, *, latest: bool = False) -> dict[str, float | str]:
+    """The values of a table with a header and one row, by column; raises ValueError.
+
+    Args:
+        data: comma-separated text, or text in columns whose header is the last line that begins with ``#``, as
+            OpenFOAM writes it.
+        latest: whether there may be several rows, of which the last is wanted.
+    """
+    lines = [line for line in data.decode().splitlines() if line.strip()]
+    comments = [line for line in lines if line.startswith("#")]
+    rows = [line for line in lines if not line.startswith("#")]
+    header = comments[-1].lstrip("#") if comments and "," not in comments[-1] else rows.pop(0) if rows else ""
+    if not rows or (len(rows) > 1 and not latest):
+        raise ValueError(f"has {len(rows)} rows below its header, expected one")
+    names, values = (
+        [cell.strip() for cell in next(csv.reader([line]))] if "," in header else line.split()
+        for line in (header, rows[-1])
+    )
+    if len(names) != len(values):
+        raise ValueError(f"has {len(names)} columns in its header and {len(values)} in its row")
+    return {name: _number(value) for name, value in zip(names, values, strict=True) if name}
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 class PlainLoader(yaml.SafeLoader):

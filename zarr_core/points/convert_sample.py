@@ -126,7 +126,7 @@ def _write(writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample, 
 
     return writer.write_sample(
         sample.sample_id,
-        list(source.description.fields.values()),
+        [file for canonical, file in source.description.fields.items() if canonical in sample.files],
         load,
         fingerprint=sample.fingerprint,
         source=record(sample),

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
 from zarr_core.sources.arrays import CASE
-from zarr_core.sources.description import SourceDescription
+from zarr_core.sources.description import ANY_DEPTH, SourceDescription
 from zarr_core.sources.sample import FileInfo
 
 Listing = Mapping[str, Mapping[str, FileInfo]]
@@ -20,6 +20,8 @@ _PART = re.compile(r"(.+)\.(\d+)\.part")
 _OF_CASE = re.compile(r"(?:processor\d+/)?(?:constant/polyMesh/\w+|([\d.]+(?:e-?\d+)?)/\w+)|system/controlDict")
 #: Folders below a sample's folder that a case has.
 CASE_DEPTH = 3
+# Of samples at any depth. A link to a folder above itself would have no end.
+_MAX_DEPTH = 12
 
 
 def depth(description: SourceDescription) -> int:
@@ -28,12 +30,19 @@ def depth(description: SourceDescription) -> int:
         (p.removeprefix("./").count("/") + CASE_DEPTH * p.endswith(CASE) for p in description.patterns), default=0
     )
     above = [] if description.names_contain_id else description.samples.split("/")
+    if description.samples == ANY_DEPTH:
+        return _MAX_DEPTH
     return len([*filter(None, description.subfolder.split("/")), *above]) + below
 
 
 def matches(path: str, pattern: str) -> bool:
-    """Whether a path matches a pattern folder by folder; ``*`` matches neither ``/`` nor hidden files."""
+    """Whether a path matches a pattern folder by folder; ``*`` matches neither ``/`` nor hidden files.
+
+    The pattern "**" matches at any depth.
+    """
     parts, patterns = path.split("/"), pattern.split("/")
+    if pattern == ANY_DEPTH:
+        patterns = ["*"] * len(parts)
     return len(parts) == len(patterns) and all(
         part and fnmatchcase(part, p) and not part.startswith(".") for part, p in zip(parts, patterns, strict=True)
     )

@@ -100,6 +100,8 @@ def _header(opened: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
         if read is None:
             raise ValueError(f"version {version} of the format is not supported")
         shape, fortran_order, dtype = read(opened)
+        if min(shape, default=0) < 0:
+            raise ValueError(f"shape {shape}")
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"truncated or not an array file: {error}") from error
     if dtype.hasobject:
