@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.attacks.tally import Tally
+from tests.helpers import fork_server
+from zarr_core._util import processes
 
 PROJECT = Path(__file__).resolve().parents[2]
 # Limit for one process, ten times what any takes here. A process that exceeds it hangs.
 PATIENCE = 300.0
-_PRELOADED = ["torch", "zarr_core.convert", "zarr_core.matrix", "tests.attacks.truth", __name__]
 
 
 class _Process(ABC):
@@ -102,14 +103,11 @@ class Forked(_Process):
     """
 
     def __init__(self, function: Callable[..., int | None], *arguments: Any) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(_PRELOADED)
-        ready, begun = context.Pipe(duplex=False)
+        ready, begun = fork_server.context().Pipe(duplex=False)
         handle, errors = tempfile.mkstemp(prefix="zarr_core_attack_")
         os.close(handle)
         self._errors = Path(errors)
-        self._process = context.Process(target=_run, args=(begun, errors, dict(os.environ), function, arguments))
-        self._process.start()
+        self._process = fork_server.start(_run, begun, errors, function, arguments)
         assert self._process.pid is not None
         self.pid = self._process.pid
         begun.close()
@@ -129,23 +127,11 @@ class Forked(_Process):
         return self._process.exitcode, errors
 
 
-def _run(
-    begun: Connection,
-    errors: str,
-    variables: dict[str, str],
-    function: Callable[..., int | None],
-    arguments: tuple[Any, ...],
-) -> None:
-    import torch
-
-    from zarr_core._util import processes
-
+def _run(begun: Connection, errors: str, function: Callable[..., int | None], arguments: tuple[Any, ...]) -> None:
     os.setsid()
     os.dup2(os.open(errors, os.O_WRONLY), 2)
-    os.environ.update(variables)  # the fork server may be older than some of them
     context = multiprocessing.get_context("fork")
     processes._process_pool = lambda workers: ProcessPoolExecutor(workers, mp_context=context)
-    torch.set_num_threads(1)
     begun.send(None)
     begun.close()
     sys.exit(function(*arguments))

@@ -98,11 +98,6 @@ class ConversionSettings:
         return ArrayLayout(n_points, dim, chunk_points, chunks * chunk_points, self.dtype_of(name), codec)
 
 
-def check_given(given: Mapping[str, Any]) -> None:
-    """Raise SourceError if a given setting is invalid, whatever an existing store has for those that are not given."""
-    ConversionSettings(**given)
-
-
 def digest(values: list[Any]) -> str:
     """16 hex digits of the SHA-256 of JSON values."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]

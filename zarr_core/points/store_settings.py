@@ -7,17 +7,17 @@ give, and refuses what contradicts the store, unless the caller requests that ev
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from zarr_core._util.arguments import check_mapping
-from zarr_core._util.documents import expect, parse_json
+from zarr_core._util.documents import expect
 from zarr_core.errors import ManifestError, SourceError, StoreError
 from zarr_core.format.array_metadata import COORDS_DTYPE, MAX_POINTS, VALUE_DTYPES, ArrayLayout, group_arrays
 from zarr_core.format.names import POSITION
 from zarr_core.format.object_names import ZARR_JSON
-from zarr_core.points.group import recorded_attributes
+from zarr_core.points.group import read_metadata, recorded_attributes
 from zarr_core.points.manifest import Conversion, SampleEntry, StoreManifest
 from zarr_core.points.settings import FIELD_DTYPES_EXAMPLE, ConversionSettings
 from zarr_core.storage import Storage
@@ -52,6 +52,32 @@ def choose_settings(
     if manifest.samples and not reconvert:
         check_agreement(storage, recorded, chosen)
     return chosen
+
+
+def held_settings(storage: Storage, manifest: StoreManifest | None, declared: ConversionSettings) -> ConversionSettings:
+    """The settings that new samples of a store are converted with, whatever is declared for it.
+
+    Those of the store, if it holds samples; else the declared ones. Other settings need a migration, which a person
+    starts with ``reconvert``.
+
+    Raises:
+        StoreError, ManifestError: as for :func:`choose_settings`.
+    """
+    if manifest is None or not manifest.samples:
+        return declared
+    return _settings_of(storage, manifest, declared.to_document(), reconvert=False) or declared
+
+
+def describe_changes(manifest: StoreManifest, digests: Iterable[str], settings: ConversionSettings) -> str:
+    """How settings differ from others of a store, given by their digests: "values_dtype: 'float16' -> 'float32'"."""
+    known = {} if manifest.conversion is None else manifest.conversion.settings
+    documents = [known.get(digest, {}) for digest in sorted(set(digests))]
+    changes = []
+    for name, new in settings.to_document().items():
+        old = dict.fromkeys(repr(document[name]) for document in documents if document.get(name, new) != new)
+        changes += [f"{name}: {' or '.join(old)} -> {new!r}"] if old else []
+    unknown = [] if all(documents) else ["other settings, which the store does not record"]
+    return "; ".join([*changes, *unknown])
 
 
 def check_agreement(storage: Storage, recorded: ConversionSettings, chosen: ConversionSettings) -> None:
@@ -117,7 +143,7 @@ def _reconstructed(storage: Storage, entries: list[SampleEntry]) -> ConversionSe
     grids = [grid for entry in entries for grid in entry.domains.values()]
     for entry in entries[:3]:  # the first one may be damaged
         try:
-            group = expect(dict, parse_json(storage.read(f"{entry.relpath}/{ZARR_JSON}")), "the document")
+            group = read_metadata(storage, f"{entry.relpath}/{ZARR_JSON}")
             layouts = group_arrays(group)
             seed = expect(int, (recorded_attributes(group) or {}).get("shuffle_seed"), "shuffle_seed")
         except (OSError, ValueError, StoreError):
