@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from tests.helpers.documents import edit
 from zarr_core import ZarrChunkReader, ZarrPointDataset, ZarrPointDatasetConfig, load_manifest, verify_store
 from zarr_core.convert import convert, iter_convert, publish
 from zarr_core.errors import ManifestError, SourceError, StoreError, UnknownFieldError, ZarrCoreError
+from zarr_core.points.settings import ConversionSettings
+from zarr_core.points.store_settings import describe_changes, held_settings
 from zarr_core.storage import Storage
 
 FILES = {"surface_position": "position.pt", "surface_temperature": "temperature.pt"}
@@ -189,17 +192,41 @@ def test_an_interrupted_reconversion_is_continued(source: Source, monkeypatch: p
     source.convert()
     from zarr_core.points import convert as module
 
-    def interrupted(*_: Any) -> Any:
+    def killed(*_: Any) -> Any:
+        # Whatever is committed now is what a process killed here leaves behind.
+        at_the_kill.append((source.store / "manifest.json").read_bytes())
         raise KeyboardInterrupt
         yield
 
-    monkeypatch.setattr(module, "convert_samples", interrupted)
+    at_the_kill: list[bytes] = []
+    monkeypatch.setattr(module, "convert_samples", killed)
     with pytest.raises(KeyboardInterrupt):
         source.convert(values_dtype="float32", reconvert=True)
     monkeypatch.undo()
+    assert at_the_kill == [(source.store / "manifest.json").read_bytes()], "nothing is committed on the way out"
     assert source.reader().read_sample("s1")["surface_temperature"].dtype == "float16"
     assert ids(source.convert().having("converted")) == ["s1", "s2"]
     assert source.reader().read_sample("s1")["surface_temperature"].dtype == "float32"
+
+
+def test_what_is_held_and_what_is_declared(source: Source) -> None:
+    declared = ConversionSettings(values_dtype="float32", chunk_points=8)
+    storage = Storage(source.store)
+    assert held_settings(storage, None, declared) == declared, "there is no store yet"
+    source.write("s1", "s2")
+    held = ConversionSettings(chunk_points=4)
+    manifest = source.convert(chunk_points=4).manifest
+    assert held_settings(storage, manifest, declared) == held
+    assert describe_changes(manifest, [held.digest], held) == ""
+    assert (
+        describe_changes(manifest, [held.digest], declared)
+        == "chunk_points: 4 -> 8; values_dtype: 'float16' -> 'float32'"
+    )
+
+    begun = source.convert(sample_ids=["s2"], reconvert=True, **declared.to_document()).manifest
+    assert held_settings(storage, begun, held) == declared, "whatever is declared"
+    unknown = replace(manifest, conversion=None)
+    assert describe_changes(unknown, [held.digest], declared) == "other settings, which the store does not record"
 
 
 def test_another_dataset_is_refused(source: Source, tmp_path: Path) -> None:
