@@ -5,6 +5,7 @@ import dagster as dg
 from assets.checks import dataset_checks
 from assets.dataset import DatasetDeclaration
 from assets.manifest import manifest_asset
+from assets.migration import migration_job
 from assets.report import report_asset
 from assets.source_samples import source_listing_asset, source_samples_asset
 from assets.statistics import statistics_asset
@@ -28,8 +29,8 @@ class PointDataset(dg.Component, DatasetDeclaration):
 def dataset_definitions(dataset: DatasetDeclaration) -> dg.Definitions:
     """Everything that exists for one dataset.
 
-    Its three jobs do by hand what the automation does: list the source, convert its samples, and publish and describe
-    the result.
+    Three jobs do by hand what the automation does: list the source, convert its samples, and publish and describe the
+    result. The fourth begins a migration, which no automation does.
     """
     refresh = f"{dataset.name}_refresh"
     derived = [dataset.key("manifest"), dataset.key("statistics"), dataset.key("benchmark_report")]
@@ -48,7 +49,10 @@ def dataset_definitions(dataset: DatasetDeclaration) -> dg.Definitions:
             report_asset(dataset),
         ],
         asset_checks=dataset_checks(dataset),
-        jobs=[dg.define_asset_job(name, selection=dg.AssetSelection.assets(*keys)) for name, keys in jobs.items()],
+        jobs=[
+            *(dg.define_asset_job(name, selection=dg.AssetSelection.assets(*keys)) for name, keys in jobs.items()),
+            migration_job(dataset),
+        ],
         sensors=[arrivals_sensor(dataset), automation_sensor(dataset.name)],
         schedules=[refresh_schedule(dataset.name, dataset.refresh_schedule, refresh)],
     )

@@ -14,7 +14,7 @@ from zarr_core._util.redaction import redact
 from zarr_core.errors import ZarrCoreError
 from zarr_core.format.codecs import DEFAULT_CODEC
 from zarr_core.points.publish import MAX_RETIRED_SHARE
-from zarr_core.points.settings import NO_OWN_DTYPE, ConversionSettings
+from zarr_core.points.settings import ConversionSettings
 from zarr_core.sources import SourceDescription, resolve_kind
 
 
@@ -39,6 +39,9 @@ class DatasetDeclaration(Declaration):
     workers: int = Field(default=2, description="Number of processes that convert.")
     max_retired_share: float = Field(
         default=MAX_RETIRED_SHARE, description="Maximum share of the samples that one refresh retires."
+    )
+    allow_samples_without_split: bool = Field(
+        default=False, description="Samples that are in no split are meant to be; otherwise a check warns of them."
     )
     checked_samples: int = Field(default=4, description="Number of samples that the checks compare with their source.")
 
@@ -100,6 +103,11 @@ class DatasetDeclaration(Declaration):
         return self.key("zarr_samples")
 
     @property
+    def published(self) -> dg.AssetKey:
+        """The asset of the manifest."""
+        return self.key("manifest")
+
+    @property
     def conversion_job(self) -> str:
         """The job that converts samples."""
         return f"{self.name}_convert"
@@ -120,19 +128,26 @@ class DatasetDeclaration(Declaration):
         return redact(self.store)
 
     @property
-    def conversion_arguments(self) -> dict[str, Any]:
+    def migration_job(self) -> str:
+        """The job that begins a migration to the declared settings."""
+        return f"{self.name}_migrate"
+
+    def conversion_arguments(self, settings: ConversionSettings) -> dict[str, Any]:
         """Keyword arguments of ``iter_convert`` and ``publish``."""
-        # The declaration names every setting, so a change of it is explicit; also that a field has no dtype of its own.
-        dtypes = dict.fromkeys(self.description.fields, NO_OWN_DTYPE) | self.field_dtypes
-        settings = asdict(self.settings) | {"field_dtypes": dtypes}
+        fields = self.description.fields  # the kind may have lost a field that the store has a dtype for
+        dtypes = {name: dtype for name, dtype in settings.field_dtypes.items() if name in fields}
         place = {"source_url": self.source, "splits": self.splits, "fingerprint": self.fingerprint}
-        return {**place, "reconvert": True, **settings}
+        return {**place, **settings.to_document(), "field_dtypes": dtypes}
 
     @property
     def code_version(self) -> str:
+        """Code version of a sample that is converted as declared; samples with another one show as stale."""
+        return self.code_version_of(self.settings.digest)
+
+    def code_version_of(self, settings_digest: str) -> str:
         """Changes with everything that changes the bytes of a converted sample: field files and conversion settings."""
         files = {name: field.filename for name, field in self.description.fields.items()}
-        return hashlib.sha256(f"{self.settings.digest} {sorted(files.items())}".encode()).hexdigest()[:12]
+        return hashlib.sha256(f"{settings_digest} {sorted(files.items())}".encode()).hexdigest()[:12]
 
     def summary(self) -> dict[str, str]:
         """The declaration without secrets, as the UI shows it."""

@@ -1,7 +1,7 @@
 """Converted samples: one Zarr group each, written by a pool of processes, a batch of samples per run."""
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import dagster as dg
@@ -16,6 +16,7 @@ from assets.tables import short, table
 from resources.pools import ConversionPool
 from resources.stores import StoreAccess
 from sensors.dagster_internals import latest_observations, planned_partitions, version_tags
+from sensors.migration import CHECK, data_version_of, samples_to_migrate
 from zarr_core._util.documents import DocumentError, parse_json
 from zarr_core.format.object_names import ZARR_JSON
 from zarr_core.points.convert import ConversionResult, iter_convert
@@ -41,7 +42,9 @@ def zarr_samples_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
         partitions_def=dataset.partitions,
         deps=[dataset.observed],
         backfill_policy=dg.BackfillPolicy.multi_run(dataset.batch_size),
-        automation_condition=convert_when_needed(dataset.retry_schedule),
+        automation_condition=convert_when_needed(
+            dataset.retry_schedule, dataset.batch_size, partial(samples_to_migrate, dataset=dataset)
+        ),
         code_version=dataset.code_version,
         pool=dataset.pool,
         output_required=False,
@@ -68,7 +71,14 @@ def _convert(
     remaining = set(sample_ids)
     sources = latest_observations(context.instance, dataset.observed, sample_ids)
     force = context.run.tags.get(FORCE_TAG) == "true"
+    settings = stores.settings(dataset.store, dataset.settings)
+    if settings != dataset.settings:
+        context.log.warning(
+            f"The declared settings are not those of the store, which the samples are converted with: see the check "
+            f"{CHECK}, and the job {dataset.migration_job}"
+        )
     reader = EntryReader(stores, dataset, context.log)
+    code_version = dataset.code_version_of(settings.digest)
     failed: list[ConversionResult] = []
     with conversion_pool.executor(dataset.workers) as executor:
         for result in iter_convert(
@@ -77,7 +87,7 @@ def _convert(
             sample_ids=sample_ids,
             force=force,
             executor=executor,
-            **dataset.conversion_arguments,
+            **dataset.conversion_arguments(settings),
         ):
             sample_id = result.sample_id
             remaining.remove(sample_id)
@@ -96,13 +106,12 @@ def _convert(
                 yield dg.AssetObservation(context.asset_key, partition=sample_id, metadata=metadata)
             else:
                 context.log.info(f"{sample_id} {result.status}, {len(remaining)} remaining")
-                data_version = entry.relpath.rpartition("/")[2]
                 source = sources.get(sample_id)
                 yield dg.AssetMaterialization(
                     context.asset_key,
                     partition=sample_id,
                     metadata=shown,
-                    tags=version_tags(dataset.code_version, data_version, dataset.observed, source),
+                    tags=version_tags(code_version, data_version_of(entry), dataset.observed, source),
                 )
     # Requested, but no longer at the source: the sensor will remove the partition as well.
     failed += [ConversionResult(i, "failed", reason="no longer at the source") for i in sorted(remaining)]

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import dagster as dg
 
-from zarr_core.points.manifest import StoreManifest, load_manifest
+from zarr_core.points.manifest import StoreManifest, load_if_any, load_manifest
+from zarr_core.points.settings import ConversionSettings
+from zarr_core.points.store_settings import held_settings
 from zarr_core.sources import SampleTree
 from zarr_core.storage import Storage
 
@@ -24,6 +26,18 @@ class StoreAccess(dg.ConfigurableResource):
     def store(self, url: str) -> Storage:
         """The objects of a store."""
         return Storage(url)
+
+    def manifest_if_any(self, url: str) -> StoreManifest | None:
+        """The samples of a store now; None if there is no store yet. Raises ManifestError."""
+        return load_if_any(self.store(url))
+
+    def settings(self, url: str, declared: ConversionSettings) -> ConversionSettings:
+        """The settings that samples are converted with now: those of the store, if it holds samples.
+
+        Raises:
+            StoreError: the settings of a store of an earlier version are not known.
+        """
+        return held_settings(self.store(url), self.manifest_if_any(url), declared)
 
     def manifest(self, url: str, generation: int | None = None) -> StoreManifest:
         """The samples of a store, now or at a generation; raises ManifestError."""

@@ -8,10 +8,10 @@ from typing import Protocol
 import dagster as dg
 
 from resources.stores import StoreAccess
-from sensors.dagster_internals import DATA_VERSION
+from sensors.dagster_internals import DATA_VERSION, latest_check
+from sensors.migration import MigratingDataset, check_settings, held_samples
 from sensors.observations import (
     DOCUMENTS_TAG,
-    WatchedSource,
     known_documents,
     known_items,
     listing_metadata,
@@ -22,7 +22,7 @@ from sensors.pending import PendingChanges, find_changes
 from zarr_core.sources.listing import list_samples
 
 
-class WatchedSamples(WatchedSource, Protocol):
+class WatchedSamples(MigratingDataset, Protocol):
     """What the sensor needs to know of a declared dataset."""
 
     kind: str
@@ -52,14 +52,24 @@ def arrivals_sensor(dataset: WatchedSamples) -> dg.SensorDefinition:
         known = known_items(context.instance, dataset)
         changes = find_changes(listing, known, PendingChanges.from_cursor(context.cursor))
         changes = prepare_partitions(context.instance, dataset, changes)
-        observed = []
+        manifest = stores.manifest_if_any(dataset.store)
+        coming = {i: listing.items[i].fingerprint for i in changes.new + changes.changed}
+        # The daemon stores events in this order, and then registers the partitions: the automation converts none of
+        # those that the store holds.
+        events: list[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation] = [
+            *held_samples(context.instance, dataset, manifest, {**known, **coming})
+        ]
         holds_samples = len(known) + len(changes.new) > len(changes.vanished)
         # As long as there is no sample, no asset can follow a change of the listing.
         if changes.vanished or (
             holds_samples and listing.documents_digest != known_documents(context.instance, dataset.listing_key)
         ):
             tags = {DATA_VERSION: listing.version, DOCUMENTS_TAG: listing.documents_digest}
-            observed = [dg.AssetObservation(dataset.listing_key, metadata=listing_metadata(listing), tags=tags)]
-        return sensor_result(context, dataset, listing, changes, "samples", observed)
+            events.append(dg.AssetObservation(dataset.listing_key, metadata=listing_metadata(listing), tags=tags))
+        settings = check_settings(context.instance, dataset, manifest, listing)
+        before = latest_check(context.instance, settings.asset_check_key)
+        if before is None or before.description != settings.description:
+            events.append(settings)
+        return sensor_result(context, dataset, listing, changes, "samples", events)
 
     return arrivals

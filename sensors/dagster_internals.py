@@ -9,7 +9,7 @@ with the installed Dagster.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import dagster as dg
 from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
@@ -23,6 +23,7 @@ DATA_VERSION = "dagster/data_version"
 CODE_VERSION = "dagster/code_version"
 INPUT_DATA_VERSION = "dagster/input_data_version"
 INPUT_EVENT_POINTER = "dagster/input_event_pointer"
+NO_EVENT = "NULL"  # in place of a pointer
 KIND = "dagster/kind/"
 RANGE_START = "dagster/asset_partition_range_start"
 RANGE_END = "dagster/asset_partition_range_end"
@@ -43,9 +44,17 @@ def partition_range_tags(first: str, last: str) -> dict[str, str]:
 
 def observed_versions(instance: dg.DagsterInstance, key: dg.AssetKey) -> dict[str, str]:
     """Data version of the latest observation of each partition, in one query."""
-    tags = instance.event_log_storage.get_latest_tags_by_partition(
-        key, dg.DagsterEventType.ASSET_OBSERVATION, [DATA_VERSION]
-    )
+    return _data_versions(instance, key, dg.DagsterEventType.ASSET_OBSERVATION)
+
+
+def materialized_versions(instance: dg.DagsterInstance, key: dg.AssetKey) -> dict[str, str]:
+    """Data version of the latest materialization of each partition, in one query."""
+    return _data_versions(instance, key, dg.DagsterEventType.ASSET_MATERIALIZATION)
+
+
+def _data_versions(instance: dg.DagsterInstance, key: dg.AssetKey, event_type: dg.DagsterEventType) -> dict[str, str]:
+    # Dagster has an index of the data versions, but of no other of our tags.
+    tags = instance.event_log_storage.get_latest_tags_by_partition(key, event_type, [DATA_VERSION])
     return {partition: found[DATA_VERSION] for partition, found in tags.items() if DATA_VERSION in found}
 
 
@@ -69,7 +78,7 @@ def latest_observations(
 
 
 def version_tags(
-    code_version: str, data_version: str, source: dg.AssetKey, observation: tuple[Mapping[str, str], int] | None
+    code_version: str, data_version: str, source: dg.AssetKey, observation: tuple[Mapping[str, str], int | None] | None
 ) -> dict[str, str]:
     """Tags of a materialization, by which Dagster decides whether the partition is stale.
 
@@ -77,7 +86,8 @@ def version_tags(
         code_version: of the asset.
         data_version: of the result.
         source: asset that the result was made from.
-        observation: of the source, as :func:`latest_observation` returns it.
+        observation: of the source, as :func:`latest_observation` returns it; without a storage id if it is reported
+            together with the materialization. Dagster then shows no later change of the source as stale.
     """
     tags = {CODE_VERSION: code_version, DATA_VERSION: data_version}
     if observation is not None:
@@ -85,7 +95,7 @@ def version_tags(
         name = source.to_user_string()
         tags |= {
             f"{INPUT_DATA_VERSION}/{name}": observed.get(DATA_VERSION, ""),
-            f"{INPUT_EVENT_POINTER}/{name}": str(storage_id),
+            f"{INPUT_EVENT_POINTER}/{name}": NO_EVENT if storage_id is None else str(storage_id),
         }
     return tags
 
@@ -176,6 +186,50 @@ def cancelled_partitions(instance: dg.DagsterInstance, key: dg.AssetKey, sources
     return set(cancelled)
 
 
+class NextBatch(dg.AutomationCondition[dg.AssetKey]):
+    """True for the next few of the partitions that a function finds, as long as none of these is in progress.
+
+    So other partitions wait for one batch at most. Partitions that failed are passed over. As long as one of those
+    found is cancelled (see :class:`Cancelled`), the condition is false.
+
+    Args:
+        name: of the condition, in the evaluations that the UI shows.
+        size: maximum number of partitions.
+        find: returns partitions in their order.
+    """
+
+    def __init__(self, name: str, size: int, find: Callable[[dg.DagsterInstance], Sequence[str]]) -> None:
+        self._name, self._size, self._find = name, size, find
+
+    @property
+    def name(self) -> str:
+        """Name in the evaluations that the UI shows."""
+        return self._name
+
+    @property
+    def requires_cursor(self) -> bool:
+        """Whether an evaluation depends on those before."""
+        return False
+
+    async def evaluate(self, context: dg.AutomationContext) -> dg.AutomationResult:  # type: ignore[override]
+        """Intersect the candidates with the next batch."""
+        view, key, subset = context.asset_graph_view, context.key, context.get_empty_subset()
+        found = self._find(view.instance)
+        if found and context.partitions_def is not None:
+            everything = view.get_full_subset(key=key)
+            runs = await view.compute_run_in_progress_subset(key=key, from_subset=everything)
+            backfills = await view.compute_backfill_in_progress_subset(key=key, from_subset=everything)
+            failed = await view.compute_execution_failed_subset(key=key, from_subset=everything)
+            held_back = runs.compute_union(backfills).expensively_compute_partition_keys()
+            held_back |= cancelled_partitions(view.instance, key, view.asset_graph.get(key).parent_keys)
+            if held_back.isdisjoint(found):
+                passed_over = failed.expensively_compute_partition_keys()
+                batch = [partition for partition in found if partition not in passed_over][: self._size]
+                candidates = context.candidate_subset.expensively_compute_partition_keys()
+                subset = view.get_subset_from_partition_keys(key, context.partitions_def, candidates & set(batch))
+        return dg.AutomationResult(context, subset)
+
+
 def _cancelled_runs(instance: dg.DagsterInstance, run_ids: set[str]) -> set[str]:
     """Those of the runs that a person cancelled."""
     statuses = [dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED]
@@ -201,11 +255,20 @@ def innermost(error: SerializableErrorInfo) -> SerializableErrorInfo:
     return error
 
 
-def failed_checks(instance: dg.DagsterInstance, run_id: str) -> list[dg.AssetCheckEvaluation]:
+def failed_evaluations(instance: dg.DagsterInstance, run_id: str) -> list[dg.AssetCheckEvaluation]:
     """The checks of a run that did not pass, less those that are only warnings."""
     events = instance.all_logs(run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION)
     checks = [event.dagster_event.asset_check_evaluation_data for event in events if event.dagster_event]
     return [check for check in checks if not check.passed and check.severity is dg.AssetCheckSeverity.ERROR]
+
+
+def latest_check(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation | None:
+    """The latest evaluation of a check; None if it never was, or is just being evaluated."""
+    for record in instance.event_log_storage.get_asset_check_execution_history(key, limit=1):
+        event = record.event.dagster_event if record.event else None
+        if event and event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION:
+            return event.asset_check_evaluation_data
+    return None
 
 
 def failing_ticks(instance: dg.DagsterInstance) -> dict[str, str]:

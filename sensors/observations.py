@@ -119,7 +119,7 @@ def sensor_result(
     listing: Listing,
     changes: Changes,
     noun: str,
-    more_events: Sequence[dg.AssetObservation] = (),
+    more_events: Sequence[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation] = (),
 ) -> dg.SensorResult:
     """Report prepared changes as a sensor does: partitions to add and delete, observations, and a cursor.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any
@@ -19,11 +20,13 @@ from zarr_core.format.array_metadata import VALUE_DTYPES
 from zarr_core.format.codecs import CODECS, DEFAULT_CODEC
 from zarr_core.points.conversion_job import FINGERPRINTS
 from zarr_core.points.convert import (
+    ConversionPreview,
     ConversionReport,
     convert,
     convert_aero_dataset,
     convert_fsspec_source,
     iter_convert,
+    preview,
 )
 from zarr_core.points.convert_sample import ConversionResult, SampleOutcome
 from zarr_core.points.publish import MAX_RETIRED_SHARE, publish
@@ -49,6 +52,7 @@ zarr-core convert /data/ahmedml_store --source /data/ahmedml --dataset-kind ahme
 zarr-core convert /data/store --source s3://bucket/drivaernet --dataset-kind drivaernet --split train val
 zarr-core convert /data/store --source /data/ahmedml --dataset-kind ahmedml --force --samples run_1
 zarr-core convert s3://bucket/store --source /data/cars --dataset-kind cars.yaml --field-dtype volume_vorticity=float32
+zarr-core convert /data/store --source /data/cars --dataset-kind cars.yaml --reconvert --values-dtype float32 --dry-run
 """,
     usage="STORE --source SOURCE --dataset-kind KIND [OPTIONS]",
 )
@@ -117,6 +121,7 @@ def _command(
     max_retired_share: Annotated[
         float, cli.option("Fail if more than this share of the samples would be removed, 0 to 1.", metavar="SHARE")
     ] = MAX_RETIRED_SHARE,
+    dry_run: Annotated[bool, cli.flag("Show what would be converted, and convert nothing.")] = False,
     workers: cli.Workers = 1,
     quiet: cli.Quiet = False,
     json: cli.Json = False,
@@ -139,28 +144,35 @@ def _command(
         ConversionSettings(**settings)
     except SourceError as error:
         raise cli.WrongUseError(str(error)) from error
+    arguments: dict[str, Any] = {
+        **place,
+        "splits": split,
+        "sample_ids": samples,
+        "limit": limit,
+        "fingerprint": fingerprint,
+        "dataset_name": dataset_name,
+        "retry_quarantined": retry_quarantined,
+        "force": force,
+        "reconvert": reconvert,
+        **settings,
+    }
+    url = redact(store)
+    if dry_run:
+        planned = preview(dataset_kind, store, **arguments)
+        cli.show(_preview_summary(planned, url), _preview_document(planned, url), json=json, quiet=quiet)
+        return cli.DONE
     # Also with one worker: a sample whose process is killed for memory then does not end the run.
     with WorkerPool(workers) as pool:
         report = convert(
             dataset_kind,
             store,
-            **place,
-            splits=split,
-            sample_ids=samples,
-            limit=limit,
-            fingerprint=fingerprint,
-            dataset_name=dataset_name,
-            retry_quarantined=retry_quarantined,
-            force=force,
             retire_vanished=retire_vanished,
             max_retired_share=max_retired_share,
-            reconvert=reconvert,
             workers=workers,
             executor=pool,
             progress=not quiet,
-            **settings,
+            **arguments,
         )
-    url = redact(store)
     if quiet and not json:
         for note in report.notes:
             warnings.warn(note, stacklevel=1)
@@ -214,6 +226,42 @@ def _document(report: ConversionReport, store: str) -> dict[str, Any]:
         "retired": report.retired,
         "remaining": report.remaining,
         "notes": list(report.notes),
+    }
+
+
+def _preview_summary(planned: ConversionPreview, store: str) -> str:
+    """What a conversion would do, in a few lines."""
+    counts = [
+        f"{len(samples):,} {reason} ({format_size(sum(sample.n_bytes for sample in samples))})"
+        for reason, samples in planned.to_convert.items()
+        if samples
+    ]
+    statuses = Counter(result.status for result in planned.others)
+    held = planned.manifest
+    lines = [
+        f"would convert {', '.join(counts) or 'nothing'}",
+        *([f"  settings of the stale samples: {planned.changes}"] if planned.changes else []),
+        *(f"  {count:,} {status}" for status, count in statuses.items()),
+        *([f"  still to be converted, because of --limit: {planned.remaining:,}"] if planned.remaining else []),
+        *(f"  note: {note}" for note in planned.notes),
+        f"store: {store}, " + (f"generation {held.generation}, {len(held.samples)} samples" if held else "new"),
+    ]
+    return "\n".join(lines)
+
+
+def _preview_document(planned: ConversionPreview, store: str) -> dict[str, Any]:
+    reasons = planned.to_convert.items()
+    return {
+        "store": store,
+        "generation": planned.manifest.generation if planned.manifest else 0,
+        "to_convert": {reason: [sample.sample_id for sample in samples] for reason, samples in reasons},
+        "source_bytes": {reason: sum(sample.n_bytes for sample in samples) for reason, samples in reasons},
+        "changes": planned.changes,
+        "up_to_date": sum(result.status == "up to date" for result in planned.others),
+        "quarantined": {r.sample_id: r.reason for r in planned.others if r.status == "quarantined"},
+        "failed": {r.sample_id: r.reason for r in planned.others if r.status == "failed"},
+        "remaining": planned.remaining,
+        "notes": list(planned.notes),
     }
 
 

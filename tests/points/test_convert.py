@@ -56,12 +56,12 @@ def test_the_same_bytes_however_it_runs(tmp_path: Path, source: Path, s3_root: s
     convert("ahmedml", tmp_path / "two", source_url=str(source), workers=2, **SETTINGS)
     with ThreadPoolExecutor(3) as executor:
         convert("ahmedml", tmp_path / "threads", root=source, executor=executor, **SETTINGS)
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
-        convert("ahmedml", tmp_path / "spawned", root=source, executor=executor, **SETTINGS)
+    with ProcessPoolExecutor(1, mp_context=get_context("forkserver")) as executor:
+        convert("ahmedml", tmp_path / "forked", root=source, executor=executor, **SETTINGS)
     convert("ahmedml", s3_root, root=source, **SETTINGS)
     expected = objects(tmp_path / "one")
     assert len(expected) > 3 * 17
-    for other in (tmp_path / "two", tmp_path / "threads", tmp_path / "spawned", s3_root):
+    for other in (tmp_path / "two", tmp_path / "threads", tmp_path / "forked", s3_root):
         assert objects(other) == expected
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.helpers import fork_server
 from zarr_core.errors import ManifestError, StoreError, UnknownFieldError
 from zarr_core.points.manifest import (
     HEAD,
@@ -91,10 +91,7 @@ def _commit_many(root: str, prefix: str, count: int) -> None:
 
 
 def test_no_update_is_lost_between_processes(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=_commit_many, args=(str(tmp_path), name, 5)) for name in "abcd"]
-    for process in processes:
-        process.start()
+    processes = [fork_server.start(_commit_many, str(tmp_path), name, 5) for name in "abcd"]
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [0] * 4

@@ -333,7 +333,7 @@ def test_a_whole_sample_and_a_dataset_through_the_cache(stored: Path, tmp_path: 
     assert len(cached) == len(plain) > 0
     for dataset in (plain, cached):
         dataset.set_epoch(0)
-    loader = torch.utils.data.DataLoader(cached, batch_size=None, num_workers=2, multiprocessing_context="spawn")
+    loader = torch.utils.data.DataLoader(cached, batch_size=None, num_workers=2, multiprocessing_context="forkserver")
     for one, other in zip(loader, plain, strict=True):
         assert all(torch.equal(one[name], other[name]) for name in other)
     assert cached.reader.cache is not None

@@ -58,8 +58,8 @@ def test_a_store_of_points_from_the_command_line(tmp_path: Path, capsys: pytest.
     assert main([str(store), "--grace", "24h"]) == 0
     printed = capsys.readouterr().out
     assert "removed 3 groups and statistics that no kept generation names" in printed
-    assert "generations 2, and 0 incomplete files" in printed
-    assert "kept generations 1, 3; 0 unnamed" in printed
+    assert "generations 2 to 4, and 0 incomplete files" in printed
+    assert "kept generations 1, 5; 0 unnamed" in printed
     assert "left alone: 1 objects" in printed
     assert read_all(store, "first") == read_all(store, 1) == tagged
     assert verify_store(str(store)).ok

@@ -21,7 +21,11 @@ from zarr_core.versioning.gc import collect_garbage
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """Generation 1 adds run_1 and run_2, 2 adds run_3, 3 replaces run_1, 4 quarantines run_2, 5 retires run_3."""
+    """What each generation does.
+
+    1 adds run_1 and run_2, 2 adds run_3, 3 changes the settings, 4 replaces run_1, 5 quarantines run_2,
+    6 retires run_3.
+    """
     source, root = write_source(tmp_path / "source"), tmp_path / "store"
     settings = {"root": source, "chunk_points": 16}
     convert(KIND, root, sample_ids=["run_1", "run_2"], **settings)
@@ -48,7 +52,7 @@ def changes(lines: list[str]) -> list[str]:
 
 def test_log_lists_the_changes_of_each_commit_newest_first(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = lines_of(log, capsys, str(store))
-    assert [line.split()[1] for line in lines if line.startswith("generation ")] == ["5", "4", "3", "2", "1"]
+    assert [line.split()[1] for line in lines if line.startswith("generation ")] == list("654321")
     first, later = (
         ConversionSettings(**settings).digest
         for settings in ({"chunk_points": 16}, {"chunk_points": 32, "codec": "zstd:1"})
@@ -57,9 +61,10 @@ def test_log_lists_the_changes_of_each_commit_newest_first(store: Path, capsys: 
         "retired 1: run_3",
         "quarantined 1: run_2",
         f"replaced 1: run_1 (settings {later})",
-        "codec: blosc-lz4:5 -> zstd:1",
         "points per chunk: 16 -> 32",
         "points per shard: 80 to 240 -> 96 to 256",
+        f"settings: {first} -> {later}",
+        "codec: blosc-lz4:5 -> zstd:1",
         f"added 1: run_3 (settings {first})",
         f"added 2: run_1, run_2 (settings {first})",
     ]
@@ -75,7 +80,7 @@ def test_diff_of_two_generations(store: Path, capsys: pytest.CaptureFixture[str]
         "retired 1: run_3",
         "quarantined 1: run_2",
     ]
-    back = lines_of(diff, capsys, str(store), "5", "1")
+    back = lines_of(diff, capsys, str(store), "6", "1")
     assert [line.split(" (")[0] for line in back][:2] == ["replaced 1: run_1", "released 1: run_2"]
     assert lines_of(diff, capsys, str(store), "3", "3") == []
     assert diff.main([str(store), "3", "9"]) == 1
@@ -83,14 +88,14 @@ def test_diff_of_two_generations(store: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_log_after_earlier_generations_were_collected(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert tag([str(store), "paper", "3"]) == 0
+    assert tag([str(store), "paper", "4"]) == 0
     for path in store.rglob("*"):
         os.utime(path, (1e9, 1e9))
     collect_garbage(Storage(store), HEAD, 3600)
     capsys.readouterr()
     lines = lines_of(log, capsys, str(store))
-    assert lines[0].startswith("generation 5  2001-09-09")
-    assert lines[1] == "  since generation 3; those between have been collected"
+    assert lines[0].startswith("generation 6  2001-09-09")
+    assert lines[1] == "  since generation 4; those between have been collected"
     assert lines[2:4] == ["  retired 1: run_3", "  quarantined 1: run_2"]
     assert lines[4].endswith("tags: paper")
     assert lines[5:] == ["  the generations before it have been collected"]
@@ -100,5 +105,5 @@ def test_log_lists_a_commit_whose_writer_died_before_archiving_it(
     store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = lines_of(log, capsys, str(store))
-    (store / "generations" / "00000005.json").unlink()
+    (store / "generations" / "00000006.json").unlink()
     assert lines_of(log, capsys, str(store))[1:] == whole[1:]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,8 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.helpers import pinned_reader
+from tests.helpers import fork_server, pinned_reader
 from tests.helpers.small_source import KIND, write_source
+from tests.helpers.waiting import wait_for
 from zarr_core.datasets import build_dataset
 from zarr_core.errors import StoreError
 from zarr_core.gc import main as gc
@@ -29,35 +28,39 @@ from zarr_core.versioning.tags import make_tag
 RECENT = 30
 
 
+def generation_after(conversions: int) -> int:
+    """The number of the generation after some conversions with other settings: settings and samples, a commit each."""
+    return 1 + 2 * conversions
+
+
 @contextmanager
 def reading(store: Path, generation: str, folder: Path) -> Iterator[Callable[[], None]]:
     """Start a process that reads a generation; yields a function that waits for its next complete pass."""
     folder.mkdir()
-    command = [sys.executable, "-m", pinned_reader.__name__, str(store), generation, str(folder)]
-    process = subprocess.Popen(command)
+    process = fork_server.start(pinned_reader.main, str(store), generation, str(folder))
 
     def passes() -> int:
         return int((folder / "passes").read_text()) if (folder / "passes").exists() else 0
 
     def wait_for_a_pass() -> None:
         goal = passes() + 2  # the pass under way began before
-        while passes() < goal:
-            assert process.poll() is None
-            time.sleep(0.02)
+        wait_for(lambda: passes() >= goal or not process.is_alive())
+        assert process.is_alive()
 
     try:
         wait_for_a_pass()
         yield wait_for_a_pass
         (folder / "stop").touch()
-        assert process.wait(timeout=300) == 0
+        process.join()
+        assert process.exitcode == 0
     finally:
         process.kill()
-        process.wait()
+        process.join()
 
 
 def make_old(store: Path) -> None:
-    """Make objects 30 hours older, except those of commits after ``RECENT``."""
-    young = {f"{number:08d}.json" for number in range(RECENT + 1, 100)}
+    """Make objects 30 hours older, except those of commits after ``RECENT`` conversions."""
+    young = {f"{number:08d}.json" for number in range(generation_after(RECENT), 200)}
     old = time.time() - 30 * 3600
     for path in store.rglob("*"):
         if path.is_file() and path.name not in young:
@@ -87,7 +90,7 @@ def test_identical_bytes_during_fifty_conversions_and_two_collections(tmp_path: 
         for number in range(25, RECENT):
             convert_again(number)
         pinned = load_manifest(store).generation
-        assert pinned == RECENT + 1
+        assert pinned == generation_after(RECENT)
         expected["recent"] = pinned_reader.digest(ZarrChunkReader(store))
         with reading(store, str(pinned), tmp_path / "recent") as recent_is_read_again:
             for number in range(RECENT, 50):
@@ -96,7 +99,7 @@ def test_identical_bytes_during_fifty_conversions_and_two_collections(tmp_path: 
             assert gc([str(store), "--grace", "24h"]) == 0
             tagged_is_read_again()
             recent_is_read_again()
-    assert set(documents(Storage(store))) == {1, *range(pinned - 1, 52)}
+    assert set(documents(Storage(store))) == {1, *range(pinned - 1, generation_after(50) + 1)}
     for name, digest in expected.items():
         assert (tmp_path / name / "digests").read_text() == digest
     with pytest.raises(StoreError, match="no generation 3; .* has been collected"):

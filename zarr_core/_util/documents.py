@@ -5,16 +5,15 @@ from __future__ import annotations
 import csv
 import json
 import reprlib
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+import pydantic
 import yaml
-
-if TYPE_CHECKING:
-    import pydantic
 
 _TAG = "tag:yaml.org,2002:"
 
 _Plain = TypeVar("_Plain", int, str, list[Any], dict[str, Any])
+_Model = TypeVar("_Model")
 
 
 class DocumentError(ValueError):
@@ -42,6 +41,14 @@ def describe_problems(error: pydantic.ValidationError) -> str:
         else:
             found.append(f"{place} is {reprlib.repr(problem['input'])}: {reason[0].lower()}{reason[1:]}")
     return "; ".join(found)
+
+
+def parse_model(model: pydantic.TypeAdapter[_Model], data: bytes | str) -> _Model:
+    """The value of a JSON document that has exactly the types of a model; raises DocumentError."""
+    try:
+        return model.validate_json(data, strict=True)
+    except pydantic.ValidationError as error:
+        raise DocumentError(describe_problems(error)) from error
 
 
 def parse_json(data: bytes | str) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -25,8 +25,9 @@ from zarr_core.errors import SourceError
 from zarr_core.points.columns import expected_columns, misfit
 from zarr_core.points.conversion_job import ConversionJob
 from zarr_core.points.convert_sample import ConversionResult, Status, convert_sample, failure, quarantined
-from zarr_core.points.manifest import StoreManifest
+from zarr_core.points.manifest import Quarantine, SampleEntry, StoreManifest
 from zarr_core.points.publish import MAX_RETIRED_SHARE, Pending, PublishReport, commit_results
+from zarr_core.points.store_settings import describe_changes
 from zarr_core.points.writer import WrittenSample, ZarrStoreWriter
 from zarr_core.sources.aero import AeroDataset
 from zarr_core.sources.description import SourceDescription
@@ -71,6 +72,79 @@ class ConversionReport:
         return all(result.status in ("converted", "up to date") for result in self.results)
 
 
+@dataclass(frozen=True)
+class ConversionPreview:
+    """What a conversion would do.
+
+    Attributes:
+        to_convert: source samples by reason: "new"; "changed" at the source; "stale", because they have other settings;
+            "again", because they are up to date or were refused, and the conversion is forced.
+        changes: how the settings differ from those of the stale samples: "values_dtype: 'float16' -> 'float32'".
+        others: results of the selected samples that would not be converted.
+        remaining: number of samples that would still be to convert, because of ``limit``.
+        manifest: of the store; None if there is no store yet.
+        notes: as in :class:`ConversionReport`.
+    """
+
+    to_convert: Mapping[str, Sequence[SourceSample]]
+    changes: str
+    others: Sequence[ConversionResult]
+    remaining: int
+    manifest: StoreManifest | None
+    notes: tuple[str, ...]
+
+
+def preview(
+    dataset_kind: DatasetKind,
+    store_root: str | os.PathLike[str],
+    *,
+    root: str | os.PathLike[str] | None = None,
+    source_url: str | None = None,
+    splits: Sequence[str] | None = None,
+    sample_ids: Collection[str] | None = None,
+    limit: int | None = None,
+    dataset_name: str | None = None,
+    retry_quarantined: bool = False,
+    force: bool = False,
+    reconvert: bool = False,
+    fingerprint: str | None = None,
+    **settings: Any,
+) -> ConversionPreview:
+    """What :func:`convert` would do with the same arguments. Nothing is written.
+
+    Raises:
+        SourceError, StoreError: as :func:`convert`.
+    """
+    job = ConversionJob.open(
+        open_source(dataset_kind, root=root, source_url=source_url, splits=splits),
+        store_root,
+        settings,
+        splits=splits,
+        sample_ids=sample_ids,
+        dataset_name=dataset_name,
+        reconvert=reconvert,
+        fingerprint=fingerprint,
+    )
+    others, todo = _plan(job, retry_quarantined, force)
+    entries: dict[str, SampleEntry | Quarantine] = {}
+    if job.manifest is not None:
+        entries = {**job.manifest.quarantine, **job.manifest.samples}
+    digest = job.writer.settings.digest
+    to_convert: dict[str, list[SourceSample]] = {"new": [], "changed": [], "stale": [], "again": []}
+    for sample, _ in todo[:limit]:
+        entry = entries.get(sample.sample_id)
+        if entry is None:
+            to_convert["new"].append(sample)
+        elif entry.fingerprint != sample.fingerprint:
+            to_convert["changed"].append(sample)
+        else:
+            to_convert["stale" if entry.settings != digest else "again"].append(sample)
+    stale = {entries[sample.sample_id].settings for sample in to_convert["stale"]}
+    changes = describe_changes(job.manifest, stale, job.writer.settings) if job.manifest and stale else ""
+    remaining = 0 if limit is None else max(len(todo) - limit, 0)
+    return ConversionPreview(to_convert, changes, others, remaining, job.manifest, job.selection.notes)
+
+
 def convert(
     dataset_kind: DatasetKind,
     store_root: str | os.PathLike[str],
@@ -112,9 +186,9 @@ def convert(
             the whole source has to be listed. The groups stay as long as a kept generation names them.
         max_retired_share: maximum share of the store's samples, from 0 to 1, that are retired at once. One sample may
             always be retired. If more vanished, RetirementError is raised after everything else is committed.
-        reconvert: use the given settings even if the store has others, and convert all samples again. Readers see each
-            sample's earlier group until its new one is committed. If it is interrupted, the next conversion, which
-            takes the new settings from the store, continues.
+        reconvert: use the given settings even if the store has others, and convert all samples again: a migration. It
+            first commits the new settings, so that every later conversion, which takes them from the store, continues
+            what this one did not finish. Readers see each sample's earlier group until its new one is committed.
         fingerprint: how to notice changed samples. "version" compares names, sizes, and etags or modification times of
             the files. "content" compares the SHA-256 of each file, which copies of the data share; every file is read
             once more at each conversion. None: as the store does; "version" for a new store.
@@ -166,6 +240,8 @@ def convert(
                 finished[at] = ConversionResult(result.sample_id, "failed", reason=reason)
         return report
 
+    if reconvert and job.manifest is not None:
+        save()  # The new settings: whatever ends this run, every later conversion continues it.
     with closing(convert_samples(job, todo, retry_quarantined, workers, executor)) as running:
         try:
             for result in _with_progress(running, len(todo)) if progress else running:
@@ -178,9 +254,8 @@ def convert(
                     save()
                     committed_at = time.monotonic()
         except BaseException:
-            # Commit the converted samples even if the run is interrupted; with them, the settings of a reconversion, so
-            # that the next run continues it.
-            if pending.written or pending.refused or reconvert:
+            # Commit the converted samples even if the run is interrupted.
+            if pending.written or pending.refused:
                 save()
             raise
     report = save(retire=retire_vanished)

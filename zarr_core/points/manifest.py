@@ -409,6 +409,7 @@ def changes(before: StoreManifest | None, after: StoreManifest) -> list[Change]:
     values: dict[str, Callable[[StoreManifest], Any]] = {
         "dataset name": lambda state: state.dataset_name,
         "kind": lambda state: state.dataset_kind,
+        "settings": lambda state: state.conversion.current if state.conversion else "not recorded",
         "shuffle seed": lambda state: state.shuffle_seed,
         "values dtype": lambda state: state.values_dtype,
         "codec": lambda state: state.compressor,

@@ -7,7 +7,7 @@ give, and refuses what contradicts the store, unless the caller requests that ev
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -52,6 +52,32 @@ def choose_settings(
     if manifest.samples and not reconvert:
         check_agreement(storage, recorded, chosen)
     return chosen
+
+
+def held_settings(storage: Storage, manifest: StoreManifest | None, declared: ConversionSettings) -> ConversionSettings:
+    """The settings that new samples of a store are converted with, whatever is declared for it.
+
+    Those of the store, if it holds samples; else the declared ones. Other settings need a migration, which a person
+    starts with ``reconvert``.
+
+    Raises:
+        StoreError, ManifestError: as for :func:`choose_settings`.
+    """
+    if manifest is None or not manifest.samples:
+        return declared
+    return _settings_of(storage, manifest, declared.to_document(), reconvert=False) or declared
+
+
+def describe_changes(manifest: StoreManifest, digests: Iterable[str], settings: ConversionSettings) -> str:
+    """How settings differ from others of a store, given by their digests: "values_dtype: 'float16' -> 'float32'"."""
+    known = {} if manifest.conversion is None else manifest.conversion.settings
+    documents = [known.get(digest, {}) for digest in sorted(set(digests))]
+    changes = []
+    for name, new in settings.to_document().items():
+        old = dict.fromkeys(repr(document[name]) for document in documents if document.get(name, new) != new)
+        changes += [f"{name}: {' or '.join(old)} -> {new!r}"] if old else []
+    unknown = [] if all(documents) else ["other settings, which the store does not record"]
+    return "; ".join([*changes, *unknown])
 
 
 def check_agreement(storage: Storage, recorded: ConversionSettings, chosen: ConversionSettings) -> None:

@@ -73,7 +73,7 @@ def by_sample(description: SourceDescription, listing: Listing) -> tuple[Listing
     found: dict[str, dict[str, FileInfo]] = {}
     problems: dict[str, dict[str, str]] = {}
     for sample, files in samples.items():
-        found[sample], problems[sample] = _by_pattern(description.patterns, _joined(files))
+        found[sample], problems[sample] = _by_pattern(description.patterns, joined(files))
     return found, problems
 
 
@@ -114,7 +114,7 @@ def _by_id(
     samples: dict[str, dict[str, list[FileInfo]]] = defaultdict(lambda: defaultdict(list))
     unused: dict[str, FileInfo] = {}
     expressions = {pattern: _expression(pattern) for pattern in description.patterns}
-    for path, info in _joined(files).items():
+    for path, info in joined(files).items():
         hits = [(p, hit["id"]) for p, e in expressions.items() if (hit := e.fullmatch(path.removeprefix(prefix)))]
         for pattern, sample_id in hits:
             samples[sample_id][pattern].append(info)
@@ -133,20 +133,20 @@ def _expression(pattern: str) -> re.Pattern[str]:
     return re.compile("".join(pieces.get(p, re.escape(p)) for p in re.split(r"(\*|\{id\})", pattern)))
 
 
-def _joined(files: Mapping[str, FileInfo]) -> dict[str, FileInfo]:
-    """The files, those in parts as one; parts of which one is missing stay as they are."""
+def joined(files: Mapping[str, FileInfo]) -> dict[str, FileInfo]:
+    """The files by name, those in parts as one; parts of which one is missing stay as they are."""
     parts: dict[str, dict[int, FileInfo]] = defaultdict(dict)
     for name, info in files.items():
         if found := _PART.fullmatch(name):
             parts[found[1]][int(found[2])] = info
-    joined = dict(files)
+    whole = dict(files)
     for name, numbered in parts.items():
         if name not in files and sorted(numbered) == list(range(len(numbered))):
             ordered = [numbered[number] for number in sorted(numbered)]
             for part in ordered:
-                del joined[part.name]
-            joined[name] = combined(name, ordered)
-    return joined
+                del whole[part.name]
+            whole[name] = combined(name, ordered)
+    return whole
 
 
 def _case(pattern: str, files: Mapping[str, FileInfo]) -> FileInfo | None:

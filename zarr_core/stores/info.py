@@ -293,7 +293,7 @@ def _matrix_info(storage: Storage, state: MatrixState, committed: float | None, 
         },
         features=state.axis.length,
         batches={name: len(batch.sample_ids) for name, batch in state.batches.items()},
-        column_major=len(state.column_rows),
+        column_major=len(state.column_copy.positions),
     )
 
 

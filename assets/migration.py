@@ -1,0 +1,44 @@
+"""The job that begins a migration: it makes the declared settings those of the store.
+
+It converts nothing itself. The automation then converts the samples in batches, between those that arrive.
+"""
+
+import dagster as dg
+
+from assets.dataset import DatasetDeclaration
+from resources.stores import StoreAccess
+from sensors.migration import CHECK, check_settings
+from zarr_core.points.publish import publish
+from zarr_core.points.settings import NO_OWN_DTYPE
+from zarr_core.sources.listing import list_samples
+
+
+def migration_job(dataset: DatasetDeclaration) -> dg.JobDefinition:
+    """``<name>_migrate``."""
+
+    @dg.op(name=f"begin_{dataset.migration_job}")
+    def begin(context: dg.OpExecutionContext, stores: StoreAccess) -> None:
+        manifest = stores.manifest_if_any(dataset.store)
+        if manifest is None or not manifest.samples:
+            context.log.info(f"{dataset.shown_store} holds no samples: they will be converted as declared")
+            return
+        listing = list_samples(stores.source(dataset.kind, dataset.source), dataset.splits)
+        context.log.info(check_settings(context.instance, dataset, manifest, listing).description)
+        arguments = dataset.conversion_arguments(dataset.settings)
+        # Fields that the declaration gives no dtype lose the one that the store has for them.
+        own = manifest.conversion.settings[manifest.conversion.current]["field_dtypes"] if manifest.conversion else {}
+        arguments["field_dtypes"] = dict.fromkeys(own, NO_OWN_DTYPE) | arguments["field_dtypes"]
+        manifest = publish(dataset.kind, dataset.store, dataset_name=dataset.name, reconvert=True, **arguments).manifest
+        state = check_settings(context.instance, dataset, manifest, listing)
+        context.log.info(f"generation {manifest.generation}: {state.description}")
+
+    @dg.job(
+        name=dataset.migration_job,
+        description="Makes the declared settings those of the store. The automation then converts all samples again, "
+        f"in batches; the check `{CHECK}` of `{dataset.published.to_user_string()}` shows how far it is. Readers see "
+        "each sample as it was until its new version is published.",
+    )
+    def migrate() -> None:
+        begin()
+
+    return migrate

@@ -1,0 +1,190 @@
+"""Whether the samples of a dataset have the settings of their store, and the store those of its declaration.
+
+Declared settings that differ from those of the store are pending: every sample, new ones too, is converted with the
+settings of the store. The job ``<name>_migrate`` commits the declared settings to the store, and so begins a migration.
+Which samples are still to be converted then follows from the store and from Dagster's records of the samples, whoever
+began the migration and whatever was killed meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Protocol
+
+import dagster as dg
+
+from resources.stores import StoreAccess
+from sensors.dagster_internals import DATA_VERSION, cancelled_partitions, materialized_versions, version_tags
+from sensors.observations import WatchedSource
+from sensors.pending import MAX_CHANGES
+from zarr_core._util.units import format_size
+from zarr_core.points.manifest import SampleEntry, StoreManifest
+from zarr_core.points.settings import ConversionSettings
+from zarr_core.points.store_settings import current_settings, describe_changes
+from zarr_core.sources.left_out import some
+from zarr_core.sources.listing import Listing
+
+CHECK = "settings"
+
+
+class MigratingDataset(WatchedSource, Protocol):
+    """What this module needs to know of a declared dataset."""
+
+    store: str
+
+    @property
+    def settings(self) -> ConversionSettings:
+        """The declared settings."""
+
+    @property
+    def migration_job(self) -> str:
+        """The job that begins a migration to the declared settings."""
+
+    @property
+    def published(self) -> dg.AssetKey:
+        """The asset of the manifest, which has the check of the settings."""
+
+    def code_version_of(self, settings_digest: str) -> str:
+        """Code version of samples that were converted with these settings."""
+
+
+def data_version_of(entry: SampleEntry) -> str:
+    """Data version of a converted sample: the digest of its settings, and that of its group."""
+    return f"{entry.settings}/{_group(entry.relpath)}"
+
+
+def samples_to_migrate(instance: dg.DagsterInstance, dataset: MigratingDataset) -> list[str]:
+    """Samples that a migration under way has still to convert, in the order of the partitions."""
+    manifest = StoreAccess().manifest_if_any(dataset.store)
+    held = _held_settings(dataset, manifest)
+    return [] if held is None else _without(held, _settings_of_samples(instance, dataset, manifest))
+
+
+def held_samples(
+    instance: dg.DagsterInstance,
+    dataset: MigratingDataset,
+    manifest: StoreManifest | None,
+    fingerprints: Mapping[str, str | None],
+) -> list[dg.AssetMaterialization]:
+    """Materializations of samples that the store holds, from the source as it is now, without Dagster's knowledge.
+
+    So an instance with an empty database takes what the store holds, and any instance what the command line converted.
+
+    Args:
+        instance: where.
+        dataset: of the samples.
+        manifest: of its store.
+        fingerprints: of the samples' sources by id, as Dagster will know them after this tick.
+    """
+    if manifest is None:
+        return []
+    current = manifest.conversion.current if manifest.conversion else None
+    known = materialized_versions(instance, dataset.converted)
+    found = []
+    for sample_id, fingerprint in fingerprints.items():
+        entry = manifest.samples.get(sample_id)
+        if entry is None or entry.fingerprint != fingerprint:
+            continue
+        # A sample with other settings than the store's may have been converted since, and wait for its publication.
+        if sample_id in known and (_group(known[sample_id]) == _group(entry.relpath) or entry.settings != current):
+            continue
+        observation = {DATA_VERSION: entry.fingerprint}, None
+        tags = version_tags(
+            dataset.code_version_of(entry.settings), data_version_of(entry), dataset.observed, observation
+        )
+        points = sum(grid.n_points for grid in entry.domains.values())
+        metadata = {"status": "in the store", "group": entry.relpath, "points": points, "bytes_out": entry.bytes}
+        found.append(dg.AssetMaterialization(dataset.converted, partition=sample_id, metadata=metadata, tags=tags))
+    return found[:MAX_CHANGES]
+
+
+def check_settings(
+    instance: dg.DagsterInstance, dataset: MigratingDataset, manifest: StoreManifest | None, listing: Listing
+) -> dg.AssetCheckEvaluation:
+    """Compare the settings of the samples with those of the store, and these with the declared ones.
+
+    Args:
+        instance: where.
+        dataset: of the samples.
+        manifest: of its store.
+        listing: of its source, for the sizes of the samples.
+    """
+    found = _settings_of_samples(instance, dataset, manifest)
+    held = _held_settings(dataset, manifest)
+    stale = _without(dataset.settings, found)
+    left = [] if held is None else _without(held, found)
+    sentences = []
+    if held and manifest and left:
+        changes = describe_changes(manifest, _digests(manifest, left), held)
+        sentences.append(
+            f"migration under way ({changes}): {len(found) - len(left):,} of {len(found):,} samples converted, "
+            f"{_amount(left, listing)} left"
+        )
+        refused = [i for i in left if i in manifest.quarantine and manifest.quarantine[i].settings == held.digest]
+        sentences += [f"refused, and kept as they were: {some(refused)}"] if refused else []
+        cancelled = sorted(cancelled_partitions(instance, dataset.converted, [dataset.observed]).intersection(left))
+        if cancelled:
+            sentences.append(f"paused, because conversions were cancelled; to go on, materialize {some(cancelled)}")
+    if manifest and stale and held != dataset.settings:
+        changes = describe_changes(manifest, [held.digest] if held else _digests(manifest, stale), dataset.settings)
+        sentences.append(
+            f"declared, but not applied: {changes}; {_amount(stale, listing)} of {len(found):,} are stale. New samples "
+            "are converted with the settings of the store. To convert all samples with the declared settings, run the "
+            f"job {dataset.migration_job}; to drop the change, declare the settings of the store"
+        )
+    same = f"{len(found):,} samples have the settings of the store, which are the declared ones"
+    return dg.AssetCheckEvaluation(
+        asset_key=dataset.published,
+        check_name=CHECK,
+        passed=not sentences,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=". ".join(sentences) or same,
+        metadata={
+            "samples": len(found),
+            "stale": len(stale),
+            "source_bytes_of_stale": _source_bytes(stale, listing),
+        },
+    )
+
+
+def _held_settings(dataset: MigratingDataset, manifest: StoreManifest | None) -> ConversionSettings | None:
+    """The settings that samples are converted with now; None if a store of an earlier version does not record them."""
+    return dataset.settings if manifest is None or not manifest.samples else current_settings(manifest)
+
+
+def _settings_of_samples(
+    instance: dg.DagsterInstance, dataset: MigratingDataset, manifest: StoreManifest | None
+) -> dict[str, set[str]]:
+    """Digests of the settings of each registered and converted sample: as Dagster recorded them, and in the store.
+
+    They differ as long as a converted sample waits for its publication.
+    """
+    recorded = materialized_versions(instance, dataset.converted)
+    entries = manifest.samples if manifest else {}
+    found = {}
+    for sample_id in instance.get_dynamic_partitions(dataset.partitions_name):
+        if sample_id in recorded or sample_id in entries:
+            in_store = {entries[sample_id].settings} if sample_id in entries else set()
+            found[sample_id] = {recorded.get(sample_id, "").rpartition("/")[0], *in_store}
+    return found
+
+
+def _without(settings: ConversionSettings, found: Mapping[str, Collection[str]]) -> list[str]:
+    """Samples that have these settings neither in the store nor in Dagster's record."""
+    return [sample_id for sample_id, digests in found.items() if settings.digest not in digests]
+
+
+def _group(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _digests(manifest: StoreManifest, sample_ids: Collection[str]) -> set[str]:
+    return {manifest.samples[i].settings for i in sample_ids if i in manifest.samples}
+
+
+def _amount(sample_ids: Collection[str], listing: Listing) -> str:
+    return f"{len(sample_ids):,} samples ({format_size(_source_bytes(sample_ids, listing))} at the source)"
+
+
+def _source_bytes(sample_ids: Collection[str], listing: Listing) -> int:
+    return sum(listing.details[i]["source_bytes"] for i in sample_ids if i in listing.details)
