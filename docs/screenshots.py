@@ -1,4 +1,4 @@
-"""Takes the pictures of docs/operating.md: ``python docs/screenshots.py`` in the root of the project.
+"""Takes the pictures of docs/operating.md and docs/settings.md: ``python docs/screenshots.py``.
 
 Needs Playwright and a Chromium (``pip install playwright``, then ``playwright install chromium``, or a path in
 ``$CHROMIUM``). It starts a webserver and a daemon on an instance of its own, brings about what the page describes, and
@@ -26,12 +26,14 @@ import dagster as dg  # noqa: E402
 from PIL import Image  # noqa: E402
 from playwright.sync_api import Page, sync_playwright  # noqa: E402
 
+from assets.dataset import DatasetDeclaration  # noqa: E402
+from sensors.dagster_internals import partition_range_tags  # noqa: E402
 from tests.platform.deployment import Deployment, failed_partitions, materializations, runs_of  # noqa: E402
-from tests.platform.trial import corrupt, write_run  # noqa: E402
+from tests.platform.trial import corrupt, definitions_of, write_run  # noqa: E402
 from tests.platform.ui import user_interface  # noqa: E402
 from zarr_core.points.manifest import load_manifest  # noqa: E402
 
-PORT = 3797
+PORT = int(os.environ.get("PORT", "3797"))
 IMAGES = PROJECT / "docs" / "images"
 SAMPLES, MANIFEST, REPORT = (
     dg.AssetKey(["ahmed_rans", name]) for name in ("zarr_samples", "manifest", "benchmark_report")
@@ -39,6 +41,12 @@ SAMPLES, MANIFEST, REPORT = (
 
 
 def main() -> None:
+    """Take all pictures, or those of the functions that are named as arguments."""
+    for case in sys.argv[1:] or ("operating", "migration"):
+        globals()[case]()
+
+
+def operating() -> None:
     """Bring about each case, and take its pictures."""
     with tempfile.TemporaryDirectory() as folder:
         deployment = Deployment(Path(folder))
@@ -75,6 +83,40 @@ def main() -> None:
                     ui.terminate(run.run_id)
                     deployment.wait("the end", lambda: ui.status(run.run_id) == "CANCELED")
                 take(page, "cancelled", f"/runs/{run.run_id}", "Canceled")
+
+
+def migration() -> None:
+    """A migration of which one run is done, without a daemon, which would go on with it."""
+    with tempfile.TemporaryDirectory() as folder:
+        deployment = Deployment(Path(folder))
+        os.environ.update(deployment.environment())
+        declared = DatasetDeclaration(
+            name="ahmed_rans",
+            kind="ahmedml",
+            source=str(deployment.source),
+            store=str(deployment.store),
+            report=str(deployment.report),
+        )
+        arrive(deployment, *range(1, 9))
+        with dg.DagsterInstance.get() as instance:
+
+            def run(dataset: DatasetDeclaration, job: str, *sample_ids: str) -> None:
+                tags = partition_range_tags(sample_ids[0], sample_ids[-1]) if sample_ids else {}
+                assets = [MANIFEST] if job == "refresh" else None
+                found = definitions_of(dataset).resolve_job_def(f"ahmed_rans_{job}")
+                found.execute_in_process(instance=instance, tags=tags, asset_selection=assets)
+
+            run(declared, "look")
+            run(declared, "convert", "run_1", "run_8")
+            run(declared, "refresh")
+            changed = declared.model_copy(update={"values_dtype": "float32"})
+            run(changed, "migrate")
+            run(changed, "convert", "run_1", "run_3")
+            run(changed, "refresh")
+        with webserver(deployment), browser() as page:
+            take(
+                page, "migration", "/assets/ahmed_rans/manifest?view=checks&checkDetail=settings", "migration under way"
+            )
 
 
 def definitions() -> dg.Definitions:
