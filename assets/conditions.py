@@ -12,7 +12,9 @@ _C = dg.AutomationCondition
 
 
 def convert_when_needed(
-    retry_schedule: str, batch_size: int, to_migrate: Callable[[dg.DagsterInstance], Sequence[str]]
+    retry_schedule: str,
+    batch_size: int = 1,
+    to_migrate: Callable[[dg.DagsterInstance], Sequence[str]] | None = None,
 ) -> dg.AutomationCondition:
     """Samples that are new, whose source changed, or whose last conversion failed and is due for a retry.
 
@@ -26,13 +28,14 @@ def convert_when_needed(
     Args:
         retry_schedule: cron schedule on which failed samples are retried.
         batch_size: maximum number of samples in a batch of a migration.
-        to_migrate: returns the samples that a migration has still to convert.
+        to_migrate: returns the samples that a migration has still to convert; None where there are no migrations.
     """
     source_changed = _C.any_deps_updated().since_last_handled()
     retry = (_C.execution_failed() & _C.cron_tick_passed(retry_schedule)).since_last_handled()
-    migration = NextBatch("to_migrate", batch_size, to_migrate)
-    due = (_missing() | source_changed | retry | migration) & ~_C.in_progress() & ~Cancelled()
-    return due.with_label("new, changed, due for a retry or for a migration")
+    needed, label = _missing() | source_changed | retry, "new, changed or due for a retry"
+    if to_migrate is not None:
+        needed, label = needed | NextBatch("to_migrate", batch_size, to_migrate), f"{label}, or due for a migration"
+    return (needed & ~_C.in_progress() & ~Cancelled()).with_label(label)
 
 
 def publish_after_a_batch(listing: dg.AssetKey | None = None) -> dg.AutomationCondition:
