@@ -21,6 +21,14 @@ from tests.platform.matrix_trial import MatrixTrial, declare
 from tests.platform.trial import Trial, write_run
 
 
+@pytest.fixture(autouse=True)
+def _handler_of_sigterm() -> Iterator[None]:
+    """Restores it: Dagster leaves SIGTERM ignored after an interrupt, and processes would inherit that."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
 def terminate(instance: dg.DagsterInstance, job_name: str) -> None:
     """What *Terminate* in the UI does to a run of this process."""
     (run,) = [run for run in instance.get_runs() if run.job_name == job_name]
