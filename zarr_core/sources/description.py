@@ -18,7 +18,6 @@ from zarr_core.format.names import (
     POSITION,
     FieldName,
     check_relative_path,
-    check_sample_id,
     field_name,
     listed_id,
 )
@@ -339,7 +338,7 @@ class SourceDescription(_Model):
             read_text: returns the content of a file beside the samples, or None if there is no such file.
 
         Raises:
-            SourceError: none of the files that the rule names exists, or one lists an invalid id.
+            SourceError: none of the files that the rule names exists.
         """
         splits = (self.splits or SplitFiles()).assign(sample_ids, read_text)
         if isinstance(self.splits, SplitFiles) and not splits:
@@ -348,7 +347,7 @@ class SourceDescription(_Model):
                 f"{self.name} takes its splits from files, but none of {files} lies beside the samples; name them, as "
                 'in `splits: {rule: files, filename: "{split}.txt", names: [train, test]}`, or leave `splits` out'
             )
-        return {split: [check_sample_id(sample_id) for sample_id in ids] for split, ids in splits.items()}
+        return splits
 
     def excluded_ids(self, read_text: ReadText) -> set[str]:
         """Ids in the blacklists, which list ids or paths of mesh files.
