@@ -188,7 +188,7 @@ def _damaged(data: bytes, chance: random.Random) -> bytes:
 
 
 def _packed(data: bytes, chance: random.Random) -> bytes:
-    """The same archive with its records compressed, one of them by a thousand."""
+    """The same archive with its records compressed, one of them to a hundredth."""
     return _rewritten(
         data, lambda name, record: record + b"\0" * 50_000_000 if "/data/" in name else record, packed=True
     )
@@ -228,7 +228,7 @@ def _rewritten(data: bytes, change: Callable[[str, bytes], bytes], *, packed: bo
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED) as new:
         for name, record in records.items():
-            new.writestr(name, change(name, record))
+            new.writestr(name, change(name, record), compresslevel=1)
     return file.getvalue()
 
 
