@@ -74,7 +74,8 @@ def read_meshes(root: str, relpath: str, recorded: dict[str, Any]) -> Iterator[t
             except (OSError, ValueError, RuntimeError) as error:  # codecs raise RuntimeError for damaged bytes
                 raise CorruptChunkError(f"{path}: {error}") from error
             arrays[name] = values if width > 1 else values.ravel()
-        yield domain, Mesh(**arrays, at=at)
+        points, connectivity, offsets, types = (arrays[name] for name in _ARRAYS)
+        yield domain, Mesh(points, connectivity, offsets, types, at)
 
 
 def _of(recorded: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
