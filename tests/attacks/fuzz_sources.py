@@ -100,7 +100,7 @@ class SourceFuzz:
         self.source = write_source(folder / "source", ("run_1", "run_2"), surface=_POINTS)
         self.canary = folder / "code_was_run"
         self._objects = _objects(self.canary)
-        self._names = [file.filename for file in resolve_kind(KIND).fields.values()]
+        self._names = [file.filename for file in resolve_kind(KIND).required_fields.values()]
         self._truth = stored_sample(self.source, "run_2")
         self._good = {path: path.read_bytes() for path in self.source.rglob("*.pt")}
 

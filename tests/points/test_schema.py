@@ -484,7 +484,7 @@ STEPS = {
 }
 
 
-@settings(max_examples=8)
+@settings(max_examples=6)
 @given(st.lists(st.one_of([st.tuples(st.just(name), arguments) for name, arguments in STEPS.items()]), max_size=10))
 def test_whatever_is_converted_the_store_can_be_read_and_names_what_it_leaves_out(steps: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
