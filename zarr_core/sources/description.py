@@ -99,7 +99,8 @@ class MeshFile(_Model):
     @property
     def position(self) -> ArrayChoice:
         """Positions of the domain."""
-        return self._computed("position", self.length_scale, "m")
+        position = self._computed("position", self.length_scale, "m")
+        return position.model_copy(update={"keep_mesh": self.connectivity})
 
     def field_files(self, domain: str) -> list[FieldFile]:
         """The fields, position first."""
