@@ -11,15 +11,22 @@ from sensors.dagster_internals import Cancelled, NextBatch
 _C = dg.AutomationCondition
 
 
-def convert_when_needed(
-    retry_schedule: str,
-    batch_size: int = 1,
-    to_migrate: Callable[[dg.DagsterInstance], Sequence[str]] | None = None,
+def migrate_in_batches(
+    batch_size: int, to_migrate: Callable[[dg.DagsterInstance], Sequence[str]]
 ) -> dg.AutomationCondition:
-    """Samples that are new, whose source changed, or whose last conversion failed and is due for a retry.
+    """The next batch of the samples that a migration has still to convert, when the one before has ended.
 
-    During a migration, also a batch of the samples that it has still to convert: the next one when the one before has
-    ended, so that new samples wait for one batch at most.
+    New samples wait for one batch at most.
+
+    Args:
+        batch_size: maximum number of samples in a batch.
+        to_migrate: returns the samples that a migration has still to convert.
+    """
+    return NextBatch("to_migrate", batch_size, to_migrate)
+
+
+def convert_when_needed(retry_schedule: str, migration: dg.AutomationCondition | None = None) -> dg.AutomationCondition:
+    """Samples that are new, whose source changed, or whose last conversion failed and is due for a retry.
 
     A failed sample is missing as well: without ``execution_failed`` it would be requested at every evaluation. A sample
     whose conversion was cancelled waits until its source changes or a person requests it.
@@ -27,15 +34,14 @@ def convert_when_needed(
 
     Args:
         retry_schedule: cron schedule on which failed samples are retried.
-        batch_size: maximum number of samples in a batch of a migration.
-        to_migrate: returns the samples that a migration has still to convert; None where there are no migrations.
+        migration: a further reason, see :func:`migrate_in_batches`.
     """
     source_changed = _C.any_deps_updated().since_last_handled()
     retry = (_C.execution_failed() & _C.cron_tick_passed(retry_schedule)).since_last_handled()
-    needed, label = _missing() | source_changed | retry, "new, changed or due for a retry"
-    if to_migrate is not None:
-        needed, label = needed | NextBatch("to_migrate", batch_size, to_migrate), f"{label}, or due for a migration"
-    return (needed & ~_C.in_progress() & ~Cancelled()).with_label(label)
+    needed = _missing() | source_changed | retry
+    needed = needed if migration is None else needed | migration
+    due = needed & ~_C.in_progress() & ~Cancelled()
+    return due.with_label("new, changed, or due for a retry" + (" or for a migration" if migration else ""))
 
 
 def publish_after_a_batch(listing: dg.AssetKey | None = None) -> dg.AutomationCondition:

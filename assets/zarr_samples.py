@@ -8,7 +8,7 @@ import dagster as dg
 import numpy as np
 import zarr
 
-from assets.conditions import convert_when_needed
+from assets.conditions import convert_when_needed, migrate_in_batches
 from assets.dataset import DatasetDeclaration
 from assets.pictures import silhouette
 from assets.retries import retried
@@ -43,7 +43,8 @@ def zarr_samples_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
         deps=[dataset.observed],
         backfill_policy=dg.BackfillPolicy.multi_run(dataset.batch_size),
         automation_condition=convert_when_needed(
-            dataset.retry_schedule, dataset.batch_size, partial(samples_to_migrate, dataset=dataset)
+            dataset.retry_schedule,
+            migrate_in_batches(dataset.batch_size, partial(samples_to_migrate, dataset=dataset)),
         ),
         code_version=dataset.code_version,
         pool=dataset.pool,
