@@ -20,6 +20,7 @@ import zarr
 
 import zarr_core.verify
 from tests.helpers.small_source import SHARED, load_field, write_source
+from zarr_core._util.units import format_size
 from zarr_core.convert import convert, convert_aero_dataset, convert_fsspec_source, iter_convert, main, summary
 from zarr_core.errors import RetirementError, SourceError
 from zarr_core.format.shuffle import shuffle_permutation
@@ -707,3 +708,27 @@ def test_mass_retirement_has_to_be_confirmed(tmp_path: Path, source: Path, capsy
     assert report.retired == ["run_2"], "run_1 is not in the collection, run_3 is there"
     assert main([*command, "--max-retired-share", "1", "--quiet"]) == 0
     assert sorted(load_manifest(store).samples) == ["run_3", "run_4"]
+
+
+def test_a_dry_run_previews_a_migration_and_writes_nothing(
+    tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "store"
+    convert("ahmedml", store, root=source, sample_ids=["run_1", "run_2"], **SETTINGS)
+    torch.save(torch.zeros(70), source / "run_2" / "surface_pressure.pt")
+    before = objects(store)
+    arguments = [str(store), "--source", str(source), "--dataset-kind", "ahmedml", "--values-dtype", "float32"]
+    capsys.readouterr()
+    assert main([*arguments, "--reconvert", "--dry-run"]) == 0
+    sizes = {path.name: sum(file.stat().st_size for file in path.glob("*.pt")) for path in source.iterdir()}
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("would convert 1 new (")
+    assert f"1 stale ({format_size(sizes['run_1'])})" in lines[0]
+    assert f"1 changed ({format_size(sizes['run_2'])})" in lines[0]
+    assert lines[1] == "  settings of the stale samples: values_dtype: 'float16' -> 'float32'"
+    assert main([*arguments, "--reconvert", "--dry-run", "--json", "--limit", "1"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert sum(map(len, document["to_convert"].values())) == 1
+    assert document["remaining"] == len(sizes) - 1
+    assert main([*arguments, "--dry-run"]) != 0, "without --reconvert it would be refused"
+    assert objects(store) == before
