@@ -28,9 +28,10 @@ demo: .venv/installed $(DAGSTER_HOME)/dagster.yaml  ## convert the bundled sampl
 ui: .venv/installed $(DAGSTER_HOME)/dagster.yaml  ## Dagster's webserver and daemon on http://127.0.0.1:3000
 	$(BIN)/dagster dev --workspace workspace.yaml --host 127.0.0.1 --port 3000
 
-# One process more than CI's machines have cores, since some tests wait for a daemon or a server.
+# One process more than CI's machines have cores, since some tests wait for a daemon or a server. Bytecode is cached even
+# where the environment forbids it, because dozens of processes import the same files.
 test: .venv/installed  ## run all tests
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 lint: .venv/installed  ## ruff, and mypy on zarr_core
 	$(BIN)/ruff check .

@@ -8,7 +8,7 @@ from assets.isolation import load_datasets
 from resources.pools import ConversionPool
 from resources.stores import StoreAccess
 from resources.warehouses import WarehouseAccess
-from sensors.failures import failed_runs, failing_sensors
+from sensors.failures import failed_checks, failed_runs, failing_sensors
 
 
 @dg.definitions
@@ -16,7 +16,7 @@ def defs() -> dg.Definitions:
     """Every ``assets/datasets/<name>/defs.yaml``, with resources and sensors."""
     shared = dg.Definitions(
         resources={"stores": StoreAccess(), "conversion_pool": ConversionPool(), "warehouses": WarehouseAccess()},
-        sensors=[failed_runs, failing_sensors],
+        sensors=[failed_runs, failed_checks, failing_sensors],
         # The steps of a run follow one another, and the conversion has its own process pool: a process per step would
         # only add its start time.
         executor=dg.in_process_executor,

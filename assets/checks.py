@@ -4,35 +4,36 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import dagster as dg
 
 from assets.dataset import DatasetDeclaration
-from assets.manifest import split_rows
+from assets.manifest import refused_rows, split_rows
 from assets.statistics import field_rows, statistics_split
 from assets.tables import table
 from assets.zarr_samples import FORCE_TAG
 from resources.stores import StoreAccess
 from sensors.migration import CHECK, check_settings
+from sensors.pending import natural_order
 from zarr_core.errors import StoreError
 from zarr_core.points.manifest import StoreManifest
 from zarr_core.points.statistics import calculate_store_statistics
 from zarr_core.points.verify.store import VerificationReport, verify_store
+from zarr_core.points.writer import WrittenSample, ZarrStoreWriter
+from zarr_core.sources.left_out import some
 from zarr_core.sources.listing import list_samples
 
 _FLOAT16_MAX = 65504.0
+# Metadata reads in flight.
+_LOOKUPS = 16
 
 
 def dataset_checks(dataset: DatasetDeclaration) -> list[dg.AssetChecksDefinition]:
-    """Settings, equivalence, checksums and splits of the manifest; plausibility of the statistics."""
-    return [
-        _settings(dataset),
-        _equivalence(dataset),
-        _checksums(dataset),
-        _split_ids(dataset),
-        _statistics_plausible(dataset),
-    ]
+    """Settings, equivalence, checksums, columns and splits of the manifest; plausibility of the statistics."""
+    checks = (_settings, _equivalence, _checksums, _converted_samples_fit, _split_ids, _statistics_plausible)
+    return [check(dataset) for check in checks]
 
 
 def _settings(dataset: DatasetDeclaration) -> dg.AssetChecksDefinition:
@@ -82,26 +83,64 @@ def _checksums(dataset: DatasetDeclaration) -> dg.AssetChecksDefinition:
     return checksums
 
 
+def _converted_samples_fit(dataset: DatasetDeclaration) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        asset=dataset.key("manifest"),
+        name="converted_samples_fit",
+        description="No converted sample was refused because its fields differ from those of the other samples.",
+    )
+    def converted_samples_fit(stores: StoreAccess) -> dg.AssetCheckResult:
+        manifest = stores.manifest(dataset.store)
+        writer = ZarrStoreWriter(dataset.store, dataset.settings, manifest.retention)
+        with ThreadPoolExecutor(_LOOKUPS) as pool:
+            found = pool.map(lambda item: writer.find(item[0], item[1].fingerprint), manifest.quarantine.items())
+        # These have a group, and a green partition. The conversion of other refused samples failed.
+        misfits = {
+            sample_id: refusal
+            for (sample_id, refusal), result in zip(manifest.quarantine.items(), found, strict=True)
+            if isinstance(result, WrittenSample)
+        }
+        reasons = [f"{sample_id}: {why.field}: {why.reason}" for sample_id, why in misfits.items()]
+        rows = refused_rows(misfits)
+        return dg.AssetCheckResult(
+            passed=not misfits,
+            description="; ".join(reasons[:3]) or "every converted sample has the fields of the store",
+            metadata={"refused": len(misfits), **({"problem_list": table(rows)} if rows else {})},
+        )
+
+    return converted_samples_fit
+
+
 def _split_ids(dataset: DatasetDeclaration) -> dg.AssetChecksDefinition:
     @dg.asset_check(
         asset=dataset.key("manifest"),
         name="split_ids_present",
-        description="Every split has samples in the store, and no sample is in two.",
+        description="Every sample is in one split, and every split has samples in the store.",
     )
     def split_ids_present(stores: StoreAccess) -> dg.AssetCheckResult:
         manifest = stores.manifest(dataset.store)
         rows = split_rows(manifest)
         places = Counter(i for split in manifest.splits for i in manifest.split_ids(split))
         twice = sorted(sample_id for sample_id, splits in places.items() if splits > 1)
-        empty = [row["split"] for row in rows if not row["in the store"]]
-        problems = [f"{', '.join(twice[:5])} in more than one split"] if twice else []
-        problems += [f"no sample of split {split} is in the store" for split in empty]
+        unused = sorted(manifest.samples.keys() - places.keys() - manifest.excluded, key=natural_order) if rows else []
+        problems = [f"{len(twice)} samples are in more than one split: {some(twice)}"] if twice else []
+        if unused and not dataset.allow_samples_without_split:
+            problems.append(
+                f"{len(unused)} of {len(manifest.samples)} samples are in no split: {some(unused)}. List them in a "
+                "split, or declare allow_samples_without_split: true"
+            )
+        problems += [f"no sample of split {row['split']} is in the store" for row in rows if not row["in the store"]]
+        in_splits = f"{len(places)} of {len(manifest.samples)} samples in {len(rows)} splits"
         return dg.AssetCheckResult(
             passed=not problems,
             # A split may fill up later; a sample in two splits stays wrong.
             severity=dg.AssetCheckSeverity.ERROR if twice else dg.AssetCheckSeverity.WARN,
-            description="; ".join(problems) or f"{len(places)} samples in {len(rows)} splits",
-            metadata={"splits": table(rows), "in_no_split": len(set(manifest.samples) - set(places))},
+            description="; ".join(problems) or (in_splits if rows else "the source has no splits"),
+            metadata={
+                "splits": table(rows),
+                "in_no_split": len(unused),
+                **({"samples_in_no_split": table([{"sample": sample_id} for sample_id in unused])} if unused else {}),
+            },
         )
 
     return split_ids_present

@@ -40,6 +40,9 @@ class DatasetDeclaration(Declaration):
     max_retired_share: float = Field(
         default=MAX_RETIRED_SHARE, description="Maximum share of the samples that one refresh retires."
     )
+    allow_samples_without_split: bool = Field(
+        default=False, description="Samples that are in no split are meant to be; otherwise a check warns of them."
+    )
     checked_samples: int = Field(default=4, description="Number of samples that the checks compare with their source.")
 
     @pydantic.model_validator(mode="after")

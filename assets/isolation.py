@@ -41,10 +41,12 @@ def _not_loaded(name: str, error: Exception) -> dg.Definitions:
     while cause.__cause__ is not None:
         cause = cause.__cause__
     reason = redact(f"{type(cause).__name__}: {cause}")
+    # Lines of Markdown, not a block of code: the UI wraps them, so that the line of the file can be read.
+    lines = reason.replace("\n", "  \n")
     asset = dg.AssetSpec(
         [name, "not_loaded"],
         group_name=name,
-        description=f"The declaration of this dataset cannot be loaded:\n\n```\n{reason}\n```",
+        description=f"The declaration of this dataset cannot be loaded:\n\n{lines}",
     )
 
     @dg.sensor(

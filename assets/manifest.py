@@ -1,6 +1,7 @@
 """The manifest: one new generation of the store per batch. Its commit makes the batch visible to readers."""
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import dagster as dg
@@ -12,7 +13,7 @@ from resources.stores import StoreAccess
 from sensors.dagster_internals import ROW_COUNT, observed_versions
 from sensors.observations import ABSENT
 from zarr_core.errors import RetirementError
-from zarr_core.points.manifest import StoreManifest
+from zarr_core.points.manifest import Quarantine, StoreManifest
 from zarr_core.points.publish import PublishReport, publish
 from zarr_core.sources.listing import short_digest
 from zarr_core.versioning.generations import archived
@@ -63,6 +64,12 @@ def manifest_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
                 f"{len(absent)} samples of the store are not at the source and stay until the sensor has confirmed it; "
                 f"convert --retire-vanished removes them now: {', '.join(absent[:25])}"
             )
+        for sample_id, refusal in report.misfits.items():
+            reason = f"converted, but not published: {refusal.field}: {refusal.reason}"
+            context.log.error(f"{sample_id}: {reason}")
+            # On the page of the partition, which is green because the conversion succeeded.
+            metadata = {"status": "quarantined", "reason": reason}
+            context.log_event(dg.AssetObservation(dataset.converted, partition=sample_id, metadata=metadata))
         generation = report.manifest.generation
         if report.collected:
             lost = ", ".join(report.collected)
@@ -93,12 +100,14 @@ def split_rows(manifest: StoreManifest) -> list[dict[str, Any]]:
     ]
 
 
+def refused_rows(refused: Mapping[str, Quarantine]) -> list[dict[str, Any]]:
+    """The refused samples with field and reason."""
+    return [{"sample": i, "field": why.field, "reason": why.reason} for i, why in sorted(refused.items())]
+
+
 def _metadata(report: PublishReport) -> dict[str, Any]:
     manifest = report.manifest
-    refused = [
-        {"sample": sample_id, "field": why.field, "reason": why.reason}
-        for sample_id, why in sorted(manifest.quarantine.items())
-    ]
+    refused = refused_rows(manifest.quarantine)
     points: Counter[str] = Counter()
     for entry in manifest.samples.values():
         for domain, grid in entry.domains.items():

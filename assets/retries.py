@@ -25,6 +25,8 @@ def retried(context: dg.AssetExecutionContext, seconds: float) -> Iterator[None]
     except dg.DagsterError:
         raise  # the definitions or the instance are at fault, and still will be
     except Exception as error:
-        if isinstance(error, dg.Failure) and not error.allow_retries:
+        final = isinstance(error, dg.Failure) and not error.allow_retries
+        # The last attempt fails with the error itself: the UI then begins with its message, and shows its metadata.
+        if final or context.retry_number >= _MAX_RETRIES:
             raise
         raise dg.RetryRequested(_MAX_RETRIES, seconds * 2**context.retry_number) from error

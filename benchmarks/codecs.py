@@ -65,7 +65,7 @@ def main() -> None:
         decode = best_of(5, partial(decode_all, codec, encoded, buffers))
         ratio = sum(map(len, encoded)) / size
         rows.append([str(codec), ratio, size / encode / 1e9, size / decode / 1e9])
-    result.add_table("Saved and spent", ("codec", "stored / raw", "encode GB/s", "decode GB/s"), rows)
+    result.add_table("Size and speed", ("codec", "stored / raw", "encode GB/s", "decode GB/s"), rows)
     result.save()
 
 

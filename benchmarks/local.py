@@ -105,7 +105,7 @@ def main() -> None:
         times = measure(ways, arguments.rounds)
     direct = times["direct"]
     rows = [(name, taken, taken / direct) for name, taken in times.items()]
-    result.add_table("Ways to read a draw", ("way", "ms a sample", "of the direct engine's time"), rows, "ms a sample")
+    result.add_table("Ways to read a draw", ("way", "ms per sample", "time / direct engine's"), rows, "ms per sample")
     result.add_target("direct engine / by hand", direct / times["by hand"], "at most", 1.25, "x")
     result.add_target("zarr-python / direct engine", times["zarr"] / direct, "at least", 10, "x")
     result.add_target("TensorStore / direct engine", times["tensorstore"] / direct, "at least", 2, "x")

@@ -16,15 +16,15 @@ DOCS = Path(__file__).parents[1] / "docs"
 ORDER = ("local", "rivals", "s3", "endurance", "resume", "conversion", "codecs", "manifest", "matrix", "warehouse")
 HEAD = """# Performance
 
-Made by `python -m benchmarks.report` from the JSON in `benchmarks/results`; do not edit. `make bench` measures anew and
-writes this page, `make bench-s3` does the same for object storage. Ratios were measured side by side in one run and
-hold from machine to machine; milliseconds do not.
+Created by `python -m benchmarks.report` from the JSON in `benchmarks/results`; do not edit. `make bench` measures again
+and writes this page; `make bench-s3` does so for object storage. Ratios were measured side by side in one run and can
+be compared between machines; milliseconds cannot.
 """
 
 
 def page(results: list[dict[str, Any]], images: Path) -> str:
     """The page in Markdown; draws its plots into a folder beside it."""
-    parts = [HEAD, "## What was to be reached\n", targets_markdown(results)]
+    parts = [HEAD, "## Targets\n", targets_markdown(results)]
     for result in results:
         parts.append(f"## {result['title']}\n\n{result['conditions']}\n")
         measured = " · ".join(filter(None, (f"`{result['command']}`", result["date"], result["environment"])))
@@ -53,7 +53,7 @@ def targets_markdown(results: list[dict[str, Any]]) -> str:
         for result in results
         for target in result["targets"]
     ]
-    return table_markdown({"columns": ["benchmark", "what", "measured", "wanted", ""], "rows": rows}) + "\n"
+    return table_markdown({"columns": ["benchmark", "what", "measured", "target", ""], "rows": rows}) + "\n"
 
 
 def draw(table: dict[str, Any], path: Path) -> None:

@@ -102,7 +102,7 @@ def target_text(target: dict[str, Any]) -> str:
     verdict = {True: "reached", False: "MISSED", None: "not measured"}[is_met(target)]
     unit = target["unit"]
     measured = "" if target["measured"] is None else f"{shown(target['measured'])}{unit}, "
-    return f"{target['what']}: {measured}{target['relation']} {shown(target['target'])}{unit} is wanted: {verdict}"
+    return f"{target['what']}: {measured}target {target['relation']} {shown(target['target'])}{unit}: {verdict}"
 
 
 def table_markdown(table: dict[str, Any]) -> str:

@@ -43,7 +43,7 @@ def main() -> None:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         rows.append((f"{position:,}", sorted(times)[10], max(times), peak / 1e6))
-    result.add_table("Until the first batch", ("at batch", "median, ms", "worst, ms", "peak, MB"), rows)
+    result.add_table("Time to the first batch", ("at batch", "median, ms", "worst, ms", "peak, MB"), rows)
     result.add_target("worst time", max(row[2] for row in rows), "at most", 10, " ms")
     result.add_target("peak memory", max(row[3] for row in rows), "at most", 1, " MB")
     result.save()

@@ -171,28 +171,28 @@ def add_latency(result: Result, latency: int, found: dict[str, Measured], own: f
     columns = (
         "engine",
         "requests, warm",
-        "bytes / the chunks' own, warm",
+        "bytes / bytes of the chunks, warm",
         "ms p50, warm",
         "ms p99, warm",
         "requests, cold",
         "kB, cold",
         "ms p50, cold",
-        f"ms a batch of {SAMPLES}",
+        f"ms per batch of {SAMPLES}",
     )
     result.add_table(f"{latency} ms added; one GET of a chunk takes {trip:.1f} ms", columns, rows, "ms p50, warm")
     at = f"at {latency} ms"
     for name in (DIRECT, S3FS):
         direct = found[name]
-        result.add_target(f"{name}, {at}: GETs a field, warm", direct.warm_requests / len(FIELDS), "exactly", 1)
+        result.add_target(f"{name}, {at}: GETs per field, warm", direct.warm_requests / len(FIELDS), "exactly", 1)
         more = direct.cold_requests - direct.warm_requests
-        result.add_target(f"{name}, {at}: further GETs a sample, cold", more, "exactly", 1)
-        result.add_target(f"{name}, {at}: bytes / the chunks' own", direct.warm_bytes / own, "at most", 1.02)
+        result.add_target(f"{name}, {at}: further GETs per sample, cold", more, "exactly", 1)
+        result.add_target(f"{name}, {at}: bytes / bytes of the chunks", direct.warm_bytes / own, "at most", 1.02)
     direct = found[DIRECT]
     result.add_target(f"TensorStore / direct, {at}", found[TENSORSTORE].median / direct.median, "at least", 2, "x")
     result.add_target(f"zarr-python / direct, {at}", found[PLAIN].median / direct.median, "at least", 3, "x")
     if latency >= 50:
         batch = statistics.median(direct.batch_ms) / trip
-        result.add_target(f"a batch of {SAMPLES} x {len(FIELDS)}, {at}", batch, "at most", 3, " round trips")
+        result.add_target(f"batch of {SAMPLES} x {len(FIELDS)}, {at}", batch, "at most", 3, " round trips")
 
 
 def main() -> None:
@@ -206,7 +206,8 @@ def main() -> None:
         "s3",
         "Draws from S3",
         f"{SAMPLES} samples of {POINTS:,} points, {len(FIELDS)} fields, {DRAWN:,} drawn, {arguments.codec}; "
-        f"{arguments.rounds} draws; Ceph's gateway or AWS_ENDPOINT_URL behind a proxy that adds latency and counts.",
+        f"{arguments.rounds} draws; Ceph's gateway or AWS_ENDPOINT_URL behind a proxy that adds latency and "
+        "counts requests.",
         arguments,
     )
     with tempfile.TemporaryDirectory() as folder, s3_endpoint() as server, ProxyProcess(server) as proxy:
@@ -219,9 +220,9 @@ def main() -> None:
             trip = round_trip(root, local, 20)
             add_latency(result, latency, *measure(root, local, proxy, arguments.rounds), trip)
     result.add_note(
-        "Warm, TensorStore makes two round trips (shard index, then chunk) where the direct engine makes one, and both "
-        "have all fields in flight together: the ratio tends to 2 as latency grows, from whichever side the work that "
-        "is not latency lies. Without added latency, gateway, proxy and client share the cores."
+        "Warm, TensorStore makes two round trips (shard index, then chunk) and the direct engine makes one; both "
+        "request all fields at the same time. So the ratio tends to 2 as latency grows. Without added latency, "
+        "gateway, proxy and client share the cores."
     )
     result.save()
 

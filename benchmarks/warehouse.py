@@ -99,7 +99,7 @@ def measure_scatter(result: Result, n_samples: int, n_features: int) -> None:
     pivot = rate_of_pivot(texts, expected[:few])
     rates = {"zarr_core, integer positions": ours, "ids as strings": ids, "DataFrame.pivot": pivot}
     result.add_table(
-        f"Scattering, one core (all but the first: {few} samples)",
+        f"Scattering, one core (all but the first way: {few} samples)",
         ("way", "M rows/s"),
         [[name, rate / 1e6] for name, rate in rates.items()],
         chart="M rows/s",
@@ -107,9 +107,9 @@ def measure_scatter(result: Result, n_samples: int, n_features: int) -> None:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         peak = pool.apply(peak_of_scattering, (n_samples, n_features))
     result.add_target("scattering, one core", ours / 1e6, "at least", 40, " M rows/s")
-    result.add_target("scattering, times as fast as ids as strings", ours / ids, "at least", 3)
-    result.add_target("scattering, times as fast as DataFrame.pivot", ours / pivot, "at least", 15)
-    result.add_target("scattering, peak memory, wide sizes of the batch", peak, "at most", 1.5)
+    result.add_target("scattering, speed / speed with string ids", ours / ids, "at least", 3)
+    result.add_target("scattering, speed / speed of DataFrame.pivot", ours / pivot, "at least", 15)
+    result.add_target("scattering, peak memory / size of the wide batch", peak, "at most", 1.5)
 
 
 def rate_of_positions(batches: list[pa.RecordBatch], block: WideBlock) -> tuple[float, np.ndarray]:
@@ -164,7 +164,7 @@ def measure_loading(result: Result, n_samples: int, n_features: int) -> None:
     result.add_table(
         "Loading beta and coverage from Parquet through DuckDB", ("load", "s"), [["first", first], ["later", again]]
     )
-    result.add_target("a later load, times as fast as the first", first / again, "at least", 50)
+    result.add_target("later load, speed / speed of the first load", first / again, "at least", 50)
 
 
 def main() -> None:

@@ -255,7 +255,7 @@ def innermost(error: SerializableErrorInfo) -> SerializableErrorInfo:
     return error
 
 
-def failed_checks(instance: dg.DagsterInstance, run_id: str) -> list[dg.AssetCheckEvaluation]:
+def failed_evaluations(instance: dg.DagsterInstance, run_id: str) -> list[dg.AssetCheckEvaluation]:
     """The checks of a run that did not pass, less those that are only warnings."""
     events = instance.all_logs(run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION)
     checks = [event.dagster_event.asset_check_evaluation_data for event in events if event.dagster_event]

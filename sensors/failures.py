@@ -1,21 +1,40 @@
-"""Logs failed runs and failing sensors, with their errors."""
+"""Logs failed runs, failed checks and failing sensors, with their errors."""
 
 import json
 
 import dagster as dg
 
-from sensors.dagster_internals import failed_checks, failing_ticks, innermost
+from sensors.dagster_internals import failed_evaluations, failing_ticks, innermost
 
 
 @dg.run_failure_sensor(
     name="failed_runs",
     default_status=dg.DefaultSensorStatus.RUNNING,
     minimum_interval_seconds=30,
-    description="Logs every failed run; the place to hook up mail or chat.",
+    # Runs of the command line (dagster job execute, dagster asset materialize) name no code location.
+    monitor_all_code_locations=True,
+    description="Logs every failed run of the instance; the place to hook up mail or chat.",
 )
 def failed_runs(context: dg.RunFailureSensorContext) -> None:
     """Log a failed run: its failed checks and steps, and their messages."""
     context.log.error(failure_message(context))
+
+
+@dg.run_status_sensor(
+    run_status=dg.DagsterRunStatus.SUCCESS,
+    name="failed_checks",
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    minimum_interval_seconds=30,
+    monitor_all_code_locations=True,
+    description="Logs failed checks that do not fail their run; another place to hook up mail or chat.",
+)
+def failed_checks(context: dg.RunStatusSensorContext) -> dg.SkipReason:
+    """Log the failed checks of a run that succeeded: those that block nothing."""
+    run = context.dagster_run
+    reasons = check_messages(context.instance, run.run_id)
+    if reasons:
+        context.log.error(f"run {run.run_id[:8]} of {run.job_name}: {'; '.join(reasons)}")
+    return dg.SkipReason("; ".join(reasons) or f"no check of run {run.run_id[:8]} failed")
 
 
 @dg.sensor(
@@ -38,10 +57,7 @@ def failing_sensors(context: dg.SensorEvaluationContext) -> dg.SensorResult:
 def failure_message(context: dg.RunFailureSensorContext) -> str:
     """The run, its failed checks with their descriptions, and the steps that failed with their errors."""
     run = context.dagster_run
-    reasons = [
-        f"check {check.check_name} of {check.asset_key.to_user_string()}: {check.description or 'no description'}"
-        for check in failed_checks(context.instance, run.run_id)
-    ]
+    reasons = check_messages(context.instance, run.run_id)
     for event in context.get_step_failure_events():
         failure = event.step_failure_data
         if failure.user_failure_data and failure.user_failure_data.description:
@@ -50,3 +66,11 @@ def failure_message(context: dg.RunFailureSensorContext) -> str:
             reason = innermost(failure.error).message.strip() if failure.error else "no message"
         reasons.append(f"{event.step_key}: {reason}")
     return f"run {run.run_id[:8]} of {run.job_name} failed: {'; '.join(reasons) or 'its process died'}"
+
+
+def check_messages(instance: dg.DagsterInstance, run_id: str) -> list[str]:
+    """The failed checks of a run, warnings excepted, each with its description."""
+    return [
+        f"check {check.check_name} of {check.asset_key.to_user_string()}: {check.description or 'no description'}"
+        for check in failed_evaluations(instance, run_id)
+    ]

@@ -10,6 +10,7 @@ import fsspec.config
 import pytest
 
 from tests.helpers import examples  # noqa: F401  (sets the profile of Hypothesis)
+from tests.helpers.fork_server import one_fork_server
 from tests.helpers.servers.oci import NAMESPACE, OciServer
 
 # The slowest files, in this order: they run first, so that no worker is left with one at the end.
@@ -37,6 +38,12 @@ def _no_waiting_for_the_disk() -> Iterator[None]:
     os.fsync, os.sync = lambda _: None, lambda: None
     yield
     os.fsync, os.sync = before
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_fork_server() -> Iterator[None]:
+    with one_fork_server():
+        yield
 
 
 @pytest.fixture(scope="session")

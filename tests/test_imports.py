@@ -137,6 +137,7 @@ def test_an_upward_import_is_found(module: str, line: str) -> None:
     [
         ("zarr_core", ["torch", "zarr", "dagster"]),
         ("zarr_core.points.manifest", ["torch", "zarr", "dagster"]),
+        ("zarr_core.points.sampling", ["torch", "zarr", "dagster"]),
         ("zarr_core.points.reader", ["torch", "dagster"]),
         ("zarr_core.datasets", ["dagster"]),
         ("zarr_core.loader", ["zarr", "torchdata", "dagster"]),

@@ -14,6 +14,7 @@ _ERRORS = (
     "CorruptChunkError",
     "ManifestError",
     "MatrixError",
+    "RetirementError",
     "SampleError",
     "SourceError",
     "StoreError",

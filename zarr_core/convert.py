@@ -30,7 +30,7 @@ from zarr_core.points.convert import (
 )
 from zarr_core.points.convert_sample import ConversionResult, SampleOutcome
 from zarr_core.points.publish import MAX_RETIRED_SHARE, publish
-from zarr_core.points.settings import ConversionSettings, check_given
+from zarr_core.points.settings import ConversionSettings
 from zarr_core.sources.resolve import shipped_kinds
 from zarr_core.storage import is_local
 
@@ -141,7 +141,7 @@ def _command(
     }
     settings = {name: value for name, value in settings.items() if value is not None}
     try:
-        check_given(settings)
+        ConversionSettings(**settings)
     except SourceError as error:
         raise cli.WrongUseError(str(error)) from error
     arguments: dict[str, Any] = {

@@ -127,7 +127,8 @@ def _load(loader: MatrixLoader, batch_id: str) -> dict[str, Any]:
                 f"{'; '.join(wrong)}: the warehouse changed after the batch was loaded. A matrix never changes: undo "
                 "it there, give the batch another id and samples, or make a new matrix"
             )
-        return {"status": "up to date", "samples": sum(audit.samples for audit in audits)}
+        samples = sum(audit.samples for audit in audits)
+        return {"status": "up to date", "samples": samples, "retired_samples": len(ingested.retired)}
     (batch,) = ingested.batches
     values = {name: batch.rows[name] - batch.without_value[name] for name in batch.rows}
     rows = max(batch.rows.values())  # the same for each value: the loader refuses a batch otherwise
@@ -135,6 +136,7 @@ def _load(loader: MatrixLoader, batch_id: str) -> dict[str, Any]:
     return {
         "status": "loaded",
         "samples": len(batch.sample_ids),
+        "retired_samples": len(ingested.retired),
         "rows": rows,
         "cells": batch.cells,
         **{f"values/{name}": number for name, number in values.items()},

@@ -1,4 +1,7 @@
-"""Checks of the loaded matrix. All are blocking: nothing is derived from a matrix that differs from the warehouse."""
+"""Checks of the loaded matrix. Nothing is derived from a matrix whose cells differ from the warehouse.
+
+What was withdrawn from the warehouse is a warning: whether the matrix may keep it is for a person to decide.
+"""
 
 import hashlib
 from collections.abc import Iterator
@@ -7,11 +10,12 @@ import dagster as dg
 
 from assets.tables import table
 from assets.wide_matrix.declaration import MatrixDeclaration
+from assets.wide_matrix.withdrawn import withdrawal
 from resources.warehouses import WarehouseAccess
 from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.axis import FeatureAxis
-from zarr_core.matrix.ingest.audit import audit_batches
+from zarr_core.matrix.ingest.audit import audit_batches, withdrawn_batches
 
 
 def matrix_checks(declared: MatrixDeclaration) -> list[dg.AssetChecksDefinition]:
@@ -43,7 +47,7 @@ def _axis_hash(declared: MatrixDeclaration) -> dg.AssetChecksDefinition:
 
 
 def _batches_equal_the_warehouse(declared: MatrixDeclaration) -> dg.AssetChecksDefinition:
-    """Two checks in one, because both need the same unload."""
+    """Three checks in one, because they need the same unload."""
     cells = dg.AssetCheckSpec(
         "cells_loaded",
         asset=declared.key("matrix"),
@@ -58,19 +62,41 @@ def _batches_equal_the_warehouse(declared: MatrixDeclaration) -> dg.AssetChecksD
         description="Of the same batches: no cell has two rows in the warehouse, and no sample is in two batches.",
     )
 
-    @dg.multi_asset_check(specs=[cells, doubles], name=f"{declared.name}__batches_equal_the_warehouse")
+    withdrawn = dg.AssetCheckSpec(
+        "nothing_withdrawn",
+        asset=declared.key("matrix"),
+        description="The warehouse still has every batch of the matrix, and every sample of the same batches.",
+    )
+
+    @dg.multi_asset_check(specs=[cells, doubles, withdrawn], name=f"{declared.name}__batches_equal_the_warehouse")
     def batches_equal_the_warehouse(warehouses: WarehouseAccess) -> Iterator[dg.AssetCheckResult]:
         matrix = warehouses.matrix(declared.matrix)
         warehouse = warehouses.warehouse(declared.warehouse)
-        chosen = choose(matrix, warehouse.batch_ids(), declared.checked_batches)
+        present = warehouse.batch_ids()
+        gone = withdrawn_batches(matrix, set(present))
         try:
-            audits = audit_batches(warehouse, matrix, chosen)
+            audits = audit_batches(warehouse, matrix, choose(matrix, present, declared.checked_batches))
         except ZarrCoreError as error:
-            for spec in (cells, doubles):
+            for spec in (cells, doubles, withdrawn):
                 yield dg.AssetCheckResult(
                     passed=False, asset_key=spec.asset_key, check_name=spec.name, description=str(error)
                 )
             return
+        missing = [sample_id for audit in audits for sample_id in audit.withdrawn]
+        yield dg.AssetCheckResult(
+            passed=not gone and not missing,
+            severity=dg.AssetCheckSeverity.WARN,
+            asset_key=withdrawn.asset_key,
+            check_name=withdrawn.name,
+            description=withdrawal(declared.shown_matrix, gone, missing) or "none",
+            metadata={
+                "batches": len(gone),
+                "samples": len(missing),
+                "withdrawn": table(
+                    [{"withdrawn": f"batch {name}"} for name in gone] + [{"withdrawn": name} for name in missing]
+                ),
+            },
+        )
         rows = [
             {
                 "batch": audit.batch_id,

@@ -5,8 +5,11 @@ import dagster as dg
 from assets.conditions import follow_what_was_published, publish_after_a_batch
 from assets.tables import table
 from assets.wide_matrix.declaration import MatrixDeclaration
+from assets.wide_matrix.withdrawn import withdrawal
 from resources.warehouses import WarehouseAccess
 from sensors.dagster_internals import ROW_COUNT
+from zarr_core.errors import WarehouseError
+from zarr_core.matrix.ingest.audit import withdrawn_batches
 from zarr_core.sources.listing import short_digest
 
 
@@ -24,8 +27,15 @@ def matrix_asset(declared: MatrixDeclaration) -> dg.AssetsDefinition:
         metadata=declared.summary(),
         kinds={"json", "zarr"},
     )
-    def matrix(warehouses: WarehouseAccess) -> dg.MaterializeResult:
+    def matrix(context: dg.AssetExecutionContext, warehouses: WarehouseAccess) -> dg.MaterializeResult:
         opened = warehouses.matrix(declared.matrix)
+        try:
+            withdrawn = withdrawn_batches(opened, set(warehouses.warehouse(declared.warehouse).batch_ids()))
+        except WarehouseError as error:
+            withdrawn = []
+            context.log.warning(f"batches that were withdrawn from the warehouse are not known: {error}")
+        if withdrawn:
+            context.log.warning(withdrawal(declared.shown_matrix, withdrawn))
         samples, features = opened.shape
         latest = list(opened.batches.items())[::-1]
         return dg.MaterializeResult(
@@ -36,6 +46,9 @@ def matrix_asset(declared: MatrixDeclaration) -> dg.AssetsDefinition:
                 "features": features,
                 "batches": len(latest),
                 "latest_batches": table([{"batch": name, "samples": len(ids)} for name, ids in latest]),
+                "retired_samples": len(opened.retired.sample_ids),
+                "withdrawn_batches": len(withdrawn),
+                **({"withdrawn": table([{"batch": name} for name in withdrawn])} if withdrawn else {}),
                 ROW_COUNT: samples,
             },
             data_version=dg.DataVersion(short_digest([opened.matrix_id, *opened.sample_ids])),
@@ -69,7 +82,7 @@ def columns_asset(declared: MatrixDeclaration) -> dg.AssetsDefinition:
                 "generation": opened.generation,
                 **({"added_batches": table([{"batch": name} for name in added])} if added else {}),
             },
-            data_version=dg.DataVersion(short_digest([opened.matrix_id, *opened.batches])),
+            data_version=dg.DataVersion(short_digest([opened.matrix_id, *opened.sample_ids])),
         )
 
     return columns

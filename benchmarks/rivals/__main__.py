@@ -45,13 +45,13 @@ COLUMNS = {
     "samples/s, no workers": "samples/s, 0 workers",
     "1 worker": "samples/s, 1 workers",
     "2 workers": "samples/s, 2 workers",
-    "CPU ms a sample": "CPU ms",
-    "kB a sample by read calls": "warm bytes by read calls",
-    "peak MB above rest": "peak MB above rest",
+    "CPU ms per sample": "CPU ms",
+    "kB per sample by read calls": "warm bytes by read calls",
+    "peak MB above idle": "peak MB above idle",
     "peak MB": "peak MB",
     "ms p50, cold": "cold ms p50",
     "ms p99, cold": "cold ms p99",
-    "kB a sample from disk, cold": "cold bytes from disk",
+    "kB per sample from disk, cold": "cold bytes from disk",
 }
 
 
@@ -122,9 +122,9 @@ def add_targets(result: Result, found: dict[str, dict[str, Any]]) -> None:
         ratio = found[rival]["warm ms p50"] / found[DIRECT]["warm ms p50"] if rival in found else None
         result.add_target(f"{rival} / zarr_core, warm, uncompressed", ratio, "at least", 1, "x")
     result.add_note(
-        f"A warm {NPY} is one copy of mapped pages: nothing is verified, compressed or versioned, and it asks for the "
-        "same pre-shuffled rows that our stores hold. Our reads copy twice (out of the page cache, into place) and "
-        "verify a checksum between. Cold, a map reads ahead what nobody asked for."
+        f"A warm {NPY} costs one copy of mapped pages: no checksum, compression or version, and the same pre-shuffled "
+        "rows as in a store. A read of a store copies twice (from the page cache, then into the output) and verifies a "
+        "checksum in between. Cold, a memory map reads ahead bytes that were not requested."
     )
 
 
@@ -140,16 +140,16 @@ def main() -> None:
     result = Result(
         "rivals",
         "Rivals on a local disk",
-        f"{arguments.samples} samples of {POINTS:,} points, 4 fields (26 bytes a point), {DRAWN:,} drawn, the same by "
-        "all. Every rival holds the points in random order, but for one that is said to be not shuffled. Bytes by read "
-        "calls are rchar of /proc/self/io, to which mapped files do not add; bytes from disk are its read_bytes, which "
-        "count both.",
+        f"{arguments.samples} samples of {POINTS:,} points, 4 fields (26 bytes per point), {DRAWN:,} drawn; "
+        "every rival reads the same points. All store the points in random order, except the one marked as not "
+        "shuffled. Bytes by read calls are rchar of /proc/self/io, which does not count mapped files; bytes from disk "
+        "are its read_bytes, which counts both.",
         arguments,
     )
     with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
         folder = Path(name)
         prepare_samples(folder, arguments.samples, POINTS, DRAWN, epochs=50)
-        for codec, title in ((UNCOMPRESSED, "Uncompressed"), (COMPRESSED, f"Compressed (ours: {COMPRESSED})")):
+        for codec, title in ((UNCOMPRESSED, "Uncompressed"), (COMPRESSED, f"Compressed (zarr_core: {COMPRESSED})")):
             found: dict[str, dict[str, Any]] = {}
             rows = []
             for entry in RIVALS:

@@ -103,7 +103,7 @@ def measure(entry: Entry, folder: Path, draws: Draws, seconds: float) -> dict[st
     found["warm bytes by read calls"] = (_io("rchar") - read) / len(warm)
     found["CPU ms"] = 1000 * (_cpu_seconds() - used) / len(warm)
     found["peak MB"] = _status("VmHWM") / 1e6
-    found["peak MB above rest"] = (_status("VmHWM") - resident) / 1e6
+    found["peak MB above idle"] = (_status("VmHWM") - resident) / 1e6
     return found
 
 

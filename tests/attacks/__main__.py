@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests.attacks.suite import ENTRIES
 from tests.attacks.tally import Tally
+from tests.helpers.fork_server import one_fork_server
 
 _COLUMNS = ("attack", "rounds", "faults injected", "samples lost", "wrong bytes returned", "unhandled tracebacks")
 
@@ -65,4 +66,5 @@ def _table(rows: list[tuple[str, ...]]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with one_fork_server():
+        sys.exit(main())

@@ -1,4 +1,4 @@
-"""Converts the given samples: SOURCE STORE ID...; it starts when its standard input is closed."""
+"""Converts the given samples: SOURCE STORE ID..."""
 
 from __future__ import annotations
 
@@ -9,7 +9,5 @@ from zarr_core.points.convert import convert
 
 if __name__ == "__main__":
     source, store, *sample_ids = sys.argv[1:]
-    print("ready", flush=True)
-    sys.stdin.read()
     report = convert("ahmedml", store, root=source, sample_ids=sample_ids, chunk_points=CHUNK_POINTS)
     sys.exit(0 if report.ok else 1)

@@ -6,16 +6,18 @@ import os
 import random
 import shutil
 import signal
-import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from tests.attacks.tally import PATIENCE, Attack, Tally, finish, kill_and_look, start
+from tests.attacks.tally import PATIENCE, Attack, Tally, kill_and_look, start
 from tests.attacks.truth import CHUNK_POINTS, Sample, check_samples, compare, named_objects, stored_sample
+from tests.helpers import fork_server
 from tests.helpers.faults import Kill, is_killed
 from tests.helpers.small_source import write_source
 from zarr_core._util.processes import WorkerPool
@@ -26,6 +28,7 @@ from zarr_core.storage import Storage
 
 _FIRST = 3  # samples that are committed before the attack
 _SAMPLES = 10
+_NOT_CONVERTED = 2  # exit status of a converter; an exception gives 1
 # Two rounds at a time: one imports while the other is killed.
 _AT_A_TIME = 2
 
@@ -155,12 +158,12 @@ def workers_killed_for_memory(rounds: int, folder: Path, tally: Tally, chance: r
 
 
 def _read_while_they_write(
-    root: str, processes: list[subprocess.Popen[str]], truth: dict[str, Sample], tally: Tally, what: str
+    root: str, processes: Sequence[BaseProcess], truth: dict[str, Sample], tally: Tally, what: str
 ) -> None:
     """Read the manifest in a loop, and sometimes the samples that it names: a reader must never see incomplete data."""
     storage = Storage(root)
     generation, started = 0, time.monotonic()
-    while any(process.poll() is None for process in processes) and time.monotonic() - started < PATIENCE:
+    while any(process.is_alive() for process in processes) and time.monotonic() - started < PATIENCE:
         with tally.ours(what):
             try:
                 found = load_if_any(storage)
@@ -176,6 +179,12 @@ def _read_while_they_write(
             check_samples(root, {i: truth[i] for i in found.samples}, tally, what, generation)
 
 
+def _convert_some(source: Path, store: str, sample_ids: list[str], begin: Any) -> None:
+    begin.wait(PATIENCE)
+    if not convert("ahmedml", store, root=source, sample_ids=sample_ids, chunk_points=CHUNK_POINTS).ok:
+        sys.exit(_NOT_CONVERTED)
+
+
 def rival_converters(roots: list[str], folder: Path, tally: Tally, chance: random.Random) -> None:
     """Four concurrent converters, each of a random choice of samples, on one store; one round per root."""
     sample_ids = tuple(f"run_{n}" for n in range(1, 9))
@@ -186,21 +195,16 @@ def rival_converters(roots: list[str], folder: Path, tally: Tally, chance: rando
     for number, root in enumerate(roots):
         chosen = [sorted(chance.sample(sample_ids, 5)) for _ in range(4)]
         chosen[0] = sorted(set(sample_ids) - set().union(*chosen[1:])) or chosen[0]
-        script = Path(__file__).with_name("convert_some.py")
-        processes = [start([script, source, root, *some], held=True) for some in chosen]
-        for process in processes:  # all have imported what they need, and begin together
-            assert process.stdout is not None
-            process.stdout.readline()
-        for process in processes:
-            assert process.stdin is not None
-            process.stdin.close()
-            process.stdin = None  # or communicate() would close it again
+        begin = fork_server.context().Barrier(len(chosen))
+        processes = [fork_server.start(_convert_some, source, root, some, begin) for some in chosen]
         tally.add("faults", len(processes) - 1)
         _read_while_they_write(root, processes, truth, tally, f"round {number}, meanwhile")
-        runs = [finish(process, tally, f"round {number}") for process in processes]
-        for run, some in zip(runs, chosen, strict=True):
-            if run.status != 0:
-                tally.add("lost", len(some), f"round {number}: a converter failed: {run.errors[-300:]}")
+        for process, some in zip(processes, chosen, strict=True):
+            process.join(PATIENCE)
+            if process.exitcode == _NOT_CONVERTED:
+                tally.add("lost", len(some), f"round {number}: a converter failed")
+            elif process.exitcode != 0:
+                tally.add("tracebacks", 1, f"round {number}: a converter ended with {process.exitcode}, or did not")
         converted = set().union(*chosen)
         check_samples(root, {i: truth[i] for i in sorted(converted)}, tally, f"round {number}")
         found = {name: digest for name, digest in named_objects(root).items() if "/" in name}

@@ -84,11 +84,11 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, **more}
 
 
-def start(arguments: Sequence[str | Path], held: bool = False, **more: str) -> subprocess.Popen[str]:
-    """A Python process with its own process group; ``held``: with a standard input that stays open."""
+def start(arguments: Sequence[str | Path], **more: str) -> subprocess.Popen[str]:
+    """A Python process with its own process group."""
     return subprocess.Popen(
         [sys.executable, *map(str, arguments)],
-        stdin=subprocess.PIPE if held else subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

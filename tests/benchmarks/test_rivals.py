@@ -15,27 +15,10 @@ from benchmarks.result import Result, is_met, shown
 from benchmarks.rivals import DIRECT, MDS, RIVALS, UNCOMPRESSED, Entry
 from benchmarks.rivals.__main__ import COLUMNS, interpreter, prepare_samples, run_child, run_python
 from benchmarks.rivals.samples import Draws
+from tests.helpers import fork_server, rival_reader
 from zarr_core.points.reader import ZarrChunkReader
 
 SAMPLES, POINTS, DRAWN, EPOCHS = 2, 1000, 64, 40
-READ = """
-import sys
-from pathlib import Path
-import numpy as np
-from benchmarks.rivals import RIVALS
-from benchmarks.rivals.samples import Draws
-
-name, folder, draws, epochs, out = sys.argv[1:]
-rival = next(entry for entry in RIVALS if entry.name == name).make()
-draws = Draws.load(Path(draws))
-rival.open(Path(folder), draws)
-found = {}
-for epoch in range(int(epochs)):
-    for sample in draws.runs:
-        for field, rows in rival.read(sample, epoch).items():
-            found[f"{sample} {epoch} {field}"] = rows
-np.savez(out, **found)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -60,10 +43,15 @@ def test_every_rival_returns_the_same_rows_as_our_reader(
     python = interpreter(entry, Path(__file__).parents[2] / ".venv-mds" / "bin" / "python")
     if python is None:
         pytest.skip("needs make .venv-mds" if entry.name == MDS else f"needs {entry.package}, of the extra rivals")
-    folder, draws, out = tmp_path / "rival", prepared / "draws.json", tmp_path / "found.npz"
-    run_child(entry, python, "prepare", folder, prepared / "samples", prepared / f"store-{codec}")
-    run_python(python, "-c", READ, entry.name, folder, draws, EPOCHS, out)
-    reader = ZarrChunkReader(prepared / f"store-{codec}", engine="zarr")
+    store, out = prepared / f"store-{codec}", tmp_path / "found.npz"
+    places = (tmp_path / "rival", prepared / "samples", store, prepared / "draws.json", EPOCHS, out)
+    if python == sys.executable:
+        process = fork_server.start(rival_reader.main, entry.name, *map(str, places))
+        process.join()
+        assert process.exitcode == 0
+    else:
+        run_python(python, "-m", rival_reader.__name__, entry.name, *places)
+    reader = ZarrChunkReader(store, engine="zarr")
     with np.load(out) as found:
         assert len(found) == SAMPLES * EPOCHS * len(reader.fields)
         for sample in reader.sample_ids:

@@ -113,6 +113,8 @@ def test_values_arrive_with_their_types() -> None:
 
 def test_every_verb_takes_the_store_first() -> None:
     for verb in VERBS:
+        if verb == "inspect":  # looks at what is to become a store
+            continue
         first = next(iter(command.app[verb].assemble_argument_collection()))
         assert first.field_info.name == "store", verb
         assert "--store" in first.names, verb

@@ -47,7 +47,7 @@ def test_yaml_names_the_kind_shortly_or_by_dotted_path(tmp_path: Path, short: st
         ("kind: ahmed\nroot: x\nsplit: train\n", "no dataset kind 'ahmed'.*ahmedml"),
         ("kind: no.such.module\nroot: x\nsplit: train\n", "no.such.module"),
         ("kind: zarr_core.datasets.AhmedMLDataset\nroot: x\nsplit: train\n", "not a subclass of ZarrPointDataset"),
-        ("kind: ahmedml\n", "root: Field required; split: Field required"),
+        ("kind: ahmedml\n", "root is missing; split is missing"),
         ("[1, 2]", "must contain a mapping"),
         ("{", "cannot be read"),
         (None, "cannot be read"),

@@ -242,7 +242,7 @@ def test_every_worker_gives_the_same_batches(written: tuple[str, np.ndarray]) ->
 
     expected = batches()
     assert [tuple(batch.shape) for batch in expected] == [(5, 42)] * 3
-    for method in ("fork", "spawn"):
+    for method in ("fork", "forkserver"):
         found = batches(num_workers=2, multiprocessing_context=method)
         assert all(torch.equal(*pair) for pair in zip(expected, found, strict=True)), method
     copied = pickle.loads(pickle.dumps(dataset))

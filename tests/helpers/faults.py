@@ -6,7 +6,6 @@ kills itself just before the n-th call of an operation of the storage layer, so 
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import re
 import signal
@@ -15,12 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tests.helpers.fork_server import start
 from zarr_core.storage.backends.s3 import S3Backend
 
 # The argument that holds the path, by operation.
 _LOCAL = {"create": ("open", 0), "rename": ("replace", 1), "link": ("link", 1), "unlink": ("unlink", 0)}
 _S3 = ("put", "put_if")
-_PRELOADED = ["torch", "zarr_core.points.convert", "zarr_core.points.stage", "zarr_core.matrix", __name__]
 
 
 @dataclass(frozen=True)
@@ -45,32 +44,16 @@ class Kill:
 def is_killed(kill: Kill, function: Callable[..., Any], *arguments: Any, **options: Any) -> bool:
     """Call a function in a child process; whether the child was killed there. If not, the function has returned.
 
-    The child comes from multiprocessing's fork server, which has imported the library once.
-
     Raises:
         AssertionError: the child ended in another way.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_PRELOADED)
-    child = context.Process(target=_run, args=(kill, dict(os.environ), function, arguments, options))
-    child.start()
+    child = start(_run, kill, function, arguments, options)
     child.join()
     assert child.exitcode in (0, -signal.SIGKILL), f"exit code {child.exitcode}: its traceback is on standard error"
     return child.exitcode != 0
 
 
-def _run(
-    kill: Kill,
-    environment: dict[str, str],
-    function: Callable[..., Any],
-    arguments: tuple[Any, ...],
-    options: dict[str, Any],
-) -> None:
-    import torch
-
-    os.environ.update(environment)  # the fork server may be older than some of it
-    os.fsync, os.sync = lambda _: None, lambda: None  # see tests/conftest.py
-    torch.set_num_threads(1)
+def _run(kill: Kill, function: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
     _install(kill)
     function(*arguments, **options)
 

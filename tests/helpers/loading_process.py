@@ -1,15 +1,10 @@
-"""A loader in a process of its own: prints a digest of what it loaded, and notes each unload in a file.
-
-``python -m tests.helpers.loading_process MATRIX FILES NOTES LEASE_SECONDS lives|dies SAMPLE...``; with ``dies``
-it is killed when it holds the lease of a batch and starts to unload it.
-"""
+"""A loader for a process of its own, which notes each unload in a file and may be killed."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import signal
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,13 +34,9 @@ class NotingWarehouse(DuckDBWarehouse):
             yield unloaded
 
 
-def main() -> None:
-    matrix, files, notes, lease_seconds, fate, *sample_ids = sys.argv[1:]
+def load(matrix: str, files: str, notes: Path, sample_ids: Sequence[str], digest: Path, *, dies: bool) -> None:
+    """Load samples and write a digest of their values; ``dies``: killed when it has a lease and starts to unload."""
     warehouse = NotingWarehouse(files)
-    warehouse.notes, warehouse.dies = Path(notes), fate == "dies"
-    loader = MatrixLoader(warehouse, WideMatrix.open(matrix), lease_seconds=float(lease_seconds))
-    print(hashlib.sha256(loader.load(sample_ids).tobytes()).hexdigest(), flush=True)
-
-
-if __name__ == "__main__":
-    main()
+    warehouse.notes, warehouse.dies = notes, dies
+    loader = MatrixLoader(warehouse, WideMatrix.open(matrix), lease_seconds=3_600)
+    digest.write_text(hashlib.sha256(loader.load(sample_ids).tobytes()).hexdigest())

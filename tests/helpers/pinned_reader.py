@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 from pathlib import Path
 
 from zarr_core.points.reader import ZarrChunkReader
@@ -32,7 +31,3 @@ def main(store: str, generation: str, folder: str) -> None:
         Path(folder, "digests").write_text("\n".join(sorted(digests)))
         Path(folder, "passes.new").write_text(str(passes))
         Path(folder, "passes.new").replace(Path(folder, "passes"))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

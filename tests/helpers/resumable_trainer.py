@@ -1,21 +1,17 @@
-"""A trainer of one rank: records its batches, saves its state after each step, and may be killed.
-
-``python resumable_trainer.py STORE OUT WORKERS EPOCHS DIE_AFTER``, with RANK and WORLD_SIZE in the environment.
-"""
+"""A trainer of one rank: records its batches, saves its state after each step, and may be killed."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-import sys
 from pathlib import Path
 
 from zarr_core import EpochBatchSampler, ResumableLoader, build_dataset
 
 
-def main() -> None:
-    store, out, workers, epochs, die_after = sys.argv[1], Path(sys.argv[2]), *map(int, sys.argv[3:6])
+def train(store: str, out: Path, workers: int, epochs: int, die_after: int) -> None:
+    """Train as the rank that ``RANK`` and ``WORLD_SIZE`` name; ``die_after`` steps (never: 0), it kills itself."""
     rank = os.environ["RANK"]
     fields = ["volume_position"]
     dataset = build_dataset(
@@ -44,7 +40,3 @@ def main() -> None:
             die_after -= 1
             if die_after == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    main()

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
-import sys
 import threading
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.helpers import fork_server
 from tests.helpers.faults import Kill, is_killed
 from tests.helpers.matrix_writer import N_FEATURES, OPTIONS, cells_of, samples_of, write_batches
 from zarr_core.errors import MatrixError
@@ -21,7 +20,6 @@ from zarr_core.matrix.claims import claim
 from zarr_core.matrix.state import HEAD, named
 from zarr_core.storage import Storage
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 BATCHES = ["a", "b", "c"]
 
 
@@ -29,18 +27,20 @@ def make(root: str) -> WideMatrix:
     return WideMatrix.create(root, list(range(N_FEATURES)), **OPTIONS)
 
 
-def start_writer(root: str, batches: list[str], seed: int = 0) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.helpers.matrix_writer", root, str(seed), *batches]
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    return subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, text=True)
+def check(root: str, batches: list[str] | None = None, only: Collection[str] | None = None) -> None:
+    """Every committed sample is right, in both copies; and if given, those batches are what is committed.
 
-
-def check(root: str, batches: list[str] | None = None) -> None:
-    """Every committed sample is right, in both copies; and if given, those batches are what is committed."""
+    Args:
+        root: of the matrix.
+        batches: every committed batch.
+        only: check the samples of those of these that are committed.
+    """
     matrix = WideMatrix.open(root)
     if batches is not None:
         assert sorted(matrix.batches) == sorted(batches)
     for batch_id, sample_ids in matrix.batches.items():
+        if only is not None and batch_id not in only:
+            continue
         assert sample_ids == samples_of(batch_id)
         for value, cells in cells_of(batch_id).items():
             np.testing.assert_array_equal(matrix.read(sample_ids, value=value), cells)
@@ -94,7 +94,7 @@ def test_a_writer_may_be_killed_at_any_moment(kind: str, request: pytest.Fixture
         batches = [f"{name}{number}" for name in BATCHES]
         assert is_killed(kill, write_batches, root, number, batches), kill
         versions.check()
-        check(root)
+        check(root, only=batches)  # all of them in the end
         now = set(matrix.refresh().batches)
         assert now >= committed
         for batch_id in batches:  # the retry
@@ -135,10 +135,10 @@ def test_writers_of_overlapping_batches_end_with_each_once(any_root: str) -> Non
 def test_four_processes_on_overlapping_batches(tmp_path: Path) -> None:
     root = str(tmp_path)
     make(root)
-    writers = [start_writer(root, BATCHES, seed) for seed in range(4)]
+    writers = [fork_server.start(write_batches, root, seed, BATCHES) for seed in range(4)]
     for writer in writers:
-        assert writer.communicate()[0].endswith("done\n")
-        assert writer.returncode == 0
+        writer.join()
+    assert [writer.exitcode for writer in writers] == [0] * 4
     check(root, BATCHES)
 
 

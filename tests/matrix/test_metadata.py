@@ -26,9 +26,9 @@ def shape_of(root: Path, array: str) -> tuple[int, ...]:
 def as_before(root: Path, matrix: WideMatrix) -> None:
     """Write the metadata as earlier versions did: with room for all shards."""
     state = matrix._state
-    for value, layout in state.row_layout.items():
+    for value, layout in state.row_copy.layouts.items():
         (root / f"{value}.zarr/zarr.json").write_text(json.dumps(layout.to_zarr_json()))
-    for value, layout in state.column_layout.items():
+    for value, layout in state.column_copy.layouts.items():
         (root / f"{value}_columns.zarr/zarr.json").write_text(json.dumps(layout.to_zarr_json()))
 
 
@@ -86,7 +86,7 @@ def test_arrays_never_get_shorter(any_root: str) -> None:
     append(matrix, "a", 5)
     storage, state = Storage(any_root), matrix._state
     for end, expected in ((20, 20), (7, 20), (0, 20), (21, 21)):
-        announce(storage, state, end)
+        announce(storage, state.row_copy, end)
         assert json.loads(storage.read("beta.zarr/zarr.json"))["shape"] == [expected, 100]
 
 
@@ -134,4 +134,4 @@ def test_an_array_that_others_keep_changing(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(Storage, "replace", lose)
     with pytest.raises(CommitConflict, match="overtaken by other writers"):
-        announce(Storage(tmp_path), matrix._state, 4)
+        announce(Storage(tmp_path), matrix._state.row_copy, 4)

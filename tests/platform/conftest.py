@@ -38,10 +38,9 @@ def dataset(tmp_path: Path) -> DatasetDeclaration:
 
 
 @pytest.fixture
-def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    """An instance with its own database."""
-    (tmp_path / "home").mkdir()
-    with dg.DagsterInstance.local_temp(str(tmp_path / "home"), {"telemetry": {"enabled": False}}) as temporary:
+def instance() -> Iterator[dg.DagsterInstance]:
+    """An instance in memory, which takes half the time of one on disk; the daemon and the demo use one on disk."""
+    with dg.DagsterInstance.ephemeral() as temporary:
         yield temporary
 
 

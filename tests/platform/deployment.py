@@ -7,19 +7,24 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster._core.scheduler.instigation import TickStatus
 
+from tests.helpers.holding import WAITING, WANTED
+from tests.helpers.waiting import wait_for
+from tests.platform.project import WINGS, Project
 from tests.platform.trial import PROJECT
 
 
 class Deployment:
     """An instance, the daemon that works on it, and folders for both bundled datasets: what is watched is empty.
+
+    The daemon runs a copy of the project in which a further declaration, of a dataset ``wings``, is misspelt.
 
     Attributes:
         source: where sample folders of the points arrive.
@@ -32,17 +37,22 @@ class Deployment:
         self.long, self.matrix, self.quality = folder / "long", folder / "matrix", folder / "quality"
         for made in (self.home, self.source, self.long):
             made.mkdir()
+        self.project = Project(folder / "project")
+        self.project.declare("wings", *WINGS, "  chunk_pionts: 4096")
+        self.project.hold_conversions()
         shutil.copy(PROJECT / "deploy" / "local" / "dagster.yaml", self.home)
 
     def environment(self) -> dict[str, str]:
         return {
             **os.environ,
+            "PYTHONPATH": str(PROJECT),
             "DAGSTER_HOME": str(self.home),
             "AHMED_RANS_SOURCE": str(self.source),
             "AHMED_RANS_STORE": str(self.store),
             "AHMED_RANS_REPORT": str(self.report),
             "AHMED_RANS_LOOK_EVERY_SECONDS": "1",
             "METHYLATION_FILES": str(self.long / "*" / "*.parquet"),
+            "METHYLATION_FEATURES": str(PROJECT / "examples/data/methylation/cpgs.parquet"),
             "METHYLATION_MATRIX": str(self.matrix),
             "METHYLATION_REPORT": str(self.quality),
             "METHYLATION_LOOK_EVERY_SECONDS": "1",
@@ -55,7 +65,7 @@ class Deployment:
         command = [sys.executable, "-m", "tests.helpers.quick_daemon", "run", "-w", "workspace.yaml"]
         with self.log.open("wb") as log:
             process = subprocess.Popen(
-                command, cwd=PROJECT, env=self.environment(), stdout=log, stderr=log, start_new_session=True
+                command, cwd=self.project.folder, env=self.environment(), stdout=log, stderr=log, start_new_session=True
             )
         try:
             yield
@@ -70,17 +80,29 @@ class Deployment:
                 except subprocess.TimeoutExpired:
                     continue
 
+    @contextmanager
+    def hold(self, sample_id: str) -> Iterator[None]:
+        """Let conversions of a sample wait until the block ends."""
+        (self.home / WANTED).write_text(sample_id)
+        try:
+            yield
+        finally:
+            (self.home / WANTED).unlink()
+
+    def holding(self) -> bool:
+        """Whether a conversion waits."""
+        return (self.home / WAITING).exists()
+
     def logged(self) -> str:
         """All that the daemon has logged."""
         return self.log.read_text()
 
-    def wait(self, what: str, condition: Callable[[], object], seconds: float = 600) -> None:
+    def wait(self, what: str, condition: Callable[[], object]) -> None:
         """Return when the condition holds; fail with the end of the daemon's log if it does not."""
-        deadline = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > deadline:
-                pytest.fail(f"waited {seconds:.0f} s for {what}\n{self.logged()[-6000:]}")
-            time.sleep(0.5)
+        try:
+            wait_for(condition, pause_seconds=1)
+        except AssertionError as error:
+            pytest.fail(f"{what}: {error}\n{self.logged()[-6000:]}")
 
 
 def materializations(instance: dg.DagsterInstance, key: dg.AssetKey) -> int:
@@ -98,3 +120,10 @@ def failed_partitions(instance: dg.DagsterInstance, key: dg.AssetKey) -> set[str
 
 def runs_of(instance: dg.DagsterInstance, key: dg.AssetKey) -> list[dg.DagsterRun]:
     return [run for run in instance.get_runs() if run.asset_selection and key in run.asset_selection]
+
+
+def ticks_since(instance: dg.DagsterInstance, name: str, start: float) -> int:
+    """Finished ticks of a sensor that began after a time."""
+    (state,) = [state for state in instance.all_instigator_state() if state.instigator_name == name]
+    ticks = instance.get_ticks(state.instigator_origin_id, state.selector_id, after=start)
+    return sum(tick.status in (TickStatus.SKIPPED, TickStatus.SUCCESS) for tick in ticks)

@@ -53,11 +53,8 @@ class MatrixTrial:
     def __init__(self, declared: MatrixDeclaration, instance: dg.DagsterInstance) -> None:
         self.dataset, self.instance = declared, instance
         self.folder = Path(declared.matrix).parent
-
-    @property
-    def definitions(self) -> dg.Definitions:
-        return dg.Definitions.merge(
-            matrix_definitions(self.dataset),
+        self.definitions = dg.Definitions.merge(
+            matrix_definitions(declared),
             dg.Definitions(resources={"warehouses": WarehouseAccess()}, executor=dg.in_process_executor),
         )
 

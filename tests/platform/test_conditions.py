@@ -11,7 +11,7 @@ from dagster._core.execution.asset_backfill import AssetGraphSubset
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 
 from tests.platform.test_queued_runs import queue
-from tests.platform.trial import Trial, corrupt, definitions_of, write_run
+from tests.platform.trial import Trial, corrupt, write_run
 
 DERIVED = ("manifest", "statistics", "benchmark_report")
 
@@ -32,7 +32,7 @@ class Automation:
         """Requested partitions, by asset."""
         self.now += after
         result = dg.evaluate_automation_conditions(
-            definitions_of(self.trial.dataset), self.trial.instance, evaluation_time=self.now, cursor=self.cursor
+            self.trial.definitions, self.trial.instance, evaluation_time=self.now, cursor=self.cursor
         )
         self.cursor = result.cursor
         names = ("zarr_samples", *DERIVED)

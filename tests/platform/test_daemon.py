@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,8 +20,10 @@ import pyarrow.parquet
 import pytest
 import yaml
 
-from tests.platform.deployment import Deployment, failed_partitions, materializations, runs_of
+from definitions import defs
+from tests.platform.deployment import Deployment, failed_partitions, materializations, runs_of, ticks_since
 from tests.platform.trial import PROJECT, corrupt, write_run
+from tests.platform.ui import Ui, user_interface
 from zarr_core.matrix import WideMatrix
 from zarr_core.points.manifest import load_manifest
 from zarr_core.sources import resolve_kind
@@ -29,6 +33,7 @@ NUMBERS = range(1, 11)
 RUNS = {f"run_{number}" for number in NUMBERS}
 CORRUPT = "run_3"
 SAMPLES = dg.AssetKey(["ahmed_rans", "zarr_samples"])
+MANIFEST = dg.AssetKey(["ahmed_rans", "manifest"])
 STATISTICS = dg.AssetKey(["ahmed_rans", "statistics"])
 REPORT = dg.AssetKey(["ahmed_rans", "benchmark_report"])
 
@@ -51,6 +56,21 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
 def instance(deployment: Deployment) -> Iterator[dg.DagsterInstance]:
     with dg.DagsterInstance.from_config(str(deployment.home)) as instance:
         yield instance
+
+
+@pytest.fixture(scope="module")
+def location(deployment: Deployment) -> Iterator[dg.Definitions]:
+    """The definitions of both datasets in this process, as a command line loads them."""
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in deployment.environment().items():
+            patched.setenv(name, value)
+        yield defs()
+
+
+@pytest.fixture(scope="module")
+def ui(instance: dg.DagsterInstance, location: dg.Definitions) -> Iterator[Ui]:
+    with user_interface(instance) as ui:
+        yield ui
 
 
 @pytest.fixture(scope="module")
@@ -189,3 +209,83 @@ def test_repaired_and_further_batches_are_loaded(deployment: Deployment, instanc
     assert {name: record and record.status.value for name, record in found.items()} == dict.fromkeys(
         ("axis_hash", "cells_loaded", "no_doubles"), "SUCCEEDED"
     )
+
+
+def evaluated(deployment: Deployment, instance: dg.DagsterInstance) -> None:
+    """Wait until the automation has been evaluated twice more: what it wanted to start is requested by then."""
+    begun = time.time()
+    deployment.wait("the automation", lambda: ticks_since(instance, "ahmed_rans_automation", begun) > 1)
+
+
+def test_a_terminated_conversion_ends_as_canceled_and_keeps_what_it_converted(
+    deployment: Deployment, instance: dg.DagsterInstance, ui: Ui, arrivals: tuple[Path, dt.datetime]
+) -> None:
+    new = ("run_11", "run_12", "run_13")
+    with deployment.hold("run_12"):
+        for number in (11, 12, 13):
+            write_run(arrivals[0], number, points=3000).rename(deployment.source / f"run_{number}")
+        deployment.wait("the conversion", deployment.holding)
+        others = {"run_11", "run_13"}
+        deployment.wait("the others", lambda: others <= set(instance.get_materialized_partitions(SAMPLES)))
+        (running,) = [run for run in runs_of(instance, SAMPLES) if not run.is_finished]
+        ui.terminate(running.run_id)
+        deployment.wait("the end of the run", lambda: ui.status(running.run_id) == "CANCELED")
+        evaluated(deployment, instance)
+        assert all(run.is_finished for run in runs_of(instance, SAMPLES)), "it is not requested again"
+    deployment.wait("the publication", lambda: {*load_manifest(str(deployment.store)).samples} == RUNS | others)
+    assert not (deployment.store / "samples" / "run_12").exists()
+    shown = ui.partitions(SAMPLES)
+    assert {*new} & {*shown["materialized"]} == others
+    assert (shown["unmaterialized"], shown["failed"], shown["materializing"]) == (["run_12"], [], [])
+    deployment.wait("the report", lambda: all(run.is_finished for run in instance.get_runs()))
+
+
+def test_a_check_that_failed_by_hand_is_logged_and_holds_back_what_follows(
+    deployment: Deployment, instance: dg.DagsterInstance, location: dg.Definitions, ui: Ui
+) -> None:
+    """By a run of the command line, in which a chunk of a sample is damaged; then the sample is repaired by force."""
+    made = materializations(instance, STATISTICS), materializations(instance, REPORT)
+    shard = deployment.store / load_manifest(str(deployment.store)).samples["run_1"].relpath / "surface/pressure/c/0/0"
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:10] + bytes([whole[10] ^ 1]) + whole[11:])
+    refresh = location.resolve_job_def("ahmed_rans_refresh")
+    assert not refresh.execute_in_process(instance=instance, raise_on_error=False).success
+
+    reason = "check checksums of ahmed_rans/manifest: run_1: surface_pressure"
+    deployment.wait("the alert", lambda: reason in deployment.logged())
+    status, description = ui.checks(MANIFEST)["checksums"]
+    assert status == "FAILED"
+    assert "To repair: convert run_1 again in a run with the tag zarr_core/force = true" in description
+    evaluated(deployment, instance)
+    assert (materializations(instance, STATISTICS), materializations(instance, REPORT)) == made
+
+    ui.materialize(SAMPLES, ["run_1"], {"zarr_core/force": "true"})
+    deployment.wait("statistics and report", lambda: materializations(instance, REPORT) > made[1])
+    assert shard.read_bytes() == whole
+    assert ui.checks(MANIFEST)["checksums"][0] == "SUCCEEDED"
+    assert ui.partitions(SAMPLES)["failed"] == []
+
+
+def test_a_source_of_which_most_is_gone_retires_nothing(
+    deployment: Deployment, instance: dg.DagsterInstance, ui: Ui
+) -> None:
+    before = load_manifest(str(deployment.store))
+    left = deployment.source.with_name("left")
+    shutil.copytree(deployment.source / "run_1", left / "run_1", copy_function=os.link)
+    deployment.source.rename(deployment.source.with_name("gone"))
+    left.rename(deployment.source)
+
+    reason = f"{len(before.samples) - 1} of {len(before.samples)} samples of"
+    deployment.wait("the alert", lambda: f"ahmed_rans__manifest: {reason}" in deployment.logged())
+    assert "run ahmed_rans_refresh with the tag zarr_core/max_retired_share = 1" in deployment.logged()
+    assert load_manifest(str(deployment.store)).samples == before.samples
+    assert ui.partitions(SAMPLES)["materialized"] == ["run_1"]
+    (latest,) = instance.get_runs(limit=1)
+    assert (MANIFEST in (latest.asset_selection or ()), ui.status(latest.run_id)) == (True, "FAILURE")
+
+
+def test_a_misspelt_declaration_is_logged_by_name(deployment: Deployment) -> None:
+    """All the other tests show that it stops no other dataset."""
+    reason = "wings_not_loaded fails: the declaration of wings cannot be loaded"
+    deployment.wait("the failing sensor", lambda: reason in deployment.logged())
+    assert "`attributes.chunk_pionts at " in deployment.logged()

@@ -23,7 +23,7 @@ def run_demo(folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
         **more,
     }
     return subprocess.run(
-        [sys.executable, "examples/demo.py"], cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=900
+        [sys.executable, "examples/demo.py"], cwd=PROJECT, env=environment, capture_output=True, text=True
     )
 
 

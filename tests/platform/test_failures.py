@@ -1,6 +1,9 @@
-"""Failing sensors are logged by name, once per error."""
+"""Failed runs, failed checks and failing sensors are logged by name."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
 
 import dagster as dg
 import pytest
@@ -20,7 +23,7 @@ from dagster._core.scheduler.instigation import (
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 from dagster._utils.error import SerializableErrorInfo
 
-from sensors.failures import failing_sensors
+from sensors.failures import failed_checks, failed_runs, failing_sensors
 
 
 def tick(instance: dg.DagsterInstance, name: str, status: TickStatus, message: str | None = None) -> None:
@@ -46,6 +49,13 @@ def tick(instance: dg.DagsterInstance, name: str, status: TickStatus, message: s
             selector_id=state.selector_id,
         )
     )
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    """An instance on disk, because one in memory records no ticks."""
+    with dg.DagsterInstance.local_temp(str(tmp_path), {"telemetry": {"enabled": False}}) as temporary:
+        yield temporary
 
 
 def test_failing_sensors_are_named_once_per_error(
@@ -75,3 +85,62 @@ def test_failing_sensors_are_named_once_per_error(
     assert (look(), logged) == ("failing: a_arrivals", ["a_arrivals fails: another reason"])
     tick(instance, "a_arrivals", TickStatus.SKIPPED)
     assert (look(), logged) == ("no sensor or schedule fails", [])
+
+
+@dg.asset
+def published() -> None:
+    pass
+
+
+@dg.asset
+def broken() -> None:
+    raise dg.Failure("the disk is full")
+
+
+@dg.asset_check(asset=published)
+def hollow() -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(passed=False, description="run_2 is hollow")
+
+
+@dg.asset_check(asset=published)
+def half_full() -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(passed=False, severity=dg.AssetCheckSeverity.WARN, description="a warning")
+
+
+@pytest.mark.parametrize(
+    ("sensor", "asset", "logged"),
+    [
+        (failed_runs, broken, "failed: broken: the disk is full"),
+        (failed_checks, published, "check hollow of published: run_2 is hollow"),
+    ],
+)
+def test_runs_of_the_command_line_are_logged(
+    sensor: dg.SensorDefinition,
+    asset: dg.AssetsDefinition,
+    logged: str,
+    instance: dg.DagsterInstance,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Such a run names no code location, as this one does."""
+    definitions = dg.Definitions(assets=[published, broken], asset_checks=[hollow, half_full], sensors=[sensor])
+
+    def errors() -> list[str]:
+        return [line for line in capfd.readouterr().err.splitlines() if " - ERROR - run " in line]
+
+    def tick(cursor: str | None) -> str | None:
+        repository = definitions.get_repository_def()
+        with dg.build_sensor_context(
+            instance, cursor=cursor, repository_def=repository, repository_name="__repository__"
+        ) as context:
+            return sensor.evaluate_tick(context).cursor
+
+    cursor = tick(None)
+    job = definitions.resolve_implicit_global_asset_job_def()
+    run = job.execute_in_process(instance=instance, asset_selection=[asset.key], raise_on_error=False).dagster_run
+    assert run.remote_job_origin is None
+    errors()
+    cursor = tick(cursor)
+    (error,) = errors()
+    assert error.endswith(logged)
+    tick(cursor)
+    assert errors() == [], "once"

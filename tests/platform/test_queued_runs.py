@@ -8,12 +8,12 @@ from dagster._core.execution.api import execute_run
 
 from sensors.dagster_internals import has_open_work, partition_range_tags
 from tests.platform.test_source_watch import Watcher
-from tests.platform.trial import Trial, definitions_of, write_run
+from tests.platform.trial import Trial, write_run
 
 
 def queue(trial: Trial, first: str, last: str, **tags: str) -> tuple[dg.JobDefinition, dg.DagsterRun]:
     """A conversion run over a range of samples, created and not started."""
-    job = definitions_of(trial.dataset).resolve_job_def("trial_convert")
+    job = trial.definitions.resolve_job_def("trial_convert")
     return job, trial.instance.create_run_for_job(job, tags=partition_range_tags(first, last) | tags)
 
 

@@ -16,7 +16,7 @@ import pytest
 
 import assets.wide_matrix.batches
 from resources.pools import ConversionPool
-from tests.helpers.waiting import wait_for
+from tests.helpers.waiting import LIMIT_SECONDS, wait_for
 from tests.platform.matrix_trial import MatrixTrial, declare
 from tests.platform.trial import Trial, write_run
 
@@ -46,7 +46,7 @@ class TerminatingExecutor(Executor):
     def terminate(self, *arguments: Any) -> None:
         wait_for(self.trial.converted)
         terminate(self.trial.instance, "trial_convert")
-        self.ended.wait(60)
+        wait_for(self.ended.is_set)
 
 
 def test_a_terminated_conversion_keeps_what_it_converted(trial: Trial) -> None:
@@ -91,9 +91,9 @@ def test_a_terminated_load_keeps_what_it_loaded(
 
 
 def wait_for_a_signal(started: str, survived: str) -> None:
-    """Runs in a worker process until it is killed; notes it if that takes twenty seconds."""
+    """Runs in a worker process until it is killed; notes it if that does not happen."""
     signal.signal(signal.SIGALRM, lambda *_: (Path(survived).touch(), os._exit(1)))
-    signal.alarm(20)
+    signal.alarm(LIMIT_SECONDS)
     Path(started).write_text("started")  # a pipe: returns when the test reads it
     signal.pause()
 

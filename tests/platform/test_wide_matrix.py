@@ -29,7 +29,7 @@ from zarr_core.errors import WarehouseError
 from zarr_core.matrix import WideMatrix
 
 DERIVED = ("matrix", "columns", "quality_report")
-CHECKS = {"axis_hash", "cells_loaded", "no_doubles"}
+CHECKS = {"axis_hash", "cells_loaded", "no_doubles", "nothing_withdrawn"}
 
 
 @pytest.fixture
@@ -226,6 +226,34 @@ def test_a_failed_check_blocks_downstream_assets(
     assert not checked(result)[failing].passed
     assert words in checked(result)[failing].description
     assert not Path(trial.dataset.report).exists(), "no report of a matrix that cannot be trusted"
+
+
+@pytest.mark.usefixtures("nothing_drawn")
+def test_what_was_withdrawn_from_the_warehouse_is_named_until_it_is_retired(trial: MatrixTrial) -> None:
+    for batch_id in ("b0", "b1"):
+        trial.write(batch_id)
+    trial.load_directly()
+    shutil.rmtree(trial.folder / "long" / "batch_id=b0")
+    rows = long_rows("b1")
+    trial.write("b1", rows[rows["sample_id"] != "b1s4"])
+    result = trial.run("refresh")
+    assert result.success, "a warning holds nothing back"
+    check = checked(result)["nothing_withdrawn"]
+    assert (check.passed, check.severity) == (False, dg.AssetCheckSeverity.WARN)
+    command = f"zarr-core matrix retire {trial.dataset.matrix} --batches b0"
+    assert f"{command} --samples b1s4" in check.description
+    assert command in "".join(event.message for event in trial.instance.all_logs(result.run_id))
+    assert trial.materialization("matrix").metadata["withdrawn_batches"].value == 1
+
+    WideMatrix.open(trial.dataset.matrix).retire(["b1s4"], ["b0"])
+    trial.write("b0")  # the batch is back, but its consent is not
+    assert trial.load_all().success
+    assert trial.materialization("matrix_batches", "b0").metadata["retired_samples"].value == 5
+    result = trial.run("refresh")
+    assert passed(result) == dict.fromkeys(CHECKS, True)
+    assert WideMatrix.open(trial.dataset.matrix).sample_ids == ["b1s0", "b1s1", "b1s2", "b1s3"]
+    report = json.loads((Path(trial.dataset.report) / "quality.json").read_text())
+    assert list(report["batches"]["b1"]["samples"]) == ["b1s0", "b1s1", "b1s2", "b1s3"]
 
 
 def test_the_latest_batches_are_checked_first_and_the_others_in_turn(tmp_path: Path) -> None:

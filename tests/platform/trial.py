@@ -63,13 +63,15 @@ class Trial:
     def __init__(self, dataset: DatasetDeclaration, instance: dg.DagsterInstance) -> None:
         self.dataset, self.instance = dataset, instance
         self.source = Path(dataset.source)
+        self.definitions = definitions_of(dataset)
 
     def run(
         self, job: str, *sample_ids: str, pool: ConversionPool | None = None, tags: Mapping[str, str] | None = None
     ) -> dg.ExecuteInProcessResult:
         """Run ``look``, ``convert`` (the samples from the first to the last named) or ``refresh``."""
         tags = {**(tags or {}), **(partition_range_tags(sample_ids[0], sample_ids[-1]) if sample_ids else {})}
-        found = definitions_of(self.dataset, pool).resolve_job_def(f"trial_{job}")
+        definitions = definitions_of(self.dataset, pool) if pool else self.definitions
+        found = definitions.resolve_job_def(f"trial_{job}")
         return found.execute_in_process(instance=self.instance, tags=tags, raise_on_error=False)
 
     def convert_all(self) -> dg.ExecuteInProcessResult:
@@ -80,7 +82,7 @@ class Trial:
 
     def publish(self) -> dg.ExecuteInProcessResult:
         """Materialize the manifest and its checks alone, as a person may do."""
-        job = definitions_of(self.dataset).resolve_implicit_global_asset_job_def()
+        job = self.definitions.resolve_implicit_global_asset_job_def()
         keys = [self.dataset.key("manifest")]
         return job.execute_in_process(instance=self.instance, asset_selection=keys, raise_on_error=False)
 

@@ -13,6 +13,7 @@ import torch
 
 from tests.helpers.faults import Kill, is_killed
 from tests.helpers.small_source import write_source
+from tests.helpers.stores import objects
 from zarr_core._util.processes import WorkerPool
 from zarr_core.convert import ConversionResult, convert, iter_convert
 from zarr_core.points.convert_sample import convert_sample
@@ -20,16 +21,9 @@ from zarr_core.points.manifest import load_manifest
 from zarr_core.points.stored_values import stored_blocks
 from zarr_core.points.writer import ZarrStoreWriter
 from zarr_core.sources.sample import SampleSource, SourceSample
-from zarr_core.storage import Storage
 
 SETTINGS: dict[str, Any] = {"chunk_points": 32}
 IDS = ("run_1", "run_2", "run_3")
-
-
-def objects(root: str | Path) -> dict[str, bytes]:
-    """Every object of a store, less the lock that only local disks have."""
-    storage = Storage(root)
-    return {name: storage.read(name) for name in storage.list() if not name.endswith(".lock")}
 
 
 @pytest.fixture

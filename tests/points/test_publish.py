@@ -1,9 +1,10 @@
-"""Publication: the same sample from two converters."""
+"""Publication: finished groups, samples that vanished, and the same sample from two converters."""
 
 from __future__ import annotations
 
 import logging
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,15 +13,25 @@ import torch
 
 from tests.helpers.commits import add
 from tests.helpers.small_source import KIND, write_source
+from tests.helpers.stores import nan, objects, write_broken
+from zarr_core.convert import main
+from zarr_core.errors import RetirementError, SourceError
 from zarr_core.points.conversion_job import ConversionJob
-from zarr_core.points.convert import convert, convert_samples
+from zarr_core.points.convert import convert, convert_samples, iter_convert
 from zarr_core.points.manifest import HEAD, load_manifest
-from zarr_core.points.publish import Pending, commit_results
+from zarr_core.points.publish import Pending, commit_results, publish
 from zarr_core.points.settings import ConversionSettings
 from zarr_core.points.writer import ZarrStoreWriter
 from zarr_core.sources.selection import open_source, select_samples
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import commit
+
+SETTINGS = {"chunk_points": 32}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return write_source(tmp_path / "source")
 
 
 @pytest.fixture
@@ -135,3 +146,54 @@ def test_a_sample_that_arrived_after_the_listing_is_not_retired(tmp_path: Path) 
     late = _job(source, tmp_path / "store")
     report = commit_results(late, Pending(), retire_vanished=True)
     assert (report.retired, sorted(report.manifest.samples)) == (["run_3"], ["run_1", "run_2"])
+
+
+def test_unpublished_groups_are_found_and_committed_once(tmp_path: Path, source: Path) -> None:
+    store = tmp_path / "store"
+    write_broken(source, "run_2", "surface_pressure.pt", nan(77))
+    results = list(iter_convert("ahmedml", store, source_url=str(source), **SETTINGS))
+    assert [result.status for result in results] == ["converted", "quarantined", "converted"]
+    assert not (store / "manifest.json").exists()
+    first = publish("ahmedml", store, source_url=str(source), **SETTINGS)
+    assert (first.added, first.committed, first.manifest.generation) == (["run_1", "run_3"], True, 1)
+    assert list(first.quarantined) == ["run_2"]
+    second = publish("ahmedml", store, source_url=str(source), **SETTINGS)
+    assert (second.added, second.committed, second.manifest.generation) == ([], False, 1)
+    assert [o.status for o in iter_convert("ahmedml", store, source_url=str(source), **SETTINGS)].count(
+        "up to date"
+    ) == 2
+
+
+def test_vanished_samples_are_retired_on_request_and_their_bytes_stay(tmp_path: Path, source: Path) -> None:
+    store = tmp_path / "store"
+    convert("ahmedml", store, root=source, **SETTINGS)
+    before = objects(store)
+    shutil.rmtree(source / "run_2")
+    assert publish("ahmedml", store, source_url=str(source), **SETTINGS).committed is False
+    report = publish("ahmedml", store, source_url=str(source), retire_vanished=True, **SETTINGS)
+    assert (report.retired, sorted(report.manifest.samples)) == (["run_2"], ["run_1", "run_3"])
+    assert all(name in objects(store) for name in before)
+    shutil.rmtree(source)
+    source.mkdir()
+    with pytest.raises(SourceError, match="no sample"):  # an unmounted disk must not empty a store
+        publish("ahmedml", store, source_url=str(source), retire_vanished=True, **SETTINGS)
+
+
+def test_mass_retirement_has_to_be_confirmed(tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = tmp_path / "store"
+    convert("ahmedml", store, root=source, **SETTINGS)
+    write_source(source, sample_ids=("run_4",))
+    for sample_id in ("run_1", "run_2"):
+        shutil.rmtree(source / sample_id)
+    with pytest.raises(RetirementError, match=r"2 of 3 samples .*run_1, run_2\).*--max-retired-share 1"):
+        convert("ahmedml", store, root=source, retire_vanished=True)
+    manifest = load_manifest(store)
+    assert sorted(manifest.samples) == ["run_1", "run_2", "run_3", "run_4"], "what arrived is committed"
+    command = [str(store), "--source", str(source), "--dataset-kind", "ahmedml", "--retire-vanished"]
+    assert main([*command, "--max-retired-share", "0.3", "--quiet"]) != 0
+    assert "2 of 4 samples" in capsys.readouterr().err
+    assert load_manifest(store) == manifest
+    report = publish("ahmedml", store, root=source, retire_vanished=["run_2", "run_3"])
+    assert report.retired == ["run_2"], "run_1 is not in the collection, run_3 is there"
+    assert main([*command, "--max-retired-share", "1", "--quiet"]) == 0
+    assert sorted(load_manifest(store).samples) == ["run_3", "run_4"]

@@ -11,6 +11,7 @@ import torch
 
 from zarr_core.errors import SourceError
 from zarr_core.points.convert import convert
+from zarr_core.points.verify.store import verify_store
 from zarr_core.sources import resolve_kind
 from zarr_core.sources.selection import open_source
 
@@ -101,3 +102,29 @@ def test_dotted_names_of_noether_need_no_package(name: str, root: Path) -> None:
     assert open_source(f"noether.{name}", root=root).description.name == "drivaerml"
     with pytest.raises(SourceError, match="noether"):
         resolve_kind("noether.data.datasets.cfd.OtherDataset")
+
+
+def test_a_foreign_file_map_finds_folders_at_any_depth(root: Path, tmp_path: Path) -> None:
+    (root / "shallow").mkdir()
+    for name in FILES.values():
+        (root / "shallow" / name).write_bytes((root / "deep/er/a" / name).read_bytes())
+    (root / "empty/folder").mkdir(parents=True)
+    report = convert(InTheClass, tmp_path / "store", source_url=str(root))
+    assert sorted(report.manifest.samples) == ["deep/er/a", "deep/er/b", "shallow"]
+    assert not [note for note in report.notes if "left out" in note]
+
+
+def test_a_sample_may_lack_an_optional_field(root: Path, tmp_path: Path) -> None:
+    """Noether's file maps name files of normals and areas, which many prepared trees do not have."""
+
+    class WithNormals(InTheClass):
+        FILEMAP: ClassVar = FILES | {"surface_normals": "n.pt"}
+
+    torch.save(torch.ones(40, 3), root / "deep/er/b/n.pt")
+    report = convert(WithNormals, tmp_path / "store", source_url=str(root))
+    assert {i: sorted(entry.fields) for i, entry in report.manifest.samples.items()} == {
+        "deep/er/a": ["surface_position", "surface_pressure"],
+        "deep/er/b": ["surface_normals", "surface_position", "surface_pressure"],
+    }
+    assert report.ok
+    assert verify_store(tmp_path / "store", source=str(root)).ok

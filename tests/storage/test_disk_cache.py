@@ -263,6 +263,13 @@ def test_a_folder_that_is_a_file_is_an_error(tmp_path: Path) -> None:
         DiskCache(tmp_path / "file")
 
 
+def test_repr_counts_hits_and_misses(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "cache", "1GB")
+    for _ in range(3):
+        fetched(cache, "a")
+    assert repr(cache) == f"<DiskCache {tmp_path / 'cache'}, limit 1 GB: 2 hits, 1 misses>"
+
+
 def test_a_pickled_cache_is_the_same_cache(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path / "cache", "1GB")
     fetched(cache, "a")
@@ -326,7 +333,7 @@ def test_a_whole_sample_and_a_dataset_through_the_cache(stored: Path, tmp_path: 
     assert len(cached) == len(plain) > 0
     for dataset in (plain, cached):
         dataset.set_epoch(0)
-    loader = torch.utils.data.DataLoader(cached, batch_size=None, num_workers=2, multiprocessing_context="spawn")
+    loader = torch.utils.data.DataLoader(cached, batch_size=None, num_workers=2, multiprocessing_context="forkserver")
     for one, other in zip(loader, plain, strict=True):
         assert all(torch.equal(one[name], other[name]) for name in other)
     assert cached.reader.cache is not None

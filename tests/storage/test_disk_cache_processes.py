@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.helpers.cache_reader import ENTRY, LIMIT, OBJECTS, content, fetched, read_on
 from tests.helpers.faults import Kill, is_killed
+from tests.helpers.waiting import LIMIT_SECONDS
 from zarr_core.storage.disk_cache import DiskCache
 
 
@@ -83,7 +84,7 @@ def test_no_process_waits_long_for_the_lock_or_for_a_dead_holder(tmp_path: Path)
     held = context.Event()
     holder = context.Process(target=_hold_the_lock, args=(str(tmp_path / "cache"), held))
     holder.start()
-    assert held.wait(300)
+    assert held.wait(LIMIT_SECONDS)
     assert fetched(cache, "b") == content("b", 0, ENTRY)
     assert not is_kept(cache, "b")
     assert is_kept(cache, "a")

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from tests.helpers.published_store import make_samples, write_published_store
 from tests.helpers.small_source import KIND, write_source
+from tests.helpers.waiting import LIMIT_SECONDS
 from zarr_core.datasets import build_dataset
 from zarr_core.errors import CorruptChunkError, ZarrCoreError
 from zarr_core.points.convert import convert
@@ -224,7 +225,7 @@ def test_copies_of_a_reader_start_empty(stored: Path) -> None:
     with memory_of(reader)._lock:  # as another thread may hold it
         process.start()
     try:
-        empty, points = answers.get(timeout=300)
+        empty, points = answers.get(timeout=LIMIT_SECONDS)
     finally:
         process.kill()
         process.join()
@@ -243,7 +244,7 @@ def test_workers_of_a_dataset_read_through_it(stored: Path) -> None:
         cached = type(cached)(cached.config, objects_factory=Far)
     for dataset in (plain, cached):
         dataset.set_epoch(0)
-    for method in ("fork", "spawn"):
+    for method in ("fork", "forkserver"):
         loader = torch.utils.data.DataLoader(cached, batch_size=None, num_workers=2, multiprocessing_context=method)
         for one, other in zip(loader, plain, strict=True):
             assert torch.equal(one["surface_pressure"], other["surface_pressure"])

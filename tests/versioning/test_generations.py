@@ -6,8 +6,6 @@ On another S3 service than moto: ``TEST_S3_ENDPOINT=http://127.0.0.1:7480 pytest
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +17,9 @@ from typing import Any
 import fsspec.config
 import pytest
 
+from tests.helpers import fork_server
 from tests.helpers.commits import add
+from tests.helpers.waiting import LIMIT_SECONDS
 from zarr_core.errors import CommitConflict
 from zarr_core.points.manifest import HEAD, StoreManifest, load_manifest
 from zarr_core.storage import Storage
@@ -63,14 +63,13 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
             return Place(request.getfixturevalue("oci_root"))
 
 
-def _commit_together(place: Place, numbers: Sequence[int], environment: dict[str, str], barrier: Any) -> None:
+def _commit_together(place: Place, numbers: Sequence[int], barrier: Any) -> None:
     """Commit each number in a thread of its own."""
-    os.environ.update(environment)  # a fork server may be older than this test's servers
     fsspec.config.set_conf_env(fsspec.config.conf)
 
     def commit_one(number: int) -> None:
         storage = place.open()
-        barrier.wait(120)
+        barrier.wait(LIMIT_SECONDS)
         commit(storage, HEAD, add(f"sample_{number}"))
 
     with ThreadPoolExecutor(len(numbers)) as threads:
@@ -80,24 +79,16 @@ def _commit_together(place: Place, numbers: Sequence[int], environment: dict[str
 def test_racing_writers_each_commit_once(place: Place) -> None:
     """Sixteen, in four processes where a place is shared by processes."""
     if place.shared_by_processes:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["zarr_core.points.manifest", "s3fs", "ocifs"])  # has no effect once it runs
-        barrier = context.Barrier(WRITERS)
+        barrier = fork_server.context().Barrier(WRITERS)
         processes = [
-            context.Process(
-                target=_commit_together,
-                args=(place, range(first, first + WRITERS // 4), dict(os.environ), barrier),
-                daemon=True,
-            )
+            fork_server.start(_commit_together, place, range(first, first + WRITERS // 4), barrier)
             for first in range(0, WRITERS, WRITERS // 4)
         ]
-        for process in processes:
-            process.start()
         for process in processes:
             process.join()
         assert [process.exitcode for process in processes] == [0] * 4
     else:
-        _commit_together(place, range(WRITERS), {}, threading.Barrier(WRITERS))
+        _commit_together(place, range(WRITERS), threading.Barrier(WRITERS))
     storage = place.open()
     samples = [set(load_manifest(storage, generation).samples) for generation in range(1, WRITERS + 1)]
     assert samples[-1] == {f"sample_{number}" for number in range(WRITERS)}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,8 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.helpers import pinned_reader
+from tests.helpers import fork_server, pinned_reader
 from tests.helpers.small_source import KIND, write_source
+from tests.helpers.waiting import wait_for
 from zarr_core.datasets import build_dataset
 from zarr_core.errors import StoreError
 from zarr_core.gc import main as gc
@@ -38,26 +37,25 @@ def generation_after(conversions: int) -> int:
 def reading(store: Path, generation: str, folder: Path) -> Iterator[Callable[[], None]]:
     """Start a process that reads a generation; yields a function that waits for its next complete pass."""
     folder.mkdir()
-    command = [sys.executable, "-m", pinned_reader.__name__, str(store), generation, str(folder)]
-    process = subprocess.Popen(command)
+    process = fork_server.start(pinned_reader.main, str(store), generation, str(folder))
 
     def passes() -> int:
         return int((folder / "passes").read_text()) if (folder / "passes").exists() else 0
 
     def wait_for_a_pass() -> None:
         goal = passes() + 2  # the pass under way began before
-        while passes() < goal:
-            assert process.poll() is None
-            time.sleep(0.02)
+        wait_for(lambda: passes() >= goal or not process.is_alive())
+        assert process.is_alive()
 
     try:
         wait_for_a_pass()
         yield wait_for_a_pass
         (folder / "stop").touch()
-        assert process.wait(timeout=300) == 0
+        process.join()
+        assert process.exitcode == 0
     finally:
         process.kill()
-        process.wait()
+        process.join()
 
 
 def make_old(store: Path) -> None:

@@ -23,7 +23,8 @@ INTERRUPTED = 130
 
 #: The verbs of ``zarr-core`` in the order of its help, with one line of help each.
 VERBS = {
-    "convert": "Convert a dataset of .pt files to a store.",
+    "inspect": "Look at a folder of unknown files: what it could be, and a description to start from.",
+    "convert": "Convert a dataset of .pt files, or of files that solvers write, to a store.",
     "statistics": "Write the normalization statistics of a store.",
     "verify": "Check a store, and compare its rows with their source.",
     "benchmark": "Compare a store with its source: equality, bytes read, samples per second.",
@@ -33,7 +34,7 @@ VERBS = {
     "diff": "Show the differences between two generations of a store.",
     "tag": "Name a generation, so that it is kept; list or delete such tags.",
     "gc": "Remove old generations, and everything that no kept generation names.",
-    "matrix": "Show what a wide matrix holds, complete its column-major copy, or copy it to other features.",
+    "matrix": "Show what a wide matrix holds, complete or copy it, or retire samples and batches.",
     "quality": "Write a quality report of a wide matrix.",
 }
 

@@ -7,11 +7,13 @@ import json
 import reprlib
 from typing import Any, TypeVar
 
+import pydantic
 import yaml
 
 _TAG = "tag:yaml.org,2002:"
 
 _Plain = TypeVar("_Plain", int, str, list[Any], dict[str, Any])
+_Model = TypeVar("_Model")
 
 
 class DocumentError(ValueError):
@@ -24,6 +26,29 @@ def expect(kind: type[_Plain], value: Any, name: str) -> _Plain:
         found = "missing" if value is None else reprlib.repr(value)
         raise DocumentError(f"{name} is {found}, expected {kind.__name__}")
     return value
+
+
+def describe_problems(error: pydantic.ValidationError) -> str:
+    """What pydantic found wrong, in one line: the path of each of the first values, the value, and the reason."""
+    found = []
+    for problem in error.errors(include_url=False)[:5]:
+        place = ".".join(map(str, problem["loc"]))
+        reason = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "missing":
+            found.append(f"{place} is missing")
+        elif problem["type"] == "value_error":
+            found.append(f"{place}: {reason}".removeprefix(": "))
+        else:
+            found.append(f"{place} is {reprlib.repr(problem['input'])}: {reason[0].lower()}{reason[1:]}")
+    return "; ".join(found)
+
+
+def parse_model(model: pydantic.TypeAdapter[_Model], data: bytes | str) -> _Model:
+    """The value of a JSON document that has exactly the types of a model; raises DocumentError."""
+    try:
+        return model.validate_json(data, strict=True)
+    except pydantic.ValidationError as error:
+        raise DocumentError(describe_problems(error)) from error
 
 
 def parse_json(data: bytes | str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pydantic
 
-from zarr_core._util.documents import parse_yaml
+from zarr_core._util.documents import describe_problems, parse_yaml
 from zarr_core.datasets import points as kinds
 from zarr_core.errors import SourceError, ZarrCoreError
 from zarr_core.sources.resolve import import_dotted, shipped_name
@@ -50,8 +50,7 @@ def build_dataset(config: Mapping[str, Any] | str | os.PathLike[str]) -> kinds.Z
     try:
         checked = dataset_class.config_class.model_validate(dict(settings))
     except pydantic.ValidationError as error:
-        problems = (f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors())
-        raise ZarrCoreError(f"{where}: {'; '.join(problems)}") from error
+        raise ZarrCoreError(f"{where}: {describe_problems(error)}") from error
     return dataset_class(checked)
 
 

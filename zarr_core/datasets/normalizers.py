@@ -16,6 +16,7 @@ import pydantic
 import torch
 from torch import Tensor
 
+from zarr_core._util.documents import describe_problems
 from zarr_core.errors import ZarrCoreError
 from zarr_core.points.manifest import StoreManifest
 from zarr_core.points.statistics import load_statistics, statistics_hint
@@ -138,8 +139,7 @@ def load_normalizers(document: Mapping[str, Any]) -> dict[str, Normalizer]:
     try:
         fixed = pydantic.TypeAdapter(dict[str, FixedConfig]).validate_python(document)
     except pydantic.ValidationError as error:
-        problems = (f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors())
-        raise ZarrCoreError(f"not a saved dataset.normalizers: {'; '.join(problems)}") from error
+        raise ZarrCoreError(f"not a saved dataset.normalizers: {describe_problems(error)}") from error
     return {field: Normalizer(field, config.shift, config.unit, config.logscale) for field, config in fixed.items()}
 
 

@@ -53,11 +53,6 @@ def category(sample_id: str) -> str:
     return sample_id.rpartition("_")[0]
 
 
-def keep_categories(sample_ids: Sequence[str], categories: Collection[str] | None) -> list[str]:
-    """The samples of the given categories; all samples for None."""
-    return [sample_id for sample_id in sample_ids if categories is None or category(sample_id) in categories]
-
-
 def choose_samples(
     split: str,
     listed: Callable[[str], Sequence[str]],
@@ -73,7 +68,7 @@ def choose_samples(
         split: name with or without a part, as for :func:`parse_split`.
         listed: returns the ids of a split without blacklisted ones; raises ZarrCoreError for an unknown split.
         present: ids that exist.
-        categories: as for :func:`keep_categories`.
+        categories: the categories to keep, as :func:`category` names them; None keeps all samples.
         where: the location, for messages.
 
     Raises:
@@ -89,7 +84,7 @@ def choose_samples(
             f"{where}: {len(missing)} of {len(wanted)} samples of split {name!r} are absent and skipped ({some})",
             stacklevel=3,  # the caller that creates the dataset
         )
-    kept = keep_categories(found, categories)
+    kept = [sample_id for sample_id in found if categories is None or category(sample_id) in categories]
     try:
         chosen = take_part(kept, part)
     except ZarrCoreError as error:

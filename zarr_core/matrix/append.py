@@ -13,7 +13,7 @@ import numpy as np
 from zarr_core.errors import MatrixError
 from zarr_core.matrix.claims import claim, create_shard
 from zarr_core.matrix.metadata import announce
-from zarr_core.matrix.state import HEAD, MatrixBatch, MatrixState, array_path, is_name
+from zarr_core.matrix.state import HEAD, MatrixBatch, MatrixState, is_name
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import commit
 
@@ -68,31 +68,35 @@ def append_batch(
     """Write the shards of a batch and commit it, unless the matrix already holds it.
 
     Args:
-        storage: root of the matrix.
-        state: current state.
-        batch_id, sample_ids: ids that passed :func:`check_batch`.
-        tables: (samples, features) arrays by value, which passed :func:`check_batch`.
+        storage, state: of the matrix, now.
+        batch_id, sample_ids, tables: passed :func:`check_batch`; (samples, features) arrays by value.
 
     Returns:
         The new state, and whether this call added the batch.
 
     Raises:
-        MatrixError: the matrix holds other content under one of the ids, is full, or was replaced.
+        MatrixError: the matrix holds other content under one of the ids, one of them was retired, or the matrix is full
+            or was replaced.
     """
     where = f"{storage.url}, batch {batch_id!r}"
+    _check_not_retired(state, where, batch_id, sample_ids)
     digest = _digest(sample_ids, tables)
     if _holds(state, where, batch_id, sample_ids, digest):
         logger.info("%s: already in the matrix", where)
         return state, False
-    count = state.shards_of(len(sample_ids))
+    count = state.row_copy.shards_of(len(sample_ids))
     first = claim(storage, "rows", state.next_shard, count, f"batch {batch_id!r}")
     if first + count > state.max_shards:
         raise MatrixError(
             f"{storage.url} is full: it has room for {state.max_shards} shards of {state.shard_rows} samples. "
             "Create a new matrix with a larger max_shards and append the batches to it"
         )
-    announce(storage, state, first * state.shard_rows + len(sample_ids))
-    written = {value: _write_shards(storage, state, value, first, table) for value, table in tables.items()}
+    announce(storage, state.row_copy, first * state.shard_rows + len(sample_ids))
+    tops = range(0, len(sample_ids), state.shard_rows)
+    written = {
+        value: write_shards(storage, state, value, first, ([table[top : top + state.shard_rows]] for top in tops))
+        for value, table in tables.items()
+    }
     batch = MatrixBatch(first * state.shard_rows, tuple(sample_ids), digest, written)
     added = False
 
@@ -100,6 +104,7 @@ def append_batch(
         nonlocal added
         if current is None or current.matrix_id != state.matrix_id:
             raise MatrixError(f"{where}: the matrix was removed or replaced during the append")
+        _check_not_retired(current, where, batch_id, sample_ids)
         added = not _holds(current, where, batch_id, sample_ids, digest)
         if not added:
             return current
@@ -110,6 +115,14 @@ def append_batch(
     if not added:
         logger.info("%s: added by another writer in the meantime", where)
     return committed, added
+
+
+def _check_not_retired(state: MatrixState, where: str, batch_id: str, sample_ids: Sequence[str]) -> None:
+    retired = state.retired.sample_ids.intersection(sample_ids)
+    if batch_id in state.retired.batches or retired:
+        what = f"sample {min(retired)!r}" if retired else "the batch"
+        way_out = "matrix.reinstate(...), or zarr-core matrix retire --undo, allows it again"
+        raise MatrixError(f"{where}: {what} was retired; {way_out}")
 
 
 def _holds(state: MatrixState, where: str, batch_id: str, sample_ids: Sequence[str], digest: str) -> bool:
@@ -129,17 +142,14 @@ def _holds(state: MatrixState, where: str, batch_id: str, sample_ids: Sequence[s
     return False
 
 
-def _write_shards(storage: Storage, state: MatrixState, value: str, first: int, table: np.ndarray) -> int:
-    """Write a batch's shards of one value; returns their size in bytes."""
-    layout = state.row_layout[value]
-    height = layout.shard[0]
+def write_shards(
+    storage: Storage, state: MatrixState, value: str, first: int, shards: Iterable[Iterable[np.ndarray]]
+) -> int:
+    """Write claimed row-major shards of one value, each given as blocks of rows; returns their size in bytes."""
+    copy = state.row_copy
     return sum(
-        create_shard(
-            storage,
-            f"{array_path(value)}/{layout.shard_key(first + number, 0)}",
-            layout.encode_shard(table[top : top + height]),
-        )
-        for number, top in enumerate(range(0, len(table), height))
+        create_shard(storage, copy.shard_name(value, number), copy.layouts[value].encode_blocks(blocks))
+        for number, blocks in enumerate(shards, first)
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from zarr_core.format.shards import decode_into
 from zarr_core.matrix.fetch import ChunkFetcher, ReadCost, WantedChunk
-from zarr_core.matrix.state import MatrixState, columns_path
+from zarr_core.matrix.state import MatrixState
 
 
 def read_columns(
@@ -27,28 +27,23 @@ def read_columns(
     """Read features of samples that the column-major copy holds.
 
     Args:
-        fetcher: fetches chunks of the matrix.
-        state: state of the matrix.
-        value: name of the value table.
+        fetcher, state, value: matrix and value table to read.
         sample_ids: samples to read, without duplicates.
         columns: (features,) indices of the features.
         out: (rows, features) of the stored dtype.
         places: (samples,) row of the output for each sample.
-
-    Returns:
-        The cost of the read.
     """
-    layout = state.column_layout[value]
+    layout = state.column_copy.layouts[value]
     height, width = layout.chunk
-    rows = np.array([state.column_rows[i] for i in sample_ids], np.int64)
+    rows = np.array([state.column_copy.positions[i] for i in sample_ids], np.int64)
     samples = [(number, rows[of] % width, places[of]) for number, of in _grouped(rows // width)]
     features = [(number, columns[of] % height, of) for number, of in _grouped(columns // height)]
     chunks: list[WantedChunk] = []
     for block, (along, _, _) in enumerate(samples):
         for n, (number, _, _) in enumerate(features):
             shard, in_shard = divmod(number, layout.chunks[0])
-            key = f"{columns_path(value)}/{layout.shard_key(shard, along)}"
-            chunks.append(WantedChunk(key, in_shard, block * len(features) + n))
+            name = state.column_copy.shard_name(value, along, shard)
+            chunks.append(WantedChunk(name, in_shard, block * len(features) + n))
     scratch = np.empty(layout.chunk, layout.dtype)
 
     def place(tag: int, data: np.ndarray | None) -> None:
@@ -71,13 +66,13 @@ def read_columns(
 
 def expected_cost(state: MatrixState, value: str, sample_ids: Sequence[str], columns: np.ndarray) -> ReadCost:
     """Estimated cost of :func:`read_columns`, from the average size of the chunks."""
-    layout = state.column_layout[value]
+    layout = state.column_copy.layouts[value]
     height, width = layout.chunk
     n_chunks = len(np.unique(columns // height))
-    touched = {state.column_rows[i] // width for i in sample_ids}
+    touched = {state.column_copy.positions[i] // width for i in sample_ids}
     expected = ReadCost()
-    for block in state.column_blocks:
-        first, count = block.row // width, state.widths_of(block)
+    for block, placed in zip(state.column_blocks, state.column_copy.blocks, strict=True):
+        first, count = block.row // width, state.column_copy.shards_of(len(placed.sample_ids))
         wanted = sum(along in touched for along in range(first, first + count))
         stored = block.bytes[value] / (count * math.ceil(layout.shape[0] / height))
         expected.add(wanted * n_chunks, round(wanted * n_chunks * stored))

@@ -64,6 +64,7 @@ def new_state(
     shard_rows = positive("shard_rows", shard_rows)
     sha256 = hashlib.sha256(axis.to_npy()).hexdigest()
     state = MatrixState(
+        generation=0,
         matrix_id=uuid.uuid4().hex,
         created_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         # Named by a digest of its content, so that the axis of a failed creation cannot be mistaken for this one.
@@ -71,10 +72,12 @@ def new_state(
         values=dict(values),
         codec=str(parsed),
         column_codec=str(Codec.parse(DEFAULT_CODEC) if parsed.name == "none" else parsed),
-        chunk_features=chunk_features,
+        chunk_shape=(1, chunk_features),
         shard_rows=shard_rows,
         max_shards=max_shards,
         column_chunk=(height, width),
+        batches={},
+        column_blocks=(),
     )
     try:
         MatrixState.from_json(state.to_json())

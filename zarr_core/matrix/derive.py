@@ -5,7 +5,6 @@ Committed batches that the copy lacks are packed into blocks. Each block is writ
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -16,38 +15,31 @@ from zarr_core.matrix.claims import claim, create_shard
 from zarr_core.matrix.fetch import ChunkFetcher
 from zarr_core.matrix.metadata import announce
 from zarr_core.matrix.rows import ChunkCells, read_rows
-from zarr_core.matrix.state import HEAD, ColumnBlock, MatrixState, columns_path
+from zarr_core.matrix.state import HEAD, ColumnBlock, MatrixState
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import commit
 
 
 def derive_columns(storage: Storage, fetcher: ChunkFetcher, state: MatrixState) -> tuple[MatrixState, list[str]]:
-    """Write the batches that the column-major copy lacks.
-
-    Args:
-        storage: root of the matrix.
-        fetcher: fetches chunks of the matrix.
-        state: current state.
-
-    Returns:
-        The new state, and the batches that this call added.
+    """Write the batches that the column-major copy lacks; returns the new state and the batches that this call added.
 
     Raises:
         MatrixError: the copy is full, or the matrix was replaced.
     """
-    for columns in (False, True):  # shortens what an earlier version announced
-        announce(storage, state, 0, columns=columns)
+    for copy in (state.row_copy, state.column_copy):  # shortens what an earlier version announced
+        announce(storage, copy)
     added: list[str] = []
     while blocks := plan_blocks(state):  # planned again after each block: others may derive at the same time
         batches = blocks[0]
-        samples = sum(len(state.batches[i].sample_ids) for i in batches)
-        count = math.ceil(samples / state.column_chunk[1])
-        first = claim(storage, "columns", state.next_column_shard, count, f"batches {', '.join(batches)}")
+        copy = state.column_copy
+        samples = len(state.samples_of(batches))
+        count = copy.shards_of(samples)
+        first = claim(storage, "columns", copy.next_shard, count, f"batches {', '.join(batches)}")
         if first + count > state.max_shards:
             raise MatrixError(f"{storage.url}: the column-major copy is full ({state.max_shards} shards)")
-        announce(storage, state, first * state.column_chunk[1] + samples, columns=True)
+        announce(storage, copy, first * copy.shard_samples + samples)
         block = write_block(storage, fetcher, state, batches, first)
-        state, committed = _commit_block(storage, state.matrix_id, block)
+        state, committed = _commit_block(storage, state, block)
         if committed:
             added += batches
     return state, added
@@ -73,16 +65,11 @@ def plan_blocks(state: MatrixState) -> list[tuple[str, ...]]:
 def write_block(
     storage: Storage, fetcher: ChunkFetcher, state: MatrixState, batches: Sequence[str], first: int
 ) -> ColumnBlock:
-    """Read batches from the row-major copy and write them column by column. Memory: a few column shards.
+    """Read batches from the row-major copy and write them column by column, from the claimed shard ``first`` on.
 
-    Args:
-        storage: root of the matrix.
-        fetcher: fetches chunks of the matrix.
-        state: state of the matrix, which holds the batches.
-        batches: ids of the batches.
-        first: number of the first, claimed shard along the second axis.
+    Memory: a few column shards.
     """
-    sample_ids = [sample_id for batch_id in batches for sample_id in state.batches[batch_id].sample_ids]
+    sample_ids = state.samples_of(batches)
     written = {value: sum(_write_value(storage, fetcher, state, value, sample_ids, first)) for value in state.values}
     return ColumnBlock(first * state.column_chunk[1], tuple(batches), written)
 
@@ -91,29 +78,30 @@ def _write_value(
     storage: Storage, fetcher: ChunkFetcher, state: MatrixState, value: str, sample_ids: Sequence[str], first: int
 ) -> Iterator[int]:
     """Write the shards of one value; yields their sizes in bytes."""
-    layout = state.column_layout[value]
+    layout = state.column_copy.layouts[value]
     features, width = layout.shard  # as many features as a row chunk has, so that no row chunk is decoded twice
     for number, start in enumerate(range(0, len(sample_ids), width)):
         members = sample_ids[start : start + width]
-        for shard in range(math.ceil(layout.shape[0] / features)):
+        for shard in range(layout.shards_across):
             count = min(features, layout.shape[0] - shard * features)
             cells = np.empty((len(members), count), layout.dtype)
             picked = [ChunkCells(shard, None, slice(0, count))]
             read_rows(fetcher, state, value, members, picked, cells, np.arange(len(members)))
-            key = f"{columns_path(value)}/{layout.shard_key(shard, first + number)}"
-            yield create_shard(storage, key, layout.encode_shard(np.ascontiguousarray(cells.T)))
+            name = state.column_copy.shard_name(value, first + number, shard)
+            yield create_shard(storage, name, layout.encode_blocks([np.ascontiguousarray(cells.T)]))
 
 
-def _commit_block(storage: Storage, matrix_id: str, block: ColumnBlock) -> tuple[MatrixState, bool]:
-    """The committed state, and whether it has the block: False if another writer has derived one of its batches."""
+def _commit_block(storage: Storage, state: MatrixState, block: ColumnBlock) -> tuple[MatrixState, bool]:
+    """The committed state, and whether it has the block: False if one of its batches was derived or retired."""
     added = False
 
     def change(current: MatrixState | None) -> MatrixState:
         nonlocal added
-        if current is None or current.matrix_id != matrix_id:
+        if current is None or current.matrix_id != state.matrix_id:
             raise MatrixError(f"{storage.url}: the matrix was removed or replaced while columns were derived")
         held = {batch_id for known in current.column_blocks for batch_id in known.batches}
-        added = held.isdisjoint(block.batches)
+        unchanged = all(current.batches.get(name) == state.batches[name] for name in block.batches)
+        added = unchanged and held.isdisjoint(block.batches)
         return replace(current, column_blocks=(*current.column_blocks, block)) if added else current
 
     return commit(storage, HEAD, change), added

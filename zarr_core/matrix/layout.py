@@ -50,9 +50,15 @@ class ChunkLayout:
         in_shard = cells * self.chunks[0] * self.chunks[1]
         return ArrayLayout(in_shard, 1, cells, in_shard, self.dtype, self.codec)
 
-    def shard_key(self, first: int, second: int) -> str:
-        """Object name of a shard below the array's path."""
-        return f"c/{first}/{second}"
+    @property
+    def sample_axis(self) -> int:
+        """Number of the axis along which the samples lie."""
+        return self.axes.index("sample")
+
+    @property
+    def shards_across(self) -> int:
+        """Shards along the axis of the features."""
+        return -(-self.shape[1 - self.sample_axis] // self.shard[1 - self.sample_axis])
 
     def to_zarr_json(self) -> dict[str, Any]:
         """The ``zarr.json`` of an array of this shape."""
@@ -65,16 +71,13 @@ class ChunkLayout:
             "dimension_names": list(self.axes),
         }
 
-    def encode_shard(self, cells: np.ndarray) -> Iterator[bytes]:
+    def encode_blocks(self, blocks: Iterable[np.ndarray]) -> Iterator[bytes]:
         """One shard object, piece by piece. Chunks of NaN alone are not stored.
 
         Args:
-            cells: at most one shard's cells, of the stored dtype; the rest of the shard is missing.
+            blocks: at most one shard's cells, of the stored dtype, in blocks of rows; all but the last have whole rows
+                of chunks. The rest of the shard is missing.
         """
-        return self.encode_blocks([cells])
-
-    def encode_blocks(self, blocks: Iterable[np.ndarray]) -> Iterator[bytes]:
-        """As :meth:`encode_shard`, for cells in blocks of rows. All but the last have whole rows of chunks."""
         return encode_shard(self.flat, (chunk for cells in blocks for chunk in self._chunks(cells)))
 
     def _chunks(self, cells: np.ndarray) -> Iterator[np.ndarray | None]:

@@ -13,8 +13,8 @@ from typing import Any
 from zarr_core._util.documents import expect, parse_json
 from zarr_core.errors import CommitConflict
 from zarr_core.format.object_names import ZARR_JSON
+from zarr_core.matrix.copies import Copy
 from zarr_core.matrix.layout import ChunkLayout
-from zarr_core.matrix.state import MatrixState, array_path, columns_path
 from zarr_core.storage import Storage
 
 # In the attributes: where the samples of the rows are recorded. Arrays of earlier versions, announced with all the
@@ -23,7 +23,7 @@ _HEAD = {"head": "../HEAD.json"}
 _ATTEMPTS = 100
 
 
-def announce(storage: Storage, state: MatrixState, end: int, *, columns: bool = False) -> None:
+def announce(storage: Storage, copy: Copy, end: int = 0) -> None:
     """Make the arrays of a copy at least ``end`` samples long, and create them if they do not exist.
 
     Writers call this after they have claimed their rows and before they commit them, so a committed row is never
@@ -32,17 +32,14 @@ def announce(storage: Storage, state: MatrixState, end: int, *, columns: bool = 
 
     Args:
         storage: root of the matrix.
-        state: a state of the matrix.
-        end: rows to announce; the committed rows of the state always are.
-        columns: whether the column-major copy is meant, whose samples lie along the second axis.
+        copy: of a state of the matrix; its committed samples are always announced.
+        end: samples to announce.
 
     Raises:
         CommitConflict: other writers kept changing an array's metadata.
     """
-    end = max(end, state.column_end if columns else state.row_end)
-    path = columns_path if columns else array_path
-    for value, layout in (state.column_layout if columns else state.row_layout).items():
-        _announce(storage, f"{path(value)}/{ZARR_JSON}", layout, end)
+    for value, layout in copy.layouts.items():
+        _announce(storage, f"{copy.path(value)}/{ZARR_JSON}", layout, max(end, copy.end))
 
 
 def array_metadata(layout: ChunkLayout, rows: int) -> dict[str, Any]:
@@ -53,7 +50,7 @@ def array_metadata(layout: ChunkLayout, rows: int) -> dict[str, Any]:
 
 def announced_rows(layout: ChunkLayout, data: bytes) -> int | None:
     """The rows that a ``zarr.json`` announces; None if :func:`array_metadata` did not make it."""
-    along = layout.axes.index("sample")
+    along = layout.sample_axis
     try:
         found = parse_json(data)
         rows = expect(int, expect(list, expect(dict, found, "metadata").get("shape"), "shape")[along], "rows")

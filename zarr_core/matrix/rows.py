@@ -10,7 +10,7 @@ import numpy as np
 from zarr_core.format.shards import decode_into
 from zarr_core.matrix.fetch import ChunkFetcher, ReadCost, WantedChunk
 from zarr_core.matrix.layout import ChunkLayout
-from zarr_core.matrix.state import MatrixState, array_path
+from zarr_core.matrix.state import MatrixState
 
 
 class ChunkCells(NamedTuple):
@@ -44,7 +44,7 @@ def expected_cost(state: MatrixState, value: str, sample_ids: Sequence[str], pic
     """Estimated cost of :func:`read_rows`, from the average size of the chunks."""
     numbers = np.array([wanted.number for wanted in picked])
     runs = 1 + int(np.count_nonzero(np.diff(numbers) > 1))
-    share = len(picked) / state.row_layout[value].chunks[1]
+    share = len(picked) / state.row_copy.layouts[value].chunks[1]
     expected = ReadCost()
     wanted = set(sample_ids)
     for batch in state.batches.values():
@@ -65,24 +65,19 @@ def read_rows(
     """Read samples into rows of an output array.
 
     Args:
-        fetcher: fetches chunks of the matrix.
-        state: state of the matrix.
-        value: name of the value table.
+        fetcher, state, value: matrix and value table to read.
         sample_ids: samples to read, without duplicates.
         picked: cells to read from each row, in the order of the chunks.
         out: (rows, features) of the stored dtype. Whole chunks are decoded in place if its rows are contiguous.
         places: (samples,) row of the output for each sample.
-
-    Returns:
-        The cost of the read.
     """
-    layout = state.row_layout[value]
+    layout = state.row_copy.layouts[value]
     width = layout.chunk[1]
     rows = np.array([state.rows[i] for i in sample_ids], np.int64)
     chunks: list[WantedChunk] = []
     for sample in np.argsort(rows).tolist():
         shard, row = divmod(int(rows[sample]), layout.shard[0])
-        key = f"{array_path(value)}/{layout.shard_key(shard, 0)}"
+        key = state.row_copy.shard_name(value, shard)
         first = row * layout.chunks[1]
         chunks += [
             WantedChunk(key, first + number, sample * len(picked) + n) for n, (number, _, _) in enumerate(picked)

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import AfterValidator, Field, TypeAdapter
 
-from zarr_core._util.documents import expect, parse_json
+from zarr_core._util.documents import expect, parse_json, parse_model
 from zarr_core.errors import ManifestError, ZarrCoreError
 from zarr_core.format.array_metadata import MAX_CHUNKS, VALUE_DTYPES
 from zarr_core.format.codecs import Codec
 from zarr_core.format.names import check_relative_path
 from zarr_core.format.object_names import ZARR_JSON
+from zarr_core.matrix.copies import COLUMNS, Block, Copy
 from zarr_core.matrix.layout import ChunkLayout
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import Change, Head, Retention
 
 FORMAT = "zarr_core.matrix"
-FORMAT_VERSION = 1
+#: Version 2 has the key "retired". It is written only where something was retired, so that a library that does not
+#: know the key refuses the matrix instead of loading retired samples again.
+FORMAT_VERSIONS = (1, 2)
 HEAD_NAME = "HEAD.json"
 AXIS = "cpg_ids"
 
@@ -31,10 +35,12 @@ MAX_LENGTH = 2**31 - 1
 MAX_CHUNK_BYTES = 1 << 30
 
 _VALUE_NAME = re.compile(r"[a-z][a-z0-9_]*")
-_COLUMNS = "_columns"
 _OTHER = re.compile(rf"({AXIS}/[0-9a-f]{{16}}\.npy|[a-z][a-z0-9_]*\.zarr/zarr\.json)(\.lock)?")
 #: Pattern of the names of shards, of both copies.
 SHARD = re.compile(r"[a-z][a-z0-9_]*\.zarr/c/\d+/\d+")
+
+_Count = Annotated[int, Field(ge=0, lt=2**63)]
+_Length = Annotated[int, Field(ge=1, le=MAX_LENGTH)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +53,8 @@ class Axis:
         sha256: digest of the object's bytes.
     """
 
-    path: str
-    length: int
+    path: Annotated[str, AfterValidator(check_relative_path)]
+    length: _Length
     sha256: str
 
 
@@ -63,10 +69,10 @@ class MatrixBatch:
         bytes: stored bytes by value.
     """
 
-    row: int
+    row: _Count
     sample_ids: tuple[str, ...]
     digest: str
-    bytes: Mapping[str, int]
+    bytes: Mapping[str, _Count]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,158 +85,122 @@ class ColumnBlock:
         bytes: stored bytes by value.
     """
 
-    row: int
+    row: _Count
     batches: tuple[str, ...]
-    bytes: Mapping[str, int]
+    bytes: Mapping[str, _Count]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """What was retired from a matrix and must not be appended again.
+
+    Attributes:
+        batches: samples by retired batch. Samples that join such a batch in the warehouse are not loaded either.
+        samples: samples that were retired by name.
+        next_shard: the first row-major shard after all that were ever committed, because a claim begins where another
+            one ends.
+    """
+
+    batches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    samples: tuple[str, ...] = ()
+    next_shard: _Count = 0
+
+    @property
+    def sample_ids(self) -> set[str]:
+        """Every retired sample."""
+        return set(self.samples).union(*self.batches.values())
+
+
+@dataclass(frozen=True, kw_only=True)
 class MatrixState:
     """One committed state of a matrix. Immutable; ``versioning.generations.commit`` derives the next one.
 
+    Its fields are the keys of ``HEAD.json``, in this order.
+
     Attributes:
+        generation: 1 for the new matrix, one more with each commit.
         matrix_id: random id. A cache can tell the matrix from an earlier one at the same location.
         created_at: time of creation, UTC, ISO 8601.
         axis: the object that holds the names of the features.
         values: stored dtype by value table.
         codec: compressor of the row-major copy.
         column_codec: compressor of the column-major copy.
-        chunk_features: features of a chunk of the row-major copy, which is one row high.
+        chunk_shape: (1, features) of a chunk of the row-major copy.
         shard_rows: rows of a shard of the row-major copy, which is as wide as the matrix.
         max_shards: largest number of shards of the row-major copy.
         column_chunk: (features, rows) of a chunk of the column-major copy.
         batches: batches by id, in the order of their rows.
         column_blocks: content of the column-major copy.
-        generation: 1 for the new matrix, one more with each commit.
+        retired: batches and samples that must not be appended again.
         retention: tags and pending deletions; recorded in the current state only.
     """
 
+    generation: _Count
     matrix_id: str
     created_at: str
-    axis: Axis
+    axis: Annotated[Axis, Field(alias=AXIS)]
     values: Mapping[str, str]
     codec: str
     column_codec: str
-    chunk_features: int
-    shard_rows: int
-    max_shards: int
-    column_chunk: tuple[int, int]
-    batches: Mapping[str, MatrixBatch] = field(default_factory=dict)
-    column_blocks: tuple[ColumnBlock, ...] = ()
-    generation: int = 0
+    chunk_shape: tuple[Literal[1], _Length]
+    shard_rows: _Length
+    max_shards: _Length
+    column_chunk: Annotated[tuple[_Length, _Length], Field(alias="column_chunk_shape")]
+    batches: Mapping[str, MatrixBatch]
+    column_blocks: tuple[ColumnBlock, ...]
+    retired: Retired = field(default_factory=Retired)
     retention: Retention = field(default_factory=Retention)
 
+    @property
+    def chunk_features(self) -> int:
+        """Features of a chunk of the row-major copy, which is one row high."""
+        return self.chunk_shape[1]
+
     @cached_property
-    def row_layout(self) -> Mapping[str, ChunkLayout]:
-        """Chunk layout of the row-major copy by value."""
+    def row_copy(self) -> Copy:
+        """The row-major copy."""
         width = self.chunk_features * -(-self.axis.length // self.chunk_features)
-        return {
-            value: ChunkLayout(
-                (self.shard_rows * self.max_shards, self.axis.length),
-                (1, self.chunk_features),
-                (self.shard_rows, width),
-                dtype,
-                Codec.parse(self.codec),
-                ("sample", "feature"),
-            )
+        shape, shard = (self.shard_rows * self.max_shards, self.axis.length), (self.shard_rows, width)
+        layouts = {
+            value: ChunkLayout(shape, self.chunk_shape, shard, dtype, Codec.parse(self.codec), ("sample", "feature"))
             for value, dtype in self.values.items()
         }
+        return Copy("row-major", layouts, [Block(batch.row, batch.sample_ids) for batch in self.batches.values()])
 
     @cached_property
-    def column_layout(self) -> Mapping[str, ChunkLayout]:
-        """Chunk layout of the column-major copy by value. A shard holds the features of one row-major chunk."""
-        height, width = self.column_chunk
-        return {
-            value: ChunkLayout(
-                (self.axis.length, width * self.max_shards),
-                (height, width),
-                (self.chunk_features, width),
-                dtype,
-                Codec.parse(self.column_codec),
-                ("feature", "sample"),
-            )
+    def column_copy(self) -> Copy:
+        """The column-major copy. A shard holds the features of one row-major chunk."""
+        width = self.column_chunk[1]
+        shape, shard = (self.axis.length, width * self.max_shards), (self.chunk_features, width)
+        codec = Codec.parse(self.column_codec)
+        layouts = {
+            value: ChunkLayout(shape, self.column_chunk, shard, dtype, codec, ("feature", "sample"))
             for value, dtype in self.values.items()
         }
+        return Copy(
+            "column-major", layouts, [Block(block.row, self.samples_of(block.batches)) for block in self.column_blocks]
+        )
 
-    @cached_property
-    def column_rows(self) -> Mapping[str, int]:
-        """Position along the second axis of the column-major copy, by sample, for the samples that it holds."""
-        found: dict[str, int] = {}
-        for block in self.column_blocks:
-            members = [i for batch_id in block.batches for i in self.batches[batch_id].sample_ids]
-            found |= {sample_id: block.row + n for n, sample_id in enumerate(members)}
-        return found
-
-    @cached_property
+    @property
     def rows(self) -> Mapping[str, int]:
         """Row by sample."""
-        return {i: batch.row + n for batch in self.batches.values() for n, i in enumerate(batch.sample_ids)}
+        return self.row_copy.positions
 
     @property
     def next_shard(self) -> int:
-        """The first shard of the row-major copy after all committed ones."""
-        ends = [batch.row // self.shard_rows + self.shards_of(len(batch.sample_ids)) for batch in self.batches.values()]
-        return max(ends, default=0)
+        """The first shard of the row-major copy after all that were ever committed."""
+        return max(self.row_copy.next_shard, self.retired.next_shard)
 
-    @property
-    def row_end(self) -> int:
-        """The first row of the row-major copy after all committed ones."""
-        return max((batch.row + len(batch.sample_ids) for batch in self.batches.values()), default=0)
-
-    @property
-    def column_end(self) -> int:
-        """The first position along the second axis of the column-major copy after all committed ones."""
-        ends = (
-            block.row + sum(len(self.batches[batch_id].sample_ids) for batch_id in block.batches)
-            for block in self.column_blocks
-        )
-        return max(ends, default=0)
-
-    def shards_of(self, rows: int) -> int:
-        """Number of row-major shards that a batch of so many rows takes. Each batch begins a new shard."""
-        return -(-rows // self.shard_rows)
-
-    def widths_of(self, block: ColumnBlock) -> int:
-        """Number of shards that a block takes along the second axis of the column-major copy."""
-        return -(-sum(len(self.batches[batch_id].sample_ids) for batch_id in block.batches) // self.column_chunk[1])
-
-    @property
-    def next_column_shard(self) -> int:
-        """The first shard along the second axis of the column-major copy after all committed ones."""
-        ends = [block.row // self.column_chunk[1] + self.widths_of(block) for block in self.column_blocks]
-        return max(ends, default=0)
+    def samples_of(self, batches: Iterable[str]) -> list[str]:
+        """Samples of batches, batch after batch."""
+        return [sample_id for batch_id in batches for sample_id in self.batches[batch_id].sample_ids]
 
     def to_json(self) -> bytes:
         """The content of ``HEAD.json``. Equal states give equal bytes."""
-        axis, columns = self.axis, self.column_chunk
-        document = {
-            "format": FORMAT,
-            "format_version": FORMAT_VERSION,
-            "generation": self.generation,
-            "matrix_id": self.matrix_id,
-            "created_at": self.created_at,
-            AXIS: {"path": axis.path, "length": axis.length, "sha256": axis.sha256},
-            "values": dict(self.values),
-            "codec": self.codec,
-            "column_codec": self.column_codec,
-            "chunk_shape": [1, self.chunk_features],
-            "shard_rows": self.shard_rows,
-            "max_shards": self.max_shards,
-            "column_chunk_shape": list(columns),
-            "batches": {
-                batch_id: {
-                    "row": batch.row,
-                    "sample_ids": list(batch.sample_ids),
-                    "digest": batch.digest,
-                    "bytes": dict(batch.bytes),
-                }
-                for batch_id, batch in self.batches.items()
-            },
-            "column_blocks": [
-                {"row": block.row, "batches": list(block.batches), "bytes": dict(block.bytes)}
-                for block in self.column_blocks
-            ],
-        }
+        new = self.retired != Retired()
+        document: dict[str, Any] = {"format": FORMAT, "format_version": FORMAT_VERSIONS[new]}
+        exclude = {"retention"} if new else {"retention", "retired"}
+        document |= _STATE.dump_python(self, by_alias=True, exclude=exclude)
         if retention := self.retention.to_document():
             document["retention"] = retention
         return (json.dumps(document, separators=(",", ":"), ensure_ascii=False) + "\n").encode()
@@ -247,138 +217,57 @@ class MatrixState:
         except ValueError as error:
             raise ManifestError(f"{where} is not the head of a matrix: {error}") from error
         kind, version = document.get("format"), document.get("format_version")
-        if (kind, version) != (FORMAT, FORMAT_VERSION):
+        if kind != FORMAT or version not in FORMAT_VERSIONS:
+            known = " and ".join(map(str, FORMAT_VERSIONS))
             raise ManifestError(
-                f"{where} is {kind!r:.100} version {version!r:.100}; this library reads {FORMAT} {FORMAT_VERSION}"
+                f"{where} is {kind!r:.100} version {version!r:.100}; this library reads {FORMAT} {known}"
             )
         try:
-            state = cls._from_document(document)
+            state = parse_model(_STATE, data)
             state._check()
         except (ValueError, ZarrCoreError) as error:
             raise ManifestError(f"{where} is damaged: {error}") from error
         return state
 
-    @classmethod
-    def _from_document(cls, document: Mapping[str, Any]) -> MatrixState:
-        axis = expect(dict, document.get(AXIS), AXIS)
-        height, chunk_features = _pair(document, "chunk_shape")
-        if height != 1:
-            raise ValueError("chunks of the row-major copy must be one row high")
-        values = expect(dict, document.get("values"), "values")
-        batches = expect(dict, document.get("batches"), "batches")
-        return cls(
-            matrix_id=_text(document, "matrix_id"),
-            created_at=_text(document, "created_at"),
-            axis=Axis(check_relative_path(_text(axis, "path")), _length(axis, "length"), _text(axis, "sha256")),
-            values={value: _text(values, value) for value in values},
-            codec=_text(document, "codec"),
-            column_codec=_text(document, "column_codec"),
-            chunk_features=chunk_features,
-            shard_rows=_length(document, "shard_rows"),
-            max_shards=_length(document, "max_shards"),
-            column_chunk=_pair(document, "column_chunk_shape"),
-            batches={
-                batch_id: MatrixBatch(
-                    _count(batch, "row"), _texts(batch, "sample_ids"), _text(batch, "digest"), _counts(batch, "bytes")
-                )
-                for batch_id, entry in batches.items()
-                for batch in [expect(dict, entry, f"batch {batch_id!r}")]
-            },
-            column_blocks=tuple(
-                ColumnBlock(_count(block, "row"), _texts(block, "batches"), _counts(block, "bytes"))
-                for entry in expect(list, document.get("column_blocks"), "column_blocks")
-                for block in [expect(dict, entry, "a column block")]
-            ),
-            generation=_count(document, "generation"),
-            retention=Retention.from_document(expect(dict, document.get("retention", {}), "retention")),
-        )
-
     def _check(self) -> None:
-        Codec.parse(self.codec), Codec.parse(self.column_codec)
+        """Raise ValueError or ZarrCoreError if the state contradicts itself."""
         check_values(self.values)
         if self.chunk_features % self.column_chunk[0]:
             raise ValueError("a row-major chunk is not a whole number of column-major chunks")
-        layouts = [*self.row_layout.values(), *self.column_layout.values()]
-        if any(layout.flat.n_chunks > MAX_CHUNKS for layout in layouts):
-            raise ValueError(f"a shard has more than {MAX_CHUNKS} chunks")
-        if any(layout.flat.chunk_points * np.dtype(layout.dtype).itemsize > MAX_CHUNK_BYTES for layout in layouts):
-            raise ValueError(f"a chunk is larger than {MAX_CHUNK_BYTES} bytes")
-        end = 0
-        for batch_id, batch in sorted(self.batches.items(), key=lambda item: item[1].row):
-            if batch.row % self.shard_rows or batch.row < end or not batch.sample_ids:
-                raise ValueError(f"batch {batch_id!r} does not begin at a shard of its own, or has no samples")
-            end = batch.row + self.shard_rows * self.shards_of(len(batch.sample_ids))
-        if end > self.shard_rows * self.max_shards:
-            raise ValueError("the batches have more rows than the arrays")
-        if len(self.rows) != sum(len(batch.sample_ids) for batch in self.batches.values()):
-            raise ValueError("a sample has two rows")
         held = [batch_id for block in self.column_blocks for batch_id in block.batches]
         if len(set(held)) != len(held) or not self.batches.keys() >= set(held):
             raise ValueError("the column-major copy names a batch twice, or an unknown batch")
-        end = across = 0
-        for block in sorted(self.column_blocks, key=lambda block: block.row):
-            if block.row % self.column_chunk[1] or block.row < end or not block.batches:
-                raise ValueError("two blocks of the column-major copy overlap")
-            end = block.row + self.column_chunk[1] * self.widths_of(block)
-            across += self.widths_of(block)
-        if end > self.column_chunk[1] * self.max_shards:
-            raise ValueError("the column-major copy has more samples than its arrays")
-        if across * -(-self.axis.length // self.chunk_features) > MAX_CHUNKS:
+        for copy in (self.row_copy, self.column_copy):
+            _check_copy(copy, copy.shard_samples * self.max_shards)
+        if not self.rows.keys().isdisjoint(self.retired.sample_ids):
+            raise ValueError("a retired sample has a row")
+        if len(self.rows) != sum(len(batch.sample_ids) for batch in self.batches.values()):
+            raise ValueError("a sample has two rows")
+        shards = sum(self.column_copy.shards_of(len(block.sample_ids)) for block in self.column_copy.blocks)
+        if shards * -(-self.axis.length // self.chunk_features) > MAX_CHUNKS:
             raise ValueError(f"the column-major copy has more than {MAX_CHUNKS} shards")
         recorded = [batch.bytes for batch in self.batches.values()] + [block.bytes for block in self.column_blocks]
         if any(stored.keys() != self.values.keys() for stored in recorded):
             raise ValueError("stored bytes are recorded for other value tables")
 
 
-# Values of a document by key. All raise ValueError if the value is missing, of another type, or out of bounds.
+_STATE = TypeAdapter(MatrixState)
 
 
-def _count(document: Mapping[str, Any], key: str) -> int:
-    value = expect(int, document.get(key), key)
-    if not 0 <= value < 2**63:
-        raise ValueError(f"{key} is {value}, expected a count")
-    return value
-
-
-def _length(document: Mapping[str, Any], key: str) -> int:
-    return _bounded(document.get(key), key)
-
-
-def _bounded(value: Any, name: str) -> int:
-    number = expect(int, value, name)
-    if not 1 <= number <= MAX_LENGTH:
-        raise ValueError(f"{name} is {number}, expected 1 to {MAX_LENGTH}")
-    return number
-
-
-def _pair(document: Mapping[str, Any], key: str) -> tuple[int, int]:
-    values = expect(list, document.get(key), key)
-    if len(values) != 2:
-        raise ValueError(f"{key} has {len(values)} values, expected 2")
-    return _bounded(values[0], key), _bounded(values[1], key)
-
-
-def _text(document: Mapping[str, Any], key: str) -> str:
-    return expect(str, document.get(key), key)
-
-
-def _texts(document: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    return tuple(expect(str, value, key) for value in expect(list, document.get(key), key))
-
-
-def _counts(document: Mapping[str, Any], key: str) -> dict[str, int]:
-    values = expect(dict, document.get(key), key)
-    return {name: _count(values, name) for name in values}
-
-
-def array_path(value: str) -> str:
-    """Array path of the row-major copy of a value table."""
-    return f"{value}.zarr"
-
-
-def columns_path(value: str) -> str:
-    """Array path of the column-major copy of a value table."""
-    return f"{value}{_COLUMNS}.zarr"
+def _check_copy(copy: Copy, room: int) -> None:
+    """Raise ValueError if chunks or shards are too large, or samples overlap or exceed ``room`` positions."""
+    for layout in copy.layouts.values():
+        if layout.flat.n_chunks > MAX_CHUNKS:
+            raise ValueError(f"a shard has more than {MAX_CHUNKS} chunks")
+        if layout.flat.chunk_points * np.dtype(layout.dtype).itemsize > MAX_CHUNK_BYTES:
+            raise ValueError(f"a chunk is larger than {MAX_CHUNK_BYTES} bytes")
+    end = 0
+    for block in sorted(copy.blocks):
+        if block.first % copy.shard_samples or block.first < end or not block.sample_ids:
+            raise ValueError(f"{copy.name} copy: a batch does not begin at a shard of its own, or has no samples")
+        end = block.first + copy.shard_samples * copy.shards_of(len(block.sample_ids))
+    if end > room:
+        raise ValueError(f"{copy.name} copy: the batches have more rows than the arrays")
 
 
 def check_values(values: Mapping[str, str]) -> None:
@@ -386,7 +275,7 @@ def check_values(values: Mapping[str, str]) -> None:
     if not values:
         raise ValueError("a matrix needs at least one value table")
     for value, dtype in values.items():
-        if not _VALUE_NAME.fullmatch(value) or value.endswith(_COLUMNS) or value == AXIS:
+        if not _VALUE_NAME.fullmatch(value) or value.endswith(COLUMNS) or value == AXIS:
             raise ValueError(f"value table {value!r}: use lower-case letters, digits and underscores, as in 'beta'")
         if dtype not in VALUE_DTYPES:
             raise ValueError(f"value table {value!r}: {dtype!r} is not one of {', '.join(VALUE_DTYPES)}")
@@ -406,23 +295,15 @@ def is_name(text: object) -> bool:
 def named(state: MatrixState) -> Iterator[str]:
     """Every object that a state needs: shards, the names of the features, metadata of the arrays."""
     yield state.axis.path
-    yield from (f"{path(value)}/{ZARR_JSON}" for value in state.values for path in (array_path, columns_path))
-    for batch in state.batches.values():
-        first = batch.row // state.shard_rows
-        for value, layout in state.row_layout.items():
-            for shard in range(first, first + state.shards_of(len(batch.sample_ids))):
-                yield f"{array_path(value)}/{layout.shard_key(shard, 0)}"
-    for block in state.column_blocks:
-        first = block.row // state.column_chunk[1]
-        for value, layout in state.column_layout.items():
-            for along in range(first, first + state.widths_of(block)):
-                for shard in range(-(-layout.shape[0] // layout.shard[0])):
-                    yield f"{columns_path(value)}/{layout.shard_key(shard, along)}"
+    for copy in (state.row_copy, state.column_copy):
+        for value in state.values:
+            yield f"{copy.path(value)}/{ZARR_JSON}"
+            yield from copy.shard_names(value)
 
 
 def _roots(state: MatrixState) -> Iterator[str]:
     yield AXIS
-    yield from (path(value) for value in state.values for path in (array_path, columns_path))
+    yield from (copy.path(value) for value in state.values for copy in (state.row_copy, state.column_copy))
 
 
 def _owner(name: str) -> str | None:
@@ -433,24 +314,29 @@ def _owner(name: str) -> str | None:
     return other[1] if other else None  # the lock of an object on a local disk belongs to the object
 
 
-def _is_whole(storage: Storage, name: str) -> bool:
-    """Whether a shard exists. A shard is created whole or not at all."""
-    return storage.exists(name)
-
-
 def changes(before: MatrixState | None, after: MatrixState) -> list[Change]:
-    """Batches that a commit added to each copy."""
+    """Batches that a commit added to each copy, and what it retired or reinstated."""
     if before is None:
         tables = ", ".join(f"{value} {dtype}" for value, dtype in after.values.items())
         return [Change("created", note=f"{after.axis.length:,} features; {tables}; {after.codec}")]
     added = [batch_id for batch_id in after.batches if batch_id not in before.batches]
-    samples = sum(len(after.batches[batch_id].sample_ids) for batch_id in added)
-    held = [batch_id for block in after.column_blocks for batch_id in block.batches]
+    found = [Change("added", tuple(added), f"{len(after.samples_of(added)):,} samples")] if added else []
     before_held = {batch_id for block in before.column_blocks for batch_id in block.batches}
-    transposed = [batch_id for batch_id in held if batch_id not in before_held]
-    found = [Change("added", tuple(added), f"{samples:,} samples")] if added else []
-    return found + ([Change("transposed", tuple(transposed))] if transposed else [])
+    held = [batch_id for block in after.column_blocks for batch_id in block.batches]
+    gone = [batch_id for batch_id in before.batches if batch_id not in after.batches]
+    if gone:
+        found.append(Change("retired", tuple(gone), f"batches, {len(before.samples_of(gone)):,} samples"))
+    kept = [batch_id for batch_id in before.batches if batch_id in after.batches]
+    if fewer := tuple(sample_id for sample_id in before.samples_of(kept) if sample_id not in after.rows):
+        found.append(Change("retired", fewer))
+    again = (before.retired.batches, after.retired.batches), (before.retired.samples, after.retired.samples)
+    if reinstated := tuple(name for old, new in again for name in old if name not in new):
+        found.append(Change("reinstated", reinstated))
+    if transposed := [batch_id for batch_id in held if batch_id not in before_held]:
+        found.append(Change("transposed", tuple(transposed)))
+    return found
 
 
-#: How a matrix keeps its state, for the code that is shared by all kinds of stores.
-HEAD = Head(HEAD_NAME, MatrixState.from_json, _roots, named, _owner, _is_whole, changes)
+#: How a matrix keeps its state, for the code that is shared by all kinds of stores. A shard is created whole or not at
+#: all, so what exists is whole.
+HEAD = Head(HEAD_NAME, MatrixState.from_json, _roots, named, _owner, Storage.exists, changes)

@@ -21,7 +21,7 @@ from zarr_core.matrix.fetch import ChunkFetcher
 from zarr_core.matrix.layout import ChunkLayout
 from zarr_core.matrix.metadata import announced_rows
 from zarr_core.matrix.rows import ChunkCells, read_rows
-from zarr_core.matrix.state import HEAD, SHARD, MatrixState, array_path, columns_path, named
+from zarr_core.matrix.state import HEAD, SHARD, MatrixState
 from zarr_core.storage import Storage
 from zarr_core.storage.byte_ranges import open_objects
 from zarr_core.storage.checked import read_checked
@@ -70,12 +70,12 @@ def verify_matrix(url: str | os.PathLike[str]) -> MatrixVerification:
     damaged: dict[str, str] = {}
     for state in _states(storage, current, report):
         report.generations += 1
-        for name in named(state):
-            if name not in checked and SHARD.fullmatch(name):
-                checked.add(name)
-                problem = _check_shard(storage, _layout_of(state, name), name, report)
-                if problem:
-                    damaged[name] = problem
+        for copy in (state.row_copy, state.column_copy):
+            for value, layout in copy.layouts.items():
+                new = set(copy.shard_names(value)) - checked
+                checked |= new
+                problems = {name: _check_shard(storage, layout, name, report) for name in sorted(new)}
+                damaged |= {name: problem for name, problem in problems.items() if problem}
     commits = brought_by(storage, HEAD, damaged) if damaged else {}
     for name, problem in damaged.items():
         report.problems.append(f"{name}: {problem}; generation {commits.get(name, '?')} added it")
@@ -113,27 +113,19 @@ def _metadata_problems(storage: Storage, state: MatrixState) -> Iterator[str]:
             yield f"{name} is not equal to {HEAD.name}"
     except FileNotFoundError:
         yield f"{name} is missing, so this generation cannot be pinned"
-    arrays = {array_path(value): (layout, state.row_end) for value, layout in state.row_layout.items()}
-    if state.column_blocks:
-        arrays |= {columns_path(value): (layout, state.column_end) for value, layout in state.column_layout.items()}
-    for path, (layout, end) in arrays.items():
-        name = f"{path}/{ZARR_JSON}"
-        try:
-            data = storage.read(name)
-            announced = announced_rows(layout, data)
-            if announced is None and parse_json(data) != layout.to_zarr_json():  # the latter by an earlier version
-                yield f"{name}: does not describe the array that the head records"
-            elif announced is not None and announced < end:
-                yield f"{name}: other Zarr readers see {announced:,} of {end:,} rows; the next append repairs it"
-        except (FileNotFoundError, ValueError) as error:
-            yield f"{name}: other Zarr readers cannot open the array: {type(error).__name__}"
-
-
-def _layout_of(state: MatrixState, shard: str) -> ChunkLayout:
-    path = shard.partition("/")[0]
-    layouts = {array_path(value): layout for value, layout in state.row_layout.items()}
-    layouts |= {columns_path(value): layout for value, layout in state.column_layout.items()}
-    return layouts[path]
+    for copy in (state.row_copy, state.column_copy) if state.column_blocks else (state.row_copy,):
+        for value, layout in copy.layouts.items():
+            name = f"{copy.path(value)}/{ZARR_JSON}"
+            try:
+                data = storage.read(name)
+                announced = announced_rows(layout, data)
+                if announced is None and parse_json(data) != layout.to_zarr_json():  # the latter by an earlier version
+                    yield f"{name}: does not describe the array that the head records"
+                elif announced is not None and announced < copy.end:
+                    rows = f"{announced:,} of {copy.end:,} rows"
+                    yield f"{name}: other Zarr readers see {rows}; the next append repairs it"
+            except (FileNotFoundError, ValueError) as error:
+                yield f"{name}: other Zarr readers cannot open the array: {type(error).__name__}"
 
 
 def _check_shard(storage: Storage, layout: ChunkLayout, name: str, report: MatrixVerification) -> str:
@@ -176,9 +168,9 @@ def _differences(storage: Storage, state: MatrixState, damaged: set[str]) -> Ite
     if damaged:
         return
     fetcher = ChunkFetcher(open_objects(storage.root), storage.url)
-    for block in state.column_blocks:
-        members = [i for batch_id in block.batches for i in state.batches[batch_id].sample_ids]
-        for value, layout in state.column_layout.items():
+    for block in state.column_copy.blocks:
+        members = block.sample_ids
+        for value, layout in state.column_copy.layouts.items():
             n_features, width = layout.shape[0], layout.shard[0]
             for start in range(0, len(members), layout.shard[1]):
                 sample_ids = members[start : start + layout.shard[1]]
@@ -194,6 +186,6 @@ def _differences(storage: Storage, state: MatrixState, damaged: set[str]) -> Ite
                     if not same.all():
                         row, column = (int(place[0]) for place in np.nonzero(~same))
                         yield (
-                            f"{columns_path(value)}: sample {sample_ids[row]!r}, column {columns[column]}: "
+                            f"{state.column_copy.path(value)}: sample {sample_ids[row]!r}, column {columns[column]}: "
                             "differs from the row-major copy"
                         )

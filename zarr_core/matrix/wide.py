@@ -22,14 +22,16 @@ from zarr_core.matrix.append import append_batch, check_batch, find_infinite
 from zarr_core.matrix.axis import FeatureAxis
 from zarr_core.matrix.create import CHUNK_FEATURES, COLUMN_CHUNK, MAX_SHARDS, VALUES, commit_new, new_state
 from zarr_core.matrix.derive import derive_columns
-from zarr_core.matrix.fetch import ChunkFetcher, ReadCost
+from zarr_core.matrix.fetch import ChunkFetcher
 from zarr_core.matrix.metadata import announce
-from zarr_core.matrix.reindex import Reindexing
-from zarr_core.matrix.state import HEAD, SHARD, MatrixState
+from zarr_core.matrix.reindex import reindex
+from zarr_core.matrix.retire import Retirement, forget, reinstate, retire
+from zarr_core.matrix.state import HEAD, SHARD, MatrixState, Retired
 from zarr_core.storage import Storage
 from zarr_core.storage import byte_ranges as objects
 from zarr_core.storage.byte_ranges import CachedObjects, Objects, open_objects
 from zarr_core.storage.disk_cache import DEFAULT_LIMIT, DiskCache
+from zarr_core.versioning.gc import GcReport
 from zarr_core.versioning.generations import load
 
 logger = logging.getLogger(__name__)
@@ -109,7 +111,7 @@ class WideMatrix:
         created = commit_new(storage, axis, state)
         matrix = cls(storage, created)
         matrix._axis = axis
-        announce(storage, created, 0)
+        announce(storage, created.row_copy)
         return matrix
 
     @classmethod
@@ -195,6 +197,11 @@ class WideMatrix:
         """(samples, features)."""
         return len(self._state.rows), self._state.axis.length
 
+    @property
+    def retired(self) -> Retired:
+        """Batches and samples that were retired and are refused."""
+        return self._state.retired
+
     def refresh(self) -> WideMatrix:
         """Switch to the latest commit and return the matrix. A matrix opened at a generation stays there."""
         if not self._pinned:
@@ -250,6 +257,48 @@ class WideMatrix:
         self._state, added = derive_columns(self._storage, self._fetcher, self._state)
         return added
 
+    def retire(self, sample_ids: Sequence[str] = (), batch_ids: Sequence[str] = ()) -> Retirement:
+        """Remove samples and batches, and refuse them from now on.
+
+        The samples that stay in a batch are written to new shards, so they move to other rows, behind all others. Their
+        batches leave the column-major copy until :meth:`derive_columns`. Earlier generations still hold what was
+        retired, and other Zarr readers its rows, until ``gc`` or :meth:`forget_retired` deletes them. Others may append
+        at the same time. A call that died can be repeated.
+
+        Args:
+            sample_ids: names of samples.
+            batch_ids: names of batches; with the samples that joined them later, "<batch>@<digest>".
+
+        Raises:
+            UnknownFieldError: the matrix holds no such sample or batch, now or before its retirement.
+            MatrixError: the matrix was opened at a generation, or is full.
+        """
+        self._check_writable("retire")
+        self.refresh()
+        self._state, retirement = retire(self._storage, self._fetcher, self._state, sample_ids, batch_ids)
+        return retirement
+
+    def reinstate(self, sample_ids: Sequence[str] = (), batch_ids: Sequence[str] = ()) -> None:
+        """Allow retired samples, and batches with their samples, to be appended again.
+
+        Raises:
+            UnknownFieldError: one of them was not retired.
+            MatrixError: the matrix was opened at a generation.
+        """
+        self._check_writable("reinstate")
+        self.refresh()
+        self._state = reinstate(self._storage, self._state, sample_ids, batch_ids)
+
+    def forget_retired(self) -> GcReport:
+        """Delete every earlier generation that still holds a retired sample now, and its data; not undone by anything.
+
+        Readers that have pinned such a generation fail.
+
+        Raises:
+            StoreError: such a generation has a tag; nothing is deleted.
+        """
+        return forget(self._storage)
+
     def reindex(
         self,
         target: str | os.PathLike[str],
@@ -281,10 +330,10 @@ class WideMatrix:
         self.refresh()
         axis = FeatureAxis(feature_ids)
         storage = Storage(target)
-        copy = Reindexing(self._fetcher, self._state, self.feature_ids, axis).write(storage, progress)
+        copy = reindex(self._fetcher, self._state, self.feature_ids, axis, storage, progress)
         matrix = WideMatrix(storage, copy)
         matrix._axis = axis
-        announce(storage, copy, 0)
+        announce(storage, copy.row_copy)
         return matrix
 
     def _check_writable(self, purpose: str) -> None:
@@ -323,12 +372,17 @@ class WideMatrix:
             raise UnknownFieldError(f"sample_ids must be a sequence of ids, not the id {sample_ids!r}")
         for sample_id in sample_ids:
             if sample_id not in state.rows:
-                raise UnknownFieldError(f"{self.url}, generation {state.generation}: no sample {sample_id!r}")
+                reason = "; it was retired" if sample_id in state.retired.sample_ids else ""
+                raise UnknownFieldError(f"{self.url}, generation {state.generation}: no sample {sample_id!r}{reason}")
         columns = None if feature_ids is None else self.feature_ids.positions(feature_ids)
         shape = len(sample_ids), state.axis.length if columns is None else len(columns)
         dtype = np.dtype(state.values[value])
         if out is None:
-            out = self._allocate(shape, dtype)
+            try:
+                out = np.empty(shape, dtype)
+            except (MemoryError, ValueError) as error:  # ValueError: more than can be addressed
+                size = f"{shape[0]:,} samples x {shape[1]:,} features"
+                raise StoreError(f"{self.url}: {size} do not fit in memory; read fewer at a time") from error
         elif out.shape != shape or out.dtype != dtype:
             raise MatrixError(f"out has shape {out.shape} and dtype {out.dtype}; the result has {shape} and {dtype}")
         if not out.size:
@@ -348,9 +402,10 @@ class WideMatrix:
         self, state: MatrixState, value: str, places: Mapping[str, int], columns: np.ndarray | None, out: np.ndarray
     ) -> None:
         """Read each sample from the cheaper copy (row-major or column-major) and log the choice at debug level."""
-        fetcher = self._fetcher
-        picked = row_copy.pick_chunks(state.row_layout[value], columns)
-        held = [] if columns is None else [i for i in places if i in state.column_rows]
+        log = "%s: %s of %d samples x %d features from %s: %s, %.1f ms%s"
+        fetcher, features = self._fetcher, out.shape[1]
+        picked = row_copy.pick_chunks(state.row_copy.layouts[value], columns)
+        held = [] if columns is None else [i for i in places if i in state.column_copy.positions]
         if columns is not None and held:
             by_rows = row_copy.expected_cost(state, value, held, picked)
             by_columns = column_copy.expected_cost(state, value, held, columns)
@@ -358,38 +413,17 @@ class WideMatrix:
                 started = time.perf_counter()
                 at = np.array([places[i] for i in held])
                 cost = column_copy.read_columns(fetcher, state, value, held, columns, out, at)
-                self._log_read("columns", value, len(held), out.shape[1], cost, started, by_rows)
+                ms = (time.perf_counter() - started) * 1e3
+                rows = f" (rows: about {by_rows})"
+                logger.debug(log, self.url, value, len(held), features, "columns", cost, ms, rows)
                 taken = set(held)
                 places = {i: place for i, place in places.items() if i not in taken}
         if places:
             started = time.perf_counter()
             at = np.array(list(places.values()))
             cost = row_copy.read_rows(fetcher, state, value, list(places), picked, out, at)
-            self._log_read("rows", value, len(places), out.shape[1], cost, started)
-
-    def _allocate(self, shape: tuple[int, int], dtype: np.dtype[Any]) -> np.ndarray:
-        try:
-            return np.empty(shape, dtype)
-        except (MemoryError, ValueError) as error:  # ValueError: more than can be addressed
-            raise StoreError(
-                f"{self.url}: {shape[0]:,} samples x {shape[1]:,} features do not fit in memory; read fewer at a time"
-            ) from error
-
-    def _log_read(
-        self,
-        copy: str,
-        value: str,
-        samples: int,
-        features: int,
-        cost: ReadCost,
-        started: float,
-        other: ReadCost | None = None,
-    ) -> None:
-        logger.debug(
-            "%s: %s of %d samples x %d features from %s: %s, %.1f ms%s",
-            *(self.url, value, samples, features, copy, cost, (time.perf_counter() - started) * 1e3),
-            f" (rows: about {other})" if other else "",
-        )
+            ms = (time.perf_counter() - started) * 1e3
+            logger.debug(log, self.url, value, len(places), features, "rows", cost, ms, "")
 
     @property
     def _fetcher(self) -> ChunkFetcher:

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from zarr_core._util.documents import expect, parse_json
 from zarr_core.errors import StoreError
 from zarr_core.format.object_names import ZARR_JSON
+from zarr_core.points.group import read_metadata
 from zarr_core.points.manifest import ArrayColumn, Quarantine, SampleEntry, StoreManifest
 from zarr_core.points.writer import written_sample
 from zarr_core.storage import Storage
@@ -80,7 +80,7 @@ def with_recorded_fields(
     def read(item: tuple[str, SampleEntry]) -> SampleEntry:
         sample_id, entry = item
         try:
-            group = expect(dict, parse_json(storage.read(f"{entry.relpath}/{ZARR_JSON}")), "the document")
+            group = read_metadata(storage, f"{entry.relpath}/{ZARR_JSON}")
             fields = written_sample(entry.relpath, group).entry.fields
         except (OSError, ValueError, StoreError):  # damaged, or another program's: the manifest is all that is known
             fields = manifest.fields_of(sample_id)

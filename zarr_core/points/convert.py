@@ -26,12 +26,7 @@ from zarr_core.points.columns import expected_columns, misfit
 from zarr_core.points.conversion_job import ConversionJob
 from zarr_core.points.convert_sample import ConversionResult, Status, convert_sample, failure, quarantined
 from zarr_core.points.manifest import Quarantine, SampleEntry, StoreManifest
-from zarr_core.points.publish import (
-    MAX_RETIRED_SHARE,
-    Pending,
-    PublishReport,
-    commit_results,
-)
+from zarr_core.points.publish import MAX_RETIRED_SHARE, Pending, PublishReport, commit_results
 from zarr_core.points.store_settings import describe_changes
 from zarr_core.points.writer import WrittenSample, ZarrStoreWriter
 from zarr_core.sources.aero import AeroDataset

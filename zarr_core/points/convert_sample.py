@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from zarr_core._util.processes import WorkerDiedError
@@ -69,18 +69,14 @@ def convert_sample(
     """
     started = time.perf_counter()
     try:
-        return _convert_sample(writer, source, sample, retry_quarantined, repair, started)
+        result = _convert_sample(writer, source, sample, retry_quarantined, repair)
     except Exception as error:  # libraries raise anything, for example torch a RuntimeError for lack of memory
-        return failure(sample.sample_id, error, time.perf_counter() - started)
+        result = failure(sample.sample_id, error)
+    return replace(result, seconds=time.perf_counter() - started)
 
 
 def _convert_sample(
-    writer: ZarrStoreWriter,
-    source: SampleSource,
-    sample: SourceSample,
-    retry_quarantined: bool,
-    repair: str | None,
-    started: float,
+    writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample, retry_quarantined: bool, repair: str | None
 ) -> ConversionResult:
     sample_id, fingerprint = sample.sample_id, sample.fingerprint
     try:
@@ -92,11 +88,10 @@ def _convert_sample(
     except SampleError as error:
         if not _is_unchanged(source, sample):
             # The file may have been read while it was written: not a problem of the sample.
-            return ConversionResult(sample_id, "failed", reason=_CHANGED, seconds=time.perf_counter() - started)
-        quarantine = writer.write_quarantine(sample_id, fingerprint, error)
-        return quarantined(sample_id, quarantine, time.perf_counter() - started)
-    seconds = time.perf_counter() - started
-    return ConversionResult(sample_id, "converted", written, None, "", seconds, sample.n_bytes, written.entry.bytes)
+            return ConversionResult(sample_id, "failed", reason=_CHANGED)
+        return quarantined(sample_id, writer.write_quarantine(sample_id, fingerprint, error))
+    size = written.entry.bytes
+    return ConversionResult(sample_id, "converted", written, bytes_read=sample.n_bytes, bytes_written=size)
 
 
 def quarantined(sample_id: str, quarantine: Quarantine, seconds: float = 0.0) -> ConversionResult:
@@ -105,11 +100,11 @@ def quarantined(sample_id: str, quarantine: Quarantine, seconds: float = 0.0) ->
     return ConversionResult(sample_id, "quarantined", quarantine=quarantine, reason=reason, seconds=seconds)
 
 
-def failure(sample_id: str, error: Exception, seconds: float = 0.0) -> ConversionResult:
+def failure(sample_id: str, error: Exception) -> ConversionResult:
     """The result of a sample that an error of its environment, its worker or its executor stopped."""
     _log.debug("%s failed", sample_id, exc_info=error)
     reason = str(error) if isinstance(error, WorkerDiedError) else f"{type(error).__name__}: {error}"
-    return ConversionResult(sample_id, "failed", reason=reason, seconds=seconds)
+    return ConversionResult(sample_id, "failed", reason=reason)
 
 
 def _write(writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample, repair: str | None) -> WrittenSample:
@@ -126,7 +121,7 @@ def _write(writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample, 
 
     return writer.write_sample(
         sample.sample_id,
-        list(source.description.fields.values()),
+        [file for canonical, file in source.description.fields.items() if canonical in sample.files],
         load,
         fingerprint=sample.fingerprint,
         source=record(sample),

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from zarr_core._util.documents import DocumentError, expect, parse_json
+from zarr_core.errors import StoreError
 from zarr_core.format.moments import FieldMoments
 from zarr_core.format.object_names import ATTRIBUTES_KEY, ZARR_JSON
 from zarr_core.format.rounding import RoundingError
@@ -24,6 +25,16 @@ def group_of(name: str) -> str | None:
     """The group that an object belongs to; None for an object that no conversion writes."""
     found = _GROUP.fullmatch(name)
     return found[1] if found else None
+
+
+def read_metadata(storage: Storage, name: str) -> dict[str, Any]:
+    """The content of a ``zarr.json``; raises StoreError if it is missing or damaged."""
+    try:
+        return expect(dict, parse_json(storage.read(name)), "the document")
+    except FileNotFoundError:
+        raise StoreError(f"{storage.url}: {name} is missing") from None
+    except ValueError as error:
+        raise StoreError(f"{storage.url}: {name} cannot be read: {error}") from error
 
 
 def recorded_attributes(group: Any) -> dict[str, Any] | None:

@@ -15,10 +15,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, TypeAdapter, ValidationError
+from pydantic.types import GetPydanticSchema
 
 from zarr_core._util.arguments import check_names
-from zarr_core._util.documents import DocumentError, expect, parse_json
+from zarr_core._util.documents import DocumentError, describe_problems, expect, parse_json
 from zarr_core.errors import ManifestError, SourceError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.array_metadata import COORDS_DTYPE, MAX_CHUNKS, MAX_COMPONENTS, MAX_POINTS
 from zarr_core.format.names import POSITION, check_relative_path, check_sample_id, listed_id
@@ -29,31 +32,60 @@ from zarr_core.versioning.generations import MAX_GENERATION, Change, Head, Reten
 
 FORMAT_VERSION = 1
 
-# Dtypes of Zarr arrays that NumPy and torch both support.
-_DTYPE = re.compile(r"float(16|32|64)|u?int(8|16|32|64)|bool")
 # Statistics that this library writes, below their generation's folder.
 _STATISTICS_FILE = re.compile(rf"({STATISTICS}/\d{{8}})/[^/]+\.(?:yaml|json)")
 _MAX_INT = 2**63 - 1
+
+
+def _checked(check: Callable[[str], str]) -> AfterValidator:
+    """A validator of pydantic, which expects a ValueError, from a check that raises SourceError."""
+
+    def validate(text: str) -> str:
+        try:
+            return check(text)
+        except SourceError as error:
+            raise DocumentError(str(error)) from error
+
+    return AfterValidator(validate)
+
+
+# Types of a document's values; it is parsed into the classes below, and other keys are ignored.
+_Count = Annotated[int, Field(strict=True, ge=1, le=_MAX_INT)]
+_Components = Annotated[_Count, Field(le=MAX_COMPONENTS)]
+_Path = Annotated[str, _checked(check_relative_path)]
+# Dtypes of Zarr arrays that NumPy and torch both support.
+_Dtype = Annotated[str, Field(pattern=r"^(float(16|32|64)|u?int(8|16|32|64)|bool)$")]
 
 
 @dataclass(frozen=True, slots=True)
 class DomainGrid:
     """Chunk grid of one domain of one sample. All arrays of the domain share it."""
 
-    n_points: int
-    chunk_points: int
-    shard_points: int
-    n_chunks: int
+    n_points: Annotated[_Count, Field(le=MAX_POINTS)]
+    chunk_points: _Count
+    shard_points: _Count
+    n_chunks: Annotated[_Count, Field(le=MAX_CHUNKS)]
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayColumn:
     """The array that stores a field."""
 
-    array_name: str
+    array_name: _Path
     field: str
-    dtype: str
-    dim: int
+    dtype: _Dtype
+    dim: _Components
+
+
+def _check_chunks(grid: DomainGrid) -> DomainGrid:
+    if grid.n_chunks != -(-grid.n_points // grid.chunk_points):
+        held = f"{grid.n_chunks} chunks of {grid.chunk_points} points"
+        raise DocumentError(f"{held} cannot hold {grid.n_points} points")
+    return grid
+
+
+# A document's entry lists its fields as {name: [dtype, components]}; from_json makes columns of them.
+_ListedFields = GetPydanticSchema(lambda _, handler: handler(dict[str, tuple[_Dtype, _Components]] | None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +102,12 @@ class SampleEntry:
             earlier versions of this library).
     """
 
-    relpath: str
-    domains: Mapping[str, DomainGrid]
+    relpath: _Path
+    domains: Mapping[str, Annotated[DomainGrid, AfterValidator(_check_chunks)]]
     fingerprint: str = ""
     settings: str = ""
-    bytes: int = 0
-    fields: Mapping[str, ArrayColumn] | None = None
+    bytes: Annotated[int, Field(strict=True, ge=0, le=_MAX_INT)] = 0
+    fields: Annotated[Mapping[str, ArrayColumn] | None, _ListedFields] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +120,32 @@ class Quarantine:
     reason: str
 
 
+def _with_names(arrays: Any) -> Any:
+    """Columns of a document with their names, which the document may leave out."""
+    columns = expect(dict, arrays, "arrays")
+    return {name: {"field": name} | expect(dict, column, f"field {name!r}") for name, column in columns.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class DomainLayout:
     """The fields of a domain. ``position`` is the canonical name of the field that holds the coordinates."""
 
     position: str
-    arrays: Mapping[str, ArrayColumn]
+    arrays: Annotated[Mapping[str, ArrayColumn], BeforeValidator(_with_names)]
+
+
+def _check_columns(domains: Mapping[str, DomainLayout]) -> Mapping[str, DomainLayout]:
+    for domain, layout in domains.items():
+        for canonical, column in layout.arrays.items():
+            name = column.array_name.removeprefix(f"{domain}/")
+            if (canonical, column.field) != (f"{domain}_{name}", canonical) or "/" in name:
+                where = f"field {canonical!r} of domain {domain!r}"
+                raise DocumentError(f"{where} cannot be stored as {column.array_name!r}")
+    return domains
+
+
+def _retention(document: Any) -> Retention:
+    return Retention.from_document(expect(dict, document, "retention"))
 
 
 @dataclass(frozen=True)
@@ -133,20 +185,20 @@ class StoreManifest:
     """
 
     dataset_name: str
-    shuffle_seed: int = 0
+    shuffle_seed: Annotated[int, Field(strict=True, ge=-_MAX_INT, le=_MAX_INT)] = 0
     coords_dtype: str = COORDS_DTYPE
     values_dtype: str = "float16"
-    compressor: str = ""
-    domains: Mapping[str, DomainLayout] = field(default_factory=dict)
-    samples: Mapping[str, SampleEntry] = field(default_factory=dict)
-    generation: int = 0
+    compressor: Annotated[str, BeforeValidator(str)] = ""
+    domains: Annotated[Mapping[str, DomainLayout], AfterValidator(_check_columns)] = field(default_factory=dict)
+    samples: Mapping[Annotated[str, _checked(check_sample_id)], SampleEntry] = field(default_factory=dict)
+    generation: Annotated[int, Field(strict=True, ge=0, le=MAX_GENERATION)] = 0
     dataset_kind: str = ""
     splits: Mapping[str, list[str]] = field(default_factory=dict)
     excluded: frozenset[str] = frozenset()
     quarantine: Mapping[str, Quarantine] = field(default_factory=dict)
     conversion: Conversion | None = None
     origin: Mapping[str, Any] = field(default_factory=dict)
-    retention: Retention = field(default_factory=Retention)
+    retention: Annotated[Retention, PlainValidator(_retention)] = field(default_factory=Retention)
     fingerprints: str = "version"
 
     @property
@@ -263,39 +315,25 @@ class StoreManifest:
         if version != FORMAT_VERSION:
             raise ManifestError(f"{where} has format version {version}; this library reads {FORMAT_VERSION}")
         try:
-            return cls._from_document(document)
-        except (DocumentError, ManifestError, SourceError) as error:
+            for key in ("shuffle_seed", "coords_dtype", "values_dtype", "domains", "samples"):
+                if key not in document:
+                    raise DocumentError(f"{key} is missing")
+            manifest = _PARSER.validate_python(document)
+            usual = _UsualFields(manifest.domains)
+            samples = dict(manifest.samples)
+            for sample_id, entry in samples.items():
+                # Without recorded settings, the fields of the samples are not recorded either.
+                fields = None if manifest.conversion is None else usual.parsed(entry)
+                if fields is not entry.fields:
+                    samples[sample_id] = replace(entry, fields=fields)
+            return replace(manifest, samples=samples)
+        except ValidationError as error:
+            raise ManifestError(f"{where}: {describe_problems(error)}") from error
+        except (DocumentError, ManifestError) as error:
             raise ManifestError(f"{where}: {error}") from error
 
-    @classmethod
-    def _from_document(cls, document: dict[str, Any]) -> StoreManifest:
-        def text(key: str, default: str | None = None) -> str:
-            return expect(str, document.get(key, default), key)
 
-        def section(key: str, default: dict[str, Any] | None = None) -> dict[str, Any]:
-            return expect(dict, document.get(key, default), key)
-
-        domains = {name: _domain(name, domain) for name, domain in section("domains").items()}
-        conversion = _conversion(document["conversion"]) if "conversion" in document else None
-        usual = None if conversion is None else _UsualFields(domains)
-        return cls(
-            dataset_name=text("dataset_name"),
-            shuffle_seed=_integer(document.get("shuffle_seed"), "shuffle_seed", -_MAX_INT),
-            coords_dtype=text("coords_dtype"),
-            values_dtype=text("values_dtype"),
-            compressor=str(document.get("compressor", "")),
-            domains=domains,
-            samples={sample_id: _entry(sample_id, entry, usual) for sample_id, entry in section("samples").items()},
-            generation=_integer(document.get("generation", 0), "generation", most=MAX_GENERATION),
-            dataset_kind=text("dataset_kind", ""),
-            splits={split: _strings(ids, f"split {split!r}") for split, ids in section("splits", {}).items()},
-            excluded=frozenset(_strings(document.get("excluded", []), "excluded")),
-            quarantine={i: _quarantine(i, entry) for i, entry in section("quarantine", {}).items()},
-            conversion=conversion,
-            origin=section("origin", {}),
-            retention=Retention.from_document(section("retention", {})),
-            fingerprints=text("fingerprints", "version"),
-        )
+_PARSER = TypeAdapter(StoreManifest)
 
 
 def columns_of(samples: Mapping[str, SampleEntry]) -> dict[str, DomainLayout]:
@@ -329,17 +367,15 @@ class _UsualFields:
             self._known[key] = _in_domains(self._domains, key)
         return self._known[key]
 
-    def parse(self, entry: Mapping[str, Any], domains: Collection[str], name: str) -> Mapping[str, ArrayColumn]:
-        """The fields of a sample from its entry in the document; raises DocumentError."""
-        if "fields" not in entry:
-            return self.of(domains)
-        usual, fields = self.of(domains), {}
-        for canonical, value in expect(dict, entry["fields"], f"{name}, fields").items():
-            where = f"{name}, field {canonical!r}"
-            if canonical not in usual or len(expect(list, value, where)) != 2:
-                raise DocumentError(f"{where} is {reprlib.repr(value)}, which is no array of a column of the store")
-            fields[canonical] = ArrayColumn(usual[canonical].array_name, canonical, *_stored_as(where, *value))
-        return fields
+    def parsed(self, entry: SampleEntry) -> Mapping[str, ArrayColumn]:
+        """The columns that an entry of a document lists as (dtype, components); raises DocumentError."""
+        usual = self.of(entry.domains)
+        listed: Any = entry.fields
+        if listed is None:
+            return usual
+        for name in listed.keys() - usual.keys():
+            raise DocumentError(f"{entry.relpath}: field {name!r} is no column of the store")
+        return {name: replace(usual[name], dtype=dtype, dim=dim) for name, (dtype, dim) in listed.items()}
 
 
 def _in_domains(columns: Mapping[str, DomainLayout], domains: Iterable[str]) -> dict[str, ArrayColumn]:
@@ -348,89 +384,6 @@ def _in_domains(columns: Mapping[str, DomainLayout], domains: Iterable[str]) -> 
 
 def _plain(entry: DomainGrid | ArrayColumn | Quarantine | Conversion) -> dict[str, Any]:
     return {name: getattr(entry, name) for name in entry.__dataclass_fields__}
-
-
-def _integer(value: Any, name: str, least: int = 0, most: int = _MAX_INT) -> int:
-    if not least <= expect(int, value, name) <= most:
-        raise DocumentError(f"{name} is {reprlib.repr(value)}, expected {least} to {most}")
-    return int(value)
-
-
-def _strings(value: Any, name: str) -> list[str]:
-    return [expect(str, text, name) for text in expect(list, value, name)]
-
-
-def _quarantine(sample_id: str, entry: Any) -> Quarantine:
-    name = f"quarantine of {sample_id!r}"
-    texts = expect(dict, entry, name)
-    return Quarantine(*(expect(str, texts.get(key), f"{name}, {key}") for key in Quarantine.__slots__))
-
-
-def _domain(domain: str, document: Any) -> DomainLayout:
-    name = f"domain {domain!r}"
-    layout = expect(dict, document, name)
-    arrays = expect(dict, layout.get("arrays"), f"{name}, arrays")
-    return DomainLayout(
-        expect(str, layout.get("position"), f"{name}, position"),
-        {canonical: _column(domain, canonical, column) for canonical, column in arrays.items()},
-    )
-
-
-def _column(domain: str, canonical: str, document: Any) -> ArrayColumn:
-    where = f"field {canonical!r} of domain {domain!r}"
-    column = expect(dict, document, where)
-    array_name = check_relative_path(expect(str, column.get("array_name"), f"{where}, array_name"))
-    name = array_name.removeprefix(f"{domain}/")
-    if (canonical, column.get("field", canonical)) != (f"{domain}_{name}", canonical) or "/" in name:
-        raise DocumentError(f"{where} cannot be stored as {array_name!r}")
-    return ArrayColumn(array_name, canonical, *_stored_as(where, column.get("dtype"), column.get("dim")))
-
-
-def _stored_as(where: str, dtype: Any, dim: Any) -> tuple[str, int]:
-    """Dtype and number of components of an array; raises DocumentError."""
-    if not _DTYPE.fullmatch(expect(str, dtype, f"{where}, dtype")):
-        raise DocumentError(f"{where} has dtype {dtype!r}")
-    return dtype, _integer(dim, f"{where}, dim", 1, MAX_COMPONENTS)
-
-
-def _conversion(document: Any) -> Conversion:
-    conversion = expect(dict, document, "conversion")
-    settings = expect(dict, conversion.get("settings"), "conversion, settings")
-    return Conversion(
-        expect(str, conversion.get("current"), "conversion, current"),
-        {name: expect(dict, values, f"conversion settings {name!r}") for name, values in settings.items()},
-    )
-
-
-def _entry(sample_id: str, document: Any, usual: _UsualFields | None) -> SampleEntry:
-    name = f"sample {sample_id!r}"
-    entry = expect(dict, document, name)
-    try:
-        check_sample_id(sample_id)
-        relpath = check_relative_path(expect(str, entry.get("relpath"), "relpath"))
-    except (DocumentError, SourceError) as error:
-        raise DocumentError(f"{name}: {error}") from error
-    documents = expect(dict, entry.get("domains"), f"{name}, domains")
-    grids = {domain: _grid(f"{name}, {domain}", grid) for domain, grid in documents.items()}
-    return SampleEntry(
-        relpath,
-        grids,
-        expect(str, entry.get("fingerprint", ""), f"{name}, fingerprint"),
-        expect(str, entry.get("settings", ""), f"{name}, settings"),
-        _integer(entry.get("bytes", 0), f"{name}, bytes"),
-        None if usual is None else usual.parse(entry, grids, name),
-    )
-
-
-def _grid(name: str, document: Any) -> DomainGrid:
-    grid = expect(dict, document, name)
-    n_points = _integer(grid.get("n_points"), f"{name}, n_points", 1, MAX_POINTS)
-    chunk_points = _integer(grid.get("chunk_points"), f"{name}, chunk_points", 1)
-    shard_points = _integer(grid.get("shard_points"), f"{name}, shard_points", 1)
-    n_chunks = _integer(grid.get("n_chunks"), f"{name}, n_chunks", 1, MAX_CHUNKS)
-    if n_chunks != -(-n_points // chunk_points):
-        raise DocumentError(f"{name}: {n_chunks} chunks of {chunk_points} points cannot hold {n_points} points")
-    return DomainGrid(n_points, chunk_points, shard_points, n_chunks)
 
 
 def changes(before: StoreManifest | None, after: StoreManifest) -> list[Change]:

@@ -20,7 +20,7 @@ from zarr_core._util.units import parse_size
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.format.object_names import ATTRIBUTES_KEY
 from zarr_core.points.engines import ENGINES, Engine, FieldRead
-from zarr_core.points.manifest import ArrayColumn, DomainGrid, SampleEntry, StoreManifest, load_manifest
+from zarr_core.points.manifest import ArrayColumn, SampleEntry, StoreManifest, load_manifest
 from zarr_core.points.sampling import Draw, draw
 from zarr_core.storage.disk_cache import DEFAULT_LIMIT, DiskCache
 
@@ -77,24 +77,16 @@ class ZarrChunkReader:
         cache_limit: int | str = DEFAULT_LIMIT,
         cache_bytes: int | str | None = None,
     ) -> None:
-        read_concurrency = whole_number("read_concurrency", read_concurrency, 1)
         self.root = os.fspath(root)
         self._url = redact(self.root)
-        self.read_concurrency = read_concurrency
+        self.read_concurrency = whole_number("read_concurrency", read_concurrency, 1)
         self.manifest: StoreManifest = load_manifest(self.root, generation)
         self.engine = engine or ("zarr" if store_factory else "direct")
         self._columns = self.manifest.fields
         self._domain_of = {name: domain for domain, layout in self.manifest.domains.items() for name in layout.arrays}
         self.cache = None if cache_dir is None else DiskCache(cache_dir, cache_limit)
-        self._engine = _make_engine(
-            self.engine,
-            self.root,
-            store_factory,
-            objects_factory,
-            read_concurrency,
-            self.cache,
-            None if cache_bytes is None else parse_size(cache_bytes),
-        )
+        memory = None if cache_bytes is None else parse_size(cache_bytes)
+        self._engine = self._open_engine(store_factory, objects_factory, memory)
 
     def __repr__(self) -> str:
         generation, samples = self.manifest.generation, len(self.manifest.samples)
@@ -173,15 +165,16 @@ class ZarrChunkReader:
         """The reads of :meth:`read_sample` by canonical name, to be combined with other reads in :meth:`execute`."""
         entry = self._entry(sample_id)
         columns = self._columns_of(sample_id, fields)
-        names = list(columns)
         if num_points is not None:
             check_mapping("num_points", num_points, "{'surface': 4096}")
         num_points = dict(num_points or {})
         self.check_num_points(num_points)
-        draws = {
-            domain: self._draw(sample_id, entry, domain, num_points.get(domain), domain, seed, epoch, generator)
-            for domain in dict.fromkeys(self._domain_of[name] for name in names)
-        }
+        draw_of = partial(draw, seed=seed, epoch=epoch, sample_id=sample_id, generator=generator)
+        draws = {}
+        for domain in dict.fromkeys(self._domain_of[name] for name in columns):
+            grid = entry.domains[domain]
+            wanted = num_points.get(domain) or grid.n_points
+            draws[domain] = draw_of(grid.n_points, grid.chunk_points, wanted, stream=domain)
         return {
             name: self._field_read(sample_id, entry, column, draws[self._domain_of[name]])
             for name, column in columns.items()
@@ -201,7 +194,10 @@ class ZarrChunkReader:
         entry = self._entry(sample_id)
         self.check_num_points({domain: num_points})
         (column,) = self._columns_of(sample_id, [self.manifest.domains[domain].position]).values()
-        drawn = self._draw(sample_id, entry, domain, num_points, f"{domain}:{stream}", seed, epoch, generator)
+        draw_of = partial(draw, seed=seed, epoch=epoch, sample_id=sample_id, generator=generator)
+        grid = entry.domains[domain]
+        wanted = num_points or grid.n_points
+        drawn = draw_of(grid.n_points, grid.chunk_points, wanted, stream=f"{domain}:{stream}")
         return self._field_read(sample_id, entry, column, drawn)
 
     def execute(self, reads: Sequence[FieldRead], out: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
@@ -281,71 +277,44 @@ class ZarrChunkReader:
         """Ids of the samples that lack a field of the store."""
         return [sample_id for sample_id in self.manifest.samples if name not in self.manifest.fields_of(sample_id)]
 
-    def _draw(
-        self,
-        sample_id: str,
-        entry: SampleEntry,
-        domain: str,
-        num_points: int | None,
-        stream: str,
-        seed: int,
-        epoch: int,
-        generator: Generator | None,
-    ) -> Draw:
-        grid: DomainGrid = entry.domains[domain]
-        wanted = grid.n_points if num_points is None else num_points
-        return draw(
-            grid.n_points,
-            grid.chunk_points,
-            wanted,
-            seed=seed,
-            epoch=epoch,
-            sample_id=sample_id,
-            stream=stream,
-            generator=generator,
-        )
-
     def _field_read(self, sample_id: str, entry: SampleEntry, column: ArrayColumn, drawn: Draw) -> FieldRead:
         domain = self._domain_of[column.field]
         return FieldRead(
             self._url, sample_id, column.field, entry, column.array_name, column.dim, column.dtype, domain, drawn
         )
 
+    def _open_engine(
+        self,
+        store_factory: Callable[[str], Store] | None,
+        objects_factory: Callable[[str], Objects] | None,
+        cache_bytes: int | None,
+    ) -> Engine:
+        name, cache = self.engine, self.cache
+        # Imported on use: the direct engine does not need zarr-python, and neither needs TensorStore.
+        if name not in ENGINES:
+            raise ZarrCoreError(f"no engine {name!r}; use one of {', '.join(ENGINES)}")
+        if store_factory and name != "zarr":
+            raise ZarrCoreError(f"a store_factory is for the engine 'zarr', not {name!r}")
+        if objects_factory and name != "direct":
+            raise ZarrCoreError(f"an objects_factory is for the engine 'direct', not {name!r}")
+        if cache and name != "direct":
+            raise ZarrCoreError(f"a cache_dir is for the engine 'direct', not {name!r}")
+        if cache_bytes and name != "direct":
+            raise ZarrCoreError(f"cache_bytes is for the engine 'direct', not {name!r}")
+        if name == "tensorstore":
+            from zarr_core.points.engines.tensorstore import TensorStoreEngine
 
-def _make_engine(
-    name: str,
-    root: str,
-    store_factory: Callable[[str], Store] | None,
-    objects_factory: Callable[[str], Objects] | None,
-    read_concurrency: int,
-    cache: DiskCache | None,
-    cache_bytes: int | None,
+            return TensorStoreEngine(self.root)
+        if name == "zarr":
+            return _reference_engine(self.root, store_factory, self.read_concurrency)
+        from zarr_core.points.engines.direct import DirectEngine
+
+        return DirectEngine(self.root, objects_factory, partial(_reference_engine, self.root), cache, cache_bytes)
+
+
+def _reference_engine(
+    root: str, store_factory: Callable[[str], Store] | None = None, read_concurrency: int = 1
 ) -> Engine:
-    # Imported on use: the direct engine does not need zarr-python, and neither needs TensorStore.
-    if name not in ENGINES:
-        raise ZarrCoreError(f"no engine {name!r}; use one of {', '.join(ENGINES)}")
-    if store_factory and name != "zarr":
-        raise ZarrCoreError(f"a store_factory is for the engine 'zarr', not {name!r}")
-    if objects_factory and name != "direct":
-        raise ZarrCoreError(f"an objects_factory is for the engine 'direct', not {name!r}")
-    if cache and name != "direct":
-        raise ZarrCoreError(f"a cache_dir is for the engine 'direct', not {name!r}")
-    if cache_bytes and name != "direct":
-        raise ZarrCoreError(f"cache_bytes is for the engine 'direct', not {name!r}")
-    if name == "tensorstore":
-        from zarr_core.points.engines.tensorstore import TensorStoreEngine
-
-        return TensorStoreEngine(root)
-    if name == "zarr":
-        from zarr_core.points.engines.reference import ZarrEngine
-
-        return ZarrEngine(root, store_factory, read_concurrency)
-    from zarr_core.points.engines.direct import DirectEngine
-
-    return DirectEngine(root, objects_factory, partial(_reference_engine, root), cache, cache_bytes)
-
-
-def _reference_engine(root: str) -> Engine:
     from zarr_core.points.engines.reference import ZarrEngine
 
-    return ZarrEngine(root)
+    return ZarrEngine(root, store_factory, read_concurrency)

@@ -30,7 +30,7 @@ class ConversionSettings:
 
     Attributes:
         chunk_points: points per chunk; choose a value close to the number of points that a training step draws.
-        shard_points: maximum points per shard, rounded down to whole chunks; None for one shard per array.
+        shard_points: maximum points per shard, rounded to whole chunks, at least one; None for one shard per array.
         values_dtype: stored dtype of all fields except positions, which are float32.
         field_dtypes: stored dtype of individual fields, by canonical name. "default" is the same as no entry; given to
             a conversion, it removes the entry of the store.
@@ -58,7 +58,7 @@ class ConversionSettings:
         if not isinstance(self.codec, str):
             raise SourceError(f"codec must be a name such as 'zstd:3', not {self.codec!r}")
         if self.shard_points is not None and self.shard_points < self.chunk_points:
-            raise SourceError(f"shard_points {self.shard_points} is less than one chunk of {self.chunk_points} points")
+            object.__setattr__(self, "shard_points", self.chunk_points)
         own = {name: dtype for name, dtype in sorted(self.field_dtypes.items()) if dtype != NO_OWN_DTYPE}
         dtypes = {f"field_dtypes, {name}": dtype for name, dtype in own.items()}
         for name, dtype in {"values_dtype": self.values_dtype, **dtypes}.items():
@@ -96,12 +96,6 @@ class ConversionSettings:
             chunks = min(chunks, self.shard_points // chunk_points)
         codec = Codec.parse(self.codec)
         return ArrayLayout(n_points, dim, chunk_points, chunks * chunk_points, self.dtype_of(name), codec)
-
-
-def check_given(given: Mapping[str, Any]) -> None:
-    """Raise SourceError if a given setting is invalid, whatever an existing store has for those that are not given."""
-    # Without chunk_points, those of the store decide whether shard_points are enough: compare with the smallest chunk.
-    ConversionSettings(**{"chunk_points": 1, **given})
 
 
 def digest(values: list[Any]) -> str:

@@ -22,13 +22,7 @@ from zarr_core._util.arguments import whole_number
 from zarr_core._util.processes import map_in_processes
 from zarr_core._util.units import format_size
 from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
-from zarr_core.format.object_names import (
-    BLACKLISTS,
-    STATISTICS_JSON,
-    STATISTICS_YAML,
-    split_list,
-    statistics_folder,
-)
+from zarr_core.format.object_names import BLACKLISTS, STATISTICS_JSON, STATISTICS_YAML, split_list, statistics_folder
 from zarr_core.points.manifest import (
     HEAD,
     DomainLayout,

@@ -21,7 +21,7 @@ import yaml
 from tqdm import tqdm
 
 from zarr_core._util.arguments import whole_number
-from zarr_core._util.documents import DocumentError, expect, parse_json, parse_yaml
+from zarr_core._util.documents import DocumentError, parse_yaml
 from zarr_core._util.processes import map_in_processes
 from zarr_core._util.redaction import redact
 from zarr_core.errors import CorruptChunkError, StoreError, ZarrCoreError
@@ -29,7 +29,7 @@ from zarr_core.format.array_metadata import group_arrays
 from zarr_core.format.moments import FieldMoments
 from zarr_core.format.names import POSITION
 from zarr_core.format.object_names import ALL_SAMPLES, STATISTICS, STATISTICS_YAML, ZARR_JSON, statistics_name
-from zarr_core.points.group import recorded_attributes, recorded_moments
+from zarr_core.points.group import read_metadata, recorded_attributes, recorded_moments
 from zarr_core.points.manifest import StoreManifest, load_manifest
 from zarr_core.points.scan import read_chunks
 from zarr_core.storage import Storage
@@ -126,7 +126,7 @@ def _lines(storage: Storage, split_file: str) -> list[str]:
 def _recorded_moments(storage: Storage, group: tuple[str, str]) -> SampleMoments:
     """The moments in a sample's attributes: one small read."""
     sample_id, relpath = group
-    document = _group(storage, sample_id, relpath)
+    document = read_metadata(storage, f"{relpath}/{ZARR_JSON}")
     try:
         recorded = recorded_attributes(document)
         if recorded is not None and "moments" in recorded:
@@ -146,7 +146,7 @@ def _recomputed_moments(storage: Storage, read_concurrency: int, group: tuple[st
     """Moments of a sample's arrays, computed chunk by chunk in order."""
     sample_id, relpath = group
     moments: SampleMoments = {}
-    for array, layout in group_arrays(_group(storage, sample_id, relpath)).items():
+    for array, layout in group_arrays(read_metadata(storage, f"{relpath}/{ZARR_JSON}")).items():
         field = array.replace("/", "_")
         for chunk in read_chunks(storage, f"{relpath}/{array}", layout, read_concurrency):
             if chunk.rows is None:
@@ -161,15 +161,6 @@ def _not_computed(group: tuple[str, str], error: Exception) -> SampleMoments:
     if isinstance(error, ZarrCoreError):
         raise error
     raise ZarrCoreError(f"{group[0]}: {error}") from error
-
-
-def _group(storage: Storage, sample_id: str, relpath: str) -> dict[str, Any]:
-    try:
-        return expect(dict, parse_json(storage.read(f"{relpath}/{ZARR_JSON}")), "the document")
-    except FileNotFoundError:
-        raise StoreError(f"{sample_id}: {relpath}/zarr.json is missing from {storage.url}") from None
-    except ValueError as error:
-        raise StoreError(f"{sample_id}: {relpath}/zarr.json in {storage.url} cannot be read: {error}") from error
 
 
 def _flat(samples: Iterable[SampleMoments]) -> dict[str, Any]:

@@ -12,12 +12,12 @@ from dataclasses import replace
 from typing import Any
 
 from zarr_core._util.arguments import check_mapping
-from zarr_core._util.documents import expect, parse_json
+from zarr_core._util.documents import expect
 from zarr_core.errors import ManifestError, SourceError, StoreError
 from zarr_core.format.array_metadata import COORDS_DTYPE, MAX_POINTS, VALUE_DTYPES, ArrayLayout, group_arrays
 from zarr_core.format.names import POSITION
 from zarr_core.format.object_names import ZARR_JSON
-from zarr_core.points.group import recorded_attributes
+from zarr_core.points.group import read_metadata, recorded_attributes
 from zarr_core.points.manifest import Conversion, SampleEntry, StoreManifest
 from zarr_core.points.settings import FIELD_DTYPES_EXAMPLE, ConversionSettings
 from zarr_core.storage import Storage
@@ -143,7 +143,7 @@ def _reconstructed(storage: Storage, entries: list[SampleEntry]) -> ConversionSe
     grids = [grid for entry in entries for grid in entry.domains.values()]
     for entry in entries[:3]:  # the first one may be damaged
         try:
-            group = expect(dict, parse_json(storage.read(f"{entry.relpath}/{ZARR_JSON}")), "the document")
+            group = read_metadata(storage, f"{entry.relpath}/{ZARR_JSON}")
             layouts = group_arrays(group)
             seed = expect(int, (recorded_attributes(group) or {}).get("shuffle_seed"), "shuffle_seed")
         except (OSError, ValueError, StoreError):

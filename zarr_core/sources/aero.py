@@ -19,6 +19,8 @@ from zarr_core.storage.backends import local
 if TYPE_CHECKING:
     import torch
 
+_UNREADABLE = "unreadable"
+
 
 class AeroDataset(Protocol):
     """The interface that this library needs of another framework's dataset.
@@ -146,8 +148,10 @@ class AeroSource:
             path = folder / file.filename if folder else None
             if path and path.is_file():
                 files[canonical] = file_info(file.filename, local.info(str(path)))
-            else:
-                files[canonical] = self._fingerprint_content(sample_id, canonical, file.filename)
+                continue
+            info = self._fingerprint_content(sample_id, canonical, file.filename)
+            if info.version != _UNREADABLE or canonical not in self.description.optional:
+                files[canonical] = info
         return SourceSample(sample_id, str(folder or ""), files)
 
     def _fingerprint_content(self, sample_id: str, canonical: str, filename: str) -> FileInfo:
@@ -155,7 +159,7 @@ class AeroSource:
             values = self._call(sample_id, canonical, filename).contiguous().numpy()
         except SampleError:
             # The conversion fails at the same file and reports it.
-            return FileInfo(filename, 0, "unreadable")
+            return FileInfo(filename, 0, _UNREADABLE)
         return FileInfo(filename, values.nbytes, hashlib.sha256(values.data).hexdigest()[:16])
 
     def _folder(self, sample_id: str) -> Path | None:

@@ -210,16 +210,22 @@ class SplitFolders(_Model):
 SplitRule = Annotated[SplitFiles | SplitPermutation | SplitFolders, pydantic.Field(discriminator="rule")]
 
 
+#: Sample folders at any depth.
+ANY_DEPTH = "**"
+
+
 class SourceDescription(_Model):
     """A kind of dataset.
 
     Attributes:
         name: short name, also the default ``dataset_name`` of its stores.
-        samples: glob of the sample folders below the root; the matched path is the sample id.
+        samples: glob of the sample folders below the root; the matched path is the sample id. "**" stands for every
+            folder that contains a field file, at any depth.
         subfolder: folder below the root that holds the samples; empty if the root holds them.
         files: file name in a sample's folder by file-map attribute ("surface_position"). The entry
             ``design_parameters`` names a file with a dict of scalars; a ``params.json`` is always read. A file with
             several arrays is a :class:`FieldArray`.
+        optional: fields of ``files`` that a sample may lack ("surface_normals").
         meshes: fields that lie in meshes, by domain ("surface", "volume").
         parameters: patterns of CSV and JSON files with per-sample scalars.
         splits: rule that assigns samples to splits; None: by files of the usual names, if the source has any.
@@ -229,6 +235,7 @@ class SourceDescription(_Model):
     name: str
     samples: str
     files: dict[str, str | FieldArray] = {}
+    optional: frozenset[str] = frozenset()
     meshes: dict[str, MeshFile] = {}
     parameters: Names = ()
     subfolder: str = ""
@@ -256,6 +263,11 @@ class SourceDescription(_Model):
                 raise ValueError(f"domain {domain!r} has no position: add {domain}_{POSITION} to files")
         if not by_field:
             raise ValueError("files must name at least one point field")
+        for name in sorted(self.optional):
+            if name not in by_field or by_field[name].name == POSITION:
+                raise ValueError(f"optional: {name!r} is no field of files, or a position, which no sample may lack")
+        if "**" in self.samples and (self.samples != ANY_DEPTH or self.blacklists or self.patterns):
+            raise ValueError("samples: '**' stands alone, without blacklists and without patterns of files")
         return self
 
     def _field_files(self) -> list[FieldFile]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
 from zarr_core.sources.arrays import CASE
-from zarr_core.sources.description import SourceDescription
+from zarr_core.sources.description import ANY_DEPTH, SourceDescription
 from zarr_core.sources.sample import FileInfo
 
 Listing = Mapping[str, Mapping[str, FileInfo]]
@@ -20,6 +20,8 @@ _PART = re.compile(r"(.+)\.(\d+)\.part")
 _OF_CASE = re.compile(r"(?:processor\d+/)?(?:constant/polyMesh/\w+|([\d.]+(?:e-?\d+)?)/\w+)|system/controlDict")
 #: Folders below a sample's folder that a case has.
 CASE_DEPTH = 3
+# Of samples at any depth. A link to a folder above itself would have no end.
+_MAX_DEPTH = 12
 
 
 def depth(description: SourceDescription) -> int:
@@ -28,12 +30,19 @@ def depth(description: SourceDescription) -> int:
         (p.removeprefix("./").count("/") + CASE_DEPTH * p.endswith(CASE) for p in description.patterns), default=0
     )
     above = [] if description.names_contain_id else description.samples.split("/")
+    if description.samples == ANY_DEPTH:
+        return _MAX_DEPTH
     return len([*filter(None, description.subfolder.split("/")), *above]) + below
 
 
 def matches(path: str, pattern: str) -> bool:
-    """Whether a path matches a pattern folder by folder; ``*`` matches neither ``/`` nor hidden files."""
+    """Whether a path matches a pattern folder by folder; ``*`` matches neither ``/`` nor hidden files.
+
+    The pattern "**" matches at any depth.
+    """
     parts, patterns = path.split("/"), pattern.split("/")
+    if pattern == ANY_DEPTH:
+        patterns = ["*"] * len(parts)
     return len(parts) == len(patterns) and all(
         part and fnmatchcase(part, p) and not part.startswith(".") for part, p in zip(parts, patterns, strict=True)
     )
@@ -64,7 +73,7 @@ def by_sample(description: SourceDescription, listing: Listing) -> tuple[Listing
     found: dict[str, dict[str, FileInfo]] = {}
     problems: dict[str, dict[str, str]] = {}
     for sample, files in samples.items():
-        found[sample], problems[sample] = _by_pattern(description.patterns, _joined(files))
+        found[sample], problems[sample] = _by_pattern(description.patterns, joined(files))
     return found, problems
 
 
@@ -105,7 +114,7 @@ def _by_id(
     samples: dict[str, dict[str, list[FileInfo]]] = defaultdict(lambda: defaultdict(list))
     unused: dict[str, FileInfo] = {}
     expressions = {pattern: _expression(pattern) for pattern in description.patterns}
-    for path, info in _joined(files).items():
+    for path, info in joined(files).items():
         hits = [(p, hit["id"]) for p, e in expressions.items() if (hit := e.fullmatch(path.removeprefix(prefix)))]
         for pattern, sample_id in hits:
             samples[sample_id][pattern].append(info)
@@ -124,20 +133,20 @@ def _expression(pattern: str) -> re.Pattern[str]:
     return re.compile("".join(pieces.get(p, re.escape(p)) for p in re.split(r"(\*|\{id\})", pattern)))
 
 
-def _joined(files: Mapping[str, FileInfo]) -> dict[str, FileInfo]:
-    """The files, those in parts as one; parts of which one is missing stay as they are."""
+def joined(files: Mapping[str, FileInfo]) -> dict[str, FileInfo]:
+    """The files by name, those in parts as one; parts of which one is missing stay as they are."""
     parts: dict[str, dict[int, FileInfo]] = defaultdict(dict)
     for name, info in files.items():
         if found := _PART.fullmatch(name):
             parts[found[1]][int(found[2])] = info
-    joined = dict(files)
+    whole = dict(files)
     for name, numbered in parts.items():
         if name not in files and sorted(numbered) == list(range(len(numbered))):
             ordered = [numbered[number] for number in sorted(numbered)]
             for part in ordered:
-                del joined[part.name]
-            joined[name] = combined(name, ordered)
-    return joined
+                del whole[part.name]
+            whole[name] = combined(name, ordered)
+    return whole
 
 
 def _case(pattern: str, files: Mapping[str, FileInfo]) -> FileInfo | None:

@@ -15,7 +15,7 @@ import yaml
 
 from zarr_core._util.documents import PlainLoader, parse_yaml
 from zarr_core.errors import SourceError
-from zarr_core.sources.description import SourceDescription
+from zarr_core.sources.description import ANY_DEPTH, SourceDescription
 
 # Classes of the package `noether`, which published these layouts. The layouts are shipped here, so the package need not
 # be installed, and a store is the same with it and without it.
@@ -142,8 +142,13 @@ def _files(filemap: object) -> dict[str, str]:
 
 
 def describe_filemap(name: str, filemap: object) -> SourceDescription:
-    """The description of another framework's file map: a mapping, or an object with file names as attributes."""
-    return _validated({"name": name, "samples": "*", "files": _files(filemap)}, f"file map of {name}")
+    """The description of another framework's file map: a mapping, or an object with file names as attributes.
+
+    Normals and areas are optional: a file map names their files whether or not a dataset was prepared with them.
+    """
+    files = _files(filemap)
+    optional = {"surface_normals", "surface_area", "volume_normals"} & files.keys()
+    return _validated({"name": name, "samples": ANY_DEPTH, "files": files, "optional": optional}, f"file map of {name}")
 
 
 class _StrictLoader(PlainLoader):

@@ -14,7 +14,7 @@ from zarr_core._util.documents import parse_json, parse_table
 from zarr_core._util.redaction import printable_cause, redact
 from zarr_core.errors import SampleError, SourceError, StoreError
 from zarr_core.format.names import check_sample_id
-from zarr_core.sources.description import SourceDescription
+from zarr_core.sources.description import ANY_DEPTH, SourceDescription
 from zarr_core.sources.fields import FieldLoader
 from zarr_core.sources.formats.files import path_of
 from zarr_core.sources.left_out import LeftOut
@@ -96,7 +96,9 @@ class SampleTree:
                 left_out.elsewhere += [folder or "."] * bool(found)
                 continue
             if not found:
-                is_above_samples = f"{description.subfolder}/".startswith(f"{folder}/")
+                is_above_samples = description.samples == ANY_DEPTH or f"{description.subfolder}/".startswith(
+                    f"{folder}/"
+                )
                 left_out.empty += [] if is_above_samples else [folder]
                 continue
             try:
@@ -252,7 +254,8 @@ class SampleTree:
 
 def _missing(description: SourceDescription, found: Collection[str], problems: Mapping[str, str]) -> tuple[str, ...]:
     """Names of the files that a sample lacks, each once."""
-    names = [file.filename for canonical, file in description.fields.items() if canonical not in found]
+    needed = {c: file.filename for c, file in description.fields.items() if c not in description.optional}
+    names = [filename for canonical, filename in needed.items() if canonical not in found]
     names += [name for name in description.parameters if name in problems]
     return tuple(dict.fromkeys(problems.get(name, name) for name in names))
 

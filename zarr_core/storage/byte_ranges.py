@@ -80,8 +80,8 @@ class Objects(Protocol):
         ...
 
     def discard(self, requests: Sequence[Request]) -> None:
-        """Drop cached copies of ranges whose bytes were damaged."""
-        ...
+        """Drop cached copies of ranges whose bytes were damaged. Without a cache, there is nothing to do."""
+        return
 
 
 def open_objects(root: str) -> Objects:
@@ -108,9 +108,6 @@ class LocalObjects(Objects):
             except (OSError, CorruptChunkError) as error:
                 fetched = error
             yield fetched
-
-    def discard(self, requests: Sequence[Request]) -> None:
-        """Nothing is cached."""
 
     def read_into(self, request: Request, buffers: Sequence[Any]) -> bool:
         """Fill buffers one after another from the request's start; False if the file has fewer bytes."""
@@ -205,9 +202,6 @@ class RemoteObjects(Objects):
         finally:
             for future in running:
                 future.cancel()
-
-    def discard(self, requests: Sequence[Request]) -> None:
-        """Nothing is cached."""
 
     async def _fetch_one(self, request: Request) -> np.ndarray:
         path = f"{self._backend.location}/{request.key}"

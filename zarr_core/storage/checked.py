@@ -27,8 +27,7 @@ def fetch_checked(
     """Fetch byte ranges together and use each as it arrives; fetch those that are damaged once more.
 
     Args:
-        objects: where to fetch.
-        requests: what to fetch.
+        objects, requests: where and what to fetch.
         use: takes the number of a request and its bytes (uint8, valid during the call), or the error that ``objects``
             reported. It raises CorruptChunkError where the bytes are damaged or missing and the request is worth a
             second attempt; any other error ends the fetch. The error should name everything that a person needs.

@@ -24,19 +24,19 @@ _CONNECTIONS = 64
 _CONNECT_TIMEOUT_S = 10
 
 
-def open_filesystem(url: str, client_attempts: int = 1) -> tuple[Any, str]:
-    """The filesystem of a URL, and the location in it.
+def open_filesystem(url: str) -> tuple[Any, str]:
+    """The filesystem of a URL, whose client makes one attempt per request, and the location in it.
 
     Raises:
         StoreError: no filesystem is installed for the URL, or it lacks a setting.
     """
     try:
-        fs, location = url_to_fs(url, **filesystem_options(url, client_attempts))
+        fs, location = url_to_fs(url, **filesystem_options(url))
     except Exception as error:  # clients without credentials raise errors of many classes
         text = retries.describe(error) if not isinstance(error, ImportError | ValueError) else redact(str(error))
         raise StoreError(f"{redact(url)}: {text}") from printable_cause(error)
-    if "s3" in _protocols(fs):
-        fs.retries = client_attempts
+    if "s3" in fs.protocol:  # a name, or several
+        fs.retries = 1
     return fs, str(location).rstrip("/")
 
 
@@ -66,10 +66,6 @@ def filesystem_options(url: str, client_attempts: int = 1) -> dict[str, Any]:
     configured = fsspec_conf.get(protocol, {}).get("config_kwargs", {})
     options["config_kwargs"] |= configured
     return options
-
-
-def _protocols(fs: Any) -> tuple[str, ...]:
-    return (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
 
 
 # Cached, because fsspec recognises a filesystem by the repr of its options.

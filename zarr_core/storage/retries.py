@@ -179,53 +179,42 @@ async def request(
         TransferError: the attempts failed, or the service refused the request.
         ZarrCoreError: from the last attempt.
     """
-    attempts = _Attempts(where, what, policy or POLICY)
+    policy = policy or POLICY
+    began, failed = time.monotonic(), 0
     while True:
         async with where:
             try:
-                result = await asyncio.wait_for(work(), attempts.policy.timeout_for(n_bytes))
+                result = await asyncio.wait_for(work(), policy.timeout_for(n_bytes))
             except Exception as error:
-                wait = attempts.failed(error)
+                failed += 1
+                _check_transient(what, error)
+                if throttled := is_throttling(error):
+                    where.throttled()
+                waited = time.monotonic() - began
+                if failed >= policy.attempts or waited >= policy.deadline_s:
+                    if isinstance(error, ZarrCoreError):
+                        raise
+                    fate = f"failed after {failed} attempt{'s' * (failed > 1)} in {waited:.0f} s"
+                    message = f"{redact(what)} {fate}: {describe(error)}"
+                    raise TransferError(message) from printable_cause(error)
+                kind = "throttled" if throttled else type(error).__name__
+                reaction = "sending fewer requests at a time" if throttled else "retrying"
+                where.log(kind, f"{describe(error)}; {reaction} (logged at most once a minute)")
+                wait = policy.wait_s(failed, throttled)
             else:
                 where.answered()
                 return result
         await asyncio.sleep(wait)
 
 
-class _Attempts:
-    """The attempts of one request."""
-
-    def __init__(self, where: Service, what: str, policy: RetryPolicy) -> None:
-        self.policy = policy
-        self._where, self._what = where, what
-        self._failed = 0
-        self._began = time.monotonic()
-
-    def failed(self, error: Exception) -> float:
-        """Seconds to wait before the next attempt; raises if there is none."""
-        if isinstance(error, FileNotFoundError) or (isinstance(error, ZarrCoreError) and not is_transient(error)):
-            raise error
-        if not is_transient(error):
-            if isinstance(error, OSError) or type(error).__name__ in _REFUSALS or status_of(error):
-                raise self._transfer_error("was refused", error) from printable_cause(error)
-            raise error  # a bug in this library: never retry
-        self._failed += 1
-        throttled = is_throttling(error)
-        if throttled:
-            self._where.throttled()
-        waited = time.monotonic() - self._began
-        if self._failed >= self.policy.attempts or waited >= self.policy.deadline_s:
-            if isinstance(error, ZarrCoreError):
-                raise error
-            attempts = f"{self._failed} attempt{'s' * (self._failed > 1)}"
-            raise self._transfer_error(f"failed after {attempts} in {waited:.0f} s", error) from printable_cause(error)
-        kind = "throttled" if throttled else type(error).__name__
-        reaction = "sending fewer requests at a time" if throttled else "retrying"
-        self._where.log(kind, f"{describe(error)}; {reaction} (logged at most once a minute)")
-        return self.policy.wait_s(self._failed, throttled)
-
-    def _transfer_error(self, fate: str, error: Exception) -> TransferError:
-        return TransferError(f"{redact(self._what)} {fate}: {describe(error)}")
+def _check_transient(what: str, error: Exception) -> None:
+    """Raise the error, or a TransferError for a refusal of the service, unless the request is worth another attempt."""
+    if is_transient(error):
+        return
+    refused = isinstance(error, OSError) or type(error).__name__ in _REFUSALS or status_of(error)
+    if refused and not isinstance(error, FileNotFoundError | ZarrCoreError):
+        raise TransferError(f"{redact(what)} was refused: {describe(error)}") from printable_cause(error)
+    raise error  # no such object, or a bug in this library: never retry
 
 
 def describe(error: BaseException) -> str:

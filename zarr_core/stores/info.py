@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from zarr_core._util.documents import DocumentError, expect, parse_json
+from zarr_core._util.documents import DocumentError
 from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.object_names import ZARR_JSON
 from zarr_core.matrix.state import MatrixState
-from zarr_core.points.group import recorded_attributes, recorded_rounding
+from zarr_core.points.group import read_metadata, recorded_attributes, recorded_rounding
 from zarr_core.points.manifest import SampleEntry, StoreManifest
 from zarr_core.points.statistics import find_statistics
 from zarr_core.storage import Storage
@@ -293,13 +293,13 @@ def _matrix_info(storage: Storage, state: MatrixState, committed: float | None, 
         },
         features=state.axis.length,
         batches={name: len(batch.sample_ids) for name, batch in state.batches.items()},
-        column_major=len(state.column_rows),
+        column_major=len(state.column_copy.positions),
     )
 
 
 def _arrays(storage: Storage, state: StoreManifest, entry: SampleEntry) -> dict[str, ArrayInfo]:
     """Arrays of a sample, as its own metadata describes them; raises StoreError."""
-    group = _document(storage, f"{entry.relpath}/{ZARR_JSON}")
+    group = read_metadata(storage, f"{entry.relpath}/{ZARR_JSON}")
     inline = _mapping(_mapping(group.get("consolidated_metadata")).get("metadata"))
     try:
         rounding = recorded_rounding(recorded_attributes(group) or {})
@@ -310,7 +310,7 @@ def _arrays(storage: Storage, state: StoreManifest, entry: SampleEntry) -> dict[
         for name, column in layout.arrays.items():
             if domain not in entry.domains or (inline and column.array_name not in inline):
                 continue
-            metadata = inline.get(column.array_name) or _document(
+            metadata = inline.get(column.array_name) or read_metadata(
                 storage, f"{entry.relpath}/{column.array_name}/{ZARR_JSON}"
             )
             grid = entry.domains[domain]
@@ -323,15 +323,6 @@ def _arrays(storage: Storage, state: StoreManifest, entry: SampleEntry) -> dict[
                 *(rounding[name].largest if name in rounding else ()),
             )
     return found
-
-
-def _document(storage: Storage, name: str) -> dict[str, Any]:
-    try:
-        return expect(dict, parse_json(storage.read(name)), "metadata")
-    except FileNotFoundError:
-        raise StoreError(f"{storage.url}: {name} is missing") from None
-    except ValueError as error:
-        raise StoreError(f"{storage.url}: {name} cannot be read: {error}") from error
 
 
 def _mapping(value: Any) -> dict[str, Any]:

@@ -9,8 +9,9 @@ work. A prefix is *tombstoned* in the head before it is deleted, by compare-and-
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Generic
 
 from zarr_core.errors import StoreError, ZarrCoreError
@@ -74,20 +75,22 @@ class GcReport:
         return sum(garbage.bytes for garbage in self.prefixes.values()) + self.temporary.bytes
 
 
-def collect_garbage(storage: Storage, head: Head[S], grace: float, *, dry_run: bool = False) -> GcReport:
+def collect_garbage(
+    storage: Storage, head: Head[S], grace: float, *, dry_run: bool = False, drop: Collection[int] = ()
+) -> GcReport:
     """Delete everything that no kept generation names and that is older than the grace period.
 
     Memory: the prefixes that kept generations name and those to delete, but no complete listing.
 
     Args:
-        storage: the store.
-        head: of its kind.
+        storage, head: the store.
         grace: seconds.
         dry_run: delete nothing. Ages are then by this machine's clock alone.
+        drop: generations to delete whatever their age, with everything that only they name.
 
     Raises:
-        StoreError: there is no store, another program wrote it, a tagged generation is missing, or the collection took
-            so long that it had to stop; run it again to continue.
+        StoreError: there is no store, another program wrote it, a tagged generation is missing or to be dropped, or the
+            collection took so long that it had to stop; run it again to continue.
         ManifestError: a kept generation cannot be read, so that it is unknown what it names.
         CommitConflict: other writers kept committing first.
     """
@@ -99,7 +102,7 @@ def collect_garbage(storage: Storage, head: Head[S], grace: float, *, dry_run: b
         raise StoreError(f"{storage.url} was written by another program and has no generations to keep or collect")
     # The earlier of the two clocks deletes less. Objects from the future count as young.
     now = began if dry_run else min(storage.now(), began)
-    collector = _Collector(storage, head, now, now - grace)
+    collector = _Collector(storage, head, now, now - grace, drop)
     found = collector.scan(state)
     result = GcReport(dry_run, young=found.young, foreign=found.foreign)
     for temporary in found.temporary:
@@ -129,12 +132,13 @@ def collect_garbage(storage: Storage, head: Head[S], grace: float, *, dry_run: b
 
 @dataclass(frozen=True)
 class _Kept:
-    """Kept and expired generations, and the prefixes that the kept ones name."""
+    """Kept and expired generations, and the prefixes that kept and dropped ones name."""
 
     numbers: list[int]
     expired: list[int]
     prefixes: set[str]
     above: set[str]
+    dropped: set[str]
 
     def needs(self, prefix: str) -> bool:
         """Whether a kept generation names the prefix, something below it, or a folder above it."""
@@ -160,6 +164,7 @@ class _Collector(Generic[S]):
     head: Head[S]
     now: float
     horizon: float
+    drop: Collection[int]
     _last: tuple[S, _Kept] | None = None
 
     def kept(self, current: S) -> _Kept:
@@ -175,19 +180,29 @@ class _Collector(Generic[S]):
         tagged = set(current.retention.tags.values()) - {current.generation}
         for number in sorted(tagged - set(there)):
             raise StoreError(f"{self.storage.url}: {generation_name(number)} is missing, though it is tagged")
+        for tag, number in sorted(current.retention.tags.items()):
+            if number in self.drop:
+                raise StoreError(
+                    f"{self.storage.url}: generation {number} is kept by the tag {tag!r}; delete the tag first "
+                    f"(zarr-core tag STORE --delete {tag})"
+                )
         numbers, expired, prefixes = [current.generation], [], set(self.head.named(current))
+        dropped: set[str] = set()
         # A generation was replaced when the next one was committed.
         (replaced,) = (found.modified for found in self.storage.objects(self.head.name))
         for number in sorted(there, reverse=True):
             if number < current.generation:
-                if number in tagged or replaced >= self.horizon:
+                if number in self.drop:
+                    expired.append(number)
+                    dropped |= self._named_by(number)
+                elif number in tagged or replaced >= self.horizon:
                     numbers.append(number)
                     prefixes |= self._named_by(number)
                 else:
                     expired.append(number)
             replaced = there[number].modified
         above = {folder for prefix in prefixes for folder in _folders_of(prefix)}
-        return _Kept(sorted(numbers), sorted(expired), prefixes, above)
+        return _Kept(sorted(numbers), sorted(expired), prefixes, above, dropped)
 
     def _named_by(self, number: int) -> set[str]:
         name = generation_name(number)
@@ -201,7 +216,8 @@ class _Collector(Generic[S]):
         """Find the old objects that no kept generation names."""
         kept, found = self.kept(state), _Found()
         young: dict[str, Garbage] = {}
-        for stored in self._ours(state):
+        roots = (*self.head.roots(state), GENERATIONS)
+        for stored in chain.from_iterable(map(self.storage.objects, roots)):
             name, temporary = strip_temp_suffix(stored.name)
             owner = self.head.owner(name)
             if name.startswith(f"{GENERATIONS}/") or (owner is not None and kept.needs(owner)):
@@ -217,15 +233,11 @@ class _Collector(Generic[S]):
             if strip_temp_suffix(stored.name)[1] and stored.modified < self.horizon:
                 found.temporary.append(stored)
         for prefix, garbage in young.items():
-            if garbage.newest < self.horizon:
+            if garbage.newest < self.horizon or prefix in kept.dropped:
                 found.garbage[prefix] = garbage
             else:
                 found.young += 1
         return found
-
-    def _ours(self, state: S) -> Iterator[StoredObject]:
-        for root in (*self.head.roots(state), GENERATIONS):
-            yield from self.storage.objects(root)
 
     def with_tombstones(self, current: S, prefixes: Sequence[str]) -> Retention:
         """The current retention with new tombstones and without those that have run out."""

@@ -15,8 +15,11 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import Field, dataclass, field, replace
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from dataclasses import Field as DataclassField
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar
+
+from pydantic import Field
 
 from zarr_core._util.arguments import whole_number
 from zarr_core.errors import CollectedError, CommitConflict, ManifestError, StoreError
@@ -44,7 +47,7 @@ class Retention:
     """
 
     tags: Mapping[str, int] = field(default_factory=dict)
-    tombstones: Mapping[str, int] = field(default_factory=dict)
+    tombstones: Annotated[Mapping[str, int], Field(alias="condemned")] = field(default_factory=dict)
     collections: int = 0
 
     def to_document(self) -> dict[str, Any]:
@@ -87,7 +90,7 @@ class Change:
 class State(Protocol):
     """Interface of a store's state: a frozen dataclass with these fields and those of its kind."""
 
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    __dataclass_fields__: ClassVar[dict[str, DataclassField[Any]]]
 
     @property
     def generation(self) -> int:
@@ -191,8 +194,7 @@ def commit(storage: Storage, head: Head[S], change: Callable[[S | None], S]) -> 
     """Commit the next generation of a store; safe while others commit or collect garbage.
 
     Args:
-        storage: the store.
-        head: of its kind.
+        storage, head: the store.
         change: makes the next state from the current one (None: there is no store yet). It runs again on the newer
             state when another commit came first, so it must only add its own changes. If it returns its argument,
             nothing is committed.

@@ -92,7 +92,10 @@ class AthenaWarehouse(LongTable):
         self, batches: Mapping[str, Sequence[str]], values: Sequence[str], feature_ids: Sequence[str]
     ) -> Iterator[_UnloadedFiles]:
         """Unload rows with one query per value, or several if one would exceed Athena's limits."""
-        self._remove_orphans()
+        import awswrangler
+
+        with _service_errors(repr(self)):  # delete what killed processes left behind
+            awswrangler.s3.delete_objects(f"{self.staging}/unloads/", last_modified_end=datetime.now(UTC) - _ORPHAN_AGE)
         axis = self._axis_table(feature_ids)
         numbers = {batch_id: number for number, batch_id in enumerate(batches)}
         with self._prefix() as prefix:
@@ -151,13 +154,6 @@ class AthenaWarehouse(LongTable):
         finally:
             with _service_errors(repr(self)):
                 awswrangler.s3.delete_objects(f"{prefix}/")
-
-    def _remove_orphans(self) -> None:
-        """Delete unloaded rows that killed processes left behind."""
-        import awswrangler
-
-        with _service_errors(repr(self)):
-            awswrangler.s3.delete_objects(f"{self.staging}/unloads/", last_modified_end=datetime.now(UTC) - _ORPHAN_AGE)
 
     def _axis_table(self, feature_ids: Sequence[str]) -> str:
         """Name of the table (feature_id, position) of an axis; creates the table if it is missing."""

@@ -39,11 +39,11 @@ def list_files(pattern: str) -> list[ListedFile]:
     fs, path = url_to_fs(pattern)
     fs.invalidate_cache()
     found = fs.glob(path, detail=True)
-    return [ListedFile(fs.unstrip_protocol(name), int(info["size"]), _version(info)) for name, info in found.items()]
-
-
-def _version(info: dict[str, object]) -> str:
-    return str(info.get("ETag") or info.get("etag") or info.get("mtime") or info.get("LastModified") or "")
+    listed = []
+    for name, info in found.items():
+        version = info.get("ETag") or info.get("etag") or info.get("mtime") or info.get("LastModified") or ""
+        listed.append(ListedFile(fs.unstrip_protocol(name), int(info["size"]), str(version)))
+    return listed
 
 
 def _local_files(pattern: str) -> list[ListedFile]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import multiprocessing.process
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -24,12 +23,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.helpers import fork_server
+from tests.helpers.loading_process import load
 from tests.helpers.long_tables import BATCHES, FEATURES, pivoted, write_long
 from tests.helpers.small_source import SHARED
 from tests.helpers.waiting import wait_for
 from tests.helpers.warehouse_kinds import KINDS, opened
 from zarr_core.errors import MatrixError, UnknownFieldError, WarehouseError
 from zarr_core.matrix import WideMatrix
+from zarr_core.matrix.ingest.audit import audit_batches, withdrawn_batches
 from zarr_core.matrix.ingest.leases import LEASES, Leases
 from zarr_core.matrix.ingest.loader import MatrixLoader
 from zarr_core.warehouses import Cost, DuckDBWarehouse, LongColumns
@@ -82,6 +84,23 @@ def real_pivot(platform: str, value: str) -> tuple[list[str], list[str], np.ndar
     axis = pd.read_parquet(folder / "cpgs.parquet").cpg_id.tolist()
     sample_ids = pd.read_csv(folder / "samples.csv", dtype=str).sample_id.tolist()
     return sample_ids, axis, pivoted(folder / "long", sample_ids, axis, value)
+
+
+def test_retired_samples_are_not_loaded_again(loader: MatrixLoader, caplog: pytest.LogCaptureFixture) -> None:
+    first, second = list(BATCHES)[:2]
+    loader.ingest([first, second])
+    gone = BATCHES[first][0]
+    loader.matrix.retire([gone], [second])
+    with caplog.at_level(logging.WARNING):
+        again = loader.ingest([first, second])
+    assert again.batches == ()
+    assert sorted(again.retired) == sorted([gone, *BATCHES[second]])
+    assert f"left out 4 retired samples, such as {again.retired[0]}" in caplog.text
+    with pytest.raises(UnknownFieldError, match=f"sample '{gone}' was retired"):
+        loader.load([gone])
+    (audit,) = audit_batches(loader.warehouse, loader.matrix, [first, second])
+    assert (audit.batch_id, audit.losses, audit.doubles, audit.withdrawn) == (first, [], [], [])
+    assert withdrawn_batches(loader.matrix, [second]) == [first]
 
 
 @pytest.mark.skipif(not METHYLATION.is_dir(), reason="../shared/data/methylation is not beside this clone")
@@ -225,11 +244,10 @@ def test_values_that_come_in_different_numbers_are_refused(
 
 
 def start_loader(
-    matrix: WideMatrix, long: Path, notes: Path, samples: Sequence[str], lease: float = 300, dies: bool = False
-) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.helpers.loading_process", matrix.url]
-    command += [f"{long}/*/*.parquet", str(notes), str(lease), "dies" if dies else "lives", *samples]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    matrix: WideMatrix, long: Path, notes: Path, samples: Sequence[str], digest: Path, dies: bool = False
+) -> multiprocessing.process.BaseProcess:
+    files = f"{long}/*/*.parquet"
+    return fork_server.start(load, matrix.url, files, notes, samples, digest, dies=dies)
 
 
 def digest(long: Path, sample_ids: Sequence[str]) -> str:
@@ -239,11 +257,12 @@ def digest(long: Path, sample_ids: Sequence[str]) -> str:
 def test_concurrent_loaders_do_the_work_once(matrix: WideMatrix, long: Path, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     wanted = [SAMPLES, SAMPLES[::-1], ["s3", "s2"], ["s:5", "s1"]]
-    loaders = [start_loader(matrix, long, notes, samples) for samples in wanted]
-    for process, samples in zip(loaders, wanted, strict=True):
-        printed, _ = process.communicate(timeout=600)
-        assert process.returncode == 0
-        assert printed.strip() == digest(long, samples)
+    digests = [tmp_path / f"digest{number}" for number in range(len(wanted))]
+    loaders = [start_loader(matrix, long, notes, *each) for each in zip(wanted, digests, strict=True)]
+    for process in loaders:
+        process.join()
+    assert [process.exitcode for process in loaders] == [0] * len(wanted)
+    assert [path.read_text() for path in digests] == [digest(long, samples) for samples in wanted]
     assert Counter(notes.read_text().split()) == {"001": 1, "b-1": 1}
     assert set(matrix.refresh().batches) == {"001", "b-1"}
     assert json.loads((Path(matrix.url) / LEASES).read_bytes()) == {}
@@ -266,7 +285,9 @@ def test_threads_do_the_work_once(loader: MatrixLoader, long: Path, monkeypatch:
 
 def test_the_batch_of_a_killed_loader_is_taken_over(matrix: WideMatrix, long: Path, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
-    assert start_loader(matrix, long, notes, ["s1"], dies=True).wait(600) == -signal.SIGKILL
+    killed = start_loader(matrix, long, notes, ["s1"], tmp_path / "digest", dies=True)
+    killed.join()
+    assert killed.exitcode == -signal.SIGKILL
     assert notes.read_text().split() == ["b-1"]
     loader = MatrixLoader(DuckDBWarehouse(f"{long}/*/*.parquet"), matrix, lease_seconds=3_600)
     assert np.array_equal(loader.load(["s3"]), pivoted(long, ["s3"], FEATURES, "beta"), equal_nan=True)

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.helpers.servers.fault_proxy import FaultProxy, Faults
+from tests.helpers.waiting import LIMIT_SECONDS
 
 BODY = os.urandom(1_000_000)
 
@@ -73,7 +74,7 @@ def proxy(server: ThreadingHTTPServer) -> Iterator[FaultProxy]:
 
 
 def connect(proxy: FaultProxy) -> http.client.HTTPConnection:
-    return http.client.HTTPConnection(urlsplit(proxy.url).netloc, timeout=300)
+    return http.client.HTTPConnection(urlsplit(proxy.url).netloc, timeout=LIMIT_SECONDS)
 
 
 def get(connection: http.client.HTTPConnection, path: str = "/object") -> tuple[int, bytes]:
@@ -196,7 +197,7 @@ def test_the_proxy_runs_as_a_process(server: ThreadingHTTPServer) -> None:
                     found: dict[str, float] = json.load(answer)
                     return found
 
-            connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=300)
+            connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=LIMIT_SECONDS)
             assert get(connection)[0] == 503
             assert ask("PUT", "faults", {"latency_s": 0.001})["slow_down"] == 0
             assert get(connection) == (200, BODY)

@@ -5,11 +5,12 @@ The audit shares only the query with the loader, so that it finds the loader's e
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from zarr_core.matrix.retire import home_of
 from zarr_core.matrix.wide import WideMatrix
 from zarr_core.warehouses.protocol import Unloaded, Warehouse
 
@@ -43,6 +44,7 @@ class BatchAudit:
         batch_id: id of the batch in the warehouse.
         samples: number of its samples in the warehouse.
         absent: its samples that the matrix lacks.
+        withdrawn: samples of the matrix's batch that the warehouse's batch no longer has.
         elsewhere: its samples that are also in other batches.
         values: audit by value table.
     """
@@ -51,6 +53,7 @@ class BatchAudit:
     samples: int
     absent: list[str] = field(default_factory=list)
     elsewhere: list[str] = field(default_factory=list)
+    withdrawn: list[str] = field(default_factory=list)
     values: dict[str, ValueAudit] = field(default_factory=dict)
 
     @property
@@ -78,6 +81,16 @@ class BatchAudit:
         return [f"batch {self.batch_id}: {message}" for message in messages]
 
 
+def withdrawn_batches(matrix: WideMatrix, batch_ids: Collection[str]) -> list[str]:
+    """Batches of the matrix that are not among the warehouse's: withdrawn there, but still readable here.
+
+    Args:
+        matrix: the matrix.
+        batch_ids: every batch of the warehouse.
+    """
+    return [name for name in matrix.batches if home_of(name, batch_ids) is None]
+
+
 def audit_batches(warehouse: Warehouse, matrix: WideMatrix, batch_ids: Sequence[str]) -> list[BatchAudit]:
     """Unload batches and compare them with the matrix. Memory: twice the wide size of one batch and value.
 
@@ -91,9 +104,10 @@ def audit_batches(warehouse: Warehouse, matrix: WideMatrix, batch_ids: Sequence[
         ZarrCoreError: the matrix cannot be read.
     """
     warehouse = warehouse.pinned()
-    batches = {name: ids for name, ids in warehouse.samples(list(batch_ids)).items() if ids}
+    there, retired = set(matrix.sample_ids), matrix.retired.sample_ids
+    listed = warehouse.samples([name for name in batch_ids if name not in matrix.retired.batches])
+    batches = {name: kept for name, ids in listed.items() if (kept := [i for i in ids if i not in retired])}
     batches_of = warehouse.batches_of([sample_id for ids in batches.values() for sample_id in ids])
-    there = set(matrix.sample_ids)
     with warehouse.unload(batches, list(matrix.values), matrix.feature_ids) as unloaded:
         return [_audit(unloaded, matrix, name, ids, batches_of, there) for name, ids in batches.items()]
 
@@ -108,7 +122,9 @@ def _audit(
 ) -> BatchAudit:
     absent = [sample_id for sample_id in sample_ids if sample_id not in there]
     elsewhere = [sample_id for sample_id in sample_ids if len(batches_of[sample_id]) > 1]
-    audit = BatchAudit(batch_id, len(sample_ids), absent, elsewhere)
+    stored = [i for name, ids in matrix.batches.items() if home_of(name, [batch_id]) for i in ids]
+    withdrawn = [sample_id for sample_id in stored if sample_id not in set(sample_ids)]
+    audit = BatchAudit(batch_id, len(sample_ids), absent, elsewhere, withdrawn)
     for value in matrix.values:
         audit.values[value] = _audit_value(unloaded, matrix, batch_id, sample_ids, there, value)
     return audit

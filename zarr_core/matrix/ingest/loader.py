@@ -21,10 +21,9 @@ from zarr_core._util.units import format_size
 from zarr_core.errors import MatrixError, UnknownFieldError, WarehouseError
 from zarr_core.matrix.ingest.leases import Leases
 from zarr_core.matrix.ingest.scatter import WideBlock, scatter
+from zarr_core.matrix.retire import LATER
 from zarr_core.matrix.wide import WideMatrix
 from zarr_core.warehouses.protocol import Cost, Unloaded, Warehouse
-
-_LATER = "@"
 
 logger = logging.getLogger(__name__)
 
@@ -57,10 +56,12 @@ class Ingested:
     Attributes:
         batches: batches that this call loaded; other loaders may have loaded the rest.
         cost: cost of the warehouse's queries.
+        retired: samples of the warehouse that were left out, because they were retired from the matrix.
     """
 
     batches: tuple[IngestedBatch, ...]
     cost: Cost
+    retired: tuple[str, ...] = ()
 
 
 class MatrixLoader:
@@ -101,7 +102,8 @@ class MatrixLoader:
             (samples, features) of the table's dtype, NaN for missing cells.
 
         Raises:
-            UnknownFieldError: neither the matrix nor the warehouse has a sample, or there is no such value table.
+            UnknownFieldError: neither the matrix nor the warehouse has a sample, it was retired, or there is no such
+                value table.
             WarehouseError: rows of a batch contradict each other. Nothing of the batch is kept.
             MatrixError: the matrix was opened at a generation that lacks a sample.
         """
@@ -139,6 +141,8 @@ class MatrixLoader:
     def _lacking(self, sample_ids: Sequence[str]) -> list[str]:
         """Samples that the matrix does not hold, without duplicates."""
         requested = dict.fromkeys(sample_ids)
+        if retired := requested.keys() & self.matrix.retired.sample_ids:
+            raise UnknownFieldError(f"{self.matrix.url}: sample {min(retired)!r} was retired")
         lacking = requested.keys() - set(self.matrix.sample_ids)
         if lacking:  # others may have appended since the matrix was opened
             lacking -= set(self.matrix.refresh().sample_ids)
@@ -184,7 +188,12 @@ class MatrixLoader:
                         ingested += self._take(warehouse, todo, leases)
                 finally:
                     leases.release(mine)
-        done = Ingested(tuple(ingested), warehouse.cost)
+        retired = self.matrix.retired
+        gone = retired.sample_ids
+        left_out = [i for name, ids in batches.items() for i in ids if name in retired.batches or i in gone]
+        if left_out:
+            logger.warning("%s: left out %d retired samples, such as %s", self.matrix.url, len(left_out), left_out[0])
+        done = Ingested(tuple(ingested), warehouse.cost, tuple(left_out))
         if done.cost.queries:
             logger.info(
                 "%s: %d batches loaded; %d queries scanned %s, about %.2f USD",
@@ -197,16 +206,21 @@ class MatrixLoader:
         return done
 
     def _todo(self, batches: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-        """Samples that the matrix lacks, by batch; raises WarehouseError if a sample is in two batches."""
+        """Samples that the matrix lacks and may hold, by batch; raises WarehouseError if a sample is in two batches."""
         homes = {sample: name for name, samples in self.matrix.refresh().batches.items() for sample in samples}
+        retired = self.matrix.retired.sample_ids
         todo: dict[str, list[str]] = {}
         for batch_id, sample_ids in batches.items():
+            if batch_id in self.matrix.retired.batches:
+                continue
             for sample_id in sample_ids:
+                if sample_id in retired:
+                    continue
                 home = homes.get(sample_id)
                 if home is None:
                     todo.setdefault(batch_id, []).append(sample_id)
                     homes[sample_id] = batch_id
-                elif home != batch_id and not home.startswith(batch_id + _LATER):
+                elif home != batch_id and not home.startswith(batch_id + LATER):
                     raise WarehouseError(
                         f"sample {sample_id} is in two batches, {home} and {batch_id}; sample ids must be unique"
                     )
@@ -257,7 +271,7 @@ class MatrixLoader:
         name = batch_id
         if batch_id in self.matrix.batches:
             digest = hashlib.sha256("\n".join(sample_ids).encode()).hexdigest()[:12]
-            name = f"{batch_id}{_LATER}{digest}"
+            name = f"{batch_id}{LATER}{digest}"
         try:
             return self.matrix.append(name, sample_ids, tables)
         except MatrixError:

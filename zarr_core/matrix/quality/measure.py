@@ -58,10 +58,13 @@ def measure_quality(
         "coverage": coverage,
         "features": matrix.shape[1],
     }
-    kept = known["batches"] if known and {name: known.get(name) for name in about} == about else {}
+    earlier = known["batches"] if known and {name: known.get(name) for name in about} == about else {}
+    members = matrix.batches
+    # A batch that lost samples by retirement is measured again.
+    kept = {name: batch for name, batch in earlier.items() if set(batch["samples"]) == set(members.get(name, ()))}
     batches = {
         batch_id: kept[batch_id] if batch_id in kept else measure_batch(matrix, sample_ids, value, coverage)
-        for batch_id, sample_ids in matrix.batches.items()
+        for batch_id, sample_ids in members.items()
     }
     return {
         **about,

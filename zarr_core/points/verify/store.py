@@ -7,7 +7,7 @@ row by row. The stored order is known (``zarr_core.format.shuffle``): stored row
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 
@@ -17,9 +17,9 @@ from zarr_core._util.arguments import whole_number
 from zarr_core._util.processes import map_in_processes
 from zarr_core.errors import ManifestError
 from zarr_core.format.object_names import MANIFEST
-from zarr_core.points.manifest import SampleEntry, StoreManifest, load_manifest
+from zarr_core.points.manifest import StoreManifest, load_manifest
 from zarr_core.points.verify.generations import GenerationCheck
-from zarr_core.points.verify.report import FieldTally, Problem, SampleFindings, VerificationReport
+from zarr_core.points.verify.report import FieldTally, Problem, VerificationReport
 from zarr_core.points.verify.sample import Columns, check_sample, not_checked
 from zarr_core.sources.recorded import RecordedSource
 from zarr_core.storage import Storage
@@ -58,53 +58,35 @@ def verify_store(
     workers = whole_number("workers", workers, 1)
     storage = Storage(store_root)
     manifest = load_manifest(storage)
-    chosen = sorted(manifest.select(sample_ids=sample_ids))
+    chosen = set(manifest.select(sample_ids=sample_ids))
     report = VerificationReport(against_source=source is not None)
     report.problems += _generation_problems(storage, manifest)
     files = None if source is None else RecordedSource(source)
-    if not deep:
-        entries = [(sample_id, manifest.samples[sample_id]) for sample_id in chosen]
-        _check_samples(report, partial(check_sample, storage, files, Columns.of(manifest)), entries, workers, progress)
-        return report
     everything = GenerationCheck(storage, manifest)
-    wrong: list[tuple[str, Problem]] = []
-    for state, samples in everything.states():
+    found: list[tuple[str, Problem]] = []  # with the path of the group
+    for state, samples in everything.states() if deep else [(manifest, manifest.samples)]:
+        report.generations += 1
         entries = [(i, entry) for i, entry in sorted(samples.items()) if sample_ids is None or i in chosen]
         check = partial(check_sample, storage, files, Columns.of(state))
-        problems = _check_samples(report, check, entries, workers, progress)
-        collected = everything.collected() if problems else ()
-        found = [(samples[problem.sample_id].relpath, problem) for problem in problems]
-        wrong += [(relpath, problem) for relpath, problem in found if relpath not in collected]
-    if sample_ids is None:
-        everything.check_unnamed()
-        report.unnamed = everything.unnamed
-    commits = everything.commits({relpath for relpath, _ in wrong})
-    report.problems = [
-        *(problem for problem in report.problems if not problem.sample_id),
-        *(replace(problem, commit=commits.get(relpath, "")) for relpath, problem in wrong),
-        *(Problem("", "", message) for message in everything.problems),
-    ]
+        checks = map_in_processes(check, entries, workers, not_checked)
+        problems: list[Problem] = []
+        for findings in tqdm(checks, total=len(entries), unit="sample", desc="verify", disable=not progress):
+            report.samples += 1
+            problems += findings.problems
+            for name, tally in findings.fields.items():
+                report.fields.setdefault(name, FieldTally()).add(tally)
+        collected = everything.collected() if deep and problems else ()
+        groups = ((samples[problem.sample_id].relpath, problem) for problem in problems)
+        found += [(relpath, problem) for relpath, problem in groups if relpath not in collected]
+    commits: dict[str, str] = {}
+    if deep:
+        commits = everything.commits({relpath for relpath, _ in found})
+        if sample_ids is None:
+            everything.check_unnamed()
+            report.unnamed = everything.unnamed
+    report.problems += [replace(problem, commit=commits.get(relpath, "")) for relpath, problem in found]
+    report.problems += [Problem("", "", message) for message in everything.problems]
     return report
-
-
-def _check_samples(
-    report: VerificationReport,
-    check: Callable[[tuple[str, SampleEntry]], SampleFindings],
-    entries: Sequence[tuple[str, SampleEntry]],
-    workers: int,
-    progress: bool,
-) -> list[Problem]:
-    """Check samples of one generation, add them to the report, and return their problems."""
-    report.generations += 1
-    problems: list[Problem] = []
-    checks = map_in_processes(check, entries, workers, not_checked)
-    for found in tqdm(checks, total=len(entries), unit="sample", desc="verify", disable=not progress):
-        report.samples += 1
-        problems += found.problems
-        for name, tally in found.fields.items():
-            report.fields.setdefault(name, FieldTally()).add(tally)
-    report.problems += problems
-    return problems
 
 
 def _generation_problems(storage: Storage, manifest: StoreManifest) -> list[Problem]:

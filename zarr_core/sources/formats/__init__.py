@@ -63,6 +63,15 @@ def require_libraries(filenames: Collection[str]) -> None:
             raise SourceError(f"{name} cannot be read: pip install 'zarr-core[{extra}]'")
 
 
+def peek(storage: Storage, folder: str, info: FileInfo) -> Contents:
+    """What a file contains; raises ValueError or SourceError as :func:`open_file`."""
+    if suffix_of(info.name) in (".vtp", ".vtu"):
+        from zarr_core.sources.formats import vtk_xml
+
+        return vtk_xml.peek(storage, folder, info)
+    return open_file(storage, folder, info).contents()
+
+
 def open_file(storage: Storage, folder: str, info: FileInfo, choices: Collection[ArrayChoice] = ()) -> OpenFile:
     """Open a file of a sample.
 

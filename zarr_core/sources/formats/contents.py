@@ -32,7 +32,8 @@ class Contents:
         arrays: its arrays.
         points, cells: size of its mesh, 0 without one.
         patches: names of the parts of its boundary.
-        dimension: 2 for a surface, 3 for a volume, 0 without a mesh.
+        dimension: 2 for a surface, 3 for a volume, 0 if it is not known.
+        complete: whether all of the file was looked at.
     """
 
     arrays: tuple[FoundArray, ...]
@@ -40,6 +41,7 @@ class Contents:
     cells: int = 0
     patches: tuple[str, ...] = ()
     dimension: int = 0
+    complete: bool = True
 
 
 @dataclass(frozen=True, eq=False)

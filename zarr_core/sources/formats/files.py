@@ -49,8 +49,7 @@ def local_path(storage: Storage, folder: str, info: FileInfo) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="zarr_core-") as scratch:
         path = Path(scratch) / info.name.rpartition("/")[2]
         with open(path, "wb") as target:
-            for part in info.parts or (info,):
-                _copy(storage, path_of(folder, part.name), part.size, target)
+            target.writelines(pieces(storage, folder, info))
         yield path
 
 
@@ -61,15 +60,17 @@ def local_tree(storage: Storage, folder: str, info: FileInfo) -> Iterator[Path]:
         for part in info.parts:
             path = Path(scratch) / check_relative_path(part.name.removeprefix(info.name.removeprefix("./")))
             path.parent.mkdir(parents=True, exist_ok=True)
-            name = path_of(folder, part.name)
             if is_local(storage.root):
-                path.symlink_to(os.path.abspath(storage.path(name)))
+                path.symlink_to(os.path.abspath(storage.path(path_of(folder, part.name))))
             else:
                 with open(path, "wb") as target:
-                    _copy(storage, name, part.size, target)
+                    target.writelines(pieces(storage, folder, part))
         yield Path(scratch)
 
 
-def _copy(storage: Storage, name: str, size: int, target: IO[bytes]) -> None:
-    for start in range(0, size, _PIECE_BYTES):
-        target.write(storage.read(name, start, min(start + _PIECE_BYTES, size)))
+def pieces(storage: Storage, folder: str, info: FileInfo) -> Iterator[bytes]:
+    """The content of the file, of all its parts in order."""
+    for part in info.stored:
+        name = path_of(folder, part.name)
+        for start in range(0, part.size, _PIECE_BYTES):
+            yield storage.read(name, start, min(start + _PIECE_BYTES, part.size))

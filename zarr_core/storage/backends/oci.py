@@ -5,13 +5,13 @@ from __future__ import annotations
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from zarr_core.storage.backends import ConditionFailed, ObjectInfo, RemoteBackend
+from zarr_core.storage.backends import ConditionFailed, ObjectInfo
+from zarr_core.storage.backends.generic import FsspecBackend
 from zarr_core.storage.backends.s3 import byte_range, check_length
 from zarr_core.storage.backends.threads import in_thread
-from zarr_core.storage.filesystems import open_filesystem
 
 
-class OciBackend(RemoteBackend):
+class OciBackend(FsspecBackend):
     """Requests through the client of ocifs.
 
     Each method is one request. ocifs itself would request the size before a read, read 5 MiB ahead, write parts of
@@ -19,14 +19,6 @@ class OciBackend(RemoteBackend):
     """
 
     impossible_version = "00000000-0000-0000-0000-000000000000"
-
-    def __init__(self, url: str) -> None:
-        self.fs, self.location = open_filesystem(url)
-
-    @property
-    def identity(self) -> str:
-        """URL."""
-        return str(self.fs.unstrip_protocol(self.location))
 
     async def get(self, path: str, start: int | None = None, stop: int | None = None) -> tuple[Any, str]:
         span = byte_range(start, stop)

@@ -1,0 +1,116 @@
+"""The command line of convert."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+
+import zarr_core.verify
+from tests.helpers.small_source import write_source
+from tests.helpers.stores import damage, nan, objects, write_broken
+from zarr_core._util.units import format_size
+from zarr_core.convert import convert, main
+from zarr_core.points.manifest import load_manifest
+from zarr_core.points.verify.store import verify_store
+
+SETTINGS = {"chunk_points": 32}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return write_source(tmp_path / "source")
+
+
+def run(*arguments: str | Path) -> int:
+    return main([str(argument) for argument in arguments])
+
+
+def test_the_command_line(tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_broken(source, "run_2", "volume_cell_vorticity.pt", torch.full((237, 3), 1e5))
+    common = ("--dataset-kind", "ahmedml", "--root", source, "--output", tmp_path / "store", "--chunk-points", 32)
+    assert run(*common, "--dataset-name", "bodies", "--codec", "zstd:1", "--shuffle-seed", 7) == 1
+    printed = capsys.readouterr()
+    assert "2 converted" in printed.out
+    assert "1 quarantined" in printed.out
+    assert "quarantined: run_2: volume_vorticity: largest value 100000 does not fit float16" in printed.out
+    assert "2 samples" in printed.out
+    manifest = load_manifest(tmp_path / "store")
+    assert (manifest.dataset_name, manifest.compressor, manifest.shuffle_seed) == ("bodies", "zstd:1", 7)
+    assert run(*common, "--dataset-name", "bodies", "--codec", "zstd:1", "--shuffle-seed", 7) == 1
+    assert run(*common, "--field-dtype", "volume_vorticity=float32", "--reconvert") == 0
+    assert len(load_manifest(tmp_path / "store").samples) == 3
+    assert run(*common) == 0  # all there
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (("--dataset-kind", "nosuch", "--root", "{source}", "--output", "{store}"), 1),
+        (("--dataset-kind", "ahmedml", "--root", "{source}/nothing", "--output", "{store}"), 1),
+        (("--dataset-kind", "ahmedml", "--source-url", "nosuch://x", "--output", "{store}"), 1),
+        (("--dataset-kind", "ahmedml", "--root", "{source}", "--output", "{file}"), 1),
+        (("--dataset-kind", "ahmedml", "--root", "{source}", "--output", "{file}/below"), 1),
+        (("--dataset-kind", "ahmedml", "--root", "{source}", "--output", "{store}", "--field-dtype", "x"), 2),
+        (("--dataset-kind", "ahmedml", "--root", "{source}", "--output", "{store}", "--codec", "x"), 2),
+        (("--dataset-kind", "ahmedml", "--root", "{source}", "--output", "{store}", "--workers", "0"), 2),
+        (("--dataset-kind", "ahmedml", "--root", "{source}", "--output", "{store}", "--limit", "0"), 2),
+        (("--dataset-kind", "ahmedml", "--root", "{source}", "--output", "{damaged}"), 1),
+    ],
+)
+def test_the_command_line_answers_with_an_error_not_a_traceback(
+    tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], status: int
+) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "manifest.json").write_text("{")
+    places = {name: tmp_path / name for name in ("source", "store", "file", "damaged")}
+    assert run(*(argument.format(**places) for argument in arguments)) == status
+    assert capsys.readouterr().err.splitlines()[-1].startswith("error: ")
+    assert not (tmp_path / "store" / "manifest.json").exists()
+
+
+def test_verify_prints_the_command_that_repairs(
+    tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "store"
+    convert("ahmedml", store, root=source, **SETTINGS)
+    damage(store, "run_3")
+    assert zarr_core.verify.main([str(store), "--source", str(source), "--quiet", "--json"]) != 0
+    repair = json.loads(capsys.readouterr().out)["repair"]
+    assert repair.endswith("--dataset-kind ahmedml --force --samples run_3")
+    assert main([*shlex.split(repair)[2:], "--quiet"]) == 0
+    assert verify_store(str(store)).ok
+
+
+def test_a_run_in_which_every_sample_fails_fails(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "source", ("run_1",))
+    write_broken(source, "run_1", "surface_pressure.pt", nan(70))
+    assert run("--dataset-kind", "ahmedml", "--root", source, "--output", tmp_path / "store") == 1
+
+
+def test_a_dry_run_previews_a_migration_and_writes_nothing(
+    tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "store"
+    convert("ahmedml", store, root=source, sample_ids=["run_1", "run_2"], **SETTINGS)
+    torch.save(torch.zeros(70), source / "run_2" / "surface_pressure.pt")
+    before = objects(store)
+    arguments = [str(store), "--source", str(source), "--dataset-kind", "ahmedml", "--values-dtype", "float32"]
+    capsys.readouterr()
+    assert main([*arguments, "--reconvert", "--dry-run"]) == 0
+    sizes = {path.name: sum(file.stat().st_size for file in path.glob("*.pt")) for path in source.iterdir()}
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("would convert 1 new (")
+    assert f"1 stale ({format_size(sizes['run_1'])})" in lines[0]
+    assert f"1 changed ({format_size(sizes['run_2'])})" in lines[0]
+    assert lines[1] == "  settings of the stale samples: values_dtype: 'float16' -> 'float32'"
+    assert main([*arguments, "--reconvert", "--dry-run", "--json", "--limit", "1"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert sum(map(len, document["to_convert"].values())) == 1
+    assert document["remaining"] == len(sizes) - 1
+    assert main([*arguments, "--dry-run"]) != 0, "without --reconvert it would be refused"
+    assert objects(store) == before

@@ -1,0 +1,116 @@
+"""``zarr-core inspect``: from an unknown folder to a trained step, in three commands."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from examples import first_step
+from tests.helpers.small_source import write_source
+from zarr_core import __main__ as command
+from zarr_core.sources import resolve_kind
+from zarr_core.sources.guess import field_of
+
+RAW = Path(__file__).resolve().parents[2] / "examples" / "data" / "ahmed_vtk"
+
+
+def inspected(path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, object]:
+    assert command.main(["inspect", str(path), "--json", *options]) == 0
+    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_three_commands_lead_from_an_unknown_folder_to_a_trained_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("vtkmodules", reason="the extra vtk is not installed")
+    description, store = tmp_path / "raw.yaml", tmp_path / "store"
+    assert command.main(["inspect", str(RAW), "--write", str(description)]) == 0
+    out = capsys.readouterr().out
+    assert "2 samples" in out
+    assert f"--dataset-kind {description} --values-dtype float32" in out
+    kind = ["--dataset-kind", str(description), "--values-dtype", "float32"]
+    assert command.main(["convert", str(store), "--source", str(RAW), *kind, "--quiet"]) == 0
+    assert 0 < first_step.main([str(store)]) < 10
+    assert set(resolve_kind(str(description)).fields) == {
+        *("surface_position", "surface_normals", "surface_area", "surface_pressure", "surface_friction"),
+        *("volume_position", "volume_pressure", "volume_velocity"),
+    }
+    assert command.main(["inspect", str(RAW), "--write", str(description)]) == 2  # it may have been edited
+    assert command.main(["inspect", str(store)]) == 1
+    assert "is a store" in capsys.readouterr().err
+
+
+def test_a_published_layout_is_recognised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = write_source(tmp_path / "source", ("run_1", "run_2"))
+    (root / "run_2" / "surface_pressure.pt").unlink()
+    found = inspected(root, capsys)
+    assert found["kinds"] == ["ahmedml", "drivaerml"]
+    assert found["samples"] == 1
+    assert found["incomplete"] == {"run_2": ["surface_pressure.pt"]}
+    assert sum(found["splits"].values()) == 1  # type: ignore[attr-defined]
+
+
+def test_names_of_a_published_layout_with_other_arrays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("vtkmodules", reason="the extra vtk is not installed")
+    found = inspected(RAW, capsys)
+    assert found["kinds"] == []
+    assert any("named as in ahmedml_raw, but pMean of boundary_*.vtp" in note for note in found["notes"])  # type: ignore[attr-defined]
+
+
+def test_flat_files_and_folders_of_arrays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in (1, 2, 3):
+        run = tmp_path / "arrays" / f"case{number:03d}"
+        run.mkdir(parents=True)
+        np.savez(
+            run / "fields.npz", xyz=np.zeros((5, 3)), U=np.zeros((5, 3)), p=np.zeros(5), broken=np.zeros((2, 2, 2))
+        )
+        (run / "forces.csv").write_text("Cd,Cl\n0.3,0.1\n")
+    found = inspected(tmp_path / "arrays", capsys)
+    assert found["samples"] == 3
+    assert found["fields"] == ["volume_position", "volume_velocity", "volume_pressure"]
+    document = yaml.safe_load(str(found["description"]))
+    assert document["samples"] == "case*"
+    assert document["parameters"] == ["forces.csv"]
+    if pytest.importorskip("vtkmodules", reason="the extra vtk is not installed"):
+        (tmp_path / "flat").mkdir()
+        for run in RAW.glob("run_*"):
+            shutil.copyfile(next(run.glob("*.vtp")), tmp_path / "flat" / f"car_{run.name}.vtp")
+        found = inspected(tmp_path / "flat", capsys)
+        assert yaml.safe_load(str(found["description"]))["meshes"]["surface"]["file"] == "{id}.vtp"
+        assert found["samples"] == 2
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [({}, "does not exist or contains no files"), ({"a/notes.txt": "x"}, "no file has a known format")],
+)
+def test_a_folder_that_is_no_dataset(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], files: dict[str, str], reason: str
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert command.main(["inspect", str(tmp_path)]) == 1
+    assert reason in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("UMeanTrim", "velocity"),
+        ("wallShearStressMean", "friction"),
+        ("cpavg", "pressure"),
+        ("volume_cell_position", "position"),
+        ("total(p)_coeffMean", "total_p_coeff"),
+        ("nut", "nut"),
+        ("0x", "field_0x"),
+    ],
+)
+def test_names_of_fields(name: str, field: str) -> None:
+    assert field_of(name) == field

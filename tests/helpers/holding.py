@@ -1,0 +1,21 @@
+"""Calls in worker processes that wait until a test lets them go on."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+#: A file with the id of the sample whose conversion waits, and a file that its conversion creates when it waits.
+WANTED, WAITING = "hold", "held"
+
+
+def held(folder: Path, call: partial[Any]) -> Any:
+    """Make a call. If it converts the sample that ``folder/hold`` names, wait first, as long as that file exists."""
+    wanted = folder / WANTED
+    if wanted.exists() and any(getattr(argument, "sample_id", "") == wanted.read_text() for argument in call.args):
+        (folder / WAITING).touch()
+        while wanted.exists():
+            time.sleep(0.02)
+    return call()

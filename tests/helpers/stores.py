@@ -1,0 +1,75 @@
+"""Looks into the objects of a point store, and damages them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+import zarr
+
+from zarr_core.points.manifest import load_manifest
+from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.points.verify.store import verify_store
+from zarr_core.storage import Storage
+from zarr_core.storage.zarr_stores import make_store
+
+
+def objects(root: str | Path) -> dict[str, bytes]:
+    """Every object of a store, without the locks that only local disks have."""
+    storage = Storage(root)
+    return {name: storage.read(name) for name in storage.list() if not name.endswith(".lock")}
+
+
+def stored_values(root: str | Path, sample_id: str, array: str) -> np.ndarray:
+    """All values of an array of a sample, (points, dim)."""
+    entry = load_manifest(root).samples[sample_id]
+    return zarr.open_group(make_store(str(root)), path=entry.relpath, mode="r", zarr_format=3)[array][:]
+
+
+def assert_reads_equal(
+    copy: Path | str, original: Path | str, sample_ids: list[str], fields: list[str] | None = None
+) -> None:
+    """A copy holds these samples and fields, reads like its original, and is intact."""
+    one, other = ZarrChunkReader(copy), ZarrChunkReader(original)
+    assert one.sample_ids == sample_ids
+    assert set(one.fields) == set(other.fields if fields is None else fields)
+    for sample_id in sample_ids:
+        for points in (None, dict.fromkeys(one.manifest.domains, 20)):
+            read = one.read_sample(sample_id, points)
+            expected = other.read_sample(sample_id, points, fields)
+            assert set(read) == set(expected)
+            for name in read:
+                np.testing.assert_array_equal(read[name], expected[name])
+    assert verify_store(str(copy)).problems == []
+
+
+def shards(root: Path) -> list[Path]:
+    """First shards of the arrays of a local store, by path."""
+    return sorted(path for path in (root / "samples").rglob("c/*/0"))
+
+
+def flip(path: Path, at: int = 10) -> None:
+    """Change one bit of a file and not its size."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def damage(root: Path, sample_id: str) -> Path:
+    """Change one bit of the first shard of a sample's pressure on its surface; returns its path."""
+    shard = root / load_manifest(root).samples[sample_id].relpath / "surface" / "pressure" / "c" / "0" / "0"
+    flip(shard)
+    return shard
+
+
+def write_broken(source: Path, sample_id: str, filename: str, tensor: torch.Tensor) -> None:
+    """Replace a file of a source."""
+    torch.save(tensor, source / sample_id / filename)
+
+
+def nan(n: int) -> torch.Tensor:
+    """Zeros and one NaN, (n,)."""
+    values = torch.zeros(n)
+    values[3] = float("nan")
+    return values

@@ -1,0 +1,269 @@
+"""Samples and batches that are retired from a matrix, and what stays readable of them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.helpers.clocks import clocks_ahead
+from tests.helpers.examples import examples
+from tests.helpers.matrices import FEATURES, SMALL, append, block
+from zarr_core.errors import CorruptChunkError, MatrixError, StoreError, UnknownFieldError
+from zarr_core.matrix import WideMatrix, derive
+from zarr_core.matrix import retire as retire_module
+from zarr_core.matrix.__main__ import main
+from zarr_core.matrix.state import HEAD
+from zarr_core.matrix.verify import verify_matrix
+from zarr_core.storage import Storage
+from zarr_core.versioning.gc import collect_garbage
+from zarr_core.versioning.history import commits
+from zarr_core.versioning.tags import delete_tag, make_tag
+
+
+@pytest.fixture
+def matrix(tmp_path: Path) -> WideMatrix:
+    made = WideMatrix.create(tmp_path / "m", FEATURES, {"beta": "float32"}, **SMALL)
+    append(made, "a", 9)
+    append(made, "b", 3, seed=4)
+    made.derive_columns()
+    return made
+
+
+def shards(matrix: WideMatrix) -> set[str]:
+    return {name for name in Storage(matrix.url).list() if "/c/" in name}
+
+
+def test_retired_samples_are_gone_and_the_others_stay(matrix: WideMatrix) -> None:
+    staying = [sample for sample in matrix.sample_ids if sample not in ("a_s1", "a_s8")]
+    cells = matrix.read(staying)
+    done = matrix.retire(["a_s1", "a_s8"])
+    assert done.samples == {"a": ("a_s1", "a_s8")}
+    assert (done.batches, done.generation) == ((), 6)
+    assert done.underived == ("a",)
+    for opened in (matrix, WideMatrix.open(matrix.url)):
+        assert set(opened.sample_ids) == set(staying)
+        np.testing.assert_array_equal(opened.read(staying), cells)
+        with pytest.raises(UnknownFieldError, match="no sample 'a_s1'; it was retired"):
+            opened.read(["a_s1"])
+    assert matrix.derive_columns() == ["a"]
+    np.testing.assert_array_equal(matrix.read(staying, FEATURES[3:5]), cells[:, 3:5])
+    assert verify_matrix(matrix.url).problems == []
+    again = matrix.retire(["a_s1"])
+    assert (again.samples, matrix.generation) == ({}, 7)
+
+
+def test_a_batch_is_retired_with_the_samples_that_joined_it_later(matrix: WideMatrix) -> None:
+    matrix.append("b@0123", ["late"], {"beta": block(1)})
+    assert matrix.retire(batch_ids=["b"]).batches == ("b", "b@0123")
+    assert list(matrix.batches) == ["a"]
+    assert matrix.retired.batches == {"b": ("b_s0", "b_s1", "b_s2", "late")}
+    assert [change.what for change in next(commits(Storage(matrix.url), HEAD)).changes] == ["retired"]
+
+
+def test_what_was_retired_is_not_appended_again_until_it_is_reinstated(matrix: WideMatrix) -> None:
+    matrix.retire(["a_s1"], ["b"])
+    with pytest.raises(MatrixError, match="the batch was retired; matrix.reinstate"):
+        matrix.append("b", ["new"], {"beta": block(1)})
+    with pytest.raises(MatrixError, match="sample 'a_s1' was retired"):
+        matrix.append("c", ["a_s1", "c1"], {"beta": block(2)})
+    with pytest.raises(UnknownFieldError, match="sample 'a_s2' was not retired"):
+        matrix.reinstate(["a_s2"])
+    matrix.reinstate(["a_s1"], ["b"])
+    assert matrix.retired.sample_ids == set()
+    assert matrix.append("c", ["a_s1", "b_s0"], {"beta": block(2)})
+    np.testing.assert_array_equal(matrix.read(["a_s1", "b_s0"]), block(2))
+    assert verify_matrix(matrix.url).problems == []
+
+
+def test_unknown_names_are_refused(matrix: WideMatrix) -> None:
+    for samples, batches, message in (
+        (["a_s0", "x"], [], "no sample 'x'"),
+        ([], ["x"], "no batch 'x'"),
+        ([], [""], "no batch ''"),
+        ("a_s0", [], "must be a collection"),
+    ):
+        with pytest.raises(UnknownFieldError, match=message):
+            matrix.retire(samples, batches)
+    with pytest.raises(MatrixError, match="open it without to retire"):
+        WideMatrix.open(matrix.url, 2).retire(["a_s0"])
+    assert matrix.refresh().generation == 5
+
+
+def test_earlier_generations_stay_readable_until_gc(matrix: WideMatrix) -> None:
+    before = shards(matrix)
+    assert matrix.retire(batch_ids=["b"]).readable == {3: (), 4: (), 5: ()}
+    assert len(WideMatrix.open(matrix.url, 4).read(["b_s0"])) == 1
+    with clocks_ahead(7200):
+        collect_garbage(Storage(matrix.url), HEAD, 3600)
+    with pytest.raises(StoreError, match="has been collected"):
+        WideMatrix.open(matrix.url, 4)
+    width = range(-(-len(FEATURES) // 16))
+    assert before - shards(matrix) == {"beta.zarr/c/3/0", *(f"beta_columns.zarr/c/{n}/2" for n in width)}
+
+
+def test_forgetting_deletes_what_is_retired_at_once_and_nothing_else(matrix: WideMatrix) -> None:
+    make_tag(Storage(matrix.url), HEAD, "paper", 3)
+    make_tag(Storage(matrix.url), HEAD, "early", 2)
+    old = shards(matrix)
+    done = matrix.retire(["b_s1"])
+    assert done.readable == {3: ("paper",), 4: (), 5: ()}
+    with pytest.raises(StoreError, match="kept by the tag 'paper'; delete the tag first"):
+        matrix.forget_retired()
+    assert old <= shards(matrix)
+    delete_tag(Storage(matrix.url), HEAD, "paper")
+    assert matrix.forget_retired().expired == [3, 4, 5]
+    assert "beta.zarr/c/3/0" not in shards(matrix)
+    assert WideMatrix.open(matrix.url, "early").sample_ids == [f"a_s{number}" for number in range(9)]
+    assert WideMatrix.open(matrix.url, 1).sample_ids == []
+    assert matrix.forget_retired().expired == []
+    assert verify_matrix(matrix.url).problems == []
+
+
+def test_columns_that_were_derived_while_a_sample_was_retired_are_derived_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matrix = WideMatrix.create(tmp_path, FEATURES, {"beta": "float32"}, **SMALL)
+    append(matrix, "a", 3)
+    original = derive.write_block
+
+    def overtaken(*arguments: Any) -> Any:
+        monkeypatch.setattr(derive, "write_block", original)
+        WideMatrix.open(tmp_path).retire(["a_s1"])
+        return original(*arguments)
+
+    monkeypatch.setattr(derive, "write_block", overtaken)
+    assert matrix.derive_columns() == ["a"]
+    assert matrix.sample_ids == ["a_s0", "a_s2"]
+    assert verify_matrix(tmp_path).problems == []
+
+
+def test_an_append_after_the_last_batch_was_retired_uses_new_shards(matrix: WideMatrix) -> None:
+    matrix.retire(["a_s1", "b_s0"])  # one claim for the new shards of both batches
+    matrix.retire(batch_ids=[list(matrix.batches)[-1]])
+    before = shards(matrix)
+    append(matrix, "c", 5)
+    assert before < shards(matrix)
+    assert matrix._state.next_shard == 9  # 3 + 1 at first, 2 + 1 rewritten, 2 appended
+    assert verify_matrix(matrix.url).problems == []
+
+
+def test_two_retirements_at_once(matrix: WideMatrix, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = retire_module.commit
+
+    def overtaken(*arguments: Any) -> Any:
+        monkeypatch.setattr(retire_module, "commit", original)
+        WideMatrix.open(matrix.url).retire(["a_s2", "b_s0"])
+        return original(*arguments)
+
+    monkeypatch.setattr(retire_module, "commit", overtaken)
+    assert matrix.retire(["a_s1"]).samples == {"a": ("a_s1",)}
+    assert matrix.retired.sample_ids == {"a_s1", "a_s2", "b_s0"}
+    assert len(matrix.sample_ids) == 9
+    assert verify_matrix(matrix.url).problems == []
+
+
+def test_an_earlier_library_refuses_a_matrix_with_retired_samples(matrix: WideMatrix) -> None:
+    head = Path(matrix.url) / "HEAD.json"
+    assert json.loads(head.read_bytes())["format_version"] == 1
+    matrix.retire(["a_s1"])
+    assert json.loads(head.read_bytes())["format_version"] == 2
+
+
+def test_damage_is_an_error_and_nothing_is_retired(matrix: WideMatrix) -> None:
+    (Path(matrix.url) / "beta.zarr/c/0/0").unlink()
+    with pytest.raises(CorruptChunkError, match="is committed but missing"):
+        WideMatrix.open(matrix.url).retire(["a_s1"])
+    assert matrix.refresh().generation == 5
+
+
+def test_a_copy_on_another_axis_refuses_what_was_retired(tmp_path: Path, matrix: WideMatrix) -> None:
+    matrix.retire(batch_ids=["b"])
+    copy = matrix.reindex(tmp_path / "copy", FEATURES[::2])
+    with pytest.raises(MatrixError, match="was retired"):
+        copy.append("b", ["b_s0"], {"beta": block(1, len(FEATURES[::2]))})
+    assert copy.append("c", ["c_s0"], {"beta": block(1, len(FEATURES[::2]))})
+
+
+def test_the_command(matrix: WideMatrix, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["retire", matrix.url]) == 2
+    assert main(["retire", matrix.url, "--samples", "a_s1", "a_s2", "--undo", "--forget"]) == 2
+    capsys.readouterr()
+    assert main(["retire", matrix.url, "--samples", "a_s1", "a_s2"]) == 0
+    shown = capsys.readouterr().out
+    assert "retired 2 samples; generation 6 and later do not hold them" in shown
+    assert "  a: a_s1, a_s2" in shown
+    assert "still readable in generations 2, 3, 4, 5: zarr-core gc deletes them" in shown
+    assert main(["retire", matrix.url, "--batches", "b", "--forget", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["retired_batches"] == ["b"]
+    assert document["deleted_generations"] == [2, 3, 4, 5, 6]
+    assert main([matrix.url]) == 0
+    assert "retired: 5 samples" in capsys.readouterr().out
+    assert main(["retire", matrix.url, "--batches", "b", "--undo"]) == 0
+    assert WideMatrix.open(matrix.url).retired.sample_ids == {"a_s1", "a_s2"}
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.integers(1, 6)),
+        st.tuples(st.just("samples"), st.sets(st.integers(0, 20), min_size=1, max_size=3)),
+        st.tuples(st.just("batch"), st.integers(0, 5)),
+        st.tuples(st.sampled_from(["derive", "gc", "forget"]), st.none()),
+    ),
+    min_size=3,
+    max_size=10,
+)
+
+
+@pytest.mark.parametrize("kind", ["local", "memory"])
+@settings(max_examples=examples(8))
+@given(steps=STEPS)
+def test_any_sequence_equals_a_model(
+    kind: str, tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, Any]]
+) -> None:
+    root = str(tmp_path_factory.mktemp("m")) if kind == "local" else f"memory://{os.urandom(8).hex()}"
+    features = FEATURES[:20]
+    matrix = WideMatrix.create(root, features, {"beta": "float32"}, **SMALL)
+    model, homes = pd.DataFrame(columns=features, dtype="float32"), pd.Series(dtype=object)
+    names = (f"b{number}" for number in itertools.count())
+    for step, argument in steps:
+        if step == "append":
+            batch_id = next(names)
+            samples = [f"{batch_id}_s{number}" for number in range(argument)]
+            cells = block(argument, len(features), seed=len(homes))
+            assert matrix.append(batch_id, samples, {"beta": cells})
+            model = pd.concat([model, pd.DataFrame(cells, samples, features)])
+            homes = pd.concat([homes, pd.Series(batch_id, samples)])
+        elif step == "samples" and len(model):
+            samples = [*{model.index[number % len(model)] for number in argument}]
+            matrix.retire(samples)
+            model, homes = model.drop(samples), homes.drop(samples)
+        elif step == "batch" and len(model):
+            batch_id = homes.iloc[argument % len(homes)]
+            matrix.retire(batch_ids=[batch_id])
+            model, homes = model[homes != batch_id], homes[homes != batch_id]
+        elif step == "derive":
+            matrix.derive_columns()
+        elif step == "gc":
+            with clocks_ahead(10):
+                collect_garbage(Storage(root), HEAD, 0)
+        elif step == "forget":
+            matrix.forget_retired()
+        opened = WideMatrix.open(root)
+        samples = list(model.index)
+        assert sorted(opened.sample_ids) == sorted(samples)
+        assert {name: set(ids) for name, ids in opened.batches.items()} == {
+            name: set(ids.index) for name, ids in homes.groupby(homes)
+        }
+        np.testing.assert_array_equal(opened.read(samples), model.to_numpy("float32"))
+        np.testing.assert_array_equal(opened.read(samples, features[2:4]), model[features[2:4]].to_numpy("float32"))
+    assert verify_matrix(root).problems == []

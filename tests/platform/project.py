@@ -1,0 +1,60 @@
+"""A copy of the platform's files, to declare other datasets in."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.platform.trial import PROJECT
+
+WINGS = (
+    "  name: wings",
+    "  kind: emmi_wing",
+    "  source: s3://bucket/wings",
+    "  store: s3://bucket/store",
+    "  report: reports/wings",
+)
+
+
+class Project:
+    """The copy, in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in ("assets", "resources", "sensors"):
+            shutil.copytree(PROJECT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("definitions.py", "workspace.yaml", "pyproject.toml"):
+            shutil.copy(PROJECT / name, folder)
+
+    def declare(self, folder: str, *lines: str) -> Path:
+        """A dataset of points."""
+        return self.write(folder, "\n".join(["type: assets.component.PointDataset", "attributes:", *lines]) + "\n")
+
+    def write(self, folder: str, content: str) -> Path:
+        """A declaration as it is."""
+        path = self.folder / "assets" / "datasets" / folder / "defs.yaml"
+        path.parent.mkdir()
+        path.write_text(content)
+        return path
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """A Python process in the folder."""
+        environment = {**os.environ, "PYTHONPATH": str(self.folder), "NO_COLOR": "1", "COLUMNS": "200"}
+        environment |= {"DAGSTER_DISABLE_TELEMETRY": "1", "DAGSTER_HOME": ""}
+        return subprocess.run(
+            [sys.executable, *command], cwd=self.folder, env=environment, capture_output=True, text=True
+        )
+
+    def hold_conversions(self) -> None:
+        """Use a pool whose conversions a test can hold."""
+        path = self.folder / "definitions.py"
+        text = path.read_text()
+        changed = text.replace(
+            "from resources.pools import ConversionPool",
+            "from tests.platform.held_pool import HeldPool as ConversionPool",
+        )
+        assert changed != text
+        path.write_text(changed)

@@ -1,0 +1,97 @@
+"""Checks of the manifest: samples in no split, and converted samples that are not published."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dagster as dg
+import pytest
+import torch
+
+from assets.checks import dataset_checks
+from assets.dataset import DatasetDeclaration
+from resources.stores import StoreAccess
+from tests.platform.trial import Trial
+from zarr_core.points.manifest import SampleEntry, StoreManifest
+
+
+@pytest.fixture
+def split_check(dataset: DatasetDeclaration, monkeypatch: pytest.MonkeyPatch):
+    """Runs the check of the splits of a manifest."""
+
+    def check(manifest: StoreManifest, **declared: object) -> dg.AssetCheckResult:
+        monkeypatch.setattr(StoreAccess, "manifest", lambda *_: manifest)
+        checks = {found.op.name: found for found in dataset_checks(dataset.model_copy(update=declared))}
+        result = checks["trial__manifest_split_ids_present"](StoreAccess())
+        assert isinstance(result, dg.AssetCheckResult)
+        return result
+
+    return check
+
+
+def manifest(*sample_ids: str, excluded: frozenset[str] = frozenset(), **splits: list[str]) -> StoreManifest:
+    entries = {sample_id: SampleEntry(f"samples/{sample_id}/0", {}) for sample_id in sample_ids}
+    return StoreManifest("trial", samples=entries, splits=splits, excluded=excluded)
+
+
+def test_samples_in_no_split_are_counted_and_named(split_check) -> None:
+    found = split_check(manifest(*(f"run_{i}" for i in range(1, 11)), train=["run_1"], test=["run_2"]))
+    assert not found.passed
+    assert found.severity is dg.AssetCheckSeverity.WARN
+    assert found.description.startswith(
+        "8 of 10 samples are in no split: run_3, run_4, run_5, run_6, run_7 and 3 more."
+    )
+    assert "allow_samples_without_split: true" in found.description
+    assert found.metadata["in_no_split"].value == 8
+    named = [record.data["sample"] for record in found.metadata["samples_in_no_split"].records]
+    assert named == [f"run_{i}" for i in range(3, 11)]
+
+
+def test_samples_in_no_split_may_be_declared(split_check) -> None:
+    found = split_check(manifest("run_1", "run_2", train=["run_1"]), allow_samples_without_split=True)
+    assert found.passed
+    assert (found.description, found.metadata["in_no_split"].value) == ("1 of 2 samples in 1 splits", 1)
+
+
+@pytest.mark.parametrize(
+    ("of", "passed", "description"),
+    [
+        (
+            manifest("run_1", "run_2", excluded=frozenset({"run_2"}), train=["run_1"]),
+            True,
+            "1 of 2 samples in 1 splits",
+        ),
+        (manifest("run_1"), True, "the source has no splits"),
+        (manifest("run_1", train=["run_1"], val=[]), False, "no sample of split val is in the store"),
+        (manifest("run_1", a=["run_1"], b=["run_1"]), False, "1 samples are in more than one split: run_1"),
+    ],
+)
+def test_splits(split_check, of: StoreManifest, passed: bool, description: str) -> None:
+    found = split_check(of)
+    assert (found.passed, found.description) == (passed, description)
+
+
+@pytest.mark.usefixtures("nothing_measured")
+def test_a_converted_sample_that_does_not_fit_the_others_fails_a_check(trial: Trial) -> None:
+    """In the first batch of an empty store only the publication can find it: its partition is green by then."""
+    kind = trial.source.with_name("kind.yaml")
+    kind.write_text("name: trial\nsamples: run_*\nfiles: {surface_position: xyz.pt, surface_heat: heat.pt}\n")
+    trial.dataset = trial.dataset.model_copy(update={"kind": str(kind)})
+    for number in (1, 2, 4):
+        folder = trial.source / f"run_{number}"
+        folder.mkdir()
+        torch.save(torch.rand(300, 3), folder / "xyz.pt")
+        torch.save(torch.rand(300, 2) if number == 2 else torch.rand(300), folder / "heat.pt")
+    assert trial.convert_all().success
+    refreshed = trial.run("refresh")
+    assert refreshed.success, "one sample stops no other"
+    assert (Path(trial.dataset.store) / "stats.yaml").exists()
+
+    reason = "surface_heat: has 2 components per point, the store's samples have 1"
+    (check,) = [e for e in refreshed.get_asset_check_evaluations() if e.check_name == "converted_samples_fit"]
+    assert (check.passed, check.severity) == (False, dg.AssetCheckSeverity.ERROR)
+    assert check.description.startswith(f"run_2: {reason}")
+    assert [record.data["sample"] for record in check.metadata["problem_list"].records] == ["run_2"]
+    key = dg.AssetRecordsFilter(trial.dataset.key("zarr_samples"), asset_partitions=["run_2"])
+    observation = trial.instance.fetch_observations(key, limit=1).records[0].asset_observation
+    assert f"converted, but not published: {reason}" in observation.metadata["reason"].value

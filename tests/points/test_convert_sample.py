@@ -1,0 +1,250 @@
+"""Conversion of one sample: refusals, sources that change meanwhile, repair of its group."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.helpers.small_source import load_field, write_source
+from tests.helpers.stores import damage, flip, nan, objects, stored_values, write_broken
+from zarr_core.convert import convert, iter_convert
+from zarr_core.format.shuffle import shuffle_permutation
+from zarr_core.points.convert_sample import convert_sample
+from zarr_core.points.manifest import load_manifest
+from zarr_core.points.settings import ConversionSettings
+from zarr_core.points.verify.store import verify_store
+from zarr_core.points.writer import ZarrStoreWriter
+from zarr_core.sources import SampleTree
+from zarr_core.sources.sample import SourceSample
+from zarr_core.sources.selection import open_source, select_samples
+
+SETTINGS = {"chunk_points": 32}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return write_source(tmp_path / "source")
+
+
+@pytest.mark.parametrize(
+    ("filename", "tensor", "where", "reason"),
+    [
+        ("surface_pressure.pt", nan(77), "surface_pressure", "1 of 77 values are NaN or infinite"),
+        ("surface_position_vtp.pt", torch.full((77, 3), torch.inf), "surface_position", "231 of 231 values"),
+        ("surface_pressure.pt", torch.full((77,), 1e5), "surface_pressure", "--field-dtype surface_pressure=float32"),
+        ("surface_pressure.pt", torch.full((77,), -65520.0), "surface_pressure", "65520 does not fit float16"),
+        ("surface_pressure.pt", torch.zeros(76), "surface_pressure", "has 76 points, surface_position has 77"),
+        (
+            "volume_cell_velocity.pt",
+            torch.zeros(237, 2),
+            "volume_velocity",
+            "2 components per point, velocity has 3",
+        ),
+        ("volume_cell_velocity.pt", torch.zeros(237, 3, 1), "volume_velocity", "has shape (237, 3, 1)"),
+        ("surface_pressure.pt", torch.zeros(0), "surface_pressure", "holds no points"),
+        ("surface_pressure.pt", torch.tensor(1.0), "surface_pressure", "has shape ()"),
+        ("surface_pressure.pt", torch.zeros(77, dtype=torch.complex64), "surface_pressure", "complex64"),
+        ("surface_pressure.pt", torch.zeros(77, dtype=torch.bool), "surface_pressure", "bool"),
+    ],
+)
+def test_a_bad_sample_is_refused_alone_and_named(
+    tmp_path: Path, source: Path, filename: str, tensor: torch.Tensor, where: str, reason: str
+) -> None:
+    store = tmp_path / "store"
+    good = (source / "run_2" / filename).read_bytes()
+    write_broken(source, "run_2", filename, tensor)
+    report = convert("ahmedml", store, root=source, **SETTINGS)
+    (refused,) = report.having("quarantined")
+    assert refused.sample_id == "run_2"
+    assert reason in refused.reason
+    assert not report.ok
+    manifest = load_manifest(store)
+    assert sorted(manifest.samples) == ["run_1", "run_3"]
+    assert manifest.quarantine["run_2"].field == where
+    # Known to be bad: not tried again until something about it changes.
+    again = convert("ahmedml", store, root=source, **SETTINGS)
+    assert (len(again.having("up to date")), len(again.having("quarantined")), again.ok) == (2, 1, False)
+    assert again.manifest.generation == 1
+    (source / "run_2" / filename).write_bytes(good)
+    repaired = convert("ahmedml", store, root=source, **SETTINGS)
+    assert [o.sample_id for o in repaired.having("converted")] == ["run_2"]
+    assert load_manifest(store).quarantine == {}
+
+
+def test_a_refused_version_leaves_the_good_one_in_place(tmp_path: Path, source: Path) -> None:
+    store = tmp_path / "store"
+    convert("ahmedml", store, root=source, **SETTINGS)
+    before = stored_values(store, "run_2", "surface/pressure")
+    write_broken(source, "run_2", "surface_pressure.pt", nan(77))
+    convert("ahmedml", store, root=source, **SETTINGS)
+    assert np.array_equal(stored_values(store, "run_2", "surface/pressure"), before)
+    assert "NaN" in load_manifest(store).quarantine["run_2"].reason
+
+
+def test_a_quarantined_sample_is_converted_again_on_request(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_broken(source, "run_2", "surface_pressure.pt", nan(77))
+    convert("ahmedml", tmp_path / "store", root=source, **SETTINGS)
+    monkeypatch.setattr("zarr_core.points.writer.as_points", lambda *a: torch.zeros(5, 3 if a[1].dim == 3 else 1))
+    assert not convert("ahmedml", tmp_path / "store", root=source, **SETTINGS).having("converted")
+    retried = convert("ahmedml", tmp_path / "store", root=source, retry_quarantined=True, **SETTINGS)
+    assert [o.sample_id for o in retried.having("converted")] == ["run_2"]
+
+
+def test_a_missing_file_is_named(tmp_path: Path, source: Path) -> None:
+    (source / "run_3" / "volume_cell_velocity.pt").unlink()
+    (refused,) = convert("ahmedml", tmp_path / "store", root=source, **SETTINGS).having("quarantined")
+    assert "missing volume_cell_velocity.pt" in refused.reason
+
+
+def test_an_environment_error_does_not_quarantine_the_sample(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object) -> None:
+        raise OSError("connection reset")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("zarr_core.sources.tree.SampleTree.load", fail)
+        report = convert("ahmedml", tmp_path / "store", root=source, **SETTINGS)
+    assert [o.reason for o in report.having("failed")] == ["OSError: connection reset"] * 3
+    assert not report.ok
+    assert load_manifest(tmp_path / "store").quarantine == {}
+    assert len(convert("ahmedml", tmp_path / "store", root=source, **SETTINGS).having("converted")) == 3
+
+
+def test_a_sample_that_changes_while_it_is_read_is_not_committed(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from zarr_core.sources import SampleTree
+
+    load = SampleTree.load
+
+    def meddling(self, sample, canonical):
+        values = load(self, sample, canonical)
+        if canonical == "surface_pressure" and sample.sample_id == "run_2":
+            torch.save(values + 1, source / "run_2" / "surface_pressure.pt")
+        return values
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SampleTree, "load", meddling)
+        report = convert("ahmedml", tmp_path / "store", root=source, **SETTINGS)
+    (failed,) = report.having("failed")
+    assert "changed while they were read" in failed.reason
+    assert "run_2" not in load_manifest(tmp_path / "store").samples
+    convert("ahmedml", tmp_path / "store", root=source, **SETTINGS)
+    expected = load_field(source, "run_2", "surface_pressure")[shuffle_permutation(0, "run_2", "surface", 77)]
+    assert np.array_equal(stored_values(tmp_path / "store", "run_2", "surface/pressure"), expected.astype("float16"))
+
+
+@pytest.mark.parametrize("again", ["the same listing", "a new one"])
+def test_data_of_two_file_versions_is_never_committed(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, again: str
+) -> None:
+    """Another converter that has listed the sample before it changed; or a file that is put back with its time."""
+    selection = select_samples(open_source("ahmedml", root=source))
+    writer, (sample,) = (
+        ZarrStoreWriter(tmp_path / "store", ConversionSettings(**SETTINGS)),
+        [selection.samples["run_2"]],
+    )
+    path, load = source / "run_2" / "surface_pressure.pt", SampleTree.load
+    first = torch.load(path, weights_only=True)
+
+    def meddling(self: SampleTree, sample: SourceSample, canonical: str) -> torch.Tensor:
+        if canonical == "surface_pressure":
+            torch.save(first + 1, path)
+        return load(self, sample, canonical)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SampleTree, "load", meddling)
+        assert convert_sample(writer, selection.source, sample).status == "failed"
+    if again == "the same listing":
+        assert convert_sample(writer, selection.source, sample).status == "failed"
+    torch.save(first, path)
+    os.utime(path, (0, float(sample.files["surface_pressure"].version)))
+    convert("ahmedml", tmp_path / "store", root=source, **SETTINGS)
+    expected = first.numpy()[shuffle_permutation(0, "run_2", "surface", 77)]
+    assert np.array_equal(
+        stored_values(tmp_path / "store", "run_2", "surface/pressure")[:, 0], expected.astype("float16")
+    )
+
+
+def test_a_sample_that_vanishes_while_it_is_converted_fails_alone(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = SampleTree.load
+
+    def vanishing(self: SampleTree, sample: SourceSample, canonical: str) -> torch.Tensor:
+        if (sample.sample_id, canonical) == ("run_2", "surface_pressure"):
+            shutil.rmtree(source / "run_2")
+        return load(self, sample, canonical)
+
+    monkeypatch.setattr(SampleTree, "load", vanishing)
+    report = convert("ahmedml", tmp_path / "store", root=source, **SETTINGS)
+    assert [result.status for result in report.results] == ["converted", "failed", "converted"]
+    assert "changed while they were read" in report.results[1].reason
+
+
+def test_a_slow_converter_writes_no_other_version_into_a_committed_group(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks for the group; another one makes and commits it; the source changes; it reads what is there now."""
+    store, path, load = tmp_path / "store", source / "run_2" / "surface_pressure.pt", SampleTree.load
+    committed: dict[str, bytes] = {}
+
+    def slow(self: SampleTree, sample: SourceSample, canonical: str) -> torch.Tensor:
+        if (sample.sample_id, canonical) == ("run_2", "surface_pressure") and not committed:
+            with monkeypatch.context() as patch:
+                patch.setattr(SampleTree, "load", load)
+                convert("ahmedml", store, root=source, sample_ids=["run_2"], **SETTINGS)
+            committed.update(objects(store))
+            torch.save(torch.load(path, weights_only=True) + 1, path)
+        return load(self, sample, canonical)
+
+    monkeypatch.setattr(SampleTree, "load", slow)
+    report = convert("ahmedml", store, root=source, sample_ids=["run_2"], **SETTINGS)
+    assert [result.status for result in report.results] == ["failed"]
+    assert objects(store) == committed
+
+
+def test_a_half_lost_group_is_written_again(tmp_path: Path, source: Path) -> None:
+    store = tmp_path / "store"
+    for _ in iter_convert("ahmedml", store, root=source, **SETTINGS):
+        pass
+    (shard,) = (store / "samples" / "run_1").glob("*/volume/velocity/c/0/0")
+    whole = shard.read_bytes()
+    shard.write_bytes(b"")  # what a power cut leaves of a file that was never synced
+    convert("ahmedml", store, root=source, **SETTINGS)
+    assert shard.read_bytes() == whole
+
+
+def test_force_repairs_what_differs_and_touches_nothing_else(tmp_path: Path, source: Path) -> None:
+    store = tmp_path / "store"
+    convert("ahmedml", store, root=source, **SETTINGS)
+    whole, times = objects(store), {path: path.stat().st_mtime_ns for path in store.rglob("*") if path.is_file()}
+    shard = damage(store, "run_2")
+    assert not verify_store(str(store)).ok
+    assert {o.status for o in convert("ahmedml", store, root=source, **SETTINGS).results} == {"up to date"}
+    report = convert("ahmedml", store, root=source, force=True, sample_ids=["run_2"])
+    assert [(o.sample_id, o.status) for o in report.results] == [("run_2", "converted")]
+    assert verify_store(str(store), source=str(source)).ok
+    assert objects(store) == whole, "no new generation either"
+    changed = {path for path, time in times.items() if path.stat().st_mtime_ns != time}
+    assert {path for path in changed if path.suffix != ".lock"} == {shard}
+
+
+def test_force_converts_again_a_group_that_no_manifest_names(tmp_path: Path, source: Path) -> None:
+    store = tmp_path / "store"
+    assert len(list(iter_convert("ahmedml", store, root=source, **SETTINGS))) == 3
+    shard = next(store.glob("samples/run_1/*/surface/pressure/c/0/0"))
+    whole = shard.read_bytes()
+    flip(shard)
+    with ThreadPoolExecutor(1) as executor:
+        assert convert("ahmedml", store, root=source, force=True, executor=executor, **SETTINGS).ok
+    assert shard.read_bytes() == whole

@@ -1,0 +1,123 @@
+"""Look at a folder of unknown files: ``zarr-core inspect``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from zarr_core._util import command_line as cli
+from zarr_core._util.units import format_size
+from zarr_core.sources.left_out import some
+from zarr_core.sources.survey import FileSummary, Survey, survey
+
+app = cli.verb(
+    "inspect",
+    """
+zarr-core inspect /data/simulations
+zarr-core inspect s3://bucket/cases --write cases.yaml
+zarr-core inspect /data/simulations --json
+""",
+    usage="PATH [OPTIONS]",
+)
+
+
+@app.default
+def _command(
+    path: Annotated[str, cli.option("Folder or URL that contains the samples.")],
+    *,
+    write: Annotated[str | None, cli.option("Write a description to start from to this file.", metavar="FILE")] = None,
+    json: cli.Json = False,
+) -> int:
+    found = survey(path)
+    if write is not None:
+        try:
+            with Path(write).open("x") as target:
+                target.write(found.to_yaml())
+        except FileExistsError:
+            raise cli.WrongUseError(f"{write} exists; --write does not replace a file") from None
+    cli.show(summary(found, write), _document(found), json=json)
+    return cli.DONE
+
+
+def summary(found: Survey, written: str | None = None) -> str:
+    """What a location could be, in a few lines, and the command that converts it."""
+    missing = f", {len(found.incomplete)} incomplete" if found.incomplete else ""
+    lines = [
+        f"{found.url}: {found.samples:,} samples, {format_size(found.n_bytes)}{missing}",
+        f"  kind: {' or '.join(found.kinds) or 'none that comes with the library; the description is a guess'}",
+        f"  samples: {found.description.samples}",
+        "  files of the first sample:",
+        *(f"    {_file(file)}" for file in found.files),
+        f"  fields: {', '.join(found.description.fields)}",
+        f"  splits: {', '.join(f'{name} {n:,}' for name, n in found.splits.items()) or 'none'}",
+    ]
+    if found.incomplete:
+        sample_id, files = next(iter(found.incomplete.items()))
+        lines.append(f"  incomplete: {some(list(found.incomplete))}; {sample_id} lacks {', '.join(files)}")
+    lines += [f"  note: {sentence}" for sentence in found.odd]
+    kind = written or (found.kinds[0] if found.kinds else "")
+    if kind:
+        # Fields that nobody has looked at may be out of float16's range.
+        dtype = "" if found.kinds else " --values-dtype float32"
+        lines.append(f"next: zarr-core convert STORE --source {found.url} --dataset-kind {kind}{dtype}")
+    else:
+        lines.append(f"next: zarr-core inspect {found.url} --write description.yaml")
+    return "\n".join(lines)
+
+
+def _file(file: FileSummary) -> str:
+    parts = [f"{file.pattern}: {format_size(file.size)}"]
+    if file.problem:
+        parts.append(file.problem)
+    if file.contents is not None:
+        if file.contents.points:
+            parts.append(f"{file.contents.cells:,} cells, {file.contents.points:,} points")
+        if file.contents.patches:
+            parts.append(f"parts {', '.join(file.contents.patches)}")
+        for at in ("cells", "points", ""):
+            names = [array.name or "one array" for array in file.contents.arrays if array.at == at]
+            if names:
+                parts.append(f"at {at}: {', '.join(names)}" if at else ", ".join(names))
+        if not file.contents.complete:
+            parts.append("the file is large, and its end was not looked at")
+    return "; ".join(parts)
+
+
+def _document(found: Survey) -> dict[str, Any]:
+    return {
+        "url": found.url,
+        "kinds": list(found.kinds),
+        "samples": found.samples,
+        "incomplete": {sample_id: list(files) for sample_id, files in found.incomplete.items()},
+        "bytes": found.n_bytes,
+        "files": [
+            {
+                "pattern": file.pattern,
+                "example": file.example,
+                "bytes": file.size,
+                "problem": file.problem,
+                "points": file.contents.points if file.contents else None,
+                "cells": file.contents.cells if file.contents else None,
+                "arrays": [
+                    {"name": array.name, "at": array.at, "components": array.components, "rows": array.rows}
+                    for array in (file.contents.arrays if file.contents else ())
+                ],
+            }
+            for file in found.files
+        ],
+        "fields": list(found.description.fields),
+        "splits": dict(found.splits),
+        "notes": list(found.odd),
+        "description": found.to_yaml(),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    return cli.run(app, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

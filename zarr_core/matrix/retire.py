@@ -1,0 +1,228 @@
+"""Retire batches and samples of a matrix, for example because a donor has withdrawn consent.
+
+A shard holds many samples and is never written twice. So the samples that stay in a batch are written to new shards,
+and one commit names these instead of the old ones. Earlier generations still name the old shards: they stay readable
+until garbage collection deletes the generations, or :func:`forget` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from zarr_core._util.arguments import check_names
+from zarr_core.errors import MatrixError, UnknownFieldError
+from zarr_core.matrix.claims import claim
+from zarr_core.matrix.fetch import ChunkFetcher
+from zarr_core.matrix.metadata import announce
+from zarr_core.matrix.rewrite import BatchRewriter
+from zarr_core.matrix.state import HEAD, MatrixBatch, MatrixState, Retired
+from zarr_core.storage import Storage
+from zarr_core.versioning.gc import GcReport, collect_garbage
+from zarr_core.versioning.generations import commit, documents, load
+
+#: Separates the id of a batch from the digest of the samples that joined it later.
+LATER = "@"
+
+
+@dataclass(frozen=True)
+class Retirement:
+    """Result of a retirement.
+
+    Attributes:
+        generation: the first generation without the samples.
+        batches: batches that the matrix no longer holds.
+        samples: samples that it no longer holds, by batch.
+        underived: batches that stay, but must be added to the column-major copy again (``derive_columns``).
+        readable: earlier generations that still hold some of the samples, each with its tags.
+    """
+
+    generation: int
+    batches: tuple[str, ...]
+    samples: Mapping[str, tuple[str, ...]]
+    underived: tuple[str, ...]
+    readable: Mapping[int, tuple[str, ...]]
+
+
+def home_of(batch_id: str, batch_ids: Collection[str]) -> str | None:
+    """The one of the warehouse's batches that a batch of the matrix was loaded from; None if it is not among them."""
+    home = batch_id if batch_id in batch_ids else batch_id.rpartition(LATER)[0]
+    return home if home and home in batch_ids else None
+
+
+def retire(
+    storage: Storage, fetcher: ChunkFetcher, state: MatrixState, sample_ids: Sequence[str], batch_ids: Sequence[str]
+) -> tuple[MatrixState, Retirement]:
+    """Commit a state without the samples and batches; arguments as for ``WideMatrix.retire``.
+
+    What was retired before is left as it is, so a call that died can be repeated.
+
+    Raises:
+        UnknownFieldError: the matrix holds no such sample or batch.
+        MatrixError: the matrix is full, or was removed or replaced.
+    """
+    check_names("sample_ids", sample_ids, error=UnknownFieldError)
+    check_names("batch_ids", batch_ids, error=UnknownFieldError)
+    while True:
+        gone = _samples_to_retire(storage, state, sample_ids, batch_ids)
+        staying = {
+            batch_id: [i for i in state.batches[batch_id].sample_ids if i not in samples]
+            for batch_id, samples in gone.items()
+        }
+        rewritten = _rewrite(storage, fetcher, state, {name: ids for name, ids in staying.items() if ids})
+        committed = _commit(storage, state, gone, rewritten, batch_ids)
+        if committed is not None:
+            break
+        state = load(storage, HEAD)  # another call has rewritten one of the batches
+    held = {batch_id for block in committed.column_blocks for batch_id in block.batches}
+    before = {batch_id for block in state.column_blocks for batch_id in block.batches}
+    return committed, Retirement(
+        committed.generation,
+        tuple(batch_id for batch_id in gone if batch_id not in rewritten),
+        {batch_id: tuple(samples) for batch_id, samples in gone.items()},
+        tuple(batch_id for batch_id in state.batches if batch_id in committed.batches and batch_id in before - held),
+        readable_in(storage, committed),
+    )
+
+
+def reinstate(
+    storage: Storage, state: MatrixState, sample_ids: Collection[str], batch_ids: Collection[str]
+) -> MatrixState:
+    """Commit a state that takes retired samples and batches again when they are appended.
+
+    Raises:
+        UnknownFieldError: one of them was not retired.
+    """
+
+    def change(current: MatrixState | None) -> MatrixState:
+        current = _same_matrix(storage, state, current)
+        retired = current.retired
+        for name in batch_ids:
+            if name not in retired.batches:
+                raise UnknownFieldError(f"{storage.url}: batch {name!r} was not retired")
+        for name in sample_ids:
+            if name not in retired.sample_ids:
+                raise UnknownFieldError(f"{storage.url}: sample {name!r} was not retired")
+        batches = {
+            name: tuple(i for i in members if i not in sample_ids)
+            for name, members in retired.batches.items()
+            if name not in batch_ids
+        }
+        samples = tuple(name for name in retired.samples if name not in sample_ids)
+        kept = replace(retired, batches=batches, samples=samples)
+        return current if kept == retired else replace(current, retired=kept)
+
+    return commit(storage, HEAD, change)
+
+
+def readable_in(storage: Storage, state: MatrixState) -> dict[int, tuple[str, ...]]:
+    """Earlier generations that still hold a retired sample, each with its tags."""
+    retired = state.retired.sample_ids
+    found = {}
+    for number in sorted(documents(storage)) if retired else []:
+        if number < state.generation and not retired.isdisjoint(load(storage, HEAD, number).rows):
+            found[number] = tuple(sorted(tag for tag, named in state.retention.tags.items() if named == number))
+    return found
+
+
+def forget(storage: Storage) -> GcReport:
+    """Delete every generation that holds a retired sample now, and the shards that only such generations name.
+
+    Nothing else is collected. Readers that have pinned one of these generations fail.
+
+    Raises:
+        StoreError: one of the generations has a tag; nothing is deleted.
+    """
+    return collect_garbage(storage, HEAD, float("inf"), drop=readable_in(storage, load(storage, HEAD)))
+
+
+def _samples_to_retire(
+    storage: Storage, state: MatrixState, sample_ids: Sequence[str], batch_ids: Sequence[str]
+) -> dict[str, list[str]]:
+    """Samples that the state holds and that are to be retired, by batch."""
+    whole = {name: home_of(name, batch_ids) for name in state.batches}
+    for batch_id in batch_ids:
+        if batch_id not in whole.values() and batch_id not in state.retired.batches:
+            raise UnknownFieldError(f"{storage.url}: no batch {batch_id!r}")
+    for sample_id in sample_ids:
+        if sample_id not in state.rows and sample_id not in state.retired.sample_ids:
+            raise UnknownFieldError(f"{storage.url}: no sample {sample_id!r}")
+    chosen = set(sample_ids)
+    found = {
+        name: [i for i in batch.sample_ids if whole[name] is not None or i in chosen]
+        for name, batch in state.batches.items()
+    }
+    return {name: samples for name, samples in found.items() if samples}
+
+
+def _rewrite(
+    storage: Storage, fetcher: ChunkFetcher, state: MatrixState, staying: Mapping[str, Sequence[str]]
+) -> dict[str, MatrixBatch]:
+    """Write the samples that stay in their batches to new shards."""
+    copy = state.row_copy
+    count = sum(copy.shards_of(len(samples)) for samples in staying.values())
+    if not count:
+        return {}
+    first = claim(storage, "rows", state.next_shard, count, f"batches without retired samples: {', '.join(staying)}")
+    if first + count > state.max_shards:
+        raise MatrixError(
+            f"{storage.url} is full: it has room for {state.max_shards} shards of {state.shard_rows} samples, and "
+            f"{count} are needed for the samples that stay. Retire whole batches, or copy the matrix without them"
+        )
+    announce(storage, copy, (first + count) * state.shard_rows)
+    writer = BatchRewriter(fetcher, state, state.axis.length)
+    rewritten = {}
+    for batch_id, samples in staying.items():
+        rewritten[batch_id] = writer.write(storage, state, samples, first)
+        first += copy.shards_of(len(samples))
+    return rewritten
+
+
+def _commit(
+    storage: Storage,
+    state: MatrixState,
+    gone: Mapping[str, Sequence[str]],
+    rewritten: Mapping[str, MatrixBatch],
+    batch_ids: Sequence[str],
+) -> MatrixState | None:
+    """The committed state; None if one of the batches was changed since ``state``."""
+    overtaken = False
+
+    def change(current: MatrixState | None) -> MatrixState:
+        nonlocal overtaken
+        current = _same_matrix(storage, state, current)
+        overtaken = any(current.batches.get(name) != state.batches[name] for name in gone)
+        if overtaken:
+            return current
+        batches = {name: batch for name, batch in current.batches.items() if name not in gone} | dict(rewritten)
+        retired = _with_retired(current, gone, batch_ids)
+        if not gone and retired == current.retired:
+            return current
+        return replace(
+            current,
+            batches=dict(sorted(batches.items(), key=lambda item: item[1].row)),
+            column_blocks=tuple(block for block in current.column_blocks if gone.keys().isdisjoint(block.batches)),
+            retired=retired,
+        )
+
+    committed = commit(storage, HEAD, change)
+    return None if overtaken else committed
+
+
+def _with_retired(current: MatrixState, gone: Mapping[str, Sequence[str]], batch_ids: Sequence[str]) -> Retired:
+    """What is retired after a retirement."""
+    batches = {**dict.fromkeys(batch_ids, ()), **current.retired.batches}
+    samples = list(current.retired.samples)
+    for name, members in gone.items():
+        home = home_of(name, batch_ids)
+        if home is None:
+            samples += members
+        else:
+            batches[home] = (*batches[home], *members)
+    return Retired(batches, tuple(samples), current.next_shard if gone else current.retired.next_shard)
+
+
+def _same_matrix(storage: Storage, state: MatrixState, current: MatrixState | None) -> MatrixState:
+    if current is None or current.matrix_id != state.matrix_id:
+        raise MatrixError(f"{storage.url}: the matrix was removed or replaced in the meantime")
+    return current

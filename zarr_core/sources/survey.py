@@ -1,0 +1,314 @@
+"""Looks at an unknown folder or URL: which kind of dataset it could be, and a description to start from."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from zarr_core._util.documents import parse_table
+from zarr_core.errors import SourceError
+from zarr_core.format.object_names import MANIFEST
+from zarr_core.sources.arrays import CASE, suffix_of
+from zarr_core.sources.description import SourceDescription
+from zarr_core.sources.formats import SUFFIXES, peek
+from zarr_core.sources.formats.contents import Contents
+from zarr_core.sources.formats.files import path_of
+from zarr_core.sources.guess import describe
+from zarr_core.sources.left_out import some
+from zarr_core.sources.patterns import Listing, by_sample, joined, matches, renamed
+from zarr_core.sources.resolve import resolve_kind, shipped_kinds
+from zarr_core.sources.sample import FileInfo, SourceSample
+from zarr_core.sources.tree import SampleTree, file_info
+from zarr_core.storage import Storage
+
+_TABLES = (".csv", ".dat")
+_MESH_OF_CASE = re.compile(r"(?:(.*)/)?constant/polyMesh/\w+")
+_WALL = re.compile(rb"(\w+)\s*\{[^{}]*\btype\s+wall\s*;")
+
+
+@dataclass(frozen=True)
+class FileSummary:
+    """A file that each sample has.
+
+    Attributes:
+        pattern: of its name.
+        example: its name in the first sample.
+        size: bytes there.
+        contents: what it contains there; None for a tensor, or if it cannot be read.
+        problem: why it cannot be read, or "".
+    """
+
+    pattern: str
+    example: str
+    size: int
+    contents: Contents | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What a location could be.
+
+    Attributes:
+        url: the location, without secrets.
+        kinds: shipped kinds that fit; empty: none does.
+        description: of the first of them, or a guess.
+        document: the guess as a document of YAML; empty if a shipped kind fits.
+        samples: number of complete samples.
+        incomplete: missing files by id.
+        n_bytes: size of the samples' files.
+        files: what the first sample consists of.
+        splits: number of its samples by split.
+        odd: sentences that name what is missing or unusual.
+    """
+
+    url: str
+    kinds: tuple[str, ...]
+    description: SourceDescription
+    document: dict[str, Any]
+    samples: int
+    incomplete: Mapping[str, tuple[str, ...]]
+    n_bytes: int
+    files: tuple[FileSummary, ...]
+    splits: Mapping[str, int]
+    odd: tuple[str, ...] = field(default=())
+
+    def to_yaml(self) -> str:
+        """A description to start from, with what is odd as comments."""
+        head = [f"# Written by `zarr-core inspect {self.url}`. Check names, units and splits before you convert."]
+        head += [f"# {sentence}" for sentence in self.odd]
+        document = self.document or self.description.model_dump(mode="json", exclude_defaults=True)
+        return "\n".join(head) + "\n" + yaml.safe_dump(document, sort_keys=False, width=110)
+
+
+class _ListedTree(SampleTree):
+    """A source that was listed before."""
+
+    def __init__(self, kind: str | SourceDescription, root: str, listing: Listing) -> None:
+        super().__init__(kind, root)
+        self._listing = listing
+
+    def _list(self, below: str = "", dangling: list[str] | None = None) -> dict[str, dict[str, FileInfo]]:
+        return {folder: dict(files) for folder, files in self._listing.items()}
+
+
+def survey(root: str) -> Survey:
+    """Look at a location. It is listed once, and the files of one sample are opened.
+
+    Raises:
+        SourceError: it cannot be listed, is a store, or nothing in it looks like a sample.
+    """
+    storage = Storage(root)
+    try:
+        paths = storage.infos("")
+    except OSError as error:
+        raise SourceError(f"{storage.url} cannot be listed: {error}") from error
+    if not paths:
+        raise SourceError(f"{storage.url} does not exist or contains no files")
+    if MANIFEST in paths:
+        raise SourceError(f"{storage.url} is a store: `zarr-core info {storage.url}` shows what it holds")
+    listing: dict[str, dict[str, FileInfo]] = defaultdict(dict)
+    for path, info in paths.items():
+        folder, _, name = path.rpartition("/")
+        listing[folder][name] = file_info(name, info)
+    odd: list[str] = []
+    kinds = _fitting(root, listing, odd)
+    document: dict[str, Any] = {}
+    if not kinds:
+        document = _guessed(storage, {path: file_info(path, info) for path, info in paths.items()}, odd)
+    description = resolve_kind(kinds[0]) if kinds else _checked(document, storage.url)
+    tree = _ListedTree(description, root, listing)
+    found = tree.find()
+    complete = {sample_id: sample for sample_id, sample in found.samples.items() if sample.complete}
+    if not complete:
+        raise SourceError("; ".join([f"{storage.url}: nothing looks like a sample", *odd, *found.left_out]))
+    splits = {split: len(set(ids) & complete.keys()) for split, ids in tree.splits(complete).items()}
+    odd += [*found.left_out, *found.unused]
+    if len(kinds) > 1:
+        odd.append(f"{', '.join(kinds)} have the same files; choose the one with your splits")
+    if not any(splits.values()):
+        odd.append("no splits: no file such as train_design_ids.txt lists samples")
+    return Survey(
+        storage.url,
+        kinds,
+        description,
+        document,
+        len(complete),
+        {sample_id: sample.missing for sample_id, sample in found.samples.items() if sample.missing},
+        sum(sample.n_bytes for sample in complete.values()),
+        _summaries(storage, description, next(iter(complete.values()))),
+        splits,
+        tuple(odd),
+    )
+
+
+def _fitting(root: str, listing: Listing, odd: list[str]) -> tuple[str, ...]:
+    """The shipped kinds with the most complete samples and fields, of which one sample has all arrays."""
+    scores = {}
+    for kind in shipped_kinds():
+        tree = _ListedTree(kind, root, listing)
+        complete = [sample for sample in tree.find().samples.values() if sample.complete]
+        if not complete:
+            continue
+        summaries = _summaries(Storage(root), tree.description, complete[0])
+        arrays = {s.pattern: {a.name for a in s.contents.arrays} for s in summaries if s.contents is not None}
+        absent = [
+            f"{name} of {file.filename}"
+            for file in tree.description.fields.values()
+            for name in (file.choice.arrays if file.choice else ())
+            if name not in arrays.get(file.filename, ())
+        ]
+        if absent:
+            odd.append(f"the files are named as in {kind}, but {some(absent)} is not there")
+        else:
+            scores[kind] = (len(complete), len(tree.description.fields))
+    return tuple(kind for kind, score in scores.items() if score == max(scores.values()))
+
+
+def _summaries(storage: Storage, description: SourceDescription, sample: SourceSample) -> tuple[FileSummary, ...]:
+    summaries: dict[str, FileSummary] = {}
+    for canonical, file in description.fields.items():
+        if file.filename not in summaries:
+            info = sample.files[canonical]
+            summaries[file.filename] = _summary(storage, sample.folder, file.filename, info)
+    return tuple(summaries.values())
+
+
+def _summary(storage: Storage, folder: str, pattern: str, info: FileInfo) -> FileSummary:
+    name = info.name if suffix_of(info.name) != CASE else pattern
+    if suffix_of(info.name) == ".pt":
+        return FileSummary(pattern, name, info.size)
+    try:
+        return FileSummary(pattern, name, info.size, peek(storage, folder, info))
+    except (ValueError, SourceError) as error:
+        return FileSummary(pattern, name, info.size, None, str(error))
+
+
+def _guessed(storage: Storage, paths: Mapping[str, FileInfo], odd: list[str]) -> dict[str, Any]:
+    """A description of a layout that no shipped kind has.
+
+    Samples are the folders, at the depth where most of them contain files of the same names, apart from numbers that
+    the folder's name contains as well. Where no two folders are alike, they are the files of one folder.
+    """
+    files = {
+        path: info
+        for path, info in joined(paths).items()
+        if suffix_of(path) in (*SUFFIXES, ".pt", *_TABLES) and not any(part.startswith(".") for part in path.split("/"))
+    }
+    cases = {found[1] or "" for path in paths if (found := _MESH_OF_CASE.fullmatch(path))}
+    if "" in cases:
+        raise SourceError(f"{storage.url} is an OpenFOAM case, one sample: inspect the folder that contains it")
+    for case in cases:  # files that were derived from the case are no second source of it
+        files = {path: info for path, info in files.items() if not path.startswith(f"{case}/")}
+        files[f"{case}/{CASE}"] = FileInfo("", 0, "")
+    if not files:
+        raise SourceError(f"{storage.url}: no file has a known format: .pt, {', '.join(SUFFIXES)}, OpenFOAM")
+    samples, folders, patterns = _layout(list(files))
+    document: dict[str, Any] = {"name": re.sub(r"\W+", "_", storage.url.rstrip("/").rpartition("/")[2]) or "dataset"}
+    document["samples"] = samples
+    contents: dict[str, Contents | None] = {}
+    parameters: list[str] = []
+    probe = SourceDescription.model_validate(
+        {**document, "files": {"volume_position": {"file": patterns[0], "array": "x"}}, "parameters": patterns[1:]}
+    )
+    grouped, _ = by_sample(probe, _folders({path: paths[path] for path in paths}))
+    own = grouped[folders[0]]
+    folder = "" if probe.names_contain_id else folders[0]
+    walls: list[str] = []
+    for pattern in patterns:
+        info = own.get(pattern)
+        if info is None:
+            odd.append(f"{pattern} of {folders[0]} matches several files, or some of its parts are missing")
+        elif suffix_of(pattern) in _TABLES:
+            try:
+                parse_table(storage.read(path_of(folder, info.name)), latest=suffix_of(pattern) == ".dat")
+                parameters.append(pattern)
+            except ValueError as error:
+                odd.append(f"{pattern} was left out: {error}")
+        else:
+            summary = _summary(storage, folder, pattern, info)
+            if summary.problem:
+                odd.append(f"{summary.example} of {folders[0]} cannot be read: {summary.problem}")
+            elif summary.contents is not None or suffix_of(pattern) == ".pt":
+                contents[pattern] = summary.contents
+            for part in info.parts:
+                if part.name.endswith("polyMesh/boundary"):
+                    walls += [name.decode() for name in _WALL.findall(storage.read(path_of(folder, part.name)))]
+    if walls:
+        odd.append(f"the surface is every patch of type wall: {', '.join(dict.fromkeys(walls))}")
+    described, more = describe(contents, dict.fromkeys(walls))
+    odd += more
+    if parameters:
+        described["parameters"] = parameters
+    return document | described
+
+
+def _layout(paths: list[str]) -> tuple[str, list[str], list[str]]:
+    """Pattern of the samples, their folders (or ids), and patterns of the files of most of them."""
+    best: tuple[int, list[str], tuple[str, ...]] = (0, [], ())
+    for depth in range(1, max(path.count("/") for path in paths) + 1):
+        groups: dict[str, set[str]] = defaultdict(set)
+        for path in paths:
+            parts = path.split("/")
+            if len(parts) > depth:
+                groups["/".join(parts[:depth])].add(_general("/".join(parts[depth:]), parts[depth - 1]))
+        signatures = Counter(tuple(sorted(group)) for group in groups.values())
+        if not signatures:
+            continue
+        signature, count = signatures.most_common(1)[0]
+        # A description names tensors of the sample's own folder only, so that has to be the folder that contains them.
+        too_high = all(suffix_of(name) == ".pt" and "/" in name for name in best[2])
+        if count > best[0] or (count == best[0] and too_high):
+            best = count, sorted(f for f, group in groups.items() if tuple(sorted(group)) == signature), signature
+    by_name: dict[str, set[str]] = defaultdict(set)
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        if suffix_of(name) in SUFFIXES:
+            stem = name.removesuffix(suffix_of(name))
+            by_name[f"{folder}/{{id}}{suffix_of(name)}".lstrip("/")].add(stem)
+    flat = {pattern: ids for pattern, ids in by_name.items() if len(ids) > max(best[0], 1)}
+    if shared := sorted(set.intersection(*flat.values())) if flat else []:
+        return "*", shared, sorted(flat)
+    if not best[0]:
+        raise SourceError("no folder contains files of a known format; inspect the folder that contains the samples")
+    return _common(best[1]), best[1], list(best[2])
+
+
+def _general(name: str, folder: str) -> str:
+    """A file's name with ``*`` for a number that its folder's name contains."""
+    if name == CASE:
+        return "./"
+    for number in sorted(re.findall(r"\d+", folder), key=len, reverse=True):
+        name = re.sub(rf"(?<!\d){number}(?!\d)", "*", name)
+    return name
+
+
+def _common(folders: list[str]) -> str:
+    """A pattern that the folders match: level by level the beginning that all have, and ``*``."""
+    levels = []
+    for names in zip(*(folder.split("/") for folder in folders), strict=True):
+        start = re.match(r"[A-Za-z_.-]*", names[0])
+        prefix = start[0] if start and all(name.startswith(start[0]) for name in names) else ""
+        levels.append(names[0] if len(set(names)) == 1 and prefix == names[0] else f"{prefix}*")
+    pattern = "/".join(levels)
+    assert all(matches(folder, pattern) for folder in folders)
+    return pattern
+
+
+def _folders(paths: Mapping[str, FileInfo]) -> Listing:
+    listing: dict[str, dict[str, FileInfo]] = defaultdict(dict)
+    for path, info in paths.items():
+        folder, _, name = path.rpartition("/")
+        listing[folder][name] = renamed(info, name)
+    return listing
+
+
+def _checked(document: dict[str, Any], url: str) -> SourceDescription:
+    if not document.get("files") and not document.get("meshes"):
+        raise SourceError(f"{url}: no file of a sample looks like positions of points or like a mesh")
+    return SourceDescription.model_validate(document)
