@@ -25,8 +25,9 @@ class Declaration(dg.Model, dg.Resolvable):
 
     @pydantic.field_validator("*", mode="before")
     @classmethod
-    def _check_not_bool(cls, value: object) -> object:
-        if isinstance(value, bool):  # pydantic takes true for 1
+    def _check_not_bool(cls, value: object, info: pydantic.ValidationInfo) -> object:
+        wants_bool = cls.model_fields[info.field_name or ""].annotation is bool
+        if isinstance(value, bool) and not wants_bool:  # pydantic takes true for 1
             raise ValueError(f"must not be {str(value).lower()}")
         return value
 

@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -22,6 +23,7 @@ sys.path.insert(0, str(PROJECT))
 os.chdir(PROJECT)
 
 import dagster as dg  # noqa: E402
+from PIL import Image  # noqa: E402
 from playwright.sync_api import Page, sync_playwright  # noqa: E402
 
 from tests.platform.deployment import Deployment, failed_partitions, materializations, runs_of  # noqa: E402
@@ -133,7 +135,8 @@ def take(page: Page, name: str, path: str, text: str) -> None:
     page.goto(f"http://127.0.0.1:{PORT}{path}", wait_until="domcontentloaded")
     page.get_by_text(text).first.wait_for()
     page.wait_for_timeout(4000)  # charts and folds are drawn after the text
-    page.screenshot(path=IMAGES / f"{name}.png")
+    with Image.open(BytesIO(page.screenshot())) as picture:
+        picture.quantize(64).save(IMAGES / f"{name}.png", optimize=True)
     print(IMAGES / f"{name}.png", flush=True)
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 
 from zarr_core.sources.description import SourceDescription
+from zarr_core.sources.formats import SUFFIXES
 
 
 def some(names: Collection[str]) -> str:
@@ -39,8 +40,8 @@ class LeftOut:
         self._unused: Counter[str] = Counter()
 
     def count_unused(self, filenames: Iterable[str]) -> None:
-        """Record the ``.pt`` files of a folder that no field uses, such as ``Pressure.PT``."""
-        self._unused.update(n for n in filenames if n not in self._used and n.lower().endswith(".pt"))
+        """Record the files of a folder that no field uses, such as ``Pressure.PT``."""
+        self._unused.update(n for n in filenames if n not in self._used and n.lower().endswith((".pt", *SUFFIXES)))
 
     def sentences(self) -> tuple[str, ...]:
         """One sentence per reason to leave out folders, with the way out."""
@@ -59,7 +60,7 @@ class LeftOut:
         )
 
     def unused(self) -> tuple[str, ...]:
-        """One sentence that names the ``.pt`` files that no field uses, if there are any."""
+        """One sentence that names the files that no field uses, if there are any."""
         if not self._unused:
             return ()
         counted = [f"{name} ({count:,})" for name, count in sorted(self._unused.items())]
