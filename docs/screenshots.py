@@ -30,6 +30,7 @@ from tests.platform.deployment import Deployment, failed_partitions, materializa
 from tests.platform.trial import corrupt, write_run  # noqa: E402
 from tests.platform.ui import user_interface  # noqa: E402
 from zarr_core.points.manifest import load_manifest  # noqa: E402
+from zarr_core.points.publish import publish  # noqa: E402
 
 PORT = 3797
 IMAGES = PROJECT / "docs" / "images"
@@ -65,6 +66,13 @@ def main() -> None:
                 ui.materialize(SAMPLES, ["run_1"], {"zarr_core/force": "true"})
                 deployment.wait("the repair", lambda: ui.checks(MANIFEST)["checksums"][0] == "SUCCEEDED")
                 take(page, "repaired", f"/runs/{runs_of(instance, SAMPLES)[0].run_id}", "run_1 converted")
+
+                publish("ahmedml", deployment.store, root=deployment.source, reconvert=True, chunk_points=8192)
+                with deployment.hold("run_5"):
+                    deployment.wait("the migration", deployment.holding)
+                    detail = "/assets/ahmed_rans/manifest?view=checks&checkDetail=settings"
+                    take(page, "migration", detail, "migration under way")
+                deployment.wait("the end of the migration", lambda: all(run.is_finished for run in instance.get_runs()))
 
                 with deployment.hold("run_12"):
                     arrive(deployment, 11, 12, 13)
