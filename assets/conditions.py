@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import dagster as dg
 
-from sensors.dagster_internals import Cancelled, NextBatch
+from sensors.dagster_internals import Cancelled
 
 _C = dg.AutomationCondition
 
 
 def convert_when_needed(
-    retry_schedule: str, batch_size: int, to_migrate: Callable[[dg.DagsterInstance], Sequence[str]]
+    retry_schedule: str, migration: dg.AutomationCondition[dg.AssetKey] | None = None
 ) -> dg.AutomationCondition:
     """Samples that are new, whose source changed, or whose last conversion failed and is due for a retry.
-
-    During a migration, also a batch of the samples that it has still to convert: the next one when the one before has
-    ended, so that new samples wait for one batch at most.
 
     A failed sample is missing as well: without ``execution_failed`` it would be requested at every evaluation. A sample
     whose conversion was cancelled waits until its source changes or a person requests it.
@@ -25,14 +20,15 @@ def convert_when_needed(
 
     Args:
         retry_schedule: cron schedule on which failed samples are retried.
-        batch_size: maximum number of samples in a batch of a migration.
-        to_migrate: returns the samples that a migration has still to convert.
+        migration: further samples, up to date with their source, that are due.
     """
     source_changed = _C.any_deps_updated().since_last_handled()
     retry = (_C.execution_failed() & _C.cron_tick_passed(retry_schedule)).since_last_handled()
-    migration = NextBatch("to_migrate", batch_size, to_migrate)
-    due = (_missing() | source_changed | retry | migration) & ~_C.in_progress() & ~Cancelled()
-    return due.with_label("new, changed, due for a retry or for a migration")
+    needed = _missing() | source_changed | retry
+    if migration is not None:
+        needed |= migration
+    due = needed & ~_C.in_progress() & ~Cancelled()
+    return due.with_label("new, changed or due for a retry")
 
 
 def publish_after_a_batch(listing: dg.AssetKey | None = None) -> dg.AutomationCondition:

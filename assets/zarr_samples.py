@@ -15,7 +15,7 @@ from assets.retries import retried
 from assets.tables import short, table
 from resources.pools import ConversionPool
 from resources.stores import StoreAccess
-from sensors.dagster_internals import latest_observations, planned_partitions, version_tags
+from sensors.dagster_internals import NextBatch, latest_observations, planned_partitions, version_tags
 from sensors.migration import CHECK, data_version_of, samples_to_migrate
 from zarr_core._util.documents import DocumentError, parse_json
 from zarr_core.format.object_names import ZARR_JSON
@@ -43,7 +43,9 @@ def zarr_samples_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
         deps=[dataset.observed],
         backfill_policy=dg.BackfillPolicy.multi_run(dataset.batch_size),
         automation_condition=convert_when_needed(
-            dataset.retry_schedule, dataset.batch_size, partial(samples_to_migrate, dataset=dataset)
+            # Arrivals wait for one batch of a migration at most.
+            dataset.retry_schedule,
+            NextBatch("to_migrate", dataset.batch_size, partial(samples_to_migrate, dataset=dataset)),
         ),
         code_version=dataset.code_version,
         pool=dataset.pool,

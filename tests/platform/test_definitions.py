@@ -62,7 +62,7 @@ def test_the_code_version_follows_what_changes_the_bytes(dataset: DatasetDeclara
 def test_a_conversion_gets_every_setting_of_the_declaration(dataset: DatasetDeclaration) -> None:
     """Also those of fields that are no longer declared: the store would keep a dtype that nobody takes back."""
     declared = dataset.model_copy(update={"field_dtypes": {"surface_pressure": "float32"}, "fingerprint": "content"})
-    arguments = declared.conversion_arguments
+    arguments = declared.conversion_arguments(declared.settings)
     assert arguments["fingerprint"] == "content"
     assert arguments["field_dtypes"] == {
         field: "float32" if field == "surface_pressure" else "default" for field in declared.description.fields
