@@ -40,7 +40,7 @@ lint: .venv/installed  ## ruff, and mypy on zarr_core
 	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/dg check yaml
 	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/dg check defs
 
-attack: .venv/installed  ## every attack in full, about 40 minutes; also on the S3 service ATTACK_S3_ENDPOINT, if set
+attack: .venv/installed  ## every attack in full, about 25 minutes; also on the S3 service ATTACK_S3_ENDPOINT, if set
 	$(BIN)/python -m tests.attacks
 	ZARR_CORE_EXAMPLES=20 $(BIN)/python -m pytest -n 2 -m hypothesis
 

@@ -26,7 +26,7 @@ CODECS = ("none", "blosc-lz4:1", "blosc-lz4:5", "blosc-lz4:9", "blosc-zstd:1", "
 def stored_chunks(folder: Path) -> list[np.ndarray]:
     """Every chunk of a sample as stored, before compression."""
     chunks = []
-    for file in resolve_kind("ahmedml").fields.values():
+    for file in resolve_kind("ahmedml").required_fields.values():
         values = torch.load(folder / file.filename, weights_only=True)
         points = values.reshape(len(values), -1).numpy()[shuffle_permutation(0, folder.name, file.domain, len(values))]
         stored = points if file.field.is_position else points.astype(np.float16)

@@ -40,7 +40,7 @@ def make_samples(root: Path, count: int) -> None:
         folder = root / f"run_{number}"
         folder.mkdir(parents=True)
         generator = torch.Generator().manual_seed(number)
-        for file in resolve_kind("ahmedml").fields.values():
+        for file in resolve_kind("ahmedml").required_fields.values():
             dim = file.field.dim or 1
             shape = (POINTS[file.domain], dim) if dim > 1 else (POINTS[file.domain],)
             torch.save(torch.randn(shape, generator=generator) * 10, folder / file.filename)
@@ -53,7 +53,7 @@ def convert_by_hand(root: Path, output: Path, part: slice = slice(None)) -> None
         target = output / folder.name
         target.mkdir(parents=True)
         permutations = {domain: torch.from_numpy(np.random.permutation(n)) for domain, n in POINTS.items()}
-        for canonical, file in resolve_kind("ahmedml").fields.items():
+        for canonical, file in resolve_kind("ahmedml").required_fields.items():
             values = torch.load(folder / file.filename, weights_only=True)
             points = values.reshape(len(values), -1).index_select(0, permutations[file.domain])
             stored = points.numpy() if file.field.is_position else points.half().numpy()

@@ -1,8 +1,8 @@
-"""Takes the pictures of docs/operating.md: ``python docs/screenshots.py`` in the root of the project.
+"""Takes the pictures of docs/operating.md and docs/settings.md: ``python docs/screenshots.py``.
 
 Needs Playwright and a Chromium (``pip install playwright``, then ``playwright install chromium``, or a path in
-``$CHROMIUM``). It starts a webserver and a daemon on an instance of its own, brings about what the page describes, and
-writes docs/images. Nothing else is left behind.
+``$CHROMIUM``). It brings about what the pages describe, on an instance of its own, starts a webserver, and writes
+docs/images. Nothing else is left behind.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT))
@@ -26,70 +29,132 @@ import dagster as dg  # noqa: E402
 from PIL import Image  # noqa: E402
 from playwright.sync_api import Page, sync_playwright  # noqa: E402
 
-from tests.platform.deployment import Deployment, failed_partitions, materializations, runs_of  # noqa: E402
-from tests.platform.trial import corrupt, write_run  # noqa: E402
-from tests.platform.ui import user_interface  # noqa: E402
+from assets.dataset import DatasetDeclaration  # noqa: E402
+from assets.zarr_samples import FORCE_TAG  # noqa: E402
+from resources.pools import ConversionPool  # noqa: E402
+from sensors.dagster_internals import partition_range_tags  # noqa: E402
+from tests.platform.deployment import Deployment  # noqa: E402
+from tests.platform.trial import corrupt, definitions_of, write_run  # noqa: E402
 from zarr_core.points.manifest import load_manifest  # noqa: E402
-from zarr_core.points.publish import publish  # noqa: E402
 
-PORT = 3797
+PORT = int(os.environ.get("PORT", "3797"))
 IMAGES = PROJECT / "docs" / "images"
-SAMPLES, MANIFEST, REPORT = (
-    dg.AssetKey(["ahmed_rans", name]) for name in ("zarr_samples", "manifest", "benchmark_report")
-)
+MANIFEST = dg.AssetKey(["ahmed_rans", "manifest"])
 
 
 def main() -> None:
-    """Bring about each case, and take its pictures."""
+    """Take all pictures, or those of the functions that are named as arguments."""
+    for case in sys.argv[1:] or ("operating", "migration"):
+        globals()[case]()
+
+
+def operating() -> None:
+    """A refused sample, a failed check, its repair, and a cancelled run."""
+    with platform() as (deployment, jobs):
+        arrive(deployment, *range(1, 9), damaged=3)
+        jobs.run("look")
+        failed = jobs.run("convert", "run_1", "run_8")
+        jobs.run("refresh")
+        group = load_manifest(str(deployment.store)).samples["run_1"].relpath
+        damage(deployment.store / group / "surface/pressure/c/0/0")
+        jobs.run("refresh")
+        with webserver(deployment), browser() as page:
+            take(page, "failed", "/assets/ahmed_rans/zarr_samples?view=partitions&partition=run_3", "run_3")
+            take(page, "reason", f"/runs/{failed}", "1 of 8 samples could not be converted")
+            take(page, "not-loaded", "/assets/wings/not_loaded", "attributes.chunk_pionts")
+            take(page, "failed-check", "/assets/ahmed_rans/manifest?view=checks&checkDetail=checksums", "To repair")
+            take(page, "held-back", "/locations/zarr_core/asset-groups/ahmed_rans/lineage", "benchmark_report")
+            repaired = jobs.run("convert", "run_1", "run_1", tags={FORCE_TAG: "true"})
+            take(page, "repaired", f"/runs/{repaired}", "run_1 converted")
+            arrive(deployment, 11, 12, 13)
+            jobs.run("look")
+            cancelled = jobs.run("convert", "run_11", "run_13", pool=Terminated())
+            take(page, "cancelled", f"/runs/{cancelled}", "Canceled")
+
+
+def migration() -> None:
+    """A migration of which one run is done."""
+    with platform() as (deployment, jobs):
+        arrive(deployment, *range(1, 9))
+        jobs.run("look")
+        jobs.run("convert", "run_1", "run_8")
+        jobs.run("refresh", assets=[MANIFEST])
+        jobs.dataset = jobs.dataset.model_copy(update={"values_dtype": "float32"})
+        jobs.run("migrate")
+        jobs.run("convert", "run_1", "run_3")
+        jobs.run("refresh", assets=[MANIFEST])
+        with webserver(deployment), browser() as page:
+            shown = "/assets/ahmed_rans/manifest?view=checks&checkDetail=settings"
+            take(page, "migration", shown, "migration under way")
+
+
+class Jobs:
+    """The jobs of a dataset, run in this process: a daemon would go on with what a picture shows."""
+
+    def __init__(self, dataset: DatasetDeclaration, instance: dg.DagsterInstance) -> None:
+        self.dataset, self.instance = dataset, instance
+
+    def run(
+        self,
+        job: str,
+        *sample_ids: str,
+        tags: Mapping[str, str] | None = None,
+        assets: list[dg.AssetKey] | None = None,
+        pool: ConversionPool | None = None,
+    ) -> str:
+        """Run a job, for the samples from the first to the last named; returns the id of the run."""
+        tags = {**(tags or {}), **(partition_range_tags(sample_ids[0], sample_ids[-1]) if sample_ids else {})}
+        found = definitions_of(self.dataset, pool).resolve_job_def(f"ahmed_rans_{job}")
+        with suppress(KeyboardInterrupt):  # of a terminated run
+            found.execute_in_process(instance=self.instance, tags=tags, asset_selection=assets, raise_on_error=False)
+        return self.instance.get_runs(limit=1)[0].run_id
+
+
+class Terminated(ConversionPool):
+    """Converts one sample after another. Before the third one, the run is terminated."""
+
+    @contextmanager
+    def executor(self, workers: int) -> Iterator[Executor]:
+        """An executor of one thread."""
+        with ThreadPoolExecutor(1) as pool:
+            yield Terminating(pool)
+
+
+class Terminating(Executor):
+    """Does what *Terminate* does to a run of this process, when the third call is made."""
+
+    def __init__(self, pool: Executor) -> None:
+        self.pool, self.calls = pool, 0
+
+    def submit(self, call: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+        """See :class:`concurrent.futures.Executor`."""
+        self.calls += 1
+        return self.pool.submit(self.terminate if self.calls == 3 else call, *arguments, **options)
+
+    def terminate(self, *_: Any) -> None:
+        """Terminate the run."""
+        with dg.DagsterInstance.get() as instance:
+            instance.report_run_canceling(instance.get_runs(limit=1)[0])
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+
+
+@contextmanager
+def platform() -> Iterator[tuple[Deployment, Jobs]]:
+    """An instance in a temporary folder, the project with a misspelt declaration, and the jobs of a dataset."""
     with tempfile.TemporaryDirectory() as folder:
         deployment = Deployment(Path(folder))
         os.environ.update(deployment.environment())
-        # A fresh database is created by one process: two at once fail.
+        dataset = DatasetDeclaration(
+            name="ahmed_rans",
+            kind="ahmedml",
+            source=str(deployment.source),
+            store=str(deployment.store),
+            report=str(deployment.report),
+            retry_seconds=0,
+        )
         with dg.DagsterInstance.get() as instance:
-            instance.get_runs()
-            with deployment.daemon(), webserver(deployment), browser() as page, user_interface(instance) as ui:
-                arrive(deployment, *range(1, 9), damaged=3)
-                deployment.wait("the failure", lambda: failed_partitions(instance, SAMPLES) == {"run_3"})
-                deployment.wait("the report", lambda: materializations(instance, REPORT))
-                take(page, "failed", "/assets/ahmed_rans/zarr_samples?view=partitions&partition=run_3", "run_3")
-                failed = runs_of(instance, SAMPLES)[-1]
-                take(page, "reason", f"/runs/{failed.run_id}", "1 of 8 samples could not be converted")
-                take(page, "not-loaded", "/assets/wings/not_loaded", "attributes.chunk_pionts")
-
-                group = load_manifest(str(deployment.store)).samples["run_1"].relpath
-                damage(deployment.store / group / "surface/pressure/c/0/0")
-                refresh = definitions().resolve_job_def("ahmed_rans_refresh")
-                refresh.execute_in_process(instance=instance, raise_on_error=False)
-                take(page, "failed-check", "/assets/ahmed_rans/manifest?view=checks&checkDetail=checksums", "To repair")
-                take(page, "held-back", "/assets/ahmed_rans/statistics?view=automation", "with each new generation")
-
-                ui.materialize(SAMPLES, ["run_1"], {"zarr_core/force": "true"})
-                deployment.wait("the repair", lambda: ui.checks(MANIFEST)["checksums"][0] == "SUCCEEDED")
-                take(page, "repaired", f"/runs/{runs_of(instance, SAMPLES)[0].run_id}", "run_1 converted")
-
-                publish("ahmedml", deployment.store, root=deployment.source, reconvert=True, chunk_points=8192)
-                with deployment.hold("run_5"):
-                    deployment.wait("the migration", deployment.holding)
-                    detail = "/assets/ahmed_rans/manifest?view=checks&checkDetail=settings"
-                    take(page, "migration", detail, "migration under way")
-                deployment.wait("the end of the migration", lambda: all(run.is_finished for run in instance.get_runs()))
-
-                with deployment.hold("run_12"):
-                    arrive(deployment, 11, 12, 13)
-                    deployment.wait("the conversion", deployment.holding)
-                    others = {"run_11", "run_13"}
-                    deployment.wait("the others", lambda: others <= set(instance.get_materialized_partitions(SAMPLES)))
-                    (run,) = [run for run in runs_of(instance, SAMPLES) if not run.is_finished]
-                    ui.terminate(run.run_id)
-                    deployment.wait("the end", lambda: ui.status(run.run_id) == "CANCELED")
-                take(page, "cancelled", f"/runs/{run.run_id}", "Canceled")
-
-
-def definitions() -> dg.Definitions:
-    """The definitions in the environment of the deployment."""
-    from definitions import defs
-
-    return defs()
+            yield deployment, Jobs(dataset, instance)
 
 
 def arrive(deployment: Deployment, *numbers: int, damaged: int = 0) -> None:

@@ -20,6 +20,7 @@ zarr-core statistics /data/store --split train
 zarr-core statistics /data/store --split train --generation 3   # for datasets of that generation
 zarr-core statistics s3://bucket/store --split-file train_design_ids.txt --output-json stats.json
 zarr-core statistics /data/store --recompute --workers 8 --read-concurrency 4
+zarr-core statistics /data/store --exclude-fields surface_area --limit 100 --output-yaml some.yaml
 """,
 )
 
@@ -35,8 +36,15 @@ def _command(
             "Only the samples that this file lists; a bare name is a file in the root of STORE.", metavar="FILE"
         ),
     ] = None,
+    fields: Annotated[list[str] | None, cli.option("Only these fields.", metavar="FIELD", several=True)] = None,
+    exclude_fields: Annotated[
+        list[str] | None, cli.option("Without these fields.", metavar="FIELD", several=True)
+    ] = None,
+    limit: Annotated[int | None, cli.number("At most N samples, the first by id.")] = None,
     generation: cli.Generation = None,
-    recompute: Annotated[bool, cli.flag("Read every array instead of merging the recorded moments.")] = False,
+    recompute: Annotated[
+        bool, cli.flag("Read every array, also of samples whose moments were recorded when they were written.")
+    ] = False,
     workers: cli.Workers = 1,
     read_concurrency: Annotated[int, cli.number("Concurrent reads per worker.")] = 1,
     output_yaml: Annotated[
@@ -48,16 +56,21 @@ def _command(
     quiet: cli.Quiet = False,
     json: cli.Json = False,
 ) -> int:
-    if split_file is not None and output_yaml is None and output_json is None:
+    parts = {"--split-file": split_file, "--fields": fields, "--exclude-fields": exclude_fields, "--limit": limit}
+    given = [option for option, value in parts.items() if value is not None]
+    if given and output_yaml is None and output_json is None:
         raise cli.WrongUseError(
-            "STORE records the statistics of its splits only (--split): name a file for those of --split-file, with "
-            "--output-yaml or --output-json"
+            f"STORE records the statistics of its splits only (--split): name a file for those of {', '.join(given)}, "
+            "with --output-yaml or --output-json"
         )
     manifest = load_manifest(store, generation)
     statistics = calculate_store_statistics(
         store,
         split=split,
         split_file=split_file,
+        limit=limit,
+        fields=fields,
+        exclude_fields=exclude_fields or (),
         generation=manifest.generation or None,
         recompute=recompute,
         workers=workers,

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests.attacks.suite import ENTRIES
 from tests.attacks.tally import Tally
+from tests.helpers import fork_server
 from tests.helpers.fork_server import one_fork_server
 
 _COLUMNS = ("attack", "rounds", "faults injected", "samples lost", "wrong bytes returned", "unhandled tracebacks")
@@ -27,6 +28,7 @@ def main() -> int:
     seed = int(time.time()) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
     warnings.simplefilter("ignore")
+    sys.warnoptions.append("ignore")  # in processes of multiprocessing, too
     rows, held = [], True
     started = time.monotonic()
     for entry in ENTRIES:
@@ -37,7 +39,7 @@ def main() -> int:
             print(f"{entry.name}: skipped: {reason}", flush=True)
             continue
         tally, began = Tally(), time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="zarr_core_attack_") as folder:
+        with tempfile.TemporaryDirectory(prefix="zarr_core_attack_") as folder, fork_server.one_fork_server():
             try:
                 entry.attack(max(1, round(entry.full * options.share)), Path(folder), tally, random.Random(seed))
             except Exception as error:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-import subprocess
 import time
 from pathlib import Path
 
-from tests.attacks.tally import Tally, kill_and_look, start
-from tests.helpers.cache_reader import LIMIT, OBJECTS, content, fetched
+from tests.attacks.processes import Forked
+from tests.attacks.tally import Tally
+from tests.helpers.cache_reader import LIMIT, OBJECTS, content, fetched, read_on
 from zarr_core.storage.disk_cache import DiskCache
 
 _READERS = 8
@@ -18,20 +18,20 @@ def killed_readers(rounds: int, folder: Path, tally: Tally, chance: random.Rando
     """In each round one of eight readers is killed and replaced by a new one."""
     seeds = iter(range(_READERS + rounds))
 
-    def start_reader() -> subprocess.Popen[str]:
-        return start(["-m", "tests.helpers.cache_reader", folder / "cache", str(LIMIT), str(next(seeds))])
+    def start_reader() -> Forked:
+        return Forked(read_on, str(folder / "cache"), LIMIT, next(seeds))
 
     readers = [start_reader() for _ in range(_READERS)]
     try:
         for number in range(rounds):
-            time.sleep(chance.uniform(0, 1))
+            time.sleep(chance.uniform(0, 0.2))
             place = chance.randrange(_READERS)
-            tally.add("faults", kill_and_look(readers[place], tally, f"round {number}"))
+            tally.add("faults", readers[place].kill_and_look(tally, f"round {number}"))
             readers[place] = start_reader()
             tally.add("rounds")
     finally:
         for reader in readers:
-            kill_and_look(reader, tally, "in the end")
+            reader.kill_and_look(tally, "in the end")
     cache = DiskCache(folder / "cache", LIMIT)
     for key, size in OBJECTS.items():
         if fetched(cache, key, 0, size) != content(key, 0, size):

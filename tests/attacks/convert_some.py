@@ -1,13 +1,14 @@
-"""Converts the given samples: SOURCE STORE ID..."""
+"""Converts some samples of a source, in a process that the attacks start."""
 
 from __future__ import annotations
 
-import sys
+from pathlib import Path
 
 from tests.attacks.truth import CHUNK_POINTS
 from zarr_core.points.convert import convert
 
-if __name__ == "__main__":
-    source, store, *sample_ids = sys.argv[1:]
+
+def convert_some(source: Path, store: str, sample_ids: list[str]) -> int:
+    """Exit status: 0 if all samples were converted."""
     report = convert("ahmedml", store, root=source, sample_ids=sample_ids, chunk_points=CHUNK_POINTS)
-    sys.exit(0 if report.ok else 1)
+    return 0 if report.ok else 1

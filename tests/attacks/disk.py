@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 import zarr_core.convert
-from tests.attacks.tally import Tally, environment
+from tests.attacks.processes import environment
+from tests.attacks.tally import Tally
 from tests.attacks.truth import CHUNK_POINTS, check_samples, compare, named_objects, stored_sample
 from tests.helpers.small_source import write_source
 from zarr_core.points.convert import convert

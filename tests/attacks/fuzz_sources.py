@@ -100,7 +100,7 @@ class SourceFuzz:
         self.source = write_source(folder / "source", ("run_1", "run_2"), surface=_POINTS)
         self.canary = folder / "code_was_run"
         self._objects = _objects(self.canary)
-        self._names = [file.filename for file in resolve_kind(KIND).fields.values()]
+        self._names = [file.filename for file in resolve_kind(KIND).required_fields.values()]
         self._truth = stored_sample(self.source, "run_2")
         self._good = {path: path.read_bytes() for path in self.source.rglob("*.pt")}
 
@@ -188,7 +188,7 @@ def _damaged(data: bytes, chance: random.Random) -> bytes:
 
 
 def _packed(data: bytes, chance: random.Random) -> bytes:
-    """The same archive with its records compressed, one of them by a thousand."""
+    """The same archive with its records compressed, one of them to a hundredth."""
     return _rewritten(
         data, lambda name, record: record + b"\0" * 50_000_000 if "/data/" in name else record, packed=True
     )
@@ -228,7 +228,7 @@ def _rewritten(data: bytes, change: Callable[[str, bytes], bytes], *, packed: bo
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED) as new:
         for name, record in records.items():
-            new.writestr(name, change(name, record))
+            new.writestr(name, change(name, record), compresslevel=1)
     return file.getvalue()
 
 

@@ -6,18 +6,18 @@ import os
 import random
 import shutil
 import signal
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from tests.attacks.tally import PATIENCE, Attack, Tally, kill_and_look, start
+import zarr_core.convert
+from tests.attacks.convert_some import convert_some
+from tests.attacks.processes import PATIENCE, Command, Forked
+from tests.attacks.tally import Attack, Tally
 from tests.attacks.truth import CHUNK_POINTS, Sample, check_samples, compare, named_objects, stored_sample
-from tests.helpers import fork_server
 from tests.helpers.faults import Kill, is_killed
 from tests.helpers.small_source import write_source
 from zarr_core._util.processes import WorkerPool
@@ -28,7 +28,6 @@ from zarr_core.storage import Storage
 
 _FIRST = 3  # samples that are committed before the attack
 _SAMPLES = 10
-_NOT_CONVERTED = 2  # exit status of a converter; an exception gives 1
 # Two rounds at a time: one imports while the other is killed.
 _AT_A_TIME = 2
 
@@ -40,9 +39,10 @@ def killed_converters(rounds: int, folder: Path, tally: Tally, chance: random.Ra
     """In each round, a converter that adds seven samples to a store with three is killed at a random moment."""
 
     def killers(seconds: float) -> list[Killer]:
-        # Mostly after the first object has appeared: before that, the process only imports.
-        moments = [(chance.uniform(0, 2 * seconds), chance.random() < 0.05) for _ in range(rounds)]
-        return [partial(_kill_after, tally, *moment) for moment in moments]
+        # Mostly after the first object has appeared: before that, the process only imports. A new command with workers
+        # of its own takes ten times the CPU of a forked one.
+        hows = chance.choices(("forked", "command", "command, from its start"), (90, 5, 5), k=rounds)
+        return [partial(_kill_after, tally, chance.uniform(0, 2 * seconds), how) for how in hows]
 
     _with_killers(killers, folder, tally)
 
@@ -61,10 +61,10 @@ def _kill_at(kill: Kill, source: Path, store: Path, begun: Path) -> None:
     assert is_killed(kill, convert, "ahmedml", store, root=source, chunk_points=CHUNK_POINTS), kill
 
 
-def _kill_after(tally: Tally, delay: float, from_start: bool, source: Path, store: Path, begun: Path) -> None:
+def _kill_after(tally: Tally, delay: float, how: str, source: Path, store: Path, begun: Path) -> None:
     while True:
         shutil.copytree(begun, store)
-        if _was_killed(source, store, delay, from_start, tally):
+        if _was_killed(source, store, delay, how, tally):
             return
         delay /= 2  # it had ended before the kill
         shutil.rmtree(store)
@@ -106,15 +106,21 @@ def _with_killers(killers: Callable[[float], list[Killer]], folder: Path, tally:
             pass
 
 
-def _was_killed(source: Path, store: Path, delay: float, from_start: bool, tally: Tally) -> bool:
+def _was_killed(source: Path, store: Path, delay: float, how: str, tally: Tally) -> bool:
     """Start a converter and kill it some seconds after its first write; False if it had ended before."""
-    before = sum(1 for _ in store.rglob("*"))
-    arguments = ["-m", "zarr_core.convert", "--dataset-kind", "ahmedml", "--root", source, "--output", store]
-    process = start([*arguments, "--chunk-points", str(CHUNK_POINTS), "--workers", "2"])
-    while not from_start and process.poll() is None and sum(1 for _ in store.rglob("*")) == before:
-        time.sleep(0.001)
+    samples = store / "samples"
+    before = len(os.listdir(samples))
+    arguments = ["--dataset-kind", "ahmedml", "--root", str(source), "--output", str(store)]
+    arguments += ["--chunk-points", str(CHUNK_POINTS), "--workers", "2", "--quiet"]
+    process: Forked | Command
+    if how == "forked":
+        process = Forked(zarr_core.convert.main, arguments)
+    else:
+        process = Command(["-m", "zarr_core.convert", *arguments])
+    while how != "command, from its start" and process.running and len(os.listdir(samples)) == before:
+        time.sleep(0.002)
     time.sleep(delay)
-    return kill_and_look(process, tally, "a converter that was to be killed")
+    return process.kill_and_look(tally, "a converter that was to be killed")
 
 
 def _die(*_: object) -> None:
@@ -158,12 +164,12 @@ def workers_killed_for_memory(rounds: int, folder: Path, tally: Tally, chance: r
 
 
 def _read_while_they_write(
-    root: str, processes: Sequence[BaseProcess], truth: dict[str, Sample], tally: Tally, what: str
+    root: str, processes: list[Forked], truth: dict[str, Sample], tally: Tally, what: str
 ) -> None:
     """Read the manifest in a loop, and sometimes the samples that it names: a reader must never see incomplete data."""
     storage = Storage(root)
     generation, started = 0, time.monotonic()
-    while any(process.is_alive() for process in processes) and time.monotonic() - started < PATIENCE:
+    while any(process.running for process in processes) and time.monotonic() - started < PATIENCE:
         with tally.ours(what):
             try:
                 found = load_if_any(storage)
@@ -179,12 +185,6 @@ def _read_while_they_write(
             check_samples(root, {i: truth[i] for i in found.samples}, tally, what, generation)
 
 
-def _convert_some(source: Path, store: str, sample_ids: list[str], begin: Any) -> None:
-    begin.wait(PATIENCE)
-    if not convert("ahmedml", store, root=source, sample_ids=sample_ids, chunk_points=CHUNK_POINTS).ok:
-        sys.exit(_NOT_CONVERTED)
-
-
 def rival_converters(roots: list[str], folder: Path, tally: Tally, chance: random.Random) -> None:
     """Four concurrent converters, each of a random choice of samples, on one store; one round per root."""
     sample_ids = tuple(f"run_{n}" for n in range(1, 9))
@@ -195,16 +195,13 @@ def rival_converters(roots: list[str], folder: Path, tally: Tally, chance: rando
     for number, root in enumerate(roots):
         chosen = [sorted(chance.sample(sample_ids, 5)) for _ in range(4)]
         chosen[0] = sorted(set(sample_ids) - set().union(*chosen[1:])) or chosen[0]
-        begin = fork_server.context().Barrier(len(chosen))
-        processes = [fork_server.start(_convert_some, source, root, some, begin) for some in chosen]
+        processes = [Forked(convert_some, source, root, some) for some in chosen]
         tally.add("faults", len(processes) - 1)
         _read_while_they_write(root, processes, truth, tally, f"round {number}, meanwhile")
         for process, some in zip(processes, chosen, strict=True):
-            process.join(PATIENCE)
-            if process.exitcode == _NOT_CONVERTED:
-                tally.add("lost", len(some), f"round {number}: a converter failed")
-            elif process.exitcode != 0:
-                tally.add("tracebacks", 1, f"round {number}: a converter ended with {process.exitcode}, or did not")
+            status, errors = process.finish(tally, f"round {number}")
+            if status != 0:
+                tally.add("lost", len(some), f"round {number}: a converter failed: {errors[-300:]}")
         converted = set().union(*chosen)
         check_samples(root, {i: truth[i] for i in sorted(converted)}, tally, f"round {number}")
         found = {name: digest for name, digest in named_objects(root).items() if "/" in name}

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from tests.attacks import network
-from tests.attacks.tally import Attack, Tally, kill_and_look, start
+from tests.attacks.processes import Forked
+from tests.attacks.tally import Attack, Tally
 from tests.helpers.faults import Kill, is_killed
 from tests.helpers.matrix_writer import N_FEATURES, OPTIONS, cells_of, samples_of, write_batches
 from zarr_core.matrix import WideMatrix
@@ -56,12 +57,10 @@ def appenders_killed_at(*kills: Kill) -> Attack:
 
 def _kill_two(root: str, look: Callable[[], None], tally: Tally, chance: random.Random) -> None:
     """Two processes append at the same time; one is killed, then the other as well."""
-    writers = [start(["-m", "tests.helpers.matrix_writer", root, str(seed), *_BATCHES]) for seed in range(2)]
+    writers = [Forked(write_batches, root, seed, _BATCHES) for seed in range(2)]
     for writer in writers:
-        assert writer.stdout is not None
-        writer.stdout.readline()  # it begins to write now
         time.sleep(chance.uniform(0, 0.3))
-        tally.add("faults", kill_and_look(writer, tally, "an appender that was to be killed"))
+        tally.add("faults", writer.kill_and_look(tally, "an appender that was to be killed"))
         look()
 
 

@@ -11,8 +11,10 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from tests.attacks import places
+from tests.attacks.convert_some import convert_some
 from tests.attacks.kills import rival_converters
-from tests.attacks.tally import Attack, Tally, kill_and_look, start
+from tests.attacks.processes import Forked
+from tests.attacks.tally import Attack, Tally
 from tests.attacks.truth import CHUNK_POINTS, check_samples, named_objects, stored_sample
 from tests.helpers.servers.fault_proxy import Faults
 from tests.helpers.small_source import KIND, write_source
@@ -54,13 +56,13 @@ def object_store(place: Callable[[], AbstractContextManager[Callable[[], str]]])
             for number in range(rounds):
                 root, what = new_root(), f"round {number}"
                 convert(KIND, root, root=source, limit=1, chunk_points=CHUNK_POINTS)
-                process = start([Path(__file__).with_name("convert_some.py"), source, root, *_IDS])
+                process = Forked(convert_some, source, root, list(_IDS))
                 storage = Storage(root)
                 before = len(storage.list("samples"))
-                while process.poll() is None and len(storage.list("samples")) == before:
+                while process.running and len(storage.list("samples")) == before:
                     time.sleep(0.05)
                 time.sleep(chance.uniform(0, 1))
-                tally.add("faults", kill_and_look(process, tally, what))
+                tally.add("faults", process.kill_and_look(tally, what))
                 check_samples(root, {"run_1": truth["run_1"]}, tally, f"{what}, after the kill")
                 _use(source, root, truth, tally, what)
                 check_samples(root, {"run_1": truth["run_1"]}, tally, f"{what}, generation 1", 1)

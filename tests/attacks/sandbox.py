@@ -16,7 +16,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from tests.attacks.tally import PATIENCE, Attack, Tally, finish, start
+from tests.attacks.processes import PATIENCE, Command
+from tests.attacks.tally import Attack, Tally
 
 # In addition to what the libraries have mapped; a store of these tests holds a few kilobytes.
 _MEMORY = 2 << 30
@@ -37,10 +38,10 @@ def fuzz(*targets: str) -> Attack:
         names, seed = ",".join(targets), str(chance.randrange(2**32))
         each = max(rounds // len(targets), 1)
         arguments = ["-m", "tests.attacks.sandbox", names, str(each), seed, folder]
-        run = finish(start(arguments), tally, f"{names}, seed {seed}", PATIENCE + rounds)
+        _, errors = Command(arguments).finish(tally, f"{names}, seed {seed}", PATIENCE + rounds)
         result = folder / "tally.json"
         if not result.exists():
-            tally.add("tracebacks", 1, f"{names}, seed {seed}: the process ended: {run.errors[-1500:]}")
+            tally.add("tracebacks", 1, f"{names}, seed {seed}: the process ended: {errors[-1500:]}")
             return
         for key, value in json.loads(result.read_text()).items():
             if key == "notes":

@@ -89,7 +89,7 @@ class _Vandal:
 
     def __init__(self, folder: Path, versions: list[Path], seed: int) -> None:
         self._folder, self._versions, self._chance = folder, versions, random.Random(seed)
-        self._names = [file.filename for file in resolve_kind(KIND).fields.values()]
+        self._names = [file.filename for file in resolve_kind(KIND).required_fields.values()]
         self.begun = threading.Event()
         self.changes = 0
         self.last = ""

@@ -24,7 +24,7 @@ Sample = dict[str, np.ndarray]
 def stored_sample(source: Path, sample_id: str, seed: int = 0) -> Sample:
     """The rows of a sample's fields as a store holds them: shuffled, rounded to what is stored by default."""
     fields = {}
-    for canonical, file in resolve_kind(KIND).fields.items():
+    for canonical, file in resolve_kind(KIND).required_fields.items():
         values = load_field(source, sample_id, canonical)
         order = shuffle_permutation(seed, sample_id, file.domain, len(values))
         fields[canonical] = values[order].astype("float32" if file.field.is_position else "float16")

@@ -26,7 +26,7 @@ def write_tree(folder: Path, sample_ids: list[str], sizes: dict[str, int]) -> Pa
     generator = torch.Generator().manual_seed(0)
     for sample_id in sample_ids:
         (folder / sample_id).mkdir(parents=True)
-        for field, file in resolve_kind("ahmedml").fields.items():
+        for field, file in resolve_kind("ahmedml").required_fields.items():
             dim = 1 if field.endswith("pressure") else 3
             values = torch.randn(sizes[file.domain], dim, generator=generator)
             torch.save(values.squeeze(1) if field == "surface_pressure" else values, folder / sample_id / file.filename)

@@ -27,7 +27,7 @@ def write_source(
     rng = np.random.default_rng(seed)
     for number, sample_id in enumerate(sample_ids):
         (root / sample_id).mkdir(parents=True)
-        for canonical, file in resolve_kind(kind).fields.items():
+        for canonical, file in resolve_kind(kind).required_fields.items():
             n = (surface if file.domain == "surface" else volume) + 7 * number
             dim = file.field.dim or 1
             values = rng.normal(loc=5 * number - 3, scale=1 + number, size=(n, dim)) * (1 if "pos" in canonical else 30)

@@ -220,6 +220,7 @@ def evaluated(deployment: Deployment, instance: dg.DagsterInstance) -> None:
     deployment.wait("the automation", lambda: ticks_since(instance, "ahmed_rans_automation", begun) > 1)
 
 
+@pytest.mark.usefixtures("further_arrivals")
 def test_a_terminated_conversion_ends_as_canceled_and_keeps_what_it_converted(
     deployment: Deployment, instance: dg.DagsterInstance, ui: Ui, arrivals: tuple[Path, dt.datetime]
 ) -> None:
@@ -254,7 +255,7 @@ def test_a_check_that_failed_by_hand_is_logged_and_holds_back_what_follows(
     refresh = location.resolve_job_def("ahmed_rans_refresh")
     assert not refresh.execute_in_process(instance=instance, raise_on_error=False).success
 
-    reason = "check checksums of ahmed_rans/manifest: run_1: surface_pressure"
+    reason = "check checksums of ahmed_rans/manifest: run_1, surface_pressure"
     deployment.wait("the alert", lambda: reason in deployment.logged())
     status, description = ui.checks(MANIFEST)["checksums"]
     assert status == "FAILED"

@@ -34,7 +34,7 @@ def write_run(source: Path, number: int, points: int = 300, shift: float = 0.0) 
     folder = source / f"run_{number}"
     folder.mkdir(parents=True, exist_ok=True)
     random = torch.Generator().manual_seed(number)
-    for file in resolve_kind("ahmedml").fields.values():
+    for file in resolve_kind("ahmedml").required_fields.values():
         count = points if file.domain == "surface" else 2 * points
         shape = (count,) if file.field.dim == 1 else (count, 3)
         torch.save(torch.randn(shape, generator=random) + shift, folder / file.filename)

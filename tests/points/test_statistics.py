@@ -45,7 +45,7 @@ def by_numpy(source: Path, sample_ids: tuple[str, ...] = IDS) -> dict[str, Any]:
     """All keys, from the source files by plain NumPy, in one pass over everything at once."""
     expected: dict[str, Any] = {}
     positions = []
-    for name, file in resolve_kind(KIND).fields.items():
+    for name, file in resolve_kind(KIND).required_fields.items():
         dtype = np.float32 if file.field.is_position else np.float16
         values = np.concatenate([load_field(source, i, name) for i in sample_ids]).astype(dtype).astype(np.float64)
         logs = np.sign(values) * np.log1p(np.abs(values))
@@ -146,16 +146,36 @@ def test_blacklisted_ids_in_a_split_file_are_left_out(tmp_path: Path) -> None:
     assert statistics == calculate_store_statistics(str(store), split="train", recompute=True)
 
 
-def test_published_store_points_to_recompute(tmp_path: Path) -> None:
+def test_the_arrays_of_samples_without_recorded_moments_are_read(tmp_path: Path) -> None:
     samples = make_samples(2)
     samples["run_1"]["surface_pressure"][:] = 0  # zarr-python leaves such chunks out
     store = write_published_store(tmp_path / "store", samples)
-    with pytest.raises(ZarrCoreError, match=r"run_1: no moments were recorded.*--recompute"):
-        calculate_store_statistics(str(store))
-    statistics = calculate_store_statistics(str(store), recompute=True)
+    statistics = calculate_store_statistics(str(store))
+    assert statistics == calculate_store_statistics(str(store), recompute=True)
     pressure = np.concatenate([fields["surface_pressure"] for fields in samples.values()]).astype(np.float64)
     assert statistics["surface_pressure_count"] == len(pressure)
     assert statistics["surface_pressure_mean"] == pytest.approx(pressure.mean(), rel=1e-12)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_only_some_fields_and_samples(store: Path, recompute: bool) -> None:
+    whole = calculate_store_statistics(str(store), sample_ids=["run_1", "run_2"], recompute=recompute)
+    some = calculate_store_statistics(
+        str(store), limit=2, fields=["surface_pressure", "volume_velocity"], recompute=recompute
+    )
+    assert some == {key: whole[key] for key in whole if key.startswith(("surface_pressure", "volume_velocity"))}
+    without = calculate_store_statistics(str(store), limit=2, exclude_fields=["surface_position"], recompute=recompute)
+    assert not any(key.startswith("surface_position") for key in without)
+    assert {*whole} - {*without} == {key for key in whole if key.startswith("surface_position")}
+    with pytest.raises(UnknownFieldError, match="no field 'surface_presure'"):
+        calculate_store_statistics(str(store), fields=["surface_presure"])
+    with pytest.raises(ZarrCoreError, match="no field is left"):
+        calculate_store_statistics(str(store), fields=["surface_pressure"], exclude_fields=["surface_pressure"])
+
+
+def test_a_store_does_not_record_statistics_of_some_fields(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(store), "--fields", "surface_pressure", "--limit", "1"]) == 2
+    assert "name a file for those of --fields, --limit" in capsys.readouterr().err
 
 
 def test_unknown_sample_and_empty_choice_are_errors(store: Path) -> None:

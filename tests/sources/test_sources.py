@@ -177,7 +177,7 @@ def test_a_large_remote_file_is_fetched_in_pieces(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("zarr_core.sources.tensors._PIECE_BYTES", 1000)
     values = torch.arange(3000, dtype=torch.float32).reshape(1000, 3)
     filesystem, path = fsspec.url_to_fs(f"{memory_root}/run_1")
-    for file in resolve_kind("ahmedml").fields.values():
+    for file in resolve_kind("ahmedml").required_fields.values():
         with filesystem.open(f"{path}/{file.filename}", "wb") as target:
             torch.save(values, target)
     tree = SampleTree("ahmedml", memory_root)

@@ -61,11 +61,17 @@ class PtDataset(Dataset[dict[str, Tensor]]):
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         """Whole fields by canonical name: float32, (points, components) or (points,) for scalars.
 
+        Optional fields are left out where the sample has no file for them.
+
         Raises:
             SampleError: a file is missing or unreadable, or does not contain one tensor.
         """
-        files = self._tree.description.fields
-        return {field: _as_item(self._load(index, file.filename)) for field, file in files.items()}
+        description, found = self._tree.description, self._samples[self.sample_ids[index]].files
+        return {
+            field: _as_item(self._load(index, file.filename))
+            for field, file in description.fields.items()
+            if field in found or field in description.required_fields
+        }
 
     def _load(self, idx: int, filename: str) -> Any:
         """Content of a sample's file: a tensor, or the per-sample scalars of a parameter file."""

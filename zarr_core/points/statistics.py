@@ -2,8 +2,8 @@
 
 Statistics belong to a generation and a split: ``statistics/<generation>/<split>.yaml`` and ``.json``, ``all`` for all
 samples. Datasets of a generation normalize with its statistics of the training split. ``stats.yaml`` and ``stats.json``
-beside the manifest are a copy of those of the current generation. Without ``--recompute`` no array is read: a store of
-25,000 samples costs 25,000 small metadata reads.
+beside the manifest are a copy of those of the current generation. Arrays are read on request (``--recompute``) and
+for samples without recorded moments, as other programs write them; 25,000 others cost 25,000 small metadata reads.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -20,11 +20,11 @@ import numpy as np
 import yaml
 from tqdm import tqdm
 
-from zarr_core._util.arguments import whole_number
+from zarr_core._util.arguments import check_names, whole_number
 from zarr_core._util.documents import DocumentError, parse_yaml
 from zarr_core._util.processes import map_in_processes
 from zarr_core._util.redaction import redact
-from zarr_core.errors import CorruptChunkError, StoreError, ZarrCoreError
+from zarr_core.errors import CorruptChunkError, StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.array_metadata import group_arrays
 from zarr_core.format.moments import FieldMoments
 from zarr_core.format.names import POSITION
@@ -43,6 +43,9 @@ def calculate_store_statistics(
     split: str | None = None,
     split_file: str | None = None,
     sample_ids: Sequence[str] | None = None,
+    limit: int | None = None,
+    fields: Sequence[str] | None = None,
+    exclude_fields: Sequence[str] = (),
     generation: int | str | None = None,
     recompute: bool = False,
     workers: int = 1,
@@ -57,6 +60,8 @@ def calculate_store_statistics(
         split_file: only the samples listed in this file, one id per line; a bare name lies in the store's root.
             Blacklisted ids are left out; ids that the store lacks are skipped with one warning.
         sample_ids: only these samples.
+        limit: at most this many samples, the first by id.
+        fields, exclude_fields: canonical names of the only fields, and of fields to leave out.
         generation: number or tag of the generation whose samples are meant; the latest by default.
         recompute: read every array instead of merging the recorded moments.
         workers: processes that recompute.
@@ -70,23 +75,48 @@ def calculate_store_statistics(
         a scalar are floats, those of a vector are lists with one float per component.
 
     Raises:
-        UnknownFieldError: the store does not hold a requested sample or split.
-        ZarrCoreError: no sample is selected, a sample has no recorded moments, or a chunk is damaged.
+        UnknownFieldError: the store does not hold a requested sample, split or field.
+        ZarrCoreError: no sample or no field is selected, or a chunk is damaged.
     """
     workers = whole_number("workers", workers, 1)
     read_concurrency = whole_number("read_concurrency", read_concurrency, 1)
     storage = Storage(store_root)
     manifest = load_manifest(storage, generation)
+    wanted = _chosen_fields(storage, manifest, fields, exclude_fields)
     chosen = sorted(_chosen_samples(storage, manifest, split, split_file, sample_ids))
+    if limit is not None:
+        chosen = chosen[: whole_number("limit", limit, 1)]
     if not chosen:
         raise ZarrCoreError(f"{storage.url}: none of the requested samples is in the store")
     groups = [(sample_id, manifest.samples[sample_id].relpath) for sample_id in chosen]
-    bar = partial(tqdm, total=len(groups), unit="sample", desc="statistics", disable=not progress)
+    bar = partial(tqdm, unit="sample", disable=not progress)
+    recorded: list[SampleMoments | None] = [None] * len(groups)
     if not recompute:
         with ThreadPoolExecutor(workers * read_concurrency) as threads:
-            return _flat(bar(threads.map(partial(_recorded_moments, storage), groups)))
-    one = partial(_recomputed_moments, storage, read_concurrency)
-    return _flat(bar(map_in_processes(one, groups, workers, _not_computed)))
+            found = threads.map(partial(_recorded_moments, storage), groups)
+            recorded = list(bar(found, desc="recorded statistics", total=len(groups)))
+    unknown = [group for group, moments in zip(groups, recorded, strict=True) if moments is None]
+    one = partial(_recomputed_moments, storage, read_concurrency, wanted)
+    computed = map_in_processes(one, unknown, workers, _not_computed) if unknown else iter(())
+    computed = iter(bar(computed, desc="statistics of arrays", total=len(unknown), disable=not (progress and unknown)))
+    samples = (next(computed) if moments is None else moments for moments in recorded)
+    return _flat({name: m for name, m in moments.items() if name in wanted} for moments in samples)
+
+
+def _chosen_fields(
+    storage: Storage, manifest: StoreManifest, fields: Sequence[str] | None, exclude_fields: Sequence[str]
+) -> set[str]:
+    """Names of the fields to include."""
+    for argument, names in (("fields", fields), ("exclude_fields", exclude_fields)):
+        check_names(argument, names, error=UnknownFieldError)
+        for name in names or ():
+            if name not in manifest.fields:
+                known = ", ".join(manifest.fields)
+                raise UnknownFieldError(f"{storage.url}: no field {name!r}; fields are {known}")
+    wanted = {*(manifest.fields if fields is None else fields)} - {*exclude_fields}
+    if not wanted:
+        raise ZarrCoreError(f"{storage.url}: no field is left; fields are {', '.join(manifest.fields)}")
+    return wanted
 
 
 def _chosen_samples(
@@ -123,8 +153,8 @@ def _lines(storage: Storage, split_file: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
-def _recorded_moments(storage: Storage, group: tuple[str, str]) -> SampleMoments:
-    """The moments in a sample's attributes: one small read."""
+def _recorded_moments(storage: Storage, group: tuple[str, str]) -> SampleMoments | None:
+    """The moments in a sample's attributes: one small read. None if there are none, as in stores of other programs."""
     sample_id, relpath = group
     document = read_metadata(storage, f"{relpath}/{ZARR_JSON}")
     try:
@@ -136,18 +166,19 @@ def _recorded_moments(storage: Storage, group: tuple[str, str]) -> SampleMoments
             f"{sample_id}: the moments in {relpath}/zarr.json cannot be read ({error}); use --recompute, or convert "
             "the sample again"
         ) from error
-    raise ZarrCoreError(
-        f"{sample_id}: no moments were recorded when this sample was written (a store of another tool?); "
-        "use --recompute to read the arrays instead"
-    )
+    return None
 
 
-def _recomputed_moments(storage: Storage, read_concurrency: int, group: tuple[str, str]) -> SampleMoments:
+def _recomputed_moments(
+    storage: Storage, read_concurrency: int, wanted: Collection[str], group: tuple[str, str]
+) -> SampleMoments:
     """Moments of a sample's arrays, computed chunk by chunk in order."""
     sample_id, relpath = group
     moments: SampleMoments = {}
     for array, layout in group_arrays(read_metadata(storage, f"{relpath}/{ZARR_JSON}")).items():
         field = array.replace("/", "_")
+        if field not in wanted:
+            continue
         for chunk in read_chunks(storage, f"{relpath}/{array}", layout, read_concurrency):
             if chunk.rows is None:
                 where = f"shard {chunk.shard}" if chunk.number is None else f"chunk {chunk.number}"

@@ -299,6 +299,11 @@ class SourceDescription(_Model):
         return {file.field.canonical: file for file in files}
 
     @property
+    def required_fields(self) -> dict[str, FieldFile]:
+        """The fields that every sample has."""
+        return {canonical: file for canonical, file in self.fields.items() if canonical not in self.optional}
+
+    @property
     def filemap(self) -> dict[str, str]:
         """File name by file-map attribute."""
         return {a: file if isinstance(file, str) else file.file for a, file in self.files.items()}

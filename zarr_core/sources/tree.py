@@ -142,6 +142,8 @@ class SampleTree:
         """
         from zarr_core.sources.tensors import load_point_tensor
 
+        if canonical not in sample.files:
+            raise SampleError(sample.sample_id, canonical, "its file is missing", "upload it")
         info = sample.files[canonical]
         try:
             if canonical in self._choices:
@@ -254,8 +256,7 @@ class SampleTree:
 
 def _missing(description: SourceDescription, found: Collection[str], problems: Mapping[str, str]) -> tuple[str, ...]:
     """Names of the files that a sample lacks, each once."""
-    needed = {c: file.filename for c, file in description.fields.items() if c not in description.optional}
-    names = [filename for canonical, filename in needed.items() if canonical not in found]
+    names = [file.filename for canonical, file in description.required_fields.items() if canonical not in found]
     names += [name for name in description.parameters if name in problems]
     return tuple(dict.fromkeys(problems.get(name, name) for name in names))
 
