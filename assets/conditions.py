@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import dagster as dg
 
-from sensors.dagster_internals import Cancelled
+from sensors.dagster_internals import Cancelled, NextBatch
 
 _C = dg.AutomationCondition
 
 
-def convert_when_needed(
-    retry_schedule: str, migration: dg.AutomationCondition[dg.AssetKey] | None = None
+def migrate_in_batches(
+    batch_size: int, to_migrate: Callable[[dg.DagsterInstance], Sequence[str]]
 ) -> dg.AutomationCondition:
+    """The next batch of the samples that a migration has still to convert, when the one before has ended.
+
+    New samples wait for one batch at most.
+
+    Args:
+        batch_size: maximum number of samples in a batch.
+        to_migrate: returns the samples that a migration has still to convert.
+    """
+    return NextBatch("to_migrate", batch_size, to_migrate)
+
+
+def convert_when_needed(retry_schedule: str, migration: dg.AutomationCondition | None = None) -> dg.AutomationCondition:
     """Samples that are new, whose source changed, or whose last conversion failed and is due for a retry.
 
     A failed sample is missing as well: without ``execution_failed`` it would be requested at every evaluation. A sample
@@ -20,15 +34,14 @@ def convert_when_needed(
 
     Args:
         retry_schedule: cron schedule on which failed samples are retried.
-        migration: further samples, up to date with their source, that are due.
+        migration: a further reason, see :func:`migrate_in_batches`.
     """
     source_changed = _C.any_deps_updated().since_last_handled()
     retry = (_C.execution_failed() & _C.cron_tick_passed(retry_schedule)).since_last_handled()
     needed = _missing() | source_changed | retry
-    if migration is not None:
-        needed |= migration
+    needed = needed if migration is None else needed | migration
     due = needed & ~_C.in_progress() & ~Cancelled()
-    return due.with_label("new, changed or due for a retry")
+    return due.with_label("new, changed, or due for a retry" + (" or for a migration" if migration else ""))
 
 
 def publish_after_a_batch(listing: dg.AssetKey | None = None) -> dg.AutomationCondition:

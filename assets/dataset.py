@@ -146,7 +146,8 @@ class DatasetDeclaration(Declaration):
 
     def code_version_of(self, settings_digest: str) -> str:
         """Changes with everything that changes the bytes of a converted sample: field files and conversion settings."""
-        files = {name: field.filename for name, field in self.description.fields.items()}
+        # A sample that gets an optional file is another version of its source, and needs no other code version.
+        files = {name: field.filename for name, field in self.description.required_fields.items()}
         return hashlib.sha256(f"{settings_digest} {sorted(files.items())}".encode()).hexdigest()[:12]
 
     def summary(self) -> dict[str, str]:

@@ -8,14 +8,14 @@ import dagster as dg
 import numpy as np
 import zarr
 
-from assets.conditions import convert_when_needed
+from assets.conditions import convert_when_needed, migrate_in_batches
 from assets.dataset import DatasetDeclaration
 from assets.pictures import silhouette
 from assets.retries import retried
 from assets.tables import short, table
 from resources.pools import ConversionPool
 from resources.stores import StoreAccess
-from sensors.dagster_internals import NextBatch, latest_observations, planned_partitions, version_tags
+from sensors.dagster_internals import latest_observations, planned_partitions, version_tags
 from sensors.migration import CHECK, data_version_of, samples_to_migrate
 from zarr_core._util.documents import DocumentError, parse_json
 from zarr_core.format.object_names import ZARR_JSON
@@ -43,9 +43,8 @@ def zarr_samples_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
         deps=[dataset.observed],
         backfill_policy=dg.BackfillPolicy.multi_run(dataset.batch_size),
         automation_condition=convert_when_needed(
-            # Arrivals wait for one batch of a migration at most.
             dataset.retry_schedule,
-            NextBatch("to_migrate", dataset.batch_size, partial(samples_to_migrate, dataset=dataset)),
+            migrate_in_batches(dataset.batch_size, partial(samples_to_migrate, dataset=dataset)),
         ),
         code_version=dataset.code_version,
         pool=dataset.pool,

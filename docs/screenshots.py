@@ -57,19 +57,19 @@ def operating() -> None:
         jobs.run("refresh")
         group = load_manifest(str(deployment.store)).samples["run_1"].relpath
         damage(deployment.store / group / "surface/pressure/c/0/0")
-        jobs.run("refresh")
+        refresh = jobs.run("refresh")
         with webserver(deployment), browser() as page:
             take(page, "failed", "/assets/ahmed_rans/zarr_samples?view=partitions&partition=run_3", "run_3")
             take(page, "reason", f"/runs/{failed}", "1 of 8 samples could not be converted")
             take(page, "not-loaded", "/assets/wings/not_loaded", "attributes.chunk_pionts")
             take(page, "failed-check", "/assets/ahmed_rans/manifest?view=checks&checkDetail=checksums", "To repair")
-            take(page, "held-back", "/locations/zarr_core/asset-groups/ahmed_rans/lineage", "benchmark_report")
+            take(page, "held-back", f"/runs/{refresh}", "1 blocking asset check failed")
             repaired = jobs.run("convert", "run_1", "run_1", tags={FORCE_TAG: "true"})
-            take(page, "repaired", f"/runs/{repaired}", "run_1 converted")
+            take(page, "repaired", f"/runs/{repaired}", "Finished execution of run")
             arrive(deployment, 11, 12, 13)
             jobs.run("look")
             cancelled = jobs.run("convert", "run_11", "run_13", pool=Terminated())
-            take(page, "cancelled", f"/runs/{cancelled}", "Canceled")
+            take(page, "cancelled", f"/runs/{cancelled}", "RUN_CANCELED")
 
 
 def migration() -> None:

@@ -66,10 +66,11 @@ def arrivals_sensor(dataset: WatchedSamples) -> dg.SensorDefinition:
         ):
             tags = {DATA_VERSION: listing.version, DOCUMENTS_TAG: listing.documents_digest}
             events.append(dg.AssetObservation(dataset.listing_key, metadata=listing_metadata(listing), tags=tags))
-        settings = check_settings(context.instance, dataset, manifest, listing)
-        before = latest_check(context.instance, settings.asset_check_key)
-        if before is None or before.description != settings.description:
-            events.append(settings)
+        if manifest is not None:
+            settings = check_settings(context.instance, dataset, manifest, listing)
+            before = latest_check(context.instance, settings.asset_check_key)
+            if before is None or before.description != settings.description:
+                events.append(settings)
         return sensor_result(context, dataset, listing, changes, "samples", events)
 
     return arrivals

@@ -131,7 +131,7 @@ def _all_that_is_shown(error: BaseException, caplog: pytest.LogCaptureFixture) -
     "work",
     [
         lambda root, source: convert(KIND, root, root=source),
-        lambda root, source: convert(KIND, "memory://elsewhere", source_url=root),
+        lambda root, source: convert(KIND, source.with_name("store"), source_url=root),
         lambda root, source: ZarrChunkReader(root),
         lambda root, source: commit(Storage(root), HEAD, lambda current: current or StoreManifest("x")),
         lambda root, source: Storage(root).read("a"),

@@ -76,7 +76,7 @@ def test_a_converted_sample_that_does_not_fit_the_others_fails_a_check(trial: Tr
     """In the first batch of an empty store only the publication can find it: its partition is green by then."""
     kind = trial.source.with_name("kind.yaml")
     kind.write_text("name: trial\nsamples: run_*\nfiles: {surface_position: xyz.pt, surface_heat: heat.pt}\n")
-    trial.dataset = trial.dataset.model_copy(update={"kind": str(kind)})
+    trial = Trial(trial.dataset.model_copy(update={"kind": str(kind)}), trial.instance)
     for number in (1, 2, 4):
         folder = trial.source / f"run_{number}"
         folder.mkdir()

@@ -119,6 +119,15 @@ def test_folders_that_are_no_samples_are_named(tmp_path: Path) -> None:
         AhmedMLDataset(source)
 
 
+def test_a_listed_id_that_no_sample_can_have_stops_no_other(tmp_path: Path) -> None:
+    points(tmp_path, "s1", "a b")
+    (tmp_path / "train_design_ids.txt").write_text("s1\na b\n../s2\ns\x1b[31m3\n")
+    selection = select_samples(SampleTree(described(), tmp_path))
+    assert list(selection.samples) == ["s1"]
+    (note,) = (note for note in selection.notes if "3 of the 4 ids listed for train" in note)
+    assert note.endswith(r"are skipped: a b, ../s2, 's\x1b[31m3'")
+
+
 def test_a_sample_in_two_folders_is_named(tmp_path: Path) -> None:
     points(tmp_path, "a", "data/a")
     found = SampleTree(described(subfolder="data"), tmp_path).find()

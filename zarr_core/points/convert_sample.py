@@ -5,21 +5,22 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from functools import partial
+from typing import Literal, TypeVar
 
 from zarr_core._util.processes import WorkerDiedError
 from zarr_core.errors import SampleError, SourceError
+from zarr_core.format.names import POSITION
 from zarr_core.points.manifest import Quarantine
 from zarr_core.points.writer import WrittenSample, ZarrStoreWriter
 from zarr_core.sources.recorded import record
 from zarr_core.sources.sample import SampleSource, SourceSample
 
-if TYPE_CHECKING:
-    import torch
-
 _log = logging.getLogger(__name__)
 
 _CHANGED = "source files changed while they were read; run again"
+
+_Loaded = TypeVar("_Loaded")
 
 Status = Literal["converted", "up to date", "quarantined", "failed"]
 
@@ -111,10 +112,9 @@ def _write(writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample, 
     if sample.missing:
         raise SampleError(sample.sample_id, "", f"missing {', '.join(sample.missing)}", "upload the missing files")
 
-    def load(canonical: str) -> torch.Tensor:
+    def unchanged(values: _Loaded) -> _Loaded:
         # The group's name is a digest of the listed files. Another converter may use or commit the same group, so data
         # of any other file version must never be written to it.
-        values = source.load(sample, canonical)
         if not _is_unchanged(source, sample):
             raise SourceError(f"{sample.sample_id}: {_CHANGED}")
         return values
@@ -122,11 +122,16 @@ def _write(writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample, 
     return writer.write_sample(
         sample.sample_id,
         [file for canonical, file in source.description.fields.items() if canonical in sample.files],
-        load,
+        lambda canonical: unchanged(source.load(sample, canonical)),
         fingerprint=sample.fingerprint,
         source=record(sample),
         # Loaded before the fields, so that the checks after each field cover it.
         parameters=source.load_parameters(sample),
+        meshes={
+            canonical.removesuffix(f"_{POSITION}"): partial(lambda c: unchanged(source.load_mesh(sample, c)), canonical)
+            for canonical, choice in sample.choices.items()
+            if choice.keep_mesh
+        },
         relpath=None if repair is None else repair or writer.relpath(sample.sample_id, sample.fingerprint),
     )
 

@@ -10,6 +10,7 @@ from zarr_core.errors import StoreError
 from zarr_core.format.moments import FieldMoments
 from zarr_core.format.object_names import ATTRIBUTES_KEY, ZARR_JSON
 from zarr_core.format.rounding import RoundingError
+from zarr_core.points.mesh import mesh_bytes
 from zarr_core.storage import Storage
 
 GROUP_FORMAT = 1
@@ -98,7 +99,7 @@ def is_complete(storage: Storage, relpath: str, group: Any = None) -> bool:
         recorded = recorded_attributes(parse_json(storage.read(f"{relpath}/{ZARR_JSON}")) if group is None else group)
         if recorded is None:  # another program wrote this group and recorded no sizes
             return True
-        expected = sum(stored_bytes(recorded).values())
+        expected = sum(stored_bytes(recorded).values()) + sum(mesh_bytes(recorded).values())
     except (FileNotFoundError, ValueError):
         return False
     sizes = storage.list(relpath)

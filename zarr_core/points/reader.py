@@ -19,9 +19,12 @@ from zarr_core._util.redaction import redact
 from zarr_core._util.units import parse_size
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.format.object_names import ATTRIBUTES_KEY
+from zarr_core.format.shuffle import shuffle_permutation
 from zarr_core.points.engines import ENGINES, Engine, FieldRead
 from zarr_core.points.manifest import ArrayColumn, SampleEntry, StoreManifest, load_manifest
+from zarr_core.points.mesh import read_meshes
 from zarr_core.points.sampling import Draw, draw
+from zarr_core.sources.formats.contents import Mesh
 from zarr_core.storage.disk_cache import DEFAULT_LIMIT, DiskCache
 
 if TYPE_CHECKING:
@@ -222,6 +225,30 @@ class ZarrChunkReader:
         """
         entry = self._entry(sample_id)
         return dict(self._engine.attributes(f"{self._url}, {sample_id}", entry).get(ATTRIBUTES_KEY, {}))
+
+    def read_mesh(self, sample_id: str) -> dict[str, Mesh]:
+        """The meshes of a sample by domain, with all its fields of the domain in the order of the solver.
+
+        Only domains whose description has ``connectivity: true`` have one. Everything is read whole.
+
+        Raises:
+            UnknownFieldError: the store does not hold the sample, or the sample has no mesh.
+            CorruptChunkError: an array is damaged.
+        """
+        entry, recorded = self._entry(sample_id), self.read_attributes(sample_id)
+        meshes = dict(read_meshes(self.root, entry.relpath, recorded))
+        if not meshes:
+            reason = "its description has no `connectivity: true`"
+            raise UnknownFieldError(f"{self._url}: {sample_id!r} has no mesh: {reason}")
+        for domain, mesh in meshes.items():
+            columns = self.manifest.domains[domain].arrays
+            for name, values in self.read_sample(
+                sample_id, {}, [n for n in columns if n in recorded["moments"]]
+            ).items():
+                rows = shuffle_permutation(recorded["shuffle_seed"], sample_id, domain, len(values))
+                mesh.fields[name] = np.empty_like(values)
+                mesh.fields[name][rows] = values
+        return meshes
 
     def check_fields(self, fields: Iterable[str]) -> list[str]:
         """The names as a list without duplicates; raises UnknownFieldError if the store does not hold a field."""

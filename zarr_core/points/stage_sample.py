@@ -19,6 +19,7 @@ from zarr_core.format.ranges import MAX_READ_BYTES, coalesce
 from zarr_core.format.shards import check_chunk
 from zarr_core.points.group import recorded_attributes
 from zarr_core.points.manifest import ArrayColumn, SampleEntry
+from zarr_core.points.mesh import MESH
 from zarr_core.points.scan import ChunkRange, chunk_ranges
 from zarr_core.points.settings import digest
 from zarr_core.storage import Storage, is_local
@@ -106,6 +107,7 @@ class _SampleCopy:
         group: content of its ``zarr.json`` in the copy.
         relpath: path of its group in the copy.
         layouts: layout by array name, of the arrays to copy.
+        meshes: objects of the sample's meshes; none if the copy has only part of its fields.
         trusted: whether the shards were checked earlier, because a manifest of the copy names the group.
         source_sizes, target_sizes: bytes by object.
     """
@@ -116,6 +118,7 @@ class _SampleCopy:
     group: bytes
     relpath: str
     layouts: Mapping[str, ArrayLayout]
+    meshes: Sequence[str]
     trusted: bool
     source_sizes: Mapping[str, int]
     target_sizes: Mapping[str, int]
@@ -153,6 +156,11 @@ class _SampleCopy:
             group,
             relpath,
             wanted,
+            [
+                name[len(entry.relpath) + 1 :]
+                for name in found
+                if len(wanted) == len(layouts) and name.startswith(f"{entry.relpath}/{MESH}/")
+            ],
             trusted=known == relpath and not task.check,
             source_sizes={name: info.size for name, info in found.items()},
             target_sizes=task.target.list(relpath),
@@ -168,6 +176,8 @@ class _SampleCopy:
         folders = {name.rpartition("/")[0] for name in self.layouts}
         for name in sorted(folders | set(self.layouts)):
             self._write(f"{name}/{ZARR_JSON}", self.task.source.read(f"{self.entry.relpath}/{name}/{ZARR_JSON}"))
+        for name in self.meshes:
+            self._write(name, self.task.source.read(f"{self.entry.relpath}/{name}"))
         self._write(ZARR_JSON, self.group)
         copied, kept = sum(copied for copied, _ in results), sum(kept for _, kept in results)
         domains = {name.partition("/")[0] for name in self.layouts}
@@ -232,6 +242,7 @@ def _reduced(
         for key in {"moments", "stored_bytes", "rounding"} & recorded.keys():
             by_field = expect(dict, recorded[key], key)
             reduced[key] = {field: value for field, value in by_field.items() if field in names.values()}
+        reduced.pop("meshes", None)
         attributes[ATTRIBUTES_KEY] = reduced | {"staged_from": relpath}
     document = document | {"attributes": attributes, "consolidated_metadata": below | {"metadata": kept}}
     return (json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n").encode()

@@ -25,9 +25,11 @@ from zarr_core.format.shards import encode_shard, pack_lengths
 from zarr_core.format.shuffle import shuffle_permutation
 from zarr_core.points.group import GROUP_FORMAT, is_complete, recorded_attributes, stored_bytes
 from zarr_core.points.manifest import ArrayColumn, DomainGrid, Quarantine, SampleEntry
+from zarr_core.points.mesh import write_mesh
 from zarr_core.points.settings import ConversionSettings, digest
 from zarr_core.points.stored_values import as_points, checked_rounding, is_lossless, not_finite, stored_blocks
 from zarr_core.sources.description import FieldFile
+from zarr_core.sources.formats.contents import Mesh
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import Retention
 
@@ -106,6 +108,7 @@ class ZarrStoreWriter:
         source: Mapping[str, Any] | None = None,
         parameters: Mapping[str, Any] | None = None,
         relpath: str | None = None,
+        meshes: Mapping[str, Callable[[], Mesh]] | None = None,
     ) -> WrittenSample:
         """Write one sample.
 
@@ -118,6 +121,7 @@ class ZarrStoreWriter:
             fingerprint: of the source files.
             source: location of the source files; ``verify`` uses it.
             parameters: scalars of the whole sample.
+            meshes: load the mesh of a domain; called after the fields of the domain.
             relpath: path of its group, which is repaired: objects whose bytes differ are replaced, all others stay as
                 they are, for readers of every generation that names the group. None: a new group.
 
@@ -132,8 +136,9 @@ class ZarrStoreWriter:
         rounding: dict[str, Any] = {}
         stored: dict[str, int] = {}
         chunk_bytes: dict[str, str] = {}
+        kept: dict[str, Any] = {}
         permutation, domain = np.empty(0, np.int64), ""
-        for file in fields:
+        for number, file in enumerate(fields):
             name = file.field
             values = as_points(sample_id, name, load(name.canonical))
             if name.domain != domain:
@@ -155,6 +160,9 @@ class ZarrStoreWriter:
             if max(lengths) < 2**32:  # otherwise readers use the shard index
                 chunk_bytes[name.array_name] = pack_lengths(lengths)
             del values
+            load_mesh = (meshes or {}).get(domain)
+            if load_mesh is not None and not any(other.domain == domain for other in fields[number + 1 :]):
+                kept[domain] = write_mesh(write, relpath, domain, load_mesh())
         attributes = {
             "format": GROUP_FORMAT,
             "sample_id": sample_id,
@@ -167,7 +175,7 @@ class ZarrStoreWriter:
             "rounding": rounding,
             "stored_bytes": stored,
             "chunk_bytes": chunk_bytes,
-        }
+        } | ({"meshes": kept} if kept else {})
         group = group_zarr_json({ATTRIBUTES_KEY: attributes}, arrays)
         for domain in sorted({name.partition("/")[0] for name in arrays}):
             write(f"{relpath}/{domain}/{ZARR_JSON}", _json(EMPTY_GROUP))

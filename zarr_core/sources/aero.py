@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from zarr_core.errors import SampleError, SourceError
 from zarr_core.format.names import PARAMETER_ATTRIBUTES, check_sample_id
 from zarr_core.sources.description import SourceDescription
+from zarr_core.sources.formats.contents import Mesh
 from zarr_core.sources.resolve import describe_filemap
 from zarr_core.sources.sample import FileInfo, FoundSamples, SourceSample
 from zarr_core.sources.tree import file_info
@@ -104,6 +105,10 @@ class AeroSource:
         if not isinstance(tensor, torch.Tensor):
             raise SampleError(sample.sample_id, canonical, f"_load returned a {type(tensor).__name__}, not a tensor")
         return tensor
+
+    def load_mesh(self, sample: SourceSample, canonical: str) -> Mesh:
+        """Such an object has no meshes: raises SampleError."""
+        raise SampleError(sample.sample_id, canonical, "has no mesh")
 
     def load_parameters(self, sample: SourceSample) -> dict[str, Any]:
         """The sample's ``design_parameters``, if the file map has them; raises SampleError if they cannot be loaded."""

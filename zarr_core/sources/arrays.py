@@ -34,6 +34,7 @@ class ArrayChoice(pydantic.BaseModel):
         patches: only these parts of the boundary; none: the whole file, or the volume of an OpenFOAM case.
         scale: factor of the values.
         units: of the values after scaling.
+        keep_mesh: of a position: whether the store keeps the mesh of the domain.
         match: name of the field with the positions of this domain, if it lies in another file. Both files have the same
             points, perhaps in another order, so rows are matched by their positions.
     """
@@ -46,6 +47,7 @@ class ArrayChoice(pydantic.BaseModel):
     patches: Names = ()
     scale: float = 1.0
     units: str = ""
+    keep_mesh: bool = False
     match: str = ""
 
     def to_document(self) -> dict[str, Any]:

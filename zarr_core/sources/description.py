@@ -18,7 +18,6 @@ from zarr_core.format.names import (
     POSITION,
     FieldName,
     check_relative_path,
-    check_sample_id,
     field_name,
     listed_id,
 )
@@ -100,7 +99,8 @@ class MeshFile(_Model):
     @property
     def position(self) -> ArrayChoice:
         """Positions of the domain."""
-        return self._computed("position", self.length_scale, "m")
+        position = self._computed("position", self.length_scale, "m")
+        return position.model_copy(update={"keep_mesh": self.connectivity})
 
     def field_files(self, domain: str) -> list[FieldFile]:
         """The fields, position first."""
@@ -339,7 +339,7 @@ class SourceDescription(_Model):
             read_text: returns the content of a file beside the samples, or None if there is no such file.
 
         Raises:
-            SourceError: none of the files that the rule names exists, or one lists an invalid id.
+            SourceError: none of the files that the rule names exists.
         """
         splits = (self.splits or SplitFiles()).assign(sample_ids, read_text)
         if isinstance(self.splits, SplitFiles) and not splits:
@@ -348,7 +348,7 @@ class SourceDescription(_Model):
                 f"{self.name} takes its splits from files, but none of {files} lies beside the samples; name them, as "
                 'in `splits: {rule: files, filename: "{split}.txt", names: [train, test]}`, or leave `splits` out'
             )
-        return {split: [check_sample_id(sample_id) for sample_id in ids] for split, ids in splits.items()}
+        return splits
 
     def excluded_ids(self, read_text: ReadText) -> set[str]:
         """Ids in the blacklists, which list ids or paths of mesh files.

@@ -10,6 +10,7 @@ import numpy as np
 
 from zarr_core.sources.arrays import ArrayChoice
 from zarr_core.sources.formats import OpenFile, open_file
+from zarr_core.sources.formats.contents import Mesh
 from zarr_core.sources.sample import FileInfo
 from zarr_core.storage import Storage
 
@@ -53,6 +54,17 @@ class FieldLoader:
             wanted = self._open(storage, folder, files, choices, choice.match).values(position)
             values = values[_rows_at(own, wanted)]
         return torch.from_numpy(values)
+
+    def load_mesh(
+        self,
+        storage: Storage,
+        folder: str,
+        files: Mapping[str, FileInfo],
+        choices: Mapping[str, ArrayChoice],
+        canonical: str,
+    ) -> Mesh:
+        """The mesh with this position field; arguments and errors as for :meth:`load`."""
+        return self._open(storage, folder, files, choices, canonical).mesh(choices[canonical])
 
     def _open(
         self,

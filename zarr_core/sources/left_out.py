@@ -10,9 +10,9 @@ from zarr_core.sources.formats import SUFFIXES
 
 
 def some(names: Collection[str]) -> str:
-    """The first five names, and how many more there are."""
+    """The first five names, at most 200 printable characters of each, and how many more there are."""
     more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
-    return ", ".join(list(names)[:5]) + more
+    return ", ".join((name if name.isprintable() else ascii(name))[:200] for name in list(names)[:5]) + more
 
 
 class LeftOut:

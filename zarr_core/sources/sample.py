@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from zarr_core.sources.arrays import ArrayChoice
     from zarr_core.sources.description import SourceDescription
+    from zarr_core.sources.formats.contents import Mesh
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,9 @@ class SampleSource(Protocol):
 
     def load(self, sample: SourceSample, canonical: str) -> torch.Tensor:
         """The tensor of one point field, with the source's dtype and shape."""
+
+    def load_mesh(self, sample: SourceSample, canonical: str) -> Mesh:
+        """The mesh of the domain with this position field; raises SampleError."""
 
     def load_parameters(self, sample: SourceSample) -> dict[str, Any]:
         """Per-sample scalars by name."""

@@ -16,6 +16,7 @@ from zarr_core.errors import SampleError, SourceError, StoreError
 from zarr_core.format.names import check_sample_id
 from zarr_core.sources.description import ANY_DEPTH, SourceDescription
 from zarr_core.sources.fields import FieldLoader
+from zarr_core.sources.formats.contents import Mesh
 from zarr_core.sources.formats.files import path_of
 from zarr_core.sources.left_out import LeftOut
 from zarr_core.sources.patterns import by_sample, depth, matches, renamed
@@ -154,6 +155,13 @@ class SampleTree:
         except ValueError as error:
             reason = f"{info.name}: {error}"
             raise SampleError(sample.sample_id, canonical, reason, "repair or upload the file again") from error
+
+    def load_mesh(self, sample: SourceSample, canonical: str) -> Mesh:
+        """The mesh of the domain with this position field; raises SampleError."""
+        try:
+            return self._loader.load_mesh(self._storage, sample.folder, sample.files, self._choices, canonical)
+        except ValueError as error:
+            raise SampleError(sample.sample_id, canonical, f"{sample.files[canonical].name}: {error}") from error
 
     def load_parameters(self, sample: SourceSample) -> dict[str, Any]:
         """Per-sample scalars from the parameter files; raises SampleError if a file cannot be used."""

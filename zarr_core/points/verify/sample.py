@@ -10,12 +10,13 @@ import numpy as np
 
 from zarr_core._util.documents import expect, parse_json
 from zarr_core._util.processes import WorkerDiedError
-from zarr_core.errors import StoreError, ZarrCoreError
+from zarr_core.errors import CorruptChunkError, StoreError, ZarrCoreError
 from zarr_core.format.array_metadata import ArrayLayout
 from zarr_core.format.moments import FieldMoments
 from zarr_core.format.object_names import ATTRIBUTES_KEY, QUARANTINE, ZARR_JSON
 from zarr_core.points.group import recorded_moments, recorded_rounding, stored_bytes
 from zarr_core.points.manifest import ArrayColumn, DomainGrid, SampleEntry, StoreManifest
+from zarr_core.points.mesh import mesh_bytes, mesh_names, read_meshes
 from zarr_core.points.scan import read_chunks
 from zarr_core.points.verify.report import FieldTally, SampleFindings
 from zarr_core.points.verify.source import Comparison, SourceFiles
@@ -90,7 +91,18 @@ def _check(
     total = sum(tally.bytes for tally in found.fields.values())
     if entry.fingerprint and not found.problems and entry.bytes != total:
         found.add("", f"its arrays have {total:,} bytes, the manifest says {entry.bytes:,}")
-    for path in sorted(set(objects) - expected):
+    meshes = tuple(f"{entry.relpath}/{name}" for name in mesh_names(recorded))
+    of_meshes = {path: size for path, size in objects.items() if meshes and path.startswith(meshes)}
+    size = sum(size for path, size in of_meshes.items() if "/c/" in path)
+    if size != sum(mesh_bytes(recorded).values()):
+        found.add("", f"its meshes have {size:,} bytes, {sum(mesh_bytes(recorded).values()):,} were recorded")
+    elif meshes:
+        try:
+            for _ in read_meshes(storage.root, entry.relpath, recorded):
+                pass
+        except CorruptChunkError as error:
+            found.add("", f"its mesh cannot be read: {error}")
+    for path in sorted(set(objects) - expected - of_meshes.keys()):
         if not strip_temp_suffix(path)[1]:  # temporary files belong to a running or killed converter; gc removes them
             found.add("", f"{path.removeprefix(entry.relpath + '/')} belongs to no array of the manifest")
 
