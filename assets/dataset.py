@@ -14,7 +14,7 @@ from zarr_core._util.redaction import redact
 from zarr_core.errors import ZarrCoreError
 from zarr_core.format.codecs import DEFAULT_CODEC
 from zarr_core.points.publish import MAX_RETIRED_SHARE
-from zarr_core.points.settings import ConversionSettings
+from zarr_core.points.settings import NO_OWN_DTYPE, ConversionSettings
 from zarr_core.sources import SourceDescription, resolve_kind
 
 
@@ -134,8 +134,8 @@ class DatasetDeclaration(Declaration):
 
     def conversion_arguments(self, settings: ConversionSettings) -> dict[str, Any]:
         """Keyword arguments of ``iter_convert`` and ``publish``."""
-        fields = self.description.fields  # the kind may have lost a field that the store has a dtype for
-        dtypes = {name: dtype for name, dtype in settings.field_dtypes.items() if name in fields}
+        # Every setting is named, also that a field has no dtype of its own.
+        dtypes = {name: settings.field_dtypes.get(name, NO_OWN_DTYPE) for name in self.description.fields}
         place = {"source_url": self.source, "splits": self.splits, "fingerprint": self.fingerprint}
         return {**place, **settings.to_document(), "field_dtypes": dtypes}
 

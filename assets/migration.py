@@ -25,7 +25,7 @@ def migration_job(dataset: DatasetDeclaration) -> dg.JobDefinition:
         listing = list_samples(stores.source(dataset.kind, dataset.source), dataset.splits)
         context.log.info(check_settings(context.instance, dataset, manifest, listing).description)
         arguments = dataset.conversion_arguments(dataset.settings)
-        # Fields that the declaration gives no dtype lose the one that the store has for them.
+        # The store may have a dtype for a field that the kind no longer has.
         own = manifest.conversion.settings[manifest.conversion.current]["field_dtypes"] if manifest.conversion else {}
         arguments["field_dtypes"] = dict.fromkeys(own, NO_OWN_DTYPE) | arguments["field_dtypes"]
         manifest = publish(dataset.kind, dataset.store, dataset_name=dataset.name, reconvert=True, **arguments).manifest

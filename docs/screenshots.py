@@ -69,7 +69,7 @@ def operating() -> None:
             arrive(deployment, 11, 12, 13)
             jobs.run("look")
             cancelled = jobs.run("convert", "run_11", "run_13", pool=Terminated())
-            take(page, "cancelled", f"/runs/{cancelled}", "Canceled")
+            take(page, "cancelled", f"/runs/{cancelled}", "RUN_CANCELED")
 
 
 def migration() -> None:

@@ -11,7 +11,8 @@ import torch
 
 import zarr_core.verify
 from tests.helpers.small_source import write_source
-from tests.helpers.stores import damage, nan, write_broken
+from tests.helpers.stores import damage, nan, objects, write_broken
+from zarr_core._util.units import format_size
 from zarr_core.convert import convert, main
 from zarr_core.points.manifest import load_manifest
 from zarr_core.points.verify.store import verify_store
@@ -89,3 +90,27 @@ def test_a_run_in_which_every_sample_fails_fails(tmp_path: Path) -> None:
     source = write_source(tmp_path / "source", ("run_1",))
     write_broken(source, "run_1", "surface_pressure.pt", nan(70))
     assert run("--dataset-kind", "ahmedml", "--root", source, "--output", tmp_path / "store") == 1
+
+
+def test_a_dry_run_previews_a_migration_and_writes_nothing(
+    tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "store"
+    convert("ahmedml", store, root=source, sample_ids=["run_1", "run_2"], **SETTINGS)
+    torch.save(torch.zeros(70), source / "run_2" / "surface_pressure.pt")
+    before = objects(store)
+    arguments = [str(store), "--source", str(source), "--dataset-kind", "ahmedml", "--values-dtype", "float32"]
+    capsys.readouterr()
+    assert main([*arguments, "--reconvert", "--dry-run"]) == 0
+    sizes = {path.name: sum(file.stat().st_size for file in path.glob("*.pt")) for path in source.iterdir()}
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("would convert 1 new (")
+    assert f"1 stale ({format_size(sizes['run_1'])})" in lines[0]
+    assert f"1 changed ({format_size(sizes['run_2'])})" in lines[0]
+    assert lines[1] == "  settings of the stale samples: values_dtype: 'float16' -> 'float32'"
+    assert main([*arguments, "--reconvert", "--dry-run", "--json", "--limit", "1"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert sum(map(len, document["to_convert"].values())) == 1
+    assert document["remaining"] == len(sizes) - 1
+    assert main([*arguments, "--dry-run"]) != 0, "without --reconvert it would be refused"
+    assert objects(store) == before

@@ -21,11 +21,14 @@ import pytest
 import yaml
 
 from definitions import defs
+from sensors.dagster_internals import latest_check
+from sensors.migration import CHECK
 from tests.platform.deployment import Deployment, failed_partitions, materializations, runs_of, ticks_since
 from tests.platform.trial import PROJECT, corrupt, write_run
 from tests.platform.ui import Ui, user_interface
 from zarr_core.matrix import WideMatrix
 from zarr_core.points.manifest import load_manifest
+from zarr_core.points.publish import publish
 from zarr_core.sources import resolve_kind
 
 SHARED = PROJECT.parent / "shared" / "data" / "ahmed_rans"
@@ -265,6 +268,35 @@ def test_a_check_that_failed_by_hand_is_logged_and_holds_back_what_follows(
     assert shard.read_bytes() == whole
     assert ui.checks(MANIFEST)["checksums"][0] == "SUCCEEDED"
     assert ui.partitions(SAMPLES)["failed"] == []
+
+
+@pytest.mark.usefixtures("arrivals")
+def test_a_migration_goes_on_while_samples_arrive_and_is_dropped(
+    deployment: Deployment, instance: dg.DagsterInstance, location: dg.Definitions, tmp_path: Path
+) -> None:
+    """Begun by a command line that was killed after its first commit, dropped by the job."""
+
+    def stored_as(dtype: str) -> bool:
+        """Whether readers see all samples, the new one too, in this dtype, and the sensor reports the end."""
+        manifest = load_manifest(str(deployment.store))
+        dtypes = {manifest.fields_of(i)["surface_pressure"].dtype for i in manifest.samples}
+        check = latest_check(instance, dg.AssetCheckKey(MANIFEST, CHECK))
+        under_way = check is None or "under way" in (check.description or "")
+        return "run_14" in manifest.samples and dtypes == {dtype} and not under_way
+
+    deployment.wait("the first batch", lambda: materializations(instance, REPORT))
+    publish("ahmedml", str(deployment.store), root=deployment.source, reconvert=True, values_dtype="float32")
+    write_run(tmp_path, 14, points=3000).rename(deployment.source / "run_14")
+    deployment.wait("the migration", lambda: stored_as("float32"))
+    check = latest_check(instance, dg.AssetCheckKey(MANIFEST, CHECK))
+    assert check is not None
+    assert "declared, but not applied: values_dtype: 'float32' -> 'float16'" in (check.description or "")
+    evaluated(deployment, instance)
+    assert stored_as("float32"), "no declaration converts anything by itself"
+
+    assert location.resolve_job_def("ahmed_rans_migrate").execute_in_process(instance=instance).success
+    deployment.wait("the way back", lambda: stored_as("float16"))
+    deployment.wait("the report", lambda: all(run.is_finished for run in instance.get_runs()))
 
 
 def test_a_source_of_which_most_is_gone_retires_nothing(

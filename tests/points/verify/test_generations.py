@@ -13,8 +13,9 @@ import pytest
 import zarr_core.points.verify.generations
 import zarr_core.points.verify.store
 from tests.helpers.small_source import KIND, write_source
-from zarr_core.points.convert import convert
+from zarr_core.points.convert import convert, iter_convert
 from zarr_core.points.manifest import HEAD, StoreManifest, load_manifest
+from zarr_core.points.publish import publish
 from zarr_core.points.verify.store import verify_store
 from zarr_core.storage import Storage
 from zarr_core.verify import main
@@ -30,7 +31,9 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = {"source_url": str(source), "chunk_points": 16, "shard_points": 64}
     convert(KIND, store, sample_ids=["run_1", "run_2"], **settings)
     convert(KIND, store, **settings)
-    convert(KIND, store, sample_ids=["run_1"], reconvert=True, **settings | {"chunk_points": 32})
+    other = settings | {"chunk_points": 32, "reconvert": True}
+    assert len(list(iter_convert(KIND, store, sample_ids=["run_1"], **other))) == 1
+    publish(KIND, store, **other)
     return store
 
 
