@@ -60,3 +60,11 @@ def test_unusable_yaml_is_named(tmp_path: Path, content: str | None, message: st
     with pytest.raises(ZarrCoreError, match=message) as caught:
         build_dataset(path)
     assert "dataset.yaml" in str(caught.value)
+
+
+def test_a_refused_value_shows_no_secret() -> None:
+    config = {"kind": "ahmedml", "root": "store", "split": "train", "roott": "s3://user:hunter2@bucket/store"}
+    with pytest.raises(ZarrCoreError, match="roott") as caught:
+        build_dataset(config)
+    assert "hunter2" not in str(caught.value)
+    assert caught.value.__suppress_context__

@@ -11,6 +11,7 @@ from typing import Any
 import pydantic
 
 from zarr_core._util.documents import describe_problems, parse_yaml
+from zarr_core._util.redaction import redact
 from zarr_core.datasets import points as kinds
 from zarr_core.errors import SourceError, ZarrCoreError
 from zarr_core.sources.resolve import import_dotted, shipped_name
@@ -50,7 +51,7 @@ def build_dataset(config: Mapping[str, Any] | str | os.PathLike[str]) -> kinds.Z
     try:
         checked = dataset_class.config_class.model_validate(dict(settings))
     except pydantic.ValidationError as error:
-        raise ZarrCoreError(f"{where}: {describe_problems(error)}") from error
+        raise ZarrCoreError(redact(f"{where}: {describe_problems(error)}")) from None
     return dataset_class(checked)
 
 

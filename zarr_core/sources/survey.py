@@ -173,8 +173,8 @@ def _fitting(root: str, listing: Listing, odd: list[str]) -> tuple[str, ...]:
 def _summaries(storage: Storage, description: SourceDescription, sample: SourceSample) -> tuple[FileSummary, ...]:
     summaries: dict[str, FileSummary] = {}
     for canonical, file in description.fields.items():
-        if file.filename not in summaries:
-            info = sample.files[canonical]
+        info = sample.files.get(canonical)  # None for an optional field that the sample lacks
+        if info is not None and file.filename not in summaries:
             summaries[file.filename] = _summary(storage, sample.folder, file.filename, info)
     return tuple(summaries.values())
 
