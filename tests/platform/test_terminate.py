@@ -33,7 +33,8 @@ def terminate(instance: dg.DagsterInstance, job_name: str) -> None:
     """What *Terminate* in the UI does to a run of this process."""
     (run,) = [run for run in instance.get_runs() if run.job_name == job_name]
     instance.report_run_canceling(run)
-    os.kill(os.getpid(), signal.SIGTERM)
+    # To the main thread, where Python handles it: sent to the process, another thread may receive it, and later.
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
 
 
 def status(instance: dg.DagsterInstance, job_name: str) -> dg.DagsterRunStatus:
