@@ -284,5 +284,7 @@ def failing_ticks(instance: dg.DagsterInstance) -> dict[str, str]:
             )
             if ticks and ticks[0].status is TickStatus.FAILURE:
                 error = ticks[0].error
-                failing[state.instigator_name] = innermost(error).message.strip() if error else "no message"
+                message = innermost(error).message.strip() if error else "no message"
+                # Of a Failure, which code raises for people to read, the class says nothing.
+                failing[state.instigator_name] = message.removeprefix(f"{dg.Failure.__module__}.Failure: ")
     return failing
