@@ -91,7 +91,9 @@ def _converted_samples_fit(dataset: DatasetDeclaration) -> dg.AssetChecksDefinit
     )
     def converted_samples_fit(stores: StoreAccess) -> dg.AssetCheckResult:
         manifest = stores.manifest(dataset.store)
-        writer = ZarrStoreWriter(dataset.store, dataset.settings, manifest.retention)
+        # Those of the store, not the declared ones: a group's name is a digest of the settings it was written with.
+        settings = stores.settings(dataset.store, dataset.settings)
+        writer = ZarrStoreWriter(dataset.store, settings, manifest.retention)
         with ThreadPoolExecutor(_LOOKUPS) as pool:
             found = pool.map(lambda item: writer.find(item[0], item[1].fingerprint), manifest.quarantine.items())
         # These have a group, and a green partition. The conversion of other refused samples failed.

@@ -92,6 +92,10 @@ def test_a_converted_sample_that_does_not_fit_the_others_fails_a_check(trial: Tr
     assert (check.passed, check.severity) == (False, dg.AssetCheckSeverity.ERROR)
     assert check.description.startswith(f"run_2: {reason}")
     assert [record.data["sample"] for record in check.metadata["problem_list"].records] == ["run_2"]
+
+    pending = Trial(trial.dataset.model_copy(update={"values_dtype": "float32"}), trial.instance)
+    (check,) = [e for e in pending.publish().get_asset_check_evaluations() if e.check_name == "converted_samples_fit"]
+    assert not check.passed, "a declared change of the settings, which is not applied, hides nothing"
     key = dg.AssetRecordsFilter(trial.dataset.key("zarr_samples"), asset_partitions=["run_2"])
     observation = trial.instance.fetch_observations(key, limit=1).records[0].asset_observation
     assert f"converted, but not published: {reason}" in observation.metadata["reason"].value
