@@ -24,6 +24,8 @@ DEFAULT_GRACE = "24h"
 # collector that was suspended (on a laptop that slept) deletes nothing in use; it stops after half of the time.
 TOMBSTONE_SECONDS = 24 * 3600
 _DELETED_AT_A_TIME = 1000
+# A temporary file that is younger may have a writer, which would fail without it, whatever the grace period.
+_TEMPORARY_SECONDS = 3600
 
 
 @dataclass
@@ -56,7 +58,7 @@ class GcReport:
         kept: numbers of the kept generations.
         expired: numbers of the deleted generations.
         prefixes: deleted objects by prefix, without generations.
-        temporary: temporary files that killed writers left behind.
+        temporary: temporary files that killed writers left behind; at least an hour old, whatever the grace period.
         young: number of prefixes that no generation names, but that are within the grace period.
         foreign: number of objects that no writer of this kind of store makes; they are never deleted.
     """
@@ -216,12 +218,13 @@ class _Collector(Generic[S]):
         """Find the old objects that no kept generation names."""
         kept, found = self.kept(state), _Found()
         young: dict[str, Garbage] = {}
+        abandoned = min(self.horizon, self.now - _TEMPORARY_SECONDS)
         roots = (*self.head.roots(state), GENERATIONS)
         for stored in chain.from_iterable(map(self.storage.objects, roots)):
             name, temporary = strip_temp_suffix(stored.name)
             owner = self.head.owner(name)
             if name.startswith(f"{GENERATIONS}/") or (owner is not None and kept.needs(owner)):
-                if temporary and stored.modified < self.horizon:
+                if temporary and stored.modified < abandoned:
                     found.temporary.append(stored)
             elif owner is None:
                 found.foreign += 1
@@ -230,7 +233,7 @@ class _Collector(Generic[S]):
                 if owner == stored.name:
                     found.objects.add(owner)
         for stored in self.storage.objects("", recursive=False):
-            if strip_temp_suffix(stored.name)[1] and stored.modified < self.horizon:
+            if strip_temp_suffix(stored.name)[1] and stored.modified < abandoned:
                 found.temporary.append(stored)
         for prefix, garbage in young.items():
             if garbage.newest < self.horizon or prefix in kept.dropped:
