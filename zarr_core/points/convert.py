@@ -31,6 +31,7 @@ from zarr_core.points.store_settings import describe_changes
 from zarr_core.points.writer import WrittenSample, ZarrStoreWriter
 from zarr_core.sources.aero import AeroDataset
 from zarr_core.sources.description import SourceDescription
+from zarr_core.sources.formats import require_libraries
 from zarr_core.sources.sample import SourceSample
 from zarr_core.sources.selection import DatasetKind, open_source
 
@@ -350,7 +351,11 @@ _Task = tuple[SourceSample, str | None]
 
 
 def _plan(job: ConversionJob, retry_quarantined: bool, force: bool) -> tuple[list[ConversionResult], list[_Task]]:
-    """Results of samples that need no conversion, and the samples to convert."""
+    """Results of samples that need no conversion, and the samples to convert.
+
+    Raises:
+        SourceError: there are samples to convert, and a library that reads their files is not installed.
+    """
     entries = job.manifest.samples if job.manifest else {}
     refusals = job.manifest.quarantine if job.manifest else {}
     done = [ConversionResult(sample_id, "failed", reason=reason) for sample_id, reason in job.unreadable.items()]
@@ -372,6 +377,9 @@ def _plan(job: ConversionJob, retry_quarantined: bool, force: bool) -> tuple[lis
             done.append(quarantined(sample_id, refusal))
         else:
             todo.append((sample, None))
+    if todo:  # a missing library is no problem of each sample
+        fields = job.selection.source.description.fields.values()
+        require_libraries([file.filename for file in fields if file.choice is not None])
     return done, todo
 
 
