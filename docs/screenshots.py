@@ -110,12 +110,12 @@ class Jobs:
             result = found.execute_in_process(
                 instance=self.instance, tags=tags, asset_selection=assets, raise_on_error=False
             )
-            if not result.success:  # the sensor adds the reason to the events of the run
-                context = dg.build_run_status_sensor_context(
-                    "failed_runs", result.get_run_failure_event(), self.instance, result.dagster_run
-                )
-                failed_runs(context.for_run_failure())
-        return self.instance.get_runs(limit=1)[0].run_id
+        (run,) = self.instance.get_runs(limit=1)
+        if run.status is dg.DagsterRunStatus.FAILURE:  # the daemon's sensor adds the reason to the events of the run
+            event = result.get_run_failure_event()
+            context = dg.build_run_status_sensor_context("failed_runs", event, self.instance, run)
+            failed_runs(context.for_run_failure())
+        return run.run_id
 
 
 class Terminated(ConversionPool):
@@ -219,7 +219,7 @@ def take(page: Page, name: str, path: str, text: str) -> None:
     page.get_by_text("Loading run logs").wait_for(state="hidden")
     page.wait_for_timeout(4000)  # charts and folds are drawn after the text
     with Image.open(BytesIO(page.screenshot())) as picture:
-        picture.quantize(64).save(IMAGES / f"{name}.png", optimize=True)
+        picture.quantize(128).save(IMAGES / f"{name}.png", optimize=True)
     print(IMAGES / f"{name}.png", flush=True)
 
 

@@ -88,10 +88,11 @@ class Deployment:
                 continue
 
     def lose_database(self) -> None:
-        """Delete everything that Dagster has recorded. The daemon is stopped."""
-        for path in self.home.iterdir():
-            if path.is_dir():
-                shutil.rmtree(path)
+        """Let the daemon, which is stopped, start on an empty home."""
+        empty = self.home.with_name("home_after_loss")
+        empty.mkdir()
+        shutil.copy(self.home / "dagster.yaml", empty)
+        self.home = empty
 
     @contextmanager
     def hold(self, sample_id: str) -> Iterator[None]:
