@@ -151,7 +151,7 @@ class ZarrStoreWriter:
             layout = self.settings.layout(name, len(values), values.shape[1])
             if layout.excess:
                 reason = f"has {layout.excess}; no reader opens such an array"
-                raise SampleError(sample_id, name.canonical, reason, "check the shape, or use larger chunks")
+                raise SampleError(sample_id, name.canonical, reason, "check the shape and chunk_points")
             arrays[name.array_name] = layout
             lengths: list[int] = []
             written = self._write_array(sample_id, name, layout, values, permutation, relpath, lengths, write)
