@@ -100,6 +100,16 @@ def test_a_corrupt_sample_fails_alone(filled: Trial) -> None:
     assert row.data["sample"] == "run_2"
 
 
+def test_nothing_is_published_while_every_sample_is_refused(filled: Trial) -> None:
+    for number in (1, 2, 4):
+        corrupt(filled.source / f"run_{number}")
+    assert not filled.convert_all().success
+    refused = filled.run("refresh")
+    (failed,) = refused.get_step_failure_events()
+    assert "No sample is converted, 3 are refused" in failed.step_failure_data.user_failure_data.description
+    assert not (Path(filled.dataset.store) / "manifest.json").exists()
+
+
 def test_a_failure_of_the_environment_is_retried(filled: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     from zarr_core.sources import SampleTree
 
