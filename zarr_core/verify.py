@@ -10,6 +10,7 @@ from functools import partial
 from typing import Annotated, Any
 
 from zarr_core._util import command_line as cli
+from zarr_core._util.dask_cluster import dask_executor
 from zarr_core._util.redaction import redact
 from zarr_core._util.units import format_size
 from zarr_core.errors import ZarrCoreError
@@ -45,6 +46,7 @@ def _command(
     ] = False,
     samples: cli.Samples = None,
     workers: cli.Workers = 1,
+    scheduler: cli.Scheduler = None,
     quiet: cli.Quiet = False,
     json: cli.Json = False,
 ) -> int:
@@ -59,15 +61,17 @@ def _command(
         text = format_matrix_report(report)
         document |= {"kind": "matrix"} | asdict(report)
     else:
-        report = verify_store(
-            store,
-            source=source,
-            dataset_kind=dataset_kind,
-            sample_ids=samples,
-            deep=deep,
-            workers=workers,
-            progress=not quiet,
-        )
+        with dask_executor(scheduler) as executor:
+            report = verify_store(
+                store,
+                source=source,
+                dataset_kind=dataset_kind,
+                sample_ids=samples,
+                deep=deep,
+                workers=workers,
+                executor=executor,
+                progress=not quiet,
+            )
         text = format_report(report)
         if report.damaged:
             repair = repair_command(storage.url, load_manifest(storage).dataset_kind, source, report.damaged)

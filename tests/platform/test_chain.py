@@ -224,6 +224,18 @@ def test_rows_that_differ_from_the_source_are_found(filled: Trial) -> None:
     assert result["checksums"].passed
 
 
+@pytest.mark.usefixtures("nothing_measured")
+def test_a_source_that_changed_after_its_conversion_is_not_compared(filled: Trial) -> None:
+    """Until it is converted again: its sample is right, and of an earlier source."""
+    assert filled.convert_all().success
+    for number in (1, 2, 4):
+        write_run(filled.source, number, shift=1.0)
+    result = filled.run("refresh")
+    assert result.success
+    check = check_results(result)["equivalence"]
+    assert (check.passed, check.description) == (True, "no sample whose source is as it was at its conversion")
+
+
 def test_metadata_survives_the_database(filled: Trial) -> None:
     assert filled.convert_all().success
     assert filled.run("refresh").success

@@ -100,6 +100,10 @@ Generation = Annotated[
     int | str | None, generation_parameter("Read this generation: a number or a tag. [default: latest]")
 ]
 Workers = Annotated[int, number("Worker processes.")]
+Scheduler = Annotated[
+    str | None,
+    option("Use the workers of a Dask cluster: address of its scheduler, as tcp://host:8786.", metavar="ADDRESS"),
+]
 All = Annotated[bool, flag("List all names instead of the first few.")]
 Quiet = Annotated[bool, flag("Print neither progress nor a summary. Warnings and errors still go to stderr.")]
 Json = Annotated[bool, flag("Print one JSON document to stdout instead of text.")]

@@ -19,7 +19,7 @@ from typing import Any
 from tqdm import tqdm
 
 from zarr_core._util.arguments import whole_number
-from zarr_core._util.processes import WorkerPool, calls_in_flight, each_result
+from zarr_core._util.processes import EXECUTOR_IN_FLIGHT, WorkerPool, calls_in_flight, each_result
 from zarr_core._util.units import format_size
 from zarr_core.errors import SourceError
 from zarr_core.points.columns import expected_columns, misfit
@@ -31,6 +31,7 @@ from zarr_core.points.store_settings import describe_changes
 from zarr_core.points.writer import WrittenSample, ZarrStoreWriter
 from zarr_core.sources.aero import AeroDataset
 from zarr_core.sources.description import SourceDescription
+from zarr_core.sources.parts import Part
 from zarr_core.sources.sample import SourceSample
 from zarr_core.sources.selection import DatasetKind, open_source
 
@@ -38,8 +39,6 @@ logger = logging.getLogger(__name__)
 
 # Seconds between commits of a long conversion, so that readers can use its samples before it ends.
 _COMMIT_SECONDS = 60.0
-# Samples in flight on an executor whose number of workers is not given.
-_EXECUTOR_IN_FLIGHT = 1_024
 
 
 @dataclass(frozen=True)
@@ -103,6 +102,7 @@ def preview(
     source_url: str | None = None,
     splits: Sequence[str] | None = None,
     sample_ids: Collection[str] | None = None,
+    part: Part | None = None,
     limit: int | None = None,
     dataset_name: str | None = None,
     retry_quarantined: bool = False,
@@ -126,7 +126,7 @@ def preview(
         reconvert=reconvert,
         fingerprint=fingerprint,
     )
-    others, todo = _plan(job, retry_quarantined, force)
+    others, todo = _plan(job, retry_quarantined, force, part)
     entries: dict[str, SampleEntry | Quarantine] = {}
     if job.manifest is not None:
         entries = {**job.manifest.quarantine, **job.manifest.samples}
@@ -154,6 +154,7 @@ def convert(
     source_url: str | None = None,
     splits: Sequence[str] | None = None,
     sample_ids: Collection[str] | None = None,
+    part: Part | None = None,
     limit: int | None = None,
     dataset_name: str | None = None,
     retry_quarantined: bool = False,
@@ -179,6 +180,8 @@ def convert(
         source_url: fsspec location of the dataset, found by listing and streamed without a local copy.
         splits: splits to convert; None: everything that is there.
         sample_ids: only these.
+        part: only the samples of this part. Processes that convert one part each, at the same time or not, make the
+            store that one process would make; each commits its own samples.
         limit: convert at most this many of the samples that are missing or changed.
         dataset_name: name of the store; the kind's name if None and the store is new.
         retry_quarantined: convert refused samples again, even if their source and the settings are unchanged.
@@ -224,7 +227,7 @@ def convert(
         reconvert=reconvert,
         fingerprint=fingerprint,
     )
-    finished, todo = _plan(job, retry_quarantined, force)
+    finished, todo = _plan(job, retry_quarantined, force, part)
     remaining = 0 if limit is None else max(len(todo) - limit, 0)
     todo = todo[:limit]
     pending = Pending()
@@ -362,13 +365,19 @@ def iter_convert(
 _Task = tuple[SourceSample, str | None]
 
 
-def _plan(job: ConversionJob, retry_quarantined: bool, force: bool) -> tuple[list[ConversionResult], list[_Task]]:
+def _plan(
+    job: ConversionJob, retry_quarantined: bool, force: bool, part: Part | None = None
+) -> tuple[list[ConversionResult], list[_Task]]:
     """Results of samples that need no conversion, and the samples to convert."""
     entries = job.manifest.samples if job.manifest else {}
     refusals = job.manifest.quarantine if job.manifest else {}
-    done = [ConversionResult(sample_id, "failed", reason=reason) for sample_id, reason in job.unreadable.items()]
+    part = part or Part(0, 1)
+    unreadable = {sample_id: reason for sample_id, reason in job.unreadable.items() if part.has(sample_id)}
+    done = [ConversionResult(sample_id, "failed", reason=reason) for sample_id, reason in unreadable.items()]
     todo: list[_Task] = []
     for sample_id, sample in job.selection.samples.items():
+        if not part.has(sample_id):
+            continue
         entry, refusal = entries.get(sample_id), refusals.get(sample_id)
         current = job.is_current(entry, sample)
         if force:
@@ -411,7 +420,7 @@ def convert_samples(
         executor = executor or cleanup.enter_context(WorkerPool(workers))
         if isinstance(executor, WorkerPool):
             workers = executor.workers
-        in_flight = calls_in_flight(workers) if isinstance(executor, WorkerPool) or workers > 1 else _EXECUTOR_IN_FLIGHT
+        in_flight = calls_in_flight(workers) if isinstance(executor, WorkerPool) or workers > 1 else EXECUTOR_IN_FLIGHT
         for sample_id, result in each_result(executor, (call(*task) for task in tasks), in_flight):
             yield failure(sample_id, result) if isinstance(result, Exception) else result
 

@@ -226,15 +226,23 @@ def hash_samples(selection: Selection) -> tuple[Selection, dict[str, str]]:
 
     Reads every file. Also returns why samples could not be read, by id; they are not in the new selection.
     """
+    samples, unreadable = with_contents(selection.source, selection.samples)
+    return replace(selection, samples=samples), unreadable
+
+
+def with_contents(
+    source: SampleSource, samples: Mapping[str, SourceSample]
+) -> tuple[dict[str, SourceSample], dict[str, str]]:
+    """Samples with the SHA-256 of each of their files, and why the others could not be read, both by id."""
 
     def hashed(sample: SourceSample) -> SourceSample | OSError | ZarrCoreError:
         try:
-            return selection.source.with_content(sample)
+            return source.with_content(sample)
         except (OSError, ZarrCoreError) as error:
             return error
 
     with ThreadPoolExecutor(_HASHING_THREADS) as pool:
-        results = dict(zip(selection.samples, pool.map(hashed, selection.samples.values()), strict=True))
-    samples = {i: result for i, result in results.items() if isinstance(result, SourceSample)}
+        results = dict(zip(samples, pool.map(hashed, samples.values()), strict=True))
+    found = {i: result for i, result in results.items() if isinstance(result, SourceSample)}
     unreadable = {i: f"{type(e).__name__}: {e}" for i, e in results.items() if not isinstance(e, SourceSample)}
-    return replace(selection, samples=samples), unreadable
+    return found, unreadable

@@ -9,6 +9,7 @@ compared as a multiset, all fields of a domain together.
 from __future__ import annotations
 
 from collections.abc import Collection
+from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
 
@@ -39,6 +40,7 @@ def verify_store(
     sample_ids: Collection[str] | None = None,
     deep: bool = False,
     workers: int = 1,
+    executor: Executor | None = None,
     progress: bool = False,
 ) -> VerificationReport:
     """Check the objects, chunks and records of a store; optionally compare its rows with their source.
@@ -51,6 +53,7 @@ def verify_store(
         deep: check the samples of all kept generations, not only of the current one; find objects that no generation
             names (unless ``sample_ids`` is given); and name the commit that added each damaged group.
         workers: processes.
+        executor: works instead of processes, such as that of a cluster; it is not shut down.
         progress: show a progress bar.
 
     Returns:
@@ -79,7 +82,7 @@ def verify_store(
             if sample_ids is None or i in chosen
         ]
         check = partial(check_sample, storage, files, Columns.of(state))
-        checks = map_in_processes(check, entries, workers, not_checked)
+        checks = map_in_processes(check, entries, workers, not_checked, executor)
         problems: list[Problem] = []
         for findings in tqdm(checks, total=len(entries), unit="sample", desc="verify", disable=not progress):
             report.samples += 1
