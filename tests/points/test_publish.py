@@ -22,6 +22,7 @@ from zarr_core.points.manifest import HEAD, load_manifest
 from zarr_core.points.publish import Pending, commit_results, publish
 from zarr_core.points.settings import ConversionSettings
 from zarr_core.points.writer import ZarrStoreWriter
+from zarr_core.sources.parts import Part
 from zarr_core.sources.selection import open_source, select_samples
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import commit
@@ -179,6 +180,15 @@ def test_refusals_alone_make_no_store_and_are_recorded_with_the_first_sample(tmp
     assert converted.status == "converted"
     report = publish("ahmedml", store, root=source)
     assert (report.committed, report.added, sorted(report.quarantined)) == (True, ["run_1"], ["run_2", "run_3"])
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_parts_record_their_refusals_whichever_ends_first(tmp_path: Path, source: Path, first: int) -> None:
+    write_broken(source, "run_2", "surface_pressure.pt", nan(70))  # all of part 1 of 2
+    for part in (Part(first, 2), Part(1 - first, 2)):
+        convert("ahmedml", tmp_path / "store", root=source, part=part)
+    manifest = load_manifest(tmp_path / "store")
+    assert (sorted(manifest.samples), list(manifest.quarantine)) == (["run_1", "run_3"], ["run_2"])
 
 
 def test_a_store_records_that_every_sample_was_refused(tmp_path: Path, source: Path) -> None:

@@ -171,7 +171,8 @@ def convert(
     """Convert and commit the samples that are new or changed.
 
     Dataset name, kind and settings are part of the store: a later conversion takes from the store what is not given. If
-    there is no store yet and every sample is refused, nothing is committed, and the location stays empty.
+    there is no store yet and every sample is refused, nothing is committed and the location stays empty; but a part
+    commits its refusals in any case.
 
     Args:
         dataset_kind: short name ("ahmedml"), dotted path, YAML file, description, class or dataset object.
@@ -236,7 +237,13 @@ def convert(
         nonlocal pending
         # Commit each result once only: later, other converters may have replaced it.
         saved, pending = pending, Pending()
-        report = commit_results(job, saved, retire_vanished=retire, max_retired_share=max_retired_share)
+        report = commit_results(
+            job,
+            saved,
+            retire_vanished=retire,
+            max_retired_share=max_retired_share,
+            create_empty=part is not None and part.count > 1,  # other parts may convert samples
+        )
         if not report.manifest.generation:
             pending = saved  # all refused so far: they are recorded as soon as a sample is converted
         for at, result in enumerate(finished):

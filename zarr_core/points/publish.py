@@ -124,8 +124,15 @@ def commit_results(
     *,
     retire_vanished: bool | Collection[str] = False,
     max_retired_share: float = MAX_RETIRED_SHARE,
+    create_empty: bool = False,
 ) -> PublishReport:
     """Commit results of the selected samples, and write the split files of the source.
+
+    Args:
+        job: the conversion.
+        pending: its results.
+        retire_vanished, max_retired_share: as for :func:`publish`.
+        create_empty: whether a store is created without a sample, to record refusals.
 
     Raises:
         RetirementError: more samples vanished than may be retired. None is retired; everything else is committed.
@@ -134,7 +141,7 @@ def commit_results(
     if not 0 <= max_retired_share <= 1:
         raise SourceError(f"max_retired_share must be from 0 to 1, not {max_retired_share}")
     storage, selection, settings = job.writer.storage, job.selection, job.writer.settings
-    if job.manifest is not None or pending.written:
+    if job.manifest is not None or pending.written or create_empty:
         for name, text in selection.documents.items():
             storage.write(name, [text.encode()])
     before: StoreManifest | None = None
@@ -181,7 +188,7 @@ def commit_results(
         misfits = find_misfits(changed.samples, {i: written.entry for i, written in pending.written.items()})
         changed = _with_pending(changed, pending, misfits)
         changed = replace(changed, conversion=recorded_conversion(changed, settings))
-        if current is None and not changed.samples:
+        if current is None and not changed.samples and not create_empty:
             raise _NoSamplesError(changed)
         return current if current == changed else changed
 
