@@ -106,7 +106,7 @@ def test_nothing_is_published_while_every_sample_is_refused(filled: Trial) -> No
     assert not filled.convert_all().success
     refused = filled.run("refresh")
     (failed,) = refused.get_step_failure_events()
-    assert "No sample is converted, 3 are refused" in failed.step_failure_data.user_failure_data.description
+    assert "No sample of the present source is converted, 3 are refused" in failed.step_failure_data.user_failure_data.description
     assert not (Path(filled.dataset.store) / "manifest.json").exists()
 
 
@@ -228,6 +228,7 @@ def test_rows_that_differ_from_the_source_are_found(filled: Trial) -> None:
 def test_a_source_that_changed_after_its_conversion_is_not_compared(filled: Trial) -> None:
     """Until it is converted again: its sample is right, and of an earlier source."""
     assert filled.convert_all().success
+    assert filled.run("refresh").success
     for number in (1, 2, 4):
         write_run(filled.source, number, shift=1.0)
     result = filled.run("refresh")
