@@ -61,8 +61,8 @@ def manifest_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
         if not report.manifest.generation:
             refused = refused_rows(report.quarantined)
             raise dg.Failure(
-                f"No sample of the present source is converted, {len(refused)} are refused: {dataset.shown_store} is no "
-                "store yet. Nothing was published.",
+                f"No sample of the present source is converted, {len(refused)} are refused. {dataset.shown_store} is "
+                "no store yet, and nothing was published.",
                 metadata={"refused": table(refused)} if refused else {},
                 allow_retries=False,
             )

@@ -106,7 +106,8 @@ def test_nothing_is_published_while_every_sample_is_refused(filled: Trial) -> No
     assert not filled.convert_all().success
     refused = filled.run("refresh")
     (failed,) = refused.get_step_failure_events()
-    assert "No sample of the present source is converted, 3 are refused" in failed.step_failure_data.user_failure_data.description
+    description = failed.step_failure_data.user_failure_data.description
+    assert "No sample of the present source is converted, 3 are refused" in description
     assert not (Path(filled.dataset.store) / "manifest.json").exists()
 
 

@@ -31,6 +31,7 @@ from zarr_core.points.store_settings import describe_changes
 from zarr_core.points.writer import WrittenSample, ZarrStoreWriter
 from zarr_core.sources.aero import AeroDataset
 from zarr_core.sources.description import SourceDescription
+from zarr_core.sources.formats import require_libraries
 from zarr_core.sources.parts import Part
 from zarr_core.sources.sample import SourceSample
 from zarr_core.sources.selection import DatasetKind, open_source
@@ -375,7 +376,11 @@ _Task = tuple[SourceSample, str | None]
 def _plan(
     job: ConversionJob, retry_quarantined: bool, force: bool, part: Part | None = None
 ) -> tuple[list[ConversionResult], list[_Task]]:
-    """Results of samples that need no conversion, and the samples to convert."""
+    """Results of samples that need no conversion, and the samples to convert.
+
+    Raises:
+        SourceError: there are samples to convert, and a library that reads their files is not installed.
+    """
     entries = job.manifest.samples if job.manifest else {}
     refusals = job.manifest.quarantine if job.manifest else {}
     part = part or Part(0, 1)
@@ -401,6 +406,9 @@ def _plan(
             done.append(quarantined(sample_id, refusal))
         else:
             todo.append((sample, None))
+    if todo:  # a missing library is no problem of each sample
+        fields = job.selection.source.description.fields.values()
+        require_libraries([file.filename for file in fields if file.choice is not None])
     return done, todo
 
 

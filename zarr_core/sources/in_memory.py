@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -55,14 +54,11 @@ class ArraySource:
             if file.filename in arrays
         }
         try:
-            self._parameters = scalars(dict(parameters or {}), "parameters")
+            plain = scalars(dict(parameters or {}), "parameters")
         except ValueError as error:
             raise SampleError(sample_id, "", str(error)) from error
         files = {canonical: _described(canonical, tensor) for canonical, tensor in self._tensors.items()}
-        text = json.dumps(self._parameters, sort_keys=True).encode()
-        digest = hashlib.sha256(text).hexdigest()
-        described = (FileInfo("parameters", len(text), digest[:16], sha256=digest),) if self._parameters else ()
-        self._sample = SourceSample(sample_id, "", files, described, in_memory=True)
+        self._sample = SourceSample(sample_id, "", files, scalars=plain, in_memory=True)
 
     @property
     def description(self) -> SourceDescription:
@@ -102,7 +98,7 @@ class ArraySource:
 
     def load_parameters(self, sample: SourceSample) -> dict[str, Any]:
         """The parameters."""
-        return self._parameters
+        return dict(sample.scalars)
 
     def is_unchanged(self, sample: SourceSample) -> bool:
         """True."""
