@@ -173,7 +173,7 @@ def _write_temporary(target: str, pieces: Iterable[bytes], durable: bool) -> tup
             return temporary, file.tell()
     except BaseException as error:
         os.unlink(temporary)
-        if isinstance(error, OSError) and error.filename is None:  # a full disk is not named
+        if isinstance(error, OSError) and error.errno and error.filename is None:  # a full disk is not named
             error.filename = target
         raise
 
