@@ -89,4 +89,6 @@ def _news() -> dg.AutomationCondition:
 
 
 def _at_rest() -> dg.AutomationCondition:
-    return ~_C.any_deps_in_progress() & ~_C.in_progress()
+    """Since the evaluation before: one that a run ends in may know that, but not yet what the run materialized."""
+    at_rest = ~_C.any_deps_in_progress() & ~_C.in_progress()
+    return at_rest & ~at_rest.newly_true()

@@ -10,6 +10,7 @@ import pydantic
 from pydantic import Field
 
 from assets.declaration import Declaration, absolute
+from resources.pools import PoolDeclaration
 from zarr_core._util.redaction import redact
 from zarr_core.errors import ZarrCoreError
 from zarr_core.format.codecs import DEFAULT_CODEC
@@ -37,6 +38,7 @@ class DatasetDeclaration(Declaration):
     )
     batch_size: int = Field(default=100, description="Maximum number of samples per conversion run.")
     workers: int = Field(default=2, description="Number of processes that convert.")
+    pool: PoolDeclaration = Field(default=PoolDeclaration(), description="What converts: processes, or a Dask cluster.")
     max_retired_share: float = Field(
         default=MAX_RETIRED_SHARE, description="Maximum share of the samples that one refresh retires."
     )
@@ -88,8 +90,8 @@ class DatasetDeclaration(Declaration):
         return dg.DynamicPartitionsDefinition(name=self.partitions_name)
 
     @property
-    def pool(self) -> str:
-        """Concurrency pool of the conversion runs."""
+    def concurrency_pool(self) -> str:
+        """Dagster's concurrency pool of the conversion runs."""
         return f"convert_{self.name}"
 
     @property

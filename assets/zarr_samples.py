@@ -47,7 +47,7 @@ def zarr_samples_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
             migrate_in_batches(dataset.batch_size, partial(samples_to_migrate, dataset=dataset)),
         ),
         code_version=dataset.code_version,
-        pool=dataset.pool,
+        pool=dataset.concurrency_pool,
         output_required=False,
         description="One Zarr v3 group per sample: an array per field, points shuffled once, chunked along the points, "
         "every chunk checksummed. A sample that cannot be converted fails alone and is tried again when its source "
@@ -81,7 +81,7 @@ def _convert(
     reader = EntryReader(stores, dataset, context.log)
     code_version = dataset.code_version_of(settings.digest)
     failed: list[ConversionResult] = []
-    with conversion_pool.executor(dataset.workers) as executor:
+    with conversion_pool.executor(dataset.workers, dataset.pool) as executor:
         for result in iter_convert(
             dataset.kind,
             dataset.store,

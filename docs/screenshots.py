@@ -114,7 +114,7 @@ class Terminated(ConversionPool):
     """Converts one sample after another. Before the third one, the run is terminated."""
 
     @contextmanager
-    def executor(self, workers: int) -> Iterator[Executor]:
+    def executor(self, workers: int, *_: object) -> Iterator[Executor]:
         """An executor of one thread."""
         with ThreadPoolExecutor(1) as pool:
             yield Terminating(pool)

@@ -6,12 +6,14 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from zarr_core._util import command_line as cli
+from zarr_core._util.dask_cluster import dask_executor
 from zarr_core._util.processes import WorkerPool
 from zarr_core._util.redaction import redact
 from zarr_core._util.units import format_size
@@ -31,6 +33,7 @@ from zarr_core.points.convert import (
 from zarr_core.points.convert_sample import ConversionResult, SampleOutcome
 from zarr_core.points.publish import MAX_RETIRED_SHARE, publish
 from zarr_core.points.settings import ConversionSettings
+from zarr_core.sources.parts import Part
 from zarr_core.sources.resolve import shipped_kinds
 from zarr_core.storage import is_local
 
@@ -51,6 +54,8 @@ app = cli.verb(
 zarr-core convert /data/ahmedml_store --source /data/ahmedml --dataset-kind ahmedml --workers 16
 zarr-core convert /data/store --source s3://bucket/drivaernet --dataset-kind drivaernet --split train val
 zarr-core convert /data/store --source /data/ahmedml --dataset-kind ahmedml --force --samples run_1
+zarr-core convert /data/store --source /data/ahmedml --dataset-kind ahmedml --scheduler tcp://10.0.0.5:8786
+zarr-core convert s3://bucket/store --source s3://bucket/ahmedml --dataset-kind ahmedml --part 0/8
 zarr-core convert s3://bucket/store --source /data/cars --dataset-kind cars.yaml --field-dtype volume_vorticity=float32
 zarr-core convert /data/store --source /data/cars --dataset-kind cars.yaml --reconvert --values-dtype float32 --dry-run
 """,
@@ -121,8 +126,16 @@ def _command(
     max_retired_share: Annotated[
         float, cli.option("Fail if more than this share of the samples would be removed, 0 to 1.", metavar="SHARE")
     ] = MAX_RETIRED_SHARE,
+    part: Annotated[
+        str | None,
+        cli.option(
+            "Only the samples of one part, as 0/8. In a Slurm array: auto; in an indexed Kubernetes job: auto/8.",
+            metavar="I/N",
+        ),
+    ] = None,
     dry_run: Annotated[bool, cli.flag("Show what would be converted, and convert nothing.")] = False,
     workers: cli.Workers = 1,
+    scheduler: cli.Scheduler = None,
     quiet: cli.Quiet = False,
     json: cli.Json = False,
 ) -> int:
@@ -142,12 +155,14 @@ def _command(
     settings = {name: value for name, value in settings.items() if value is not None}
     try:
         ConversionSettings(**settings)
+        chosen_part = None if part is None else Part.parse(part)
     except SourceError as error:
         raise cli.WrongUseError(str(error)) from error
     arguments: dict[str, Any] = {
         **place,
         "splits": split,
         "sample_ids": samples,
+        "part": chosen_part,
         "limit": limit,
         "fingerprint": fingerprint,
         "dataset_name": dataset_name,
@@ -161,8 +176,9 @@ def _command(
         planned = preview(dataset_kind, store, **arguments)
         cli.show(_preview_summary(planned, url), _preview_document(planned, url), json=json, quiet=quiet)
         return cli.DONE
-    # Also with one worker: a sample whose process is killed for memory then does not end the run.
-    with WorkerPool(workers) as pool:
+    with ExitStack() as cleanup:
+        # Also with one worker: a sample whose process is killed for memory then does not end the run.
+        pool = cleanup.enter_context(dask_executor(scheduler)) or cleanup.enter_context(WorkerPool(workers))
         report = convert(
             dataset_kind,
             store,
@@ -205,7 +221,9 @@ def summary(report: ConversionReport, store: str) -> str:
         *(f"  {result.status}: {result.sample_id}: {result.reason}" for result in refused),
         *([f"  still to be converted, because of --limit: {report.remaining:,}"] if report.remaining else []),
         *(f"  note: {note}" for note in report.notes),
-        f"store: {store}, generation {report.manifest.generation}, {len(report.manifest.samples)} samples",
+        f"store: {store}, generation {report.manifest.generation}, {len(report.manifest.samples)} samples"
+        if report.manifest.generation
+        else f"nothing was committed, because no sample was converted: {store} is no store",
     ]
     return "\n".join(lines)
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from zarr_core._util import command_line as cli
+from zarr_core._util.dask_cluster import dask_executor
 from zarr_core._util.units import format_size
 from zarr_core.points.stage import StageReport, stage_store
 from zarr_core.storage import Storage
@@ -38,6 +39,7 @@ def _command(
     generation: cli.Generation = None,
     check: Annotated[bool, cli.flag("Read existing objects again instead of comparing their sizes only.")] = False,
     workers: cli.Workers = 1,
+    scheduler: cli.Scheduler = None,
     quiet: cli.Quiet = False,
     json: cli.Json = False,
 ) -> int:
@@ -46,17 +48,19 @@ def _command(
     if target is not None:  # two positional arguments, as in `cp SOURCE STORE`
         source, store = store, target
     assert source is not None
-    report = stage_store(
-        source,
-        store,
-        split=split,
-        fields=fields,
-        sample_ids=samples,
-        generation=generation,
-        check=check,
-        workers=workers,
-        progress=not quiet,
-    )
+    with dask_executor(scheduler) as executor:
+        report = stage_store(
+            source,
+            store,
+            split=split,
+            fields=fields,
+            sample_ids=samples,
+            generation=generation,
+            check=check,
+            workers=workers,
+            executor=executor,
+            progress=not quiet,
+        )
     url = Storage(store).url
     cli.show(summary(report, url), _document(report, url), json=json, quiet=quiet)
     return cli.DONE if report.ok else cli.FAILED

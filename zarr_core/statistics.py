@@ -7,6 +7,7 @@ from functools import partial
 from typing import Annotated
 
 from zarr_core._util import command_line as cli
+from zarr_core._util.dask_cluster import dask_executor
 from zarr_core._util.redaction import redact
 from zarr_core.points.manifest import load_manifest
 from zarr_core.points.statistics import calculate_store_statistics, write_statistics
@@ -46,6 +47,7 @@ def _command(
         bool, cli.flag("Read every array, also of samples whose moments were recorded when they were written.")
     ] = False,
     workers: cli.Workers = 1,
+    scheduler: cli.Scheduler = None,
     read_concurrency: Annotated[int, cli.number("Concurrent reads per worker.")] = 1,
     output_yaml: Annotated[
         str | None, cli.option("Write YAML to this file instead of recording it in STORE.", metavar="FILE")
@@ -64,19 +66,21 @@ def _command(
             "with --output-yaml or --output-json"
         )
     manifest = load_manifest(store, generation)
-    statistics = calculate_store_statistics(
-        store,
-        split=split,
-        split_file=split_file,
-        limit=limit,
-        fields=fields,
-        exclude_fields=exclude_fields or (),
-        generation=manifest.generation or None,
-        recompute=recompute,
-        workers=workers,
-        read_concurrency=read_concurrency,
-        progress=not quiet,
-    )
+    with dask_executor(scheduler) as executor:
+        statistics = calculate_store_statistics(
+            store,
+            split=split,
+            split_file=split_file,
+            limit=limit,
+            fields=fields,
+            exclude_fields=exclude_fields or (),
+            generation=manifest.generation or None,
+            recompute=recompute,
+            workers=workers,
+            executor=executor,
+            read_concurrency=read_concurrency,
+            progress=not quiet,
+        )
     chosen = [text for text in (split and f"split {split}", split_file) if text]
     written = write_statistics(
         store,

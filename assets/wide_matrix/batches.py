@@ -55,7 +55,7 @@ def matrix_batches_asset(declared: MatrixDeclaration) -> dg.AssetsDefinition:
         backfill_policy=dg.BackfillPolicy.multi_run(declared.batch_size),
         automation_condition=convert_when_needed(declared.retry_schedule),
         code_version=declared.code_version,
-        pool=declared.pool,
+        pool=declared.concurrency_pool,
         output_required=False,
         description="Rows of the matrix, batch by batch: unloaded with positions joined in the query, every cell "
         "counted, appended by one commit each. A batch whose rows contradict each other fails alone.",

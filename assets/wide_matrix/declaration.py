@@ -73,8 +73,8 @@ class MatrixDeclaration(Declaration):
         return dg.DynamicPartitionsDefinition(name=self.partitions_name)
 
     @property
-    def pool(self) -> str:
-        """Concurrency pool of the runs that load."""
+    def concurrency_pool(self) -> str:
+        """Dagster's concurrency pool of the runs that load."""
         return f"load_{self.name}"
 
     @property

@@ -18,7 +18,7 @@ class HeldPool(ConversionPool):
     """Worker processes, each call through :func:`tests.helpers.holding.held`."""
 
     @contextmanager
-    def executor(self, workers: int) -> Iterator[Executor]:
+    def executor(self, workers: int, *_: object) -> Iterator[Executor]:
         with super().executor(workers) as pool:
             yield _Holding(pool, Path(os.environ["DAGSTER_HOME"]))
 

@@ -73,6 +73,30 @@ def test_one_batch_is_followed_by_one_refresh(trial: Trial) -> None:
     assert automation.evaluate() == {}
 
 
+def test_nothing_is_requested_in_the_evaluation_that_sees_the_end_of_a_run(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have read the assets before the run materialized them, as if the run had not done so."""
+    automation = Automation(trial)
+    automation.evaluate()
+    write_run(trial.source, 1)
+    assert trial.convert_all().success
+    assert everything_derived(automation.evaluate())
+    assert automation.evaluate() == {}
+    seen: list[object] = []
+
+    def measure(*_: object, **__: object) -> None:
+        seen.append(automation.evaluate())
+        raise OSError("not materialized")
+
+    monkeypatch.setattr("zarr_core.benchmark.run_benchmark", measure)
+    assert not trial.run("refresh").success
+    assert seen == [{}], "the report is in progress"
+    assert automation.evaluate() == {}
+    trial.instance.report_runless_asset_event(dg.AssetMaterialization(trial.dataset.key("benchmark_report")))
+    assert automation.evaluate() == {}
+
+
 def test_a_refused_sample_holds_nothing_back_and_is_not_requested_again(trial: Trial) -> None:
     automation = Automation(trial)
     automation.evaluate()

@@ -65,7 +65,7 @@ def test_a_terminated_conversion_keeps_what_it_converted(trial: Trial) -> None:
 
     class Terminating(ConversionPool):
         @contextmanager
-        def executor(self, workers: int) -> Iterator[Executor]:
+        def executor(self, workers: int, *_: object) -> Iterator[Executor]:
             ended = threading.Event()
             with ThreadPoolExecutor(1) as pool:
                 try:

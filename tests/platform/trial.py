@@ -24,7 +24,7 @@ class Threads(ConversionPool):
     """Converts in threads: worker processes would only cost the tests their start."""
 
     @contextmanager
-    def executor(self, workers: int) -> Iterator[Executor]:
+    def executor(self, workers: int, *_: object) -> Iterator[Executor]:
         with ThreadPoolExecutor(workers) as pool:
             yield pool
 

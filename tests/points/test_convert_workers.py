@@ -15,11 +15,12 @@ from tests.helpers.faults import Kill, is_killed
 from tests.helpers.small_source import write_source
 from tests.helpers.stores import objects
 from zarr_core._util.processes import WorkerPool
-from zarr_core.convert import ConversionResult, convert, iter_convert
+from zarr_core.convert import ConversionReport, ConversionResult, convert, iter_convert
 from zarr_core.points.convert_sample import convert_sample
 from zarr_core.points.manifest import load_manifest
 from zarr_core.points.stored_values import stored_blocks
 from zarr_core.points.writer import ZarrStoreWriter
+from zarr_core.sources.parts import Part
 from zarr_core.sources.sample import SampleSource, SourceSample
 
 SETTINGS: dict[str, Any] = {"chunk_points": 32}
@@ -121,6 +122,26 @@ def test_samples_in_flight_are_bounded(tmp_path: Path, monkeypatch: pytest.Monke
             executor.unfinished -= 1
     assert len(in_flight) == 8
     assert max(in_flight) <= 6
+
+
+def test_parts_at_the_same_time_make_the_store_of_one_process(tmp_path: Path, source: Path) -> None:
+    def convert_part(number: int) -> ConversionReport:
+        return convert("ahmedml", tmp_path / "store", root=source, part=Part(number, 3), **SETTINGS)
+
+    with ThreadPoolExecutor(3) as threads:
+        reports = list(threads.map(convert_part, range(3)))
+    converted = [[result.sample_id for result in report.having("converted")] for report in reports]
+    assert sorted(sample_id for part in converted for sample_id in part) == list(IDS)
+    whole = convert("ahmedml", tmp_path / "whole", root=source, **SETTINGS)
+    assert load_manifest(tmp_path / "store").samples == whole.manifest.samples
+    assert load_manifest(tmp_path / "store").splits == whole.manifest.splits
+    made, expected = (objects(tmp_path / name) for name in ("store", "whole"))
+    assert {name: data for name, data in made.items() if name.startswith("samples/")} == {
+        name: data for name, data in expected.items() if name.startswith("samples/")
+    }
+    assert convert("ahmedml", tmp_path / "store", root=source, part=Part(0, 3), force=True, **SETTINGS).ok
+    left_alone = convert("ahmedml", tmp_path / "store", root=source, part=Part(1, 3), **SETTINGS)
+    assert not left_alone.having("converted"), "nothing of another part, and nothing twice"
 
 
 @pytest.fixture(scope="module")

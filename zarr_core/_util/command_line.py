@@ -90,6 +90,7 @@ def generation_parameter(text: str) -> Parameter:
 
 
 STORE_HELP = "Path or URL of the store."
+KIND_HELP = "Kind of the source, for a store that another program wrote; as for convert. [default: guessed]"
 SOURCE_ALIASES = ("--root", "--pt-root", "--source-url")
 
 Store = Annotated[str, option(STORE_HELP)]
@@ -99,6 +100,10 @@ Generation = Annotated[
     int | str | None, generation_parameter("Read this generation: a number or a tag. [default: latest]")
 ]
 Workers = Annotated[int, number("Worker processes.")]
+Scheduler = Annotated[
+    str | None,
+    option("Use the workers of a Dask cluster: address of its scheduler, as tcp://host:8786.", metavar="ADDRESS"),
+]
 All = Annotated[bool, flag("List all names instead of the first few.")]
 Quiet = Annotated[bool, flag("Print neither progress nor a summary. Warnings and errors still go to stderr.")]
 Json = Annotated[bool, flag("Print one JSON document to stdout instead of text.")]
@@ -156,6 +161,8 @@ def run(app: App, arguments: Sequence[str] | None = None) -> int:
         except (ZarrCoreError, OSError) as error:
             _print_error(str(error))
             return FAILED
+        except SystemExit:  # of rich, which prints the help: the reader of the output has gone away
+            return DONE
         except KeyboardInterrupt:
             print("interrupted; what was finished is kept", file=sys.stderr)
             return INTERRUPTED

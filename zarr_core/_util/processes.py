@@ -15,12 +15,17 @@ from concurrent.futures import (
     ProcessPoolExecutor,
     wait,
 )
+from contextlib import ExitStack
 from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
+
+
+#: Calls in flight on an executor whose number of workers is not known.
+EXECUTOR_IN_FLIGHT = 1_024
 
 
 class WorkerDiedError(Exception):
@@ -147,6 +152,7 @@ def map_in_processes(
     items: Iterable[_Item],
     workers: int,
     failed: Callable[[_Item, Exception], _Result],
+    executor: Executor | None = None,
 ) -> Iterator[_Result]:
     """``map(function, items)``, in order, in worker processes; in this process for one worker.
 
@@ -156,8 +162,9 @@ def map_in_processes(
         workers: number of processes.
         failed: returns the result of an item for which ``function`` raised an exception or its worker process died;
             may raise, which ends the map.
+        executor: calls the function instead of ``workers`` processes; not shut down.
     """
-    if workers == 1:
+    if executor is None and workers == 1:
         for item in items:
             try:
                 result = function(item)
@@ -167,9 +174,11 @@ def map_in_processes(
         return
     finished: dict[int, _Result] = {}
     due = 0
-    with WorkerPool(workers) as pool:
+    with ExitStack() as cleanup:
+        in_flight = EXECUTOR_IN_FLIGHT if executor else calls_in_flight(workers)
+        executor = executor or cleanup.enter_context(WorkerPool(workers))
         calls = (((number, item), partial(function, item)) for number, item in enumerate(items))
-        for (number, item), outcome in each_result(pool, calls, calls_in_flight(workers)):
+        for (number, item), outcome in each_result(executor, calls, in_flight):
             finished[number] = failed(item, outcome) if isinstance(outcome, Exception) else outcome
             while due in finished:
                 yield finished.pop(due)

@@ -19,7 +19,7 @@ from typing import Any
 from tqdm import tqdm
 
 from zarr_core._util.arguments import whole_number
-from zarr_core._util.processes import WorkerPool, calls_in_flight, each_result
+from zarr_core._util.processes import EXECUTOR_IN_FLIGHT, WorkerPool, calls_in_flight, each_result
 from zarr_core._util.units import format_size
 from zarr_core.errors import SourceError
 from zarr_core.points.columns import expected_columns, misfit
@@ -31,6 +31,8 @@ from zarr_core.points.store_settings import describe_changes
 from zarr_core.points.writer import WrittenSample, ZarrStoreWriter
 from zarr_core.sources.aero import AeroDataset
 from zarr_core.sources.description import SourceDescription
+from zarr_core.sources.formats import require_libraries
+from zarr_core.sources.parts import Part
 from zarr_core.sources.sample import SourceSample
 from zarr_core.sources.selection import DatasetKind, open_source
 
@@ -38,8 +40,6 @@ logger = logging.getLogger(__name__)
 
 # Seconds between commits of a long conversion, so that readers can use its samples before it ends.
 _COMMIT_SECONDS = 60.0
-# Samples in flight on an executor whose number of workers is not given.
-_EXECUTOR_IN_FLIGHT = 1_024
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,8 @@ class ConversionReport:
 
     Attributes:
         results: one per selected sample.
-        manifest: the store's manifest after the last commit.
+        manifest: the store's manifest after the last commit; of generation 0 if there is no store, because every sample
+            was refused.
         seconds: duration.
         retired: samples removed from the manifest because the source no longer holds them, if requested.
         notes: sentences that name what the source has and the conversion left out: folders, files, listed ids.
@@ -102,6 +103,7 @@ def preview(
     source_url: str | None = None,
     splits: Sequence[str] | None = None,
     sample_ids: Collection[str] | None = None,
+    part: Part | None = None,
     limit: int | None = None,
     dataset_name: str | None = None,
     retry_quarantined: bool = False,
@@ -125,7 +127,7 @@ def preview(
         reconvert=reconvert,
         fingerprint=fingerprint,
     )
-    others, todo = _plan(job, retry_quarantined, force)
+    others, todo = _plan(job, retry_quarantined, force, part)
     entries: dict[str, SampleEntry | Quarantine] = {}
     if job.manifest is not None:
         entries = {**job.manifest.quarantine, **job.manifest.samples}
@@ -153,6 +155,7 @@ def convert(
     source_url: str | None = None,
     splits: Sequence[str] | None = None,
     sample_ids: Collection[str] | None = None,
+    part: Part | None = None,
     limit: int | None = None,
     dataset_name: str | None = None,
     retry_quarantined: bool = False,
@@ -168,7 +171,9 @@ def convert(
 ) -> ConversionReport:
     """Convert and commit the samples that are new or changed.
 
-    Dataset name, kind and settings are part of the store: a later conversion takes from the store what is not given.
+    Dataset name, kind and settings are part of the store: a later conversion takes from the store what is not given. If
+    there is no store yet and every sample is refused, nothing is committed and the location stays empty; but a part
+    commits its refusals in any case.
 
     Args:
         dataset_kind: short name ("ahmedml"), dotted path, YAML file, description, class or dataset object.
@@ -177,6 +182,8 @@ def convert(
         source_url: fsspec location of the dataset, found by listing and streamed without a local copy.
         splits: splits to convert; None: everything that is there.
         sample_ids: only these.
+        part: only the samples of this part. Processes that convert one part each, at the same time or not, make the
+            store that one process would make; each commits its own samples.
         limit: convert at most this many of the samples that are missing or changed.
         dataset_name: name of the store; the kind's name if None and the store is new.
         retry_quarantined: convert refused samples again, even if their source and the settings are unchanged.
@@ -222,7 +229,7 @@ def convert(
         reconvert=reconvert,
         fingerprint=fingerprint,
     )
-    finished, todo = _plan(job, retry_quarantined, force)
+    finished, todo = _plan(job, retry_quarantined, force, part)
     remaining = 0 if limit is None else max(len(todo) - limit, 0)
     todo = todo[:limit]
     pending = Pending()
@@ -231,7 +238,15 @@ def convert(
         nonlocal pending
         # Commit each result once only: later, other converters may have replaced it.
         saved, pending = pending, Pending()
-        report = commit_results(job, saved, retire_vanished=retire, max_retired_share=max_retired_share)
+        report = commit_results(
+            job,
+            saved,
+            retire_vanished=retire,
+            max_retired_share=max_retired_share,
+            create_empty=part is not None and part.count > 1,  # other parts may convert samples
+        )
+        if not report.manifest.generation:
+            pending = saved  # all refused so far: they are recorded as soon as a sample is converted
         for at, result in enumerate(finished):
             if result.sample_id in report.misfits:
                 finished[at] = quarantined(result.sample_id, report.misfits[result.sample_id], result.seconds)
@@ -259,8 +274,17 @@ def convert(
                 save()
             raise
     report = save(retire=retire_vanished)
+    if job.manifest is None and not report.manifest.generation:
+        _remove_refused(job, pending)
     seconds = time.monotonic() - started
     return ConversionReport(finished, report.manifest, seconds, report.retired, report.notes, remaining)
+
+
+def _remove_refused(job: ConversionJob, pending: Pending) -> None:
+    """Remove everything that refused samples left in a location without a store, where no garbage is collected."""
+    storage, samples = job.writer.storage, job.selection.samples
+    paths = [job.writer.relpath(sample_id, samples[sample_id].fingerprint) for sample_id in pending.refused]
+    storage.delete([name for path in paths for name in storage.list(path)])
 
 
 def convert_aero_dataset(
@@ -349,13 +373,23 @@ def iter_convert(
 _Task = tuple[SourceSample, str | None]
 
 
-def _plan(job: ConversionJob, retry_quarantined: bool, force: bool) -> tuple[list[ConversionResult], list[_Task]]:
-    """Results of samples that need no conversion, and the samples to convert."""
+def _plan(
+    job: ConversionJob, retry_quarantined: bool, force: bool, part: Part | None = None
+) -> tuple[list[ConversionResult], list[_Task]]:
+    """Results of samples that need no conversion, and the samples to convert.
+
+    Raises:
+        SourceError: there are samples to convert, and a library that reads their files is not installed.
+    """
     entries = job.manifest.samples if job.manifest else {}
     refusals = job.manifest.quarantine if job.manifest else {}
-    done = [ConversionResult(sample_id, "failed", reason=reason) for sample_id, reason in job.unreadable.items()]
+    part = part or Part(0, 1)
+    unreadable = {sample_id: reason for sample_id, reason in job.unreadable.items() if part.has(sample_id)}
+    done = [ConversionResult(sample_id, "failed", reason=reason) for sample_id, reason in unreadable.items()]
     todo: list[_Task] = []
     for sample_id, sample in job.selection.samples.items():
+        if not part.has(sample_id):
+            continue
         entry, refusal = entries.get(sample_id), refusals.get(sample_id)
         current = job.is_current(entry, sample)
         if force:
@@ -372,6 +406,9 @@ def _plan(job: ConversionJob, retry_quarantined: bool, force: bool) -> tuple[lis
             done.append(quarantined(sample_id, refusal))
         else:
             todo.append((sample, None))
+    if todo:  # a missing library is no problem of each sample
+        fields = job.selection.source.description.fields.values()
+        require_libraries([file.filename for file in fields if file.choice is not None])
     return done, todo
 
 
@@ -398,7 +435,7 @@ def convert_samples(
         executor = executor or cleanup.enter_context(WorkerPool(workers))
         if isinstance(executor, WorkerPool):
             workers = executor.workers
-        in_flight = calls_in_flight(workers) if isinstance(executor, WorkerPool) or workers > 1 else _EXECUTOR_IN_FLIGHT
+        in_flight = calls_in_flight(workers) if isinstance(executor, WorkerPool) or workers > 1 else EXECUTOR_IN_FLIGHT
         for sample_id, result in each_result(executor, (call(*task) for task in tasks), in_flight):
             yield failure(sample_id, result) if isinstance(result, Exception) else result
 

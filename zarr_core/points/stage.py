@@ -11,6 +11,7 @@ import contextlib
 import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -88,6 +89,7 @@ def stage_store(
     generation: int | str | None = None,
     check: bool = False,
     workers: int = 1,
+    executor: Executor | None = None,
     progress: bool = False,
 ) -> StageReport:
     """Copy a store, or part of it, and commit the copy.
@@ -104,6 +106,7 @@ def stage_store(
         generation: number or tag of the generation to copy; the latest by default.
         check: read shards that the manifest of the copy already names, instead of comparing their sizes.
         workers: processes.
+        executor: works instead of processes, such as that of a cluster; it is not shut down.
         progress: show a progress bar.
 
     Raises:
@@ -131,7 +134,7 @@ def stage_store(
             copy = replace(copy, task=replace(copy.task, tombstoned=frozenset(current.retention.tombstones)))
         copy.copy_small_files()
         report = StageReport(manifest)
-        results = map_in_processes(partial(stage_sample, copy.task), items, workers, not_staged)
+        results = map_in_processes(partial(stage_sample, copy.task), items, workers, not_staged, executor)
         committed_at = time.monotonic()
         with tqdm(total=len(items), unit="sample", desc="stage", dynamic_ncols=True, disable=not progress) as bar:
             for result in results:

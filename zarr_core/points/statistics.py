@@ -12,7 +12,7 @@ import json
 import math
 import warnings
 from collections.abc import Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -49,6 +49,7 @@ def calculate_store_statistics(
     generation: int | str | None = None,
     recompute: bool = False,
     workers: int = 1,
+    executor: Executor | None = None,
     read_concurrency: int = 1,
     progress: bool = False,
 ) -> dict[str, Any]:
@@ -65,6 +66,7 @@ def calculate_store_statistics(
         generation: number or tag of the generation whose samples are meant; the latest by default.
         recompute: read every array instead of merging the recorded moments.
         workers: processes that recompute.
+        executor: works instead of processes, such as that of a cluster; it is not shut down.
         read_concurrency: reads in flight per process; without ``recompute``, the metadata of
             ``workers * read_concurrency`` samples are read at a time.
         progress: show a progress bar.
@@ -97,7 +99,7 @@ def calculate_store_statistics(
             recorded = list(bar(found, desc="recorded statistics", total=len(groups)))
     unknown = [group for group, moments in zip(groups, recorded, strict=True) if moments is None]
     one = partial(_recomputed_moments, storage, read_concurrency, wanted)
-    computed = map_in_processes(one, unknown, workers, _not_computed) if unknown else iter(())
+    computed = map_in_processes(one, unknown, workers, _not_computed, executor) if unknown else iter(())
     computed = iter(bar(computed, desc="statistics of arrays", total=len(unknown), disable=not (progress and unknown)))
     samples = (next(computed) if moments is None else moments for moments in recorded)
     return _flat({name: m for name, m in moments.items() if name in wanted} for moments in samples)

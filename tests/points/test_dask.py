@@ -1,0 +1,167 @@
+"""Verbs on the workers of a Dask cluster, whose scheduler and workers are processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from tests.helpers.small_source import write_source
+from tests.helpers.stores import objects
+from tests.helpers.waiting import wait_for
+from zarr_core import convert as convert_verb
+from zarr_core import stage, statistics, verify
+from zarr_core._util.dask_cluster import dask_executor
+from zarr_core.convert import ConversionResult, convert
+from zarr_core.errors import ZarrCoreError
+from zarr_core.points.convert_sample import convert_sample
+from zarr_core.points.manifest import load_manifest
+
+pytest.importorskip("distributed", reason="needs dask.distributed: pip install 'zarr-core[dask]'")
+
+IDS = tuple(f"run_{n}" for n in range(1, 5))
+CONVERT = ("--dataset-kind", "ahmedml", "--chunk-points", "32", "--quiet")
+
+
+@dataclass
+class Cluster:
+    """Addresses and processes."""
+
+    address: str
+    scheduler: subprocess.Popen[bytes]
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[Cluster]:
+    """A scheduler and two workers of one thread."""
+    file = folder / "scheduler.json"
+    # Workers import the functions of these tests.
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(["", *sys.path]).strip(os.pathsep)}
+    options = ["--scheduler-file", str(file), "--no-dashboard"]
+    processes = []
+
+    def start(program: str, *more: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", f"distributed.cli.dask_{program}", *options, *more]
+        with (folder / f"{program}.log").open("ab") as log:
+            processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True))
+        return processes[-1]
+
+    try:
+        scheduler = start("scheduler", "--port", "0", "--host", "127.0.0.1")
+        wait_for(file.exists)
+        start("worker", "--nworkers", "2", "--nthreads", "1", "--local-directory", str(folder))
+        yield Cluster(json.loads(file.read_text())["address"], scheduler)
+    finally:
+        for process in processes:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with running(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_source(tmp_path_factory.mktemp("data") / "source", IDS)
+
+
+@pytest.fixture(scope="module")
+def sequential(source: Path) -> Path:
+    """A store that one process made, with its statistics, and a staged copy."""
+    store = source.with_name("sequential")
+    run_verbs(source, store)
+    return store
+
+
+def run_verbs(source: Path, store: Path, *options: str) -> None:
+    assert convert_verb.main([str(store), "--source", str(source), *CONVERT, *options]) == 0
+    assert statistics.main([str(store), "--recompute", "--split", "train", "--quiet", *options]) == 0
+    assert verify.main([str(store), "--source", str(source), "--quiet", *options]) == 0
+    assert stage.main([f"{store}_copy", "--source", str(store), "--quiet", *options]) == 0
+
+
+def contents(store: Path, *folders: str) -> dict[str, bytes]:
+    """Objects below some of a store's folders."""
+    return {name: data for name, data in objects(store).items() if name.startswith(folders)}
+
+
+def test_all_verbs_make_what_one_process_makes(
+    cluster: Cluster, source: Path, sequential: Path, tmp_path: Path
+) -> None:
+    run_verbs(source, tmp_path / "store", "--scheduler", cluster.address)
+    for name in ("", "_copy"):
+        made, expected = Path(f"{tmp_path / 'store'}{name}"), Path(f"{sequential}{name}")
+        assert contents(made, "samples/", "statistics/") == contents(expected, "samples/", "statistics/")
+    assert load_manifest(tmp_path / "store").samples == load_manifest(sequential).samples
+
+
+def _dies_once_at_run_2(mark: Path, writer: Any, source: Any, sample: Any, *options: Any) -> ConversionResult:
+    if sample.sample_id == "run_2" and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return convert_sample(writer, source, sample, *options)
+
+
+def test_a_killed_worker_is_replaced(
+    cluster: Cluster, source: Path, sequential: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dies_once = partial(_dies_once_at_run_2, tmp_path / "died")
+    monkeypatch.setattr("zarr_core.points.convert.convert_sample", dies_once)
+    with dask_executor(cluster.address) as executor:
+        report = convert("ahmedml", tmp_path / "store", root=source, executor=executor, chunk_points=32)
+    assert report.ok
+    assert (tmp_path / "died").exists()
+    assert contents(tmp_path / "store", "samples/") == contents(sequential, "samples/")
+
+
+def _waits_at_run_2(folder: Path, writer: Any, source: Any, sample: Any, *options: Any) -> ConversionResult:
+    if sample.sample_id == "run_2":
+        (folder / "waiting").touch()
+        wait_for((folder / "go on").exists)
+    return convert_sample(writer, source, sample, *options)
+
+
+def test_a_lost_scheduler_ends_the_run_and_the_next_one_continues_it(
+    source: Path, sequential: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zarr_core.points.convert.convert_sample", partial(_waits_at_run_2, tmp_path))
+    with running(tmp_path) as cluster, dask_executor(cluster.address) as executor:
+
+        def lose() -> None:
+            wait_for((tmp_path / "waiting").exists)
+            cluster.scheduler.kill()
+
+        losing = Thread(target=lose)
+        losing.start()
+        report = convert("ahmedml", tmp_path / "store", root=source, executor=executor, chunk_points=32)
+        losing.join()
+        failed = report.having("failed")
+        assert "run_2" in {result.sample_id for result in failed}
+        assert len(report.results) == len(IDS)
+        assert set(report.manifest.samples) == set(IDS) - {result.sample_id for result in failed}
+    monkeypatch.undo()
+    assert convert("ahmedml", tmp_path / "store", root=source).ok
+    assert contents(tmp_path / "store", "samples/") == contents(sequential, "samples/")
+
+
+def test_no_scheduler_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zarr_core._util.dask_cluster._PATIENCE", "1s")
+    with (
+        pytest.raises(ZarrCoreError, match="no Dask scheduler answers at tcp://127.0.0.1:9"),
+        dask_executor("tcp://127.0.0.1:9"),
+    ):
+        pass
