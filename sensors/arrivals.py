@@ -9,7 +9,7 @@ import dagster as dg
 
 from resources.stores import StoreAccess
 from sensors.dagster_internals import DATA_VERSION, latest_check
-from sensors.migration import MigratingDataset, check_settings, held_samples
+from sensors.migration import MigratingDataset, check_settings
 from sensors.observations import (
     DOCUMENTS_TAG,
     known_documents,
@@ -19,6 +19,7 @@ from sensors.observations import (
     sensor_result,
 )
 from sensors.pending import PendingChanges, find_changes
+from sensors.takeover import compare_contents, held_samples
 from zarr_core.sources.listing import list_samples
 
 
@@ -48,16 +49,18 @@ def arrivals_sensor(dataset: WatchedSamples) -> dg.SensorDefinition:
         description=f"Registers samples that arrive, change or vanish at {dataset.shown_source}.",
     )
     def arrivals(context: dg.SensorEvaluationContext, stores: StoreAccess) -> dg.SensorResult:
-        listing = list_samples(stores.source(dataset.kind, dataset.source), dataset.splits)
+        tree = stores.source(dataset.kind, dataset.source)
+        listing = list_samples(tree, dataset.splits)
+        manifest = stores.manifest_if_any(dataset.store)
         known = known_items(context.instance, dataset)
         changes = find_changes(listing, known, PendingChanges.from_cursor(context.cursor))
+        changes, contents = compare_contents(tree, manifest, listing, changes)
         changes = prepare_partitions(context.instance, dataset, changes)
-        manifest = stores.manifest_if_any(dataset.store)
         coming = {i: listing.items[i].fingerprint for i in changes.new + changes.changed}
         # The daemon stores events in this order, and then registers the partitions: the automation converts none of
         # those that the store holds.
         events: list[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation] = [
-            *held_samples(context.instance, dataset, manifest, {**known, **coming})
+            *held_samples(context.instance, dataset, manifest, {**known, **coming}, contents)
         ]
         holds_samples = len(known) + len(changes.new) > len(changes.vanished)
         # As long as there is no sample, no asset can follow a change of the listing.

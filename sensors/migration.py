@@ -14,9 +14,8 @@ from typing import Protocol
 import dagster as dg
 
 from resources.stores import StoreAccess
-from sensors.dagster_internals import DATA_VERSION, cancelled_partitions, materialized_versions, version_tags
+from sensors.dagster_internals import cancelled_partitions, materialized_versions
 from sensors.observations import WatchedSource
-from sensors.pending import MAX_CHANGES
 from zarr_core._util.units import format_size
 from zarr_core.points.manifest import SampleEntry, StoreManifest
 from zarr_core.points.settings import ConversionSettings
@@ -50,7 +49,12 @@ class MigratingDataset(WatchedSource, Protocol):
 
 def data_version_of(entry: SampleEntry) -> str:
     """Data version of a converted sample: the digest of its settings, and that of its group."""
-    return f"{entry.settings}/{_group(entry.relpath)}"
+    return f"{entry.settings}/{group_name(entry.relpath)}"
+
+
+def group_name(path: str) -> str:
+    """The last part of the path of a group, or of a data version: the digest that names the group."""
+    return path.rpartition("/")[2]
 
 
 def samples_to_migrate(instance: dg.DagsterInstance, dataset: MigratingDataset) -> list[str]:
@@ -58,44 +62,6 @@ def samples_to_migrate(instance: dg.DagsterInstance, dataset: MigratingDataset) 
     manifest = StoreAccess().manifest_if_any(dataset.store)
     held = _held_settings(dataset, manifest)
     return [] if held is None else _without(held, _settings_of_samples(instance, dataset, manifest))
-
-
-def held_samples(
-    instance: dg.DagsterInstance,
-    dataset: MigratingDataset,
-    manifest: StoreManifest | None,
-    fingerprints: Mapping[str, str | None],
-) -> list[dg.AssetMaterialization]:
-    """Materializations of samples that the store holds, from the source as it is now, without Dagster's knowledge.
-
-    So an instance with an empty database takes what the store holds, and any instance what the command line converted.
-
-    Args:
-        instance: where.
-        dataset: of the samples.
-        manifest: of its store.
-        fingerprints: of the samples' sources by id, as Dagster will know them after this tick.
-    """
-    if manifest is None:
-        return []
-    current = manifest.conversion.current if manifest.conversion else None
-    known = materialized_versions(instance, dataset.converted)
-    found = []
-    for sample_id, fingerprint in fingerprints.items():
-        entry = manifest.samples.get(sample_id)
-        if entry is None or entry.fingerprint != fingerprint:
-            continue
-        # A sample with other settings than the store's may have been converted since, and wait for its publication.
-        if sample_id in known and (_group(known[sample_id]) == _group(entry.relpath) or entry.settings != current):
-            continue
-        observation = {DATA_VERSION: entry.fingerprint}, None
-        tags = version_tags(
-            dataset.code_version_of(entry.settings), data_version_of(entry), dataset.observed, observation
-        )
-        points = sum(grid.n_points for grid in entry.domains.values())
-        metadata = {"status": "in the store", "group": entry.relpath, "points": points, "bytes_out": entry.bytes}
-        found.append(dg.AssetMaterialization(dataset.converted, partition=sample_id, metadata=metadata, tags=tags))
-    return found[:MAX_CHANGES]
 
 
 def check_settings(
@@ -172,10 +138,6 @@ def _settings_of_samples(
 def _without(settings: ConversionSettings, found: Mapping[str, Collection[str]]) -> list[str]:
     """Samples that have these settings neither in the store nor in Dagster's record."""
     return [sample_id for sample_id, digests in found.items() if settings.digest not in digests]
-
-
-def _group(path: str) -> str:
-    return path.rpartition("/")[2]
 
 
 def _digests(manifest: StoreManifest, sample_ids: Collection[str]) -> set[str]:

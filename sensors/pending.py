@@ -15,6 +15,8 @@ from zarr_core.sources.listing import Listing
 
 # An observation takes about 7 ms on SQLite, and a tick has to end within its minute.
 MAX_CHANGES = 1000
+# Digits of a fingerprint that a cursor keeps.
+_DIGITS = 12
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class PendingChanges:
     """Changes that one listing shows and the next has to confirm.
 
     Attributes:
-        seen_once: the first 12 digits of the fingerprint of each new or changed item.
+        seen_once: the first digits of the fingerprint of each new or changed item.
         gone_once: known items that the listing lacks.
     """
 
@@ -54,6 +56,12 @@ class Changes:
     vanished: tuple[str, ...]
     pending: PendingChanges
 
+    def with_new_pending(self, fingerprints: Mapping[str, str]) -> Changes:
+        """The same changes, but these new items, given with their fingerprints, stay pending."""
+        seen = {i: fingerprint[:_DIGITS] for i, fingerprint in fingerprints.items()}
+        pending = replace(self.pending, seen_once={**self.pending.seen_once, **seen})
+        return replace(self, new=tuple(i for i in self.new if i not in seen), pending=pending)
+
     def with_vanished_pending(self) -> Changes:
         """The same changes, but vanished items stay pending."""
         gone = self.pending.gone_once + self.vanished
@@ -73,7 +81,7 @@ def find_changes(
     """
     fingerprints = {item_id: item.fingerprint for item_id, item in listing.items.items()}
     differing = [i for i in sorted(fingerprints, key=natural_order) if known.get(i) != fingerprints[i]]
-    confirmed = [i for i in differing if before.seen_once.get(i) == fingerprints[i][:12]][:limit]
+    confirmed = [i for i in differing if before.seen_once.get(i) == fingerprints[i][:_DIGITS]][:limit]
     taken = set(confirmed)
     unconfirmed = [i for i in differing if i not in taken][:limit]
     # An item with some of its files left is being copied again; only one without any has vanished. A source without a
@@ -86,7 +94,7 @@ def find_changes(
         changed=tuple(i for i in confirmed if i in known),
         vanished=vanished,
         pending=PendingChanges(
-            {i: fingerprints[i][:12] for i in unconfirmed}, tuple(i for i in gone if i not in vanished)
+            {i: fingerprints[i][:_DIGITS] for i in unconfirmed}, tuple(i for i in gone if i not in vanished)
         ),
     )
 

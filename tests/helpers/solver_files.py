@@ -165,3 +165,81 @@ def _foam_numbers(values: np.ndarray, binary: bool) -> bytes:
     table = values.reshape(len(values), -1)
     rows = (f"({' '.join(map(str, row))})" if len(row) > 1 else str(row[0]) for row in table)
     return f"{len(values)}\n(\n{chr(10).join(rows)}\n)".encode()
+
+
+def write_cgns(path: Path, times: int = 1) -> dict[str, np.ndarray]:
+    """A CGNS file in HDF5: a zone of 2 x 2 x 2 hexahedra and a boundary condition "floor" on its four faces at z = 0.
+
+    Args:
+        path: of the file.
+        times: number of its solutions; the last has the returned values.
+
+    Returns:
+        Values by name: p and U at the cells, T at the points.
+    """
+    import h5py
+
+    types = {"int32": "I4", "float32": "R4", "float64": "R8", "int8": "C1"}
+
+    def fill(group: Any, name: str, label: str, data: Any = None) -> Any:
+        data = np.frombuffer(data.encode(), np.int8) if isinstance(data, str) else data
+        for key, text, size in (
+            ("name", name, 33),
+            ("label", label, 33),
+            ("type", types.get(str(getattr(data, "dtype", "")), "MT"), 3),
+        ):
+            group.attrs.create(key, np.bytes_(text), dtype=f"S{size}")
+        group.attrs.create("flags", np.array([1], np.int32))
+        if data is not None:
+            group.create_dataset(" data", data=data)
+        return group
+
+    def node(parent: Any, name: str, label: str, data: Any = None) -> Any:
+        return fill(parent.create_group(name, track_order=True), name, label, data)
+
+    def ints(*values: Any) -> np.ndarray:
+        return np.array(values, np.int32)
+
+    corner = np.array([i + 3 * j + 9 * k for k in (0, 1) for j in (0, 1) for i in (0, 1)])[:, None] + 1
+    hexahedra, faces = corner + np.array([0, 1, 4, 3, 9, 10, 13, 12]), (corner + np.array([0, 3, 4, 1]))[:4]
+    axes = np.meshgrid([0.0, 1, 2], [0.0, 1, 2], [0.0, 1, 2], indexing="ij")
+    random = np.random.default_rng(0)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with h5py.File(path, "w", libver=("v108", "v108"), track_order=True) as file:
+        fill(file, "HDF5 MotherNode", "Root Node of HDF5 File")
+        file.create_dataset(" format", data=np.frombuffer(b"IEEE_LITTLE_32\0", np.int8))
+        file.create_dataset(" hdf5version", data=np.frombuffer(b"HDF5 Version 1.10.0".ljust(33, b"\0"), np.int8))
+        node(file, "CGNSLibraryVersion", "CGNSLibraryVersion_t", np.array([4.2], np.float32))
+        base = node(file, "Base", "CGNSBase_t", ints(3, 3))
+        node(node(base, "floor", "Family_t"), "FamBC", "FamilyBC_t", "BCWall")
+        zone = node(base, "Zone", "Zone_t", ints([27], [8], [0]))
+        node(zone, "ZoneType", "ZoneType_t", "Unstructured")
+        coordinates = node(zone, "GridCoordinates", "GridCoordinates_t")
+        for name, axis in zip("XYZ", axes, strict=True):
+            node(coordinates, f"Coordinate{name}", "DataArray_t", axis.ravel(order="F"))
+        for name, kind, cells, span in (("Cells", 17, hexahedra, (1, 8)), ("Faces", 7, faces, (9, 12))):
+            elements = node(zone, name, "Elements_t", ints(kind, 0))
+            node(elements, "ElementRange", "IndexRange_t", ints(*span))
+            node(elements, "ElementConnectivity", "DataArray_t", cells.astype(np.int32).ravel())
+        condition = node(node(zone, "ZoneBC", "ZoneBC_t"), "floor", "BC_t", "BCWall")
+        node(condition, "PointRange", "IndexRange_t", ints([9], [12]))
+        node(condition, "GridLocation", "GridLocation_t", "FaceCenter")
+        node(condition, "FamilyName", "FamilyName_t", "floor")
+        for time in range(times):
+            values = {"p": random.normal(size=8), "U": random.normal(size=(8, 3)), "T": random.normal(size=27)}
+            cells = node(zone, f"Cells{time}", "FlowSolution_t")
+            node(cells, "GridLocation", "GridLocation_t", "CellCenter")
+            for name, array in {"p": values["p"], **{f"U{c}": values["U"][:, i] for i, c in enumerate("XYZ")}}.items():
+                node(cells, name, "DataArray_t", array)
+            points = node(zone, f"Points{time}", "FlowSolution_t")
+            node(points, "GridLocation", "GridLocation_t", "Vertex")
+            node(points, "T", "DataArray_t", values["T"])
+        if times > 1:
+            iteration = node(base, "Times", "BaseIterativeData_t", ints(times))
+            node(iteration, "TimeValues", "DataArray_t", np.arange(times, dtype=np.float64))
+            steps = node(zone, "Pointers", "ZoneIterativeData_t")
+            names = "".join(f"Cells{time}".ljust(32) for time in range(times))
+            node(
+                steps, "FlowSolutionPointers", "DataArray_t", np.frombuffer(names.encode(), np.int8).reshape(times, 32)
+            )
+    return values

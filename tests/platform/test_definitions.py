@@ -37,9 +37,13 @@ def test_the_code_location_loads() -> None:
         assert {key.name for key in checks} == blocking | others
         assert {key.name for key in checks if graph.get(key).blocking} == blocking
     repository = loaded.get_repository_def()
-    assert {"ahmed_rans_arrivals", "ahmed_rans_automation", "methylation_automation", "failed_runs"} <= {
-        s.name for s in repository.sensor_defs
-    }
+    assert {"ahmed_rans_arrivals", "failed_runs"} <= {s.name for s in repository.sensor_defs}
+    # One per dataset, so that no run or backfill holds assets of two.
+    assert {
+        sensor.name: {graph.get(key).group_name for key in sensor.asset_selection.resolve(graph)}
+        for sensor in repository.sensor_defs
+        if isinstance(sensor, dg.AutomationConditionSensorDefinition)
+    } == {f"{name}_automation": {name} for name in ("ahmed_rans", "methylation")}
     assert all(s.default_status is dg.DefaultSensorStatus.RUNNING for s in repository.sensor_defs)
     assert {"ahmed_rans_refresh_schedule"} <= {schedule.name for schedule in repository.schedule_defs}
     assert {f"ahmed_rans_{job}" for job in ("look", "convert", "refresh")} <= set(repository.job_names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -186,6 +187,34 @@ def test_a_new_instance_takes_what_the_store_holds(stored: Trial, new_instance: 
     write_run(changed.source, 1, shift=1.0)
     watcher.settle()
     assert automation.evaluate()["zarr_samples"] == {"run_1"}
+
+
+def test_a_new_instance_takes_a_store_with_fingerprints_of_content(
+    trial: Trial, new_instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tick reads one sample here. A larger one is compared in a run."""
+    for number, points in ((1, 300), (2, 600), (3, 300), (4, 300)):
+        write_run(trial.source, number, points)
+    convert_all(trial, dataset_name=trial.dataset.name, fingerprint="content")
+    write_run(trial.source, 4, shift=1.0)
+    for file in (trial.source / "run_1").iterdir():
+        os.utime(file, ns=(0, 0))
+    size = sum(file.stat().st_size for file in (trial.source / "run_1").iterdir())
+    monkeypatch.setattr("sensors.takeover._MAX_READ_BYTES", size)
+
+    new = declared(trial, new_instance)
+    automation, watcher = Automation(new), Watcher(new)
+    automation.evaluate()
+    watcher.settle()
+    assert (new.samples(), new.converted()) == (["run_1", "run_2"], {"run_1"})
+    assert automation.evaluate()["zarr_samples"] == {"run_2"}
+    assert new.run("convert", "run_2").success
+    assert new.materialization("zarr_samples", "run_2").metadata["status"].value == "up to date"
+    watcher.tick()
+    assert new.converted() == {"run_1", "run_2", "run_3"}
+    watcher.tick()
+    assert new.samples() == ["run_1", "run_2", "run_3", "run_4"]
+    assert automation.evaluate()["zarr_samples"] == {"run_4"}, "which changed, without another size"
 
 
 def test_a_new_instance_continues_a_migration(stored: Trial, new_instance: dg.DagsterInstance) -> None:

@@ -63,7 +63,9 @@ def test_a_sample_is_registered_when_two_listings_show_the_same_files(trial: Tri
         write_run(trial.source, number)
     assert observed(watcher.tick()) == []
     assert trial.samples() == []
-    assert observed(watcher.tick()) == ["run_1", "run_2", "run_3"]
+    result = watcher.tick()
+    assert observed(result) == ["run_1", "run_2", "run_3"]
+    assert "3 complete samples, 3 new (run_1, run_2, run_3)" in str(result.skip_reason)
     assert trial.samples() == ["run_1", "run_2", "run_3"]
     seen = StoreAccess().source(trial.dataset.kind, trial.dataset.source).discover()
     assert watcher.versions() == {sample_id: sample.fingerprint for sample_id, sample in seen.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ import fsspec
 import numpy as np
 import pytest
 import torch
+import zarr
 
 from tests.helpers.small_source import SHARED, load_field, write_source
 from tests.helpers.stores import objects, stored_values
@@ -25,7 +27,7 @@ from zarr_core.points.publish import publish
 from zarr_core.points.settings import ConversionSettings
 from zarr_core.points.verify.store import verify_store
 from zarr_core.points.writer import ZarrStoreWriter
-from zarr_core.sources import SampleTree
+from zarr_core.sources import SampleTree, SourceDescription
 from zarr_core.sources.sample import SourceSample
 from zarr_core.storage import Storage
 
@@ -341,3 +343,34 @@ def test_a_worker_needs_a_tensor_a_permutation_and_a_fixed_rest(tmp_path: Path) 
     needed = int(done.stdout) * 1024
     source, permutation, shard = n * 12, n * 8, n * 12
     assert needed < source + permutation + shard + 50e6
+
+
+def test_a_missing_library_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in (1, 2):
+        (tmp_path / "source" / f"run_{number}").mkdir(parents=True)
+        (tmp_path / "source" / f"run_{number}" / "a.vtp").write_text("anything")
+    kind = {"name": "cars", "samples": "run_*", "meshes": {"surface": {"file": "*.vtp"}}}
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "vtkmodules" else find_spec(name))
+    with pytest.raises(SourceError, match=r"\*\.vtp cannot be read: pip install 'zarr-core\[vtk\]'"):
+        convert(SourceDescription.model_validate(kind), tmp_path / "store", root=tmp_path / "source")
+    assert not (tmp_path / "store").exists()
+
+
+def test_arrays_have_the_units_of_their_fields(tmp_path: Path) -> None:
+    (tmp_path / "source" / "run_1").mkdir(parents=True)
+    np.savez(tmp_path / "source" / "run_1" / "a.npz", xyz=np.eye(3), p=np.ones(3), q=np.ones(3))
+    files = {
+        "volume_position": {"file": "a.npz", "array": "xyz", "units": "m"},
+        "volume_pressure": {"file": "a.npz", "array": "p", "scale": 100.0, "units": "Pa"},
+        "volume_humidity": {"file": "a.npz", "array": "q"},
+    }
+    kind = SourceDescription.model_validate({"name": "air", "samples": "run_*", "files": files})
+    assert convert(kind, tmp_path / "store", root=tmp_path / "source").ok
+    folder = next((tmp_path / "store").rglob("volume"))
+    units = {
+        name: dict(zarr.open_array(folder / name, mode="r").attrs) for name in ("position", "pressure", "humidity")
+    }
+    assert units == {"position": {"units": "m"}, "pressure": {"units": "Pa"}, "humidity": {}}
+    assert dict(zarr.open_group(folder.parent, mode="r")["volume/pressure"].attrs) == {"units": "Pa"}
+    assert verify_store(str(tmp_path / "store"), source=str(tmp_path / "source")).ok

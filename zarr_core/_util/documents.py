@@ -79,10 +79,11 @@ def parse_table(data: bytes, *, latest: bool = False) -> dict[str, float | str]:
     )
     if len(names) != len(values):
         raise ValueError(f"has {len(names)} columns in its header and {len(values)} in its row")
-    return {name: _number(value) for name, value in zip(names, values, strict=True) if name}
+    return {name: number_or_text(value) for name, value in zip(names, values, strict=True) if name}
 
 
-def _number(text: str) -> float | str:
+def number_or_text(text: str) -> float | str:
+    """The number that a cell of a table contains, or its text."""
     try:
         return float(text)
     except ValueError:

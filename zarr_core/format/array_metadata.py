@@ -7,7 +7,7 @@ chunks (``sharding_indexed`` of the Zarr v3 specification). Any Zarr v3 reader o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,7 @@ class ArrayLayout:
         dtype: stored NumPy dtype, little-endian.
         codec: compressor of each chunk.
         checksum: whether each chunk ends with its crc32c.
+        units: of the values, as the attribute ``units`` of the CF conventions; "" if they are not known.
     """
 
     n_points: int
@@ -51,6 +52,7 @@ class ArrayLayout:
     dtype: str
     codec: Codec
     checksum: bool = True
+    units: str = field(default="", compare=False)
 
     @property
     def n_chunks(self) -> int:
@@ -102,7 +104,7 @@ class ArrayLayout:
             "chunk_key_encoding": _KEY_ENCODING,
             "fill_value": 0.0,
             "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
-            "attributes": {},
+            "attributes": {"units": self.units} if self.units else {},
             "zarr_format": 3,
             "node_type": "array",
             "storage_transformers": [],

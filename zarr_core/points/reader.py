@@ -143,17 +143,19 @@ class ZarrChunkReader:
         sample_id: str,
         domain: str = "surface",
         num_points: int | None = None,
+        generator: Generator | None = None,
+        *,
         seed: int = 0,
         epoch: int = 0,
         stream: str = "geometry",
-        generator: Generator | None = None,
     ) -> np.ndarray:
         """Read positions of a domain, drawn independently of :meth:`read_sample` and of other streams.
 
         Returns:
             (points, 3) of the stored dtype. Arguments and errors as for :meth:`read_sample`.
         """
-        (points,) = self.execute([self.coords_read(sample_id, domain, num_points, seed, epoch, stream, generator)])
+        read = self.coords_read(sample_id, domain, num_points, generator, seed=seed, epoch=epoch, stream=stream)
+        (points,) = self.execute([read])
         return points
 
     def field_reads(
@@ -188,10 +190,11 @@ class ZarrChunkReader:
         sample_id: str,
         domain: str = "surface",
         num_points: int | None = None,
+        generator: Generator | None = None,
+        *,
         seed: int = 0,
         epoch: int = 0,
         stream: str = "geometry",
-        generator: Generator | None = None,
     ) -> FieldRead:
         """The read of :meth:`read_coords`."""
         entry = self._entry(sample_id)

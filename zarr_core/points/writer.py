@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -149,6 +149,7 @@ class ZarrStoreWriter:
                 way_out = "every field of a domain must describe the same points in the same order"
                 raise SampleError(sample_id, name.canonical, reason, way_out)
             layout = self.settings.layout(name, len(values), values.shape[1])
+            layout = replace(layout, units=file.choice.units if file.choice else "")
             if layout.excess:
                 reason = f"has {layout.excess}; no reader opens such an array"
                 raise SampleError(sample_id, name.canonical, reason, "check the shape, or use larger chunks")

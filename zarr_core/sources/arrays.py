@@ -9,6 +9,8 @@ import pydantic
 
 #: Stands for a suffix in the names of OpenFOAM cases, which are folders.
 CASE = "/"
+#: Suffixes of VTK files that name the files of their pieces, and of the pieces that are read.
+ROOTS, PIECES = (".pvtu", ".pvtp", ".vtm"), (".vtu", ".vtp")
 
 
 def suffix_of(name: str) -> str:

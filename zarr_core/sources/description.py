@@ -21,7 +21,7 @@ from zarr_core.format.names import (
     field_name,
     listed_id,
 )
-from zarr_core.sources.arrays import CASE, ArrayChoice, Names, suffix_of
+from zarr_core.sources.arrays import CASE, ROOTS, ArrayChoice, Names, suffix_of
 
 ReadText = Callable[[str], str | None]
 
@@ -141,6 +141,20 @@ def _with_one(place: str) -> Callable[[str], str]:
     return check
 
 
+class TableFile(_Model):
+    """Scalars of many samples in one file beside the samples, one row per sample.
+
+    Attributes:
+        file: its path below the root: CSV with a header, or JSON (objects in a list, or objects by key).
+        key: name of the column that says which sample a row belongs to; "" for the keys of a JSON object.
+        sample_id: id of the sample; contains "{}" in the place of the key, as in "run_{}".
+    """
+
+    file: str
+    key: str = ""
+    sample_id: Annotated[str, pydantic.AfterValidator(_with_one("{}"))] = "{}"
+
+
 class SplitFiles(_Model):
     """Splits listed in files beside the samples, one sample id per line.
 
@@ -228,6 +242,7 @@ class SourceDescription(_Model):
         optional: fields of ``files`` that a sample may lack ("surface_normals").
         meshes: fields that lie in meshes, by domain ("surface", "volume").
         parameters: patterns of CSV and JSON files with per-sample scalars.
+        tables: files beside the samples with the scalars of many samples.
         splits: rule that assigns samples to splits; None: by files of the usual names, if the source has any.
         blacklists: files beside the samples that list ids excluded from every split.
     """
@@ -238,6 +253,7 @@ class SourceDescription(_Model):
     optional: frozenset[str] = frozenset()
     meshes: dict[str, MeshFile] = {}
     parameters: Names = ()
+    tables: tuple[TableFile, ...] = ()
     subfolder: str = ""
     splits: SplitRule | None = None
     blacklists: tuple[str, ...] = ()
@@ -248,11 +264,14 @@ class SourceDescription(_Model):
             if isinstance(filename, str) and ("/" in filename or filename in ("", ".", "..")):
                 raise ValueError(f"{filename!r} must be the name of a file in the sample's folder")
         names = [file.filename.removeprefix("./").removesuffix(CASE) for file in self._field_files()]
-        for path in (*names, *self.parameters, self.samples, self.subfolder, *self.blacklists):
+        beside = [*self.blacklists, *(table.file for table in self.tables)]
+        for path in (*names, *self.parameters, self.samples, self.subfolder, *beside):
             if path:
                 check_relative_path(path)
         if self.names_contain_id and any(pattern.count("{id}") != 1 for pattern in self.patterns):
             raise ValueError("if a file's path contains {id}, so must those of all others, once")
+        if self.names_contain_id and any(suffix_of(pattern) in ROOTS for pattern in self.patterns):
+            raise ValueError(f"pieces of {', '.join(ROOTS)} lie in the sample's folder, so {{id}} cannot stand for it")
         by_field: dict[str, FieldFile] = {}
         for file in self._field_files():
             other = by_field.setdefault(file.field.canonical, file)

@@ -67,6 +67,10 @@ def describe(files: Mapping[str, Contents | None], patches: Iterable[str] = ()) 
             document["meshes"]["volume"] = {"file": pattern, "fields": fields}
         elif contents.points:
             _add(document["meshes"], domain_of(pattern, contents), _mesh(pattern, contents), pattern, odd)
+            if contents.patches:
+                odd.append(
+                    f"{pattern} has the parts {', '.join(contents.patches)}: choose those of a domain by `patches`"
+                )
         else:
             for array in contents.arrays:
                 entry = {"file": pattern, "array": array.name}

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
-from zarr_core.sources.arrays import CASE
+from zarr_core.sources.arrays import CASE, PIECES, ROOTS, suffix_of
 from zarr_core.sources.description import ANY_DEPTH, SourceDescription
 from zarr_core.sources.sample import FileInfo
 
@@ -20,15 +20,16 @@ _PART = re.compile(r"(.+)\.(\d+)\.part")
 _OF_CASE = re.compile(r"(?:processor\d+/)?(?:constant/polyMesh/\w+|([\d.]+(?:e-?\d+)?)/\w+)|system/controlDict")
 #: Folders below a sample's folder that a case has.
 CASE_DEPTH = 3
+# Folders below a file of ROOTS that its pieces lie in: foamToVTK writes case_10.vtm and case_10/boundary/body.vtp.
+_PIECE_DEPTH = 2
 # Of samples at any depth. A link to a folder above itself would have no end.
 _MAX_DEPTH = 12
 
 
 def depth(description: SourceDescription) -> int:
     """Number of folders between the root and a file of a sample."""
-    below = max(
-        (p.removeprefix("./").count("/") + CASE_DEPTH * p.endswith(CASE) for p in description.patterns), default=0
-    )
+    own = {CASE: CASE_DEPTH, **dict.fromkeys(ROOTS, _PIECE_DEPTH)}
+    below = max((p.removeprefix("./").count("/") + own.get(suffix_of(p), 0) for p in description.patterns), default=0)
     above = [] if description.names_contain_id else description.samples.split("/")
     if description.samples == ANY_DEPTH:
         return _MAX_DEPTH
@@ -100,7 +101,8 @@ def _by_pattern(patterns: Iterable[str], files: Mapping[str, FileInfo]) -> tuple
         matching = [name for name in files if matches(name, pattern)]
         used.update(matching)
         if len(matching) == 1:
-            found[pattern] = files[matching[0]]
+            found[pattern] = _with_pieces(files[matching[0]], files)
+            used.update(part.name for part in found[pattern].parts)
         elif matching:
             problems[pattern] = f"{pattern}, which {len(matching)} files match: {', '.join(sorted(matching)[:5])}"
     found |= {name: info for name, info in files.items() if name not in used}
@@ -161,6 +163,19 @@ def _case(pattern: str, files: Mapping[str, FileInfo]) -> FileInfo | None:
         return None
     latest = times[max(times)] if times else []
     return combined(pattern, sorted((*others, *latest), key=lambda info: info.name))
+
+
+def _with_pieces(info: FileInfo, files: Mapping[str, FileInfo]) -> FileInfo:
+    """A file of ROOTS with every file that could be one of its pieces: which of them are is known when it is read."""
+    if suffix_of(info.name) not in ROOTS:
+        return info
+    folder = info.name[: info.name.rfind("/") + 1]
+    pieces = [
+        file
+        for name, file in sorted(files.items())
+        if name.startswith(folder) and suffix_of(name) in PIECES and not file.parts
+    ]
+    return combined(info.name, [info, *pieces])
 
 
 def combined(name: str, parts: list[FileInfo]) -> FileInfo:

@@ -53,6 +53,8 @@ class SourceSample:
         parameter_files: files with per-sample scalars.
         missing: names of files that the description requires and the folder lacks.
         choices: which arrays of its file make a field, for files that contain more than one tensor.
+        scalars: its values in the tables beside the samples, by name.
+        in_memory: whether the sample consists of arrays, and ``files`` describe no files but these.
     """
 
     sample_id: str
@@ -61,6 +63,8 @@ class SourceSample:
     parameter_files: tuple[FileInfo, ...] = ()
     missing: tuple[str, ...] = field(default=())
     choices: Mapping[str, ArrayChoice] = field(default_factory=dict)
+    scalars: Mapping[str, Any] = field(default_factory=dict)
+    in_memory: bool = False
 
     @property
     def complete(self) -> bool:
@@ -74,13 +78,15 @@ class SourceSample:
 
     @property
     def fingerprint(self) -> str:
-        """16 hex digits that change when a file of the sample is added, removed or replaced."""
+        """16 hex digits that change when a file or a scalar of the sample is added, removed or replaced."""
         entries = sorted((name, info.name, info.size, info.sha256 or info.version) for name, info in self.files.items())
         entries += sorted(("", info.name, info.size, info.sha256 or info.version) for info in self.parameter_files)
+        content: Any = entries
         if self.choices:
-            documents = sorted((name, choice.to_document()) for name, choice in self.choices.items())
-            return hashlib.sha256(repr((entries, documents)).encode()).hexdigest()[:16]
-        return hashlib.sha256(repr(entries).encode()).hexdigest()[:16]
+            content = entries, sorted((name, choice.to_document()) for name, choice in self.choices.items())
+        if self.scalars:
+            content = content, sorted(self.scalars.items())
+        return hashlib.sha256(repr(content).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -139,6 +145,9 @@ class SampleSource(Protocol):
 
     def splits(self, sample_ids: Collection[str]) -> dict[str, list[str]]:
         """Sample ids by split, including ids that the source lists but does not have."""
+
+    def merge_splits(self, known: Mapping[str, list[str]], listed: dict[str, list[str]]) -> dict[str, list[str]]:
+        """The splits of a store that has the splits ``known``, after it took over those that the source lists."""
 
     def excluded(self) -> set[str]:
         """Ids excluded from every split."""

@@ -15,6 +15,7 @@ from zarr_core._util.arguments import check_names
 from zarr_core.errors import SourceError, ZarrCoreError
 from zarr_core.sources.aero import AeroDataset, AeroSource
 from zarr_core.sources.description import SourceDescription
+from zarr_core.sources.in_memory import ArraySource
 from zarr_core.sources.left_out import some
 from zarr_core.sources.resolve import import_dotted, shipped_name
 from zarr_core.sources.sample import SampleSource, SourceSample
@@ -24,7 +25,7 @@ from zarr_core.storage import is_local
 # Files that are hashed at a time.
 _HASHING_THREADS = 8
 
-DatasetKind = str | SourceDescription | type | AeroDataset
+DatasetKind = str | SourceDescription | type | AeroDataset | ArraySource
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,8 @@ def open_source(
     check_names("splits", splits, error=SourceError)
     if isinstance(dataset_kind, str):
         dataset_kind = shipped_name(dataset_kind)
+    if isinstance(dataset_kind, ArraySource):
+        return dataset_kind
     if not isinstance(dataset_kind, str | type | SourceDescription):
         return AeroSource({getattr(dataset_kind, "split", None) or "": dataset_kind})
     if (root is None) == (source_url is None):
@@ -223,15 +226,23 @@ def hash_samples(selection: Selection) -> tuple[Selection, dict[str, str]]:
 
     Reads every file. Also returns why samples could not be read, by id; they are not in the new selection.
     """
+    samples, unreadable = with_contents(selection.source, selection.samples)
+    return replace(selection, samples=samples), unreadable
+
+
+def with_contents(
+    source: SampleSource, samples: Mapping[str, SourceSample]
+) -> tuple[dict[str, SourceSample], dict[str, str]]:
+    """Samples with the SHA-256 of each of their files, and why the others could not be read, both by id."""
 
     def hashed(sample: SourceSample) -> SourceSample | OSError | ZarrCoreError:
         try:
-            return selection.source.with_content(sample)
+            return source.with_content(sample)
         except (OSError, ZarrCoreError) as error:
             return error
 
     with ThreadPoolExecutor(_HASHING_THREADS) as pool:
-        results = dict(zip(selection.samples, pool.map(hashed, selection.samples.values()), strict=True))
-    samples = {i: result for i, result in results.items() if isinstance(result, SourceSample)}
+        results = dict(zip(samples, pool.map(hashed, samples.values()), strict=True))
+    found = {i: result for i, result in results.items() if isinstance(result, SourceSample)}
     unreadable = {i: f"{type(e).__name__}: {e}" for i, e in results.items() if not isinstance(e, SourceSample)}
-    return replace(selection, samples=samples), unreadable
+    return found, unreadable

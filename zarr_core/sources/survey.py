@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ import yaml
 from zarr_core._util.documents import parse_table
 from zarr_core.errors import SourceError
 from zarr_core.format.object_names import MANIFEST
-from zarr_core.sources.arrays import CASE, suffix_of
+from zarr_core.sources.arrays import CASE, PIECES, ROOTS, suffix_of
 from zarr_core.sources.description import SourceDescription
 from zarr_core.sources.formats import SUFFIXES, peek
 from zarr_core.sources.formats.contents import Contents
@@ -23,10 +23,12 @@ from zarr_core.sources.left_out import some
 from zarr_core.sources.patterns import Listing, by_sample, joined, matches, renamed
 from zarr_core.sources.resolve import resolve_kind, shipped_kinds
 from zarr_core.sources.sample import FileInfo, SourceSample
+from zarr_core.sources.tables import rows_of
 from zarr_core.sources.tree import SampleTree, file_info
-from zarr_core.storage import Storage
+from zarr_core.storage import ObjectInfo, Storage
 
 _TABLES = (".csv", ".dat")
+_MAX_TABLE_BYTES = 64 * 2**20
 _MESH_OF_CASE = re.compile(r"(?:(.*)/)?constant/polyMesh/\w+")
 _WALL = re.compile(rb"(\w+)\s*\{[^{}]*\btype\s+wall\s*;")
 
@@ -127,6 +129,8 @@ def survey(root: str) -> Survey:
     complete = {sample_id: sample for sample_id, sample in found.samples.items() if sample.complete}
     if not complete:
         raise SourceError("; ".join([f"{storage.url}: nothing looks like a sample", *odd, *found.left_out]))
+    if document and (tables := _tables(storage, paths, complete)):
+        document["tables"] = tables
     splits = {split: len(set(ids) & complete.keys()) for split, ids in tree.splits(complete).items()}
     odd += [*found.left_out, *found.unused]
     if len(kinds) > 1:
@@ -206,6 +210,7 @@ def _guessed(storage: Storage, paths: Mapping[str, FileInfo], odd: list[str]) ->
     for case in cases:  # files that were derived from the case are no second source of it
         files = {path: info for path, info in files.items() if not path.startswith(f"{case}/")}
         files[f"{case}/{CASE}"] = FileInfo("", 0, "")
+    files = _without_pieces(files)
     if not files:
         raise SourceError(f"{storage.url}: no file has a known format: .pt, {', '.join(SUFFIXES)}, OpenFOAM")
     samples, folders, patterns = _layout(list(files))
@@ -248,6 +253,40 @@ def _guessed(storage: Storage, paths: Mapping[str, FileInfo], odd: list[str]) ->
     return document | described
 
 
+def _tables(storage: Storage, paths: Mapping[str, ObjectInfo], sample_ids: Collection[str]) -> list[dict[str, str]]:
+    """The tables at the root of which one column names at least half of the samples, by their ids or numbers."""
+    first = next(iter(sample_ids))
+    found = []
+    for path, info in paths.items():
+        if "/" in path or suffix_of(path) not in (".csv", ".json") or info.size > _MAX_TABLE_BYTES:
+            continue
+        try:
+            rows = rows_of(path, storage.read(path).decode())
+        except ValueError:
+            continue
+        for template in dict.fromkeys(("{}", re.sub(r"\d+", "{}", first, count=1))):
+            for key in rows[0] if rows and "{}" in template else ():
+                named = {template.format(row.get(key)) for row in rows}.intersection(sample_ids)
+                if 2 * len(named) >= len(sample_ids):
+                    found.append({"file": path, "key": key, "sample_id": template})
+    return list({entry["file"]: entry for entry in reversed(found)}.values())
+
+
+def _without_pieces(files: Mapping[str, FileInfo]) -> dict[str, FileInfo]:
+    """The files without those that look like pieces of one beside them: "a.pvtu" has "a_0.vtu" and "a/a_0.vtu"."""
+    stems: dict[str, list[str]] = defaultdict(list)
+    for path in files:
+        if suffix_of(path) in ROOTS:
+            stems[path.rpartition("/")[0]].append(path.removesuffix(suffix_of(path)))
+
+    def is_piece(path: str) -> bool:
+        parts = path.split("/")
+        folders = ("/".join(parts[:depth]) for depth in range(len(parts)))
+        return suffix_of(path) in PIECES and any(path.startswith(stem) for folder in folders for stem in stems[folder])
+
+    return {path: info for path, info in files.items() if not is_piece(path)}
+
+
 def _layout(paths: list[str]) -> tuple[str, list[str], list[str]]:
     """Pattern of the samples, their folders (or ids), and patterns of the files of most of them."""
     best: tuple[int, list[str], tuple[str, ...]] = (0, [], ())
@@ -268,7 +307,7 @@ def _layout(paths: list[str]) -> tuple[str, list[str], list[str]]:
     by_name: dict[str, set[str]] = defaultdict(set)
     for path in paths:
         folder, _, name = path.rpartition("/")
-        if suffix_of(name) in SUFFIXES:
+        if suffix_of(name) in SUFFIXES and suffix_of(name) not in ROOTS:
             stem = name.removesuffix(suffix_of(name))
             by_name[f"{folder}/{{id}}{suffix_of(name)}".lstrip("/")].add(stem)
     flat = {pattern: ids for pattern, ids in by_name.items() if len(ids) > max(best[0], 1)}

@@ -22,6 +22,7 @@ from zarr_core.sources.left_out import LeftOut
 from zarr_core.sources.patterns import by_sample, depth, matches, renamed
 from zarr_core.sources.resolve import resolve_kind
 from zarr_core.sources.sample import FileInfo, FoundSamples, SourceSample
+from zarr_core.sources.tables import Tables
 from zarr_core.storage import ObjectInfo, Storage, is_local
 from zarr_core.storage.backends import local
 
@@ -86,6 +87,7 @@ class SampleTree:
         description = self._description
         samples: dict[str, SourceSample] = {}
         left_out = LeftOut(description)
+        tables = Tables(description, self._read_text)
         folders, problems = by_sample(description, self._list("", left_out.dangling))
         for folder, files in sorted(folders.items()):
             sample_id = folder.removeprefix(f"{description.subfolder}/")
@@ -114,10 +116,11 @@ class SampleTree:
                 "" if description.names_contain_id else folder,
                 found,
                 tuple(files[name] for name in description.parameter_files if name in files),
-                _missing(description, found, problems.get(folder, {})),
+                (*_missing(description, found, problems.get(folder, {})), *tables.problems(sample_id)),
                 self._choices,
+                tables.scalars(sample_id),
             )
-        return FoundSamples(samples, left_out.sentences(), left_out.unused())
+        return FoundSamples(samples, (*left_out.sentences(), *tables.notes(samples)), left_out.unused())
 
     def discover(self, sample_ids: Collection[str] | None = None) -> dict[str, SourceSample]:
         """The samples of :meth:`find`, by id."""
@@ -164,24 +167,31 @@ class SampleTree:
             raise SampleError(sample.sample_id, canonical, f"{sample.files[canonical].name}: {error}") from error
 
     def load_parameters(self, sample: SourceSample) -> dict[str, Any]:
-        """Per-sample scalars from the parameter files; raises SampleError if a file cannot be used."""
+        """Per-sample scalars from the parameter files and tables; raises SampleError if a file cannot be used."""
         from zarr_core.sources.tensors import load_pt, scalars
 
         parameters: dict[str, Any] = {}
-        for info in sample.parameter_files:
-            name = path_of(sample.folder, info.name)
-            try:
+
+        def add(found: Any, where: str) -> None:
+            plain = scalars(found, where)
+            if again := [key for key in plain.keys() & parameters.keys() if plain[key] != parameters[key]]:
+                raise ValueError(f"{min(again)!r} has another value in another file of the sample")
+            parameters.update(plain)
+
+        where = ""
+        try:
+            for info in sample.parameter_files:
+                name, where = path_of(sample.folder, info.name), info.name
                 if info.name.endswith(".json"):
-                    found = scalars(parse_json(self._read_own(name)), info.name)
+                    add(parse_json(self._read_own(name)), where)
                 elif info.name.endswith(".pt"):
-                    found = scalars(load_pt(self._storage, name, info.size), info.name)
+                    add(load_pt(self._storage, name, info.size), where)
                 else:
-                    found = scalars(parse_table(self._read_own(name), latest=info.name.endswith(".dat")), info.name)
-                if again := [key for key in found.keys() & parameters.keys() if found[key] != parameters[key]]:
-                    raise ValueError(f"{min(again)!r} has another value in another file of the sample")
-                parameters |= found
-            except ValueError as error:
-                raise SampleError(sample.sample_id, "", f"{info.name}: {error}", "repair or remove the file") from error
+                    add(parse_table(self._read_own(name), latest=info.name.endswith(".dat")), where)
+            where = ", ".join(table.file for table in self._description.tables)
+            add(dict(sample.scalars), where)
+        except ValueError as error:
+            raise SampleError(sample.sample_id, "", f"{where}: {error}", "repair or remove the file") from error
         return parameters
 
     def is_unchanged(self, sample: SourceSample) -> bool:
@@ -198,6 +208,10 @@ class SampleTree:
     def splits(self, sample_ids: Collection[str]) -> dict[str, list[str]]:
         """Sample ids by split; raises SourceError if a split file lists an invalid id."""
         return self._description.assign_splits(sample_ids, self._read_text)
+
+    def merge_splits(self, known: Mapping[str, list[str]], listed: dict[str, list[str]]) -> dict[str, list[str]]:
+        """Those of the source, which lists all splits."""
+        return listed
 
     def excluded(self) -> set[str]:
         """Ids listed in the blacklists beside the samples."""

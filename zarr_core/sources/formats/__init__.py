@@ -11,7 +11,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Protocol
 
 from zarr_core.errors import SourceError
-from zarr_core.sources.arrays import CASE, suffix_of
+from zarr_core.sources.arrays import CASE, PIECES, ROOTS, suffix_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,18 +21,19 @@ if TYPE_CHECKING:
     from zarr_core.sources.sample import FileInfo
     from zarr_core.storage import Storage
 
-# Format by suffix: the module that reads it, and the library that the module needs, with the extra that installs it.
-_FORMATS = {
-    ".npy": ("arrays", "", ""),
-    ".npz": ("arrays", "", ""),
-    ".h5": ("hdf5", "h5py", "hdf5"),
-    ".hdf5": ("hdf5", "h5py", "hdf5"),
-    ".vtp": ("vtk", "vtkmodules", "vtk"),
-    ".vtu": ("vtk", "vtkmodules", "vtk"),
-    ".vtk": ("vtk", "vtkmodules", "vtk"),
-    ".stl": ("vtk", "vtkmodules", "vtk"),
-    ".cgns": ("vtk", "vtkmodules", "vtk"),
-    CASE: ("openfoam", "vtkmodules", "vtk"),
+# Format by suffix: the module that reads it, the libraries that the module needs, and the extra that installs them.
+_FORMATS: dict[str, tuple[str, tuple[str, ...], str]] = {
+    ".npy": ("arrays", (), ""),
+    ".npz": ("arrays", (), ""),
+    ".h5": ("hdf5", ("h5py",), "hdf5"),
+    ".hdf5": ("hdf5", ("h5py",), "hdf5"),
+    ".vtp": ("vtk", ("vtkmodules",), "vtk"),
+    ".vtu": ("vtk", ("vtkmodules",), "vtk"),
+    ".vtk": ("vtk", ("vtkmodules",), "vtk"),
+    ".stl": ("vtk", ("vtkmodules",), "vtk"),
+    **dict.fromkeys(ROOTS, ("vtk_pieces", ("vtkmodules",), "vtk")),
+    ".cgns": ("cgns", ("vtkmodules", "h5py"), "vtk"),
+    CASE: ("openfoam", ("vtkmodules",), "vtk"),
 }
 #: Suffixes of files that this package reads.
 SUFFIXES = tuple(suffix for suffix in _FORMATS if suffix != CASE)
@@ -58,17 +59,18 @@ class OpenFile(Protocol):
 def require_libraries(filenames: Collection[str]) -> None:
     """Raise SourceError if the library that reads one of these files is not installed."""
     for name in filenames:
-        _, library, extra = _FORMATS.get(suffix_of(name), ("", "", ""))
-        if library and importlib.util.find_spec(library) is None:
+        _, libraries, extra = _FORMATS.get(suffix_of(name), ("", (), ""))
+        if any(importlib.util.find_spec(library) is None for library in libraries):
             raise SourceError(f"{name} cannot be read: pip install 'zarr-core[{extra}]'")
 
 
 def peek(storage: Storage, folder: str, info: FileInfo) -> Contents:
     """What a file contains; raises ValueError or SourceError as :func:`open_file`."""
-    if suffix_of(info.name) in (".vtp", ".vtu"):
-        from zarr_core.sources.formats import vtk_xml
-
-        return vtk_xml.peek(storage, folder, info)
+    suffix = suffix_of(info.name)
+    if suffix in (*PIECES, *ROOTS):
+        module = importlib.import_module(f"zarr_core.sources.formats.{'vtk_xml' if suffix in PIECES else 'vtk_pieces'}")
+        found: Contents = module.peek(storage, folder, info)
+        return found
     return open_file(storage, folder, info).contents()
 
 

@@ -23,7 +23,7 @@ class Hdf5File(ArrayFile):
     """An HDF5 file; the name of an array is its path."""
 
     def _read(self, opened: IO[bytes], name: str) -> np.ndarray:
-        with _open(opened) as file:
+        with open_hdf5(opened) as file:
             dataset = _find(file, name)
             check_dataset(dataset, self._where[2].size)
             try:
@@ -33,20 +33,13 @@ class Hdf5File(ArrayFile):
             return np.asarray(values)
 
     def _shapes(self, opened: IO[bytes]) -> dict[str, tuple[int, ...]]:
-        with _open(opened) as file:
-            return {name: dataset.shape for name, dataset in _datasets(file) if dataset.dtype.kind in "fiu"}
+        with open_hdf5(opened) as file:
+            return {name: dataset.shape for name, dataset in datasets(file) if dataset.dtype.kind in "fiu"}
 
 
 def open_file(storage: Storage, folder: str, info: FileInfo, choices: Collection[ArrayChoice]) -> Hdf5File:
     """Open the file; its arrays are read one at a time."""
     return Hdf5File(storage, folder, info)
-
-
-def check_everything(opened: IO[bytes], size: int) -> None:
-    """Check all datasets of a file that another library will read; raises ValueError."""
-    with _open(opened) as file:
-        for _, dataset in _datasets(file):
-            check_dataset(dataset, size)
 
 
 def check_dataset(dataset: Any, size: int) -> None:
@@ -61,7 +54,8 @@ def check_dataset(dataset: Any, size: int) -> None:
     check_expansion(dataset.size * dataset.dtype.itemsize if dataset.size else 0, size)
 
 
-def _open(opened: IO[bytes]) -> Any:
+def open_hdf5(opened: IO[bytes]) -> Any:
+    """The file as ``h5py.File``; raises ValueError."""
     import h5py
 
     try:
@@ -77,7 +71,7 @@ def _find(file: Any, path: str) -> Any:
     for part in filter(None, path.split("/")):
         found = _member(group, part) if isinstance(group, h5py.Group) else None
         if found is None:
-            names = ", ".join(name for name, _ in _datasets(file)) or "none"
+            names = ", ".join(name for name, _ in datasets(file)) or "none"
             raise ValueError(f"has no dataset {path!r}; it has {names:.500}")
         group = found
     if not isinstance(group, h5py.Dataset):
@@ -94,7 +88,7 @@ def _member(group: Any, name: str) -> Any:
     return None if link is None else group.get(name)
 
 
-def _datasets(file: Any) -> list[tuple[str, Any]]:
+def datasets(file: Any) -> list[tuple[str, Any]]:
     """Path and dataset of every dataset of the file; raises ValueError for a link to another file."""
     import h5py
 

@@ -1,4 +1,4 @@
-"""Meshes that VTK reads: ``.vtp``, ``.vtu``, ``.vtk``, ``.stl`` and ``.cgns``.
+"""Meshes that VTK reads: ``.vtp``, ``.vtu``, ``.vtk`` and ``.stl``.
 
 VTK reports a damaged file to a window and returns an empty or partial mesh, so its messages are collected here, and
 every array is checked. Its readers trust the sizes that a file claims, so those are compared with the file beforehand.
@@ -51,6 +51,22 @@ def open_file(storage: Storage, folder: str, info: FileInfo, choices: Collection
 
 def read_mesh(path: Path, suffix: str, choices: Collection[ArrayChoice]) -> VtkMesh:
     """Read a local file; raises ValueError."""
+    return VtkMesh(read_blocks(path, suffix, choices))
+
+
+def read_blocks(
+    path: Path, suffix: str, choices: Collection[ArrayChoice], also: Collection[str] = ()
+) -> list[tuple[str, Any]]:
+    """Names and meshes of the parts of a local file, with the chosen arrays.
+
+    Args:
+        path, suffix: of the file.
+        choices: what to read; names and sizes only if there are none.
+        also: names of further arrays to read, if the file contains them.
+
+    Raises:
+        ValueError: the file is damaged or refused, or lacks a chosen array.
+    """
     if not path.stat().st_size:
         raise ValueError("is empty")
     check, make = _READERS[suffix]
@@ -59,10 +75,9 @@ def read_mesh(path: Path, suffix: str, choices: Collection[ArrayChoice]) -> VtkM
         reader = make()
         reader.SetFileName(str(path))
         reader.UpdateInformation()
-        select_arrays(reader, choices)
+        select_arrays(reader, choices, also)
         reader.Update()
-        blocks = list(leaves(reader.GetOutput()))
-    return VtkMesh(blocks)
+        return list(leaves(reader.GetOutput()))
 
 
 @contextmanager
@@ -92,8 +107,14 @@ def vtk_errors() -> Iterator[None]:
         raise ValueError(f"truncated or damaged: {reason[:200]}")
 
 
-def select_arrays(reader: Any, choices: Collection[ArrayChoice]) -> None:
-    """Disable the arrays that no choice needs, where the reader can skip arrays; without choices, all of them."""
+def select_arrays(reader: Any, choices: Collection[ArrayChoice], also: Collection[str] = ()) -> None:
+    """Enable the arrays that a choice needs, or all without choices, and disable the others, if the reader can.
+
+    Args:
+        reader: after ``UpdateInformation``.
+        choices: the fields to read; raises ValueError if the file lacks one of their arrays.
+        also: names of further arrays to read, if the file contains them.
+    """
     for at, kind in (("cells", "Cell"), ("points", "Point")):
         if not hasattr(reader, f"Set{kind}ArrayStatus"):
             continue
@@ -104,7 +125,7 @@ def select_arrays(reader: Any, choices: Collection[ArrayChoice]) -> None:
             if name not in names:
                 raise ValueError(_no_array(name, at, names))
         for name in names:
-            getattr(reader, f"Set{kind}ArrayStatus")(name, int(not choices or name in wanted))
+            getattr(reader, f"Set{kind}ArrayStatus")(name, int(not choices or name in wanted or name in also))
 
 
 def leaves(data: Any, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -114,9 +135,15 @@ def leaves(data: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     if not data.IsA("vtkMultiBlockDataSet"):
         yield name, data
         return
+    for own, block in children(data):
+        yield from leaves(block, own or name)
+
+
+def children(data: Any) -> Iterator[tuple[str, Any]]:
+    """Name and content of every block of a ``vtkMultiBlockDataSet`` that has content."""
     for i in range(data.GetNumberOfBlocks()):
-        own = data.GetMetaData(i).Get(data.NAME()) if data.HasMetaData(i) else ""
-        yield from leaves(data.GetBlock(i), own or name)
+        if data.GetBlock(i) is not None:
+            yield (data.GetMetaData(i).Get(data.NAME()) or "" if data.HasMetaData(i) else ""), data.GetBlock(i)
 
 
 class VtkMesh:
@@ -177,7 +204,7 @@ class VtkMesh:
     def _chosen(self, choice: ArrayChoice) -> list[Any]:
         missing = [name for name in choice.patches if name not in self._names]
         if missing:
-            raise ValueError(f"has no patch {missing[0]!r}; it has {', '.join(self._names) or 'none'}")
+            raise ValueError(no_patch(missing[0], self._names))
         return [block for name, block in self._blocks if not choice.patches or name in choice.patches]
 
     def _of_block(self, block: Any, choice: ArrayChoice) -> np.ndarray:
@@ -216,6 +243,11 @@ def _array(block: Any, name: str, at: str) -> np.ndarray:
     return _numpy(array)
 
 
+def no_patch(name: str, names: Collection[str]) -> str:
+    """The message for a patch that a file does not have."""
+    return f"has no patch {name!r}; it has {', '.join(names) or 'none'}"
+
+
 def _no_array(name: str, at: str, names: Collection[str | None]) -> str:
     return f"has no array {name!r} at its {at}; it has {', '.join(filter(None, names)) or 'none'}"
 
@@ -234,17 +266,17 @@ def _computed(block: Any, choice: ArrayChoice) -> np.ndarray:
     if choice.compute == "position":
         if choice.at == "points":
             return _numpy(block.GetPoints().GetData())
-        centres = _output(vtkCellCenters(), block, VertexCells=False, CopyArrays=False)
+        centres = output_of(vtkCellCenters(), block, VertexCells=False, CopyArrays=False)
         return _numpy(centres.GetPoints().GetData()).astype(dtype, copy=False)
     if choice.compute == "area":
         if choice.at == "points":
             raise ValueError("has no areas at its points; convert its cells")
-        sizes = _output(
+        sizes = output_of(
             vtkCellSizeFilter(), _bare(block), ComputeVertexCount=0, ComputeLength=0, ComputeArea=1, ComputeVolume=0
         )
         return _array(sizes, "Area", "cells").astype(dtype, copy=False)
     at_cells = choice.at == "cells"
-    surface = _output(
+    surface = output_of(
         vtkPolyDataNormals(),
         _surface(block),
         ComputeCellNormals=at_cells,
@@ -258,7 +290,8 @@ def _computed(block: Any, choice: ArrayChoice) -> np.ndarray:
     return normals
 
 
-def _output(algorithm: Any, block: Any, **settings: Any) -> Any:
+def output_of(algorithm: Any, block: Any, **settings: Any) -> Any:
+    """The output of a filter for one mesh."""
     for name, value in settings.items():
         getattr(algorithm, f"Set{name}")(value)
     algorithm.SetInputData(block)
@@ -295,7 +328,7 @@ def _unstructured(block: Any) -> Any:
         return block
     from vtkmodules.vtkFiltersCore import vtkAppendFilter
 
-    return _output(vtkAppendFilter(), _bare(block))
+    return output_of(vtkAppendFilter(), _bare(block))
 
 
 def check_xml(path: Path) -> None:
@@ -309,7 +342,7 @@ def check_xml(path: Path) -> None:
     if b"<!DOCTYPE" in head[:root] or b"<!ENTITY" in head[:root]:
         raise ValueError("rejected: it declares a document type, which could contain entities; no solver writes one")
     for count in re.findall(rb"NumberOf\w+\s*=\s*[\"']\s*(\d+)", head[root:]):
-        _check_claim(int(count), size)
+        check_claim(int(count), size)
 
 
 def check_legacy(path: Path) -> None:
@@ -321,7 +354,7 @@ def check_legacy(path: Path) -> None:
             raise ValueError("truncated: it does not end with a line break, so its last number may be incomplete")
         for found in _LEGACY_COUNT.finditer(data):
             for count in filter(None, found.groups()):
-                _check_claim(int(count), len(data))
+                check_claim(int(count), len(data))
 
 
 def check_stl(path: Path) -> None:
@@ -338,15 +371,8 @@ def check_stl(path: Path) -> None:
         raise ValueError("truncated or damaged: neither a whole binary nor a whole ASCII STL file")
 
 
-def check_cgns(path: Path) -> None:
-    """Raise ValueError unless the file is HDF5 without links to other files and without filters of plug-ins."""
-    from zarr_core.sources.formats.hdf5 import check_everything
-
-    with path.open("rb") as opened:
-        check_everything(opened, path.stat().st_size)
-
-
-def _check_claim(count: int, size: int) -> None:
+def check_claim(count: int, size: int) -> None:
+    """Raise ValueError for more points, cells or indices than fit into a file of this size."""
     if count > max(_CLAIMED, size * _CLAIMED_PER_BYTE):
         raise ValueError(f"rejected: claims {count:,} values, more than fit into its {size:,} bytes")
 
@@ -378,18 +404,9 @@ def _stl() -> Any:
     return vtkSTLReader()
 
 
-def _cgns() -> Any:
-    from vtkmodules.vtkIOCGNSReader import vtkCGNSReader
-
-    reader = vtkCGNSReader()
-    reader.SetLoadBndPatch(True)
-    return reader
-
-
 _READERS: dict[str, tuple[Callable[[Path], None], Callable[[], Any]]] = {
     ".vtp": (check_xml, _xml_polygons),
     ".vtu": (check_xml, _xml_cells),
     ".vtk": (check_legacy, _legacy),
     ".stl": (check_stl, _stl),
-    ".cgns": (check_cgns, _cgns),
 }

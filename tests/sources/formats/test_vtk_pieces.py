@@ -1,0 +1,149 @@
+"""Files of VTK that name their pieces: read piece by piece, from the sample's folder only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.helpers.solver_files import cell_array, surface, volume, write_vtk
+from zarr_core.convert import convert
+from zarr_core.errors import SampleError
+from zarr_core.sources import SampleTree, SourceDescription
+from zarr_core.sources.formats import peek
+from zarr_core.sources.sample import SourceSample
+from zarr_core.storage import Storage
+from zarr_core.verify import verify_store
+
+pytest.importorskip("vtkmodules", reason="the extra vtk is not installed")
+
+PIECE = '<VTKFile type="PUnstructuredGrid"><PUnstructuredGrid GhostLevel="0">{}</PUnstructuredGrid></VTKFile>'
+BLOCKS = """<VTKFile type="vtkMultiBlockDataSet"><vtkMultiBlockDataSet>
+<DataSet index="0" name="internal" file="case/internal.vtu"/>
+<Block index="1" name="boundary"><DataSet index="0" name="body" file="case/boundary/body.vtp"/>
+<DataSet index="1" name="empty"/></Block></vtkMultiBlockDataSet></VTKFile>"""
+
+
+def kind(suffix: str, **mesh: Any) -> SourceDescription:
+    mesh = {"file": f"*{suffix}", "fields": {"pressure": "p"}} | mesh
+    return SourceDescription.model_validate({"name": "own", "samples": "run_*", "meshes": {"volume": mesh}})
+
+
+def write_pieces(run: Path, sources: tuple[str, ...] = ("a/0.vtu", "a/1.vtu")) -> list[Any]:
+    """A root file and its pieces, as they are named."""
+    blocks = [volume(seed=number) for number in range(len(sources))]
+    for block, source in zip(blocks, sources, strict=True):
+        write_vtk(block, run / source)
+    (run / "a.pvtu").write_text(PIECE.format("".join(f'<Piece Source="{source}"/>' for source in sources)))
+    return blocks
+
+
+def opened(root: Path, description: SourceDescription) -> tuple[SampleTree, SourceSample]:
+    tree = SampleTree(description, root)
+    return tree, tree.discover()["run_1"]
+
+
+def load(root: Path, description: SourceDescription, canonical: str = "volume_pressure") -> np.ndarray:
+    tree, sample = opened(root, description)
+    values: np.ndarray = tree.load(sample, canonical).numpy()
+    return values
+
+
+def test_pieces_are_one_mesh(tmp_path: Path) -> None:
+    blocks = write_pieces(tmp_path / "source" / "run_1")
+    root = tmp_path / "source"
+    expected = np.concatenate([cell_array(block, "p") for block in blocks])
+    np.testing.assert_array_equal(load(root, kind(".pvtu")), expected)
+    assert len(load(root, kind(".pvtu"), "volume_position")) == len(expected)
+    tree, sample = opened(root, kind(".pvtu"))
+    assert not tree.find().unused
+    contents = peek(Storage(root), "run_1", sample.files["volume_pressure"])
+    assert (contents.points, contents.cells) == (128, 54)
+    assert ("T", "points", 128) in {(array.name, array.at, array.rows) for array in contents.arrays}
+    assert convert(kind(".pvtu"), tmp_path / "store", root=root, values_dtype="float32").ok
+    assert verify_store(str(tmp_path / "store"), source=str(root)).ok
+    write_vtk(volume(seed=5), root / "run_1" / "a" / "1.vtu")
+    assert opened(root, kind(".pvtu"))[1].fingerprint != sample.fingerprint
+    assert not tree.is_unchanged(sample)
+
+
+def test_copies_of_cells_of_another_piece_are_left_out(tmp_path: Path) -> None:
+    from vtkmodules.util.numpy_support import numpy_to_vtk
+
+    blocks = write_pieces(tmp_path / "run_1")
+    ghosts = np.zeros(27, np.uint8)
+    ghosts[[0, 5]] = 1
+    array = numpy_to_vtk(ghosts, deep=True)
+    array.SetName("vtkGhostType")
+    blocks[1].GetCellData().AddArray(array)
+    write_vtk(blocks[1], tmp_path / "run_1" / "a" / "1.vtu")
+    expected = [cell_array(blocks[0], "p"), cell_array(blocks[1], "p")[ghosts == 0]]
+    np.testing.assert_array_equal(load(tmp_path, kind(".pvtu")), np.concatenate(expected))
+    assert len(load(tmp_path, kind(".pvtu"), "volume_position")) == 52
+
+
+def test_parts_of_a_case_by_name(tmp_path: Path) -> None:
+    run = tmp_path / "run_1"
+    write_vtk(volume(), run / "case" / "internal.vtu")
+    write_vtk(surface(), run / "case" / "boundary" / "body.vtp")
+    (run / "case.vtm").write_text(BLOCKS)
+    inner, body = kind(".vtm", patches="internal"), kind(".vtm", patches=["body"], compute=["area"])
+    np.testing.assert_array_equal(load(tmp_path, inner), cell_array(volume(), "p"))
+    np.testing.assert_array_equal(load(tmp_path, body), cell_array(surface(), "p"))
+    assert load(tmp_path, body, "volume_area").shape == (9,)
+    (run / "case" / "internal.vtu").write_bytes(b"damaged, and not needed for the body")
+    load(tmp_path, body)
+    with pytest.raises(SampleError, match=r"case\.vtm: case/internal\.vtu: truncated or damaged"):
+        load(tmp_path, inner)
+    with pytest.raises(SampleError, match=r"case\.vtm: has no patch 'roof'; it has internal, body"):
+        load(tmp_path, kind(".vtm", patches="roof"))
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("../outside.vtu", "rejected: names the piece '../outside.vtu'; pieces must lie in the sample's folder"),
+        ("a/../../outside.vtu", "rejected: names the piece"),
+        ("/etc/outside.vtu", "rejected: names the piece"),
+        ("file:///etc/outside.vtu", "rejected: names the piece"),
+        ("https://example.org/outside.vtu", "rejected: names the piece"),
+        ("C:outside.vtu", "rejected: names the piece"),
+        ("..\\outside.vtu", "rejected: names the piece"),
+        ("a/2.vtu", "its piece 'a/2.vtu' is missing"),
+        ("a.pvtu", "has the piece 'a.pvtu', whose format is none of .vtu, .vtp"),
+        ("a/1.vtu", "rejected: names its piece 'a/1.vtu' twice"),
+    ],
+)
+def test_a_piece_elsewhere_is_refused(tmp_path: Path, source: str, reason: str) -> None:
+    write_pieces(tmp_path / "run_1")
+    write_vtk(volume(), tmp_path / "outside.vtu")
+    write_vtk(volume(), tmp_path / "run_1" / "a" / "unused.vtu")
+    root = tmp_path / "run_1" / "a.pvtu"
+    root.write_text(root.read_text().replace("</PUns", f'<Piece Source="{source}"/></PUns'))
+    with pytest.raises(SampleError) as caught:
+        load(tmp_path, kind(".pvtu"))
+    assert f"a.pvtu: {reason}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "truncated or damaged"),
+        (PIECE.format('<Piece Source="a/0.vtu"/>')[:-20], "truncated or damaged"),
+        (PIECE.format(""), "names no piece"),
+        ('<VTKFile type="PImageData"/>', "has the type 'PImageData'"),
+        (f'<!DOCTYPE x [<!ENTITY a "0">]>{PIECE.format("")}', "rejected: it declares a document type"),
+    ],
+)
+def test_a_damaged_or_hostile_root_file_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+    write_pieces(tmp_path / "run_1")
+    (tmp_path / "run_1" / "a.pvtu").write_text(text)
+    with pytest.raises(SampleError, match=rf"a\.pvtu: {reason}"):
+        load(tmp_path, kind(".pvtu"))
+
+
+def test_pieces_need_the_folder_of_a_sample() -> None:
+    with pytest.raises(ValueError, match="pieces of .pvtu, .pvtp, .vtm lie in the sample's folder"):
+        SourceDescription.model_validate({"name": "own", "samples": "*", "meshes": {"volume": {"file": "{id}.pvtu"}}})

@@ -1,0 +1,124 @@
+"""Tables beside the samples: each sample gets the scalars of its row."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from zarr_core import ZarrChunkReader
+from zarr_core.convert import convert
+from zarr_core.errors import SampleError, SourceError
+from zarr_core.sources import SampleTree, SourceDescription
+from zarr_core.sources.survey import survey
+
+FORCES = "\ufeffrun, cd ,cl,note\n1, 0.3,-0.1,\n2,0.4,0.1,coarse\n7,1,1,\n"
+BY_NUMBER = {"file": "forces.csv", "key": "run", "sample_id": "run_{}"}
+
+
+def kind(**table: str) -> SourceDescription:
+    files = {"volume_position": "xyz.npy"}
+    return SourceDescription.model_validate({"name": "own", "samples": "run_*", "files": files, "tables": [table]})
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for number in (1, 2):
+        (tmp_path / f"run_{number}").mkdir()
+        np.save(tmp_path / f"run_{number}" / "xyz.npy", np.eye(3, dtype=np.float32))
+    return tmp_path
+
+
+def parameters(root: Path, description: SourceDescription) -> dict[str, dict[str, Any]]:
+    tree = SampleTree(description, root)
+    return {sample_id: tree.load_parameters(sample) for sample_id, sample in tree.discover().items()}
+
+
+@pytest.mark.parametrize(
+    ("table", "text"),
+    [
+        (BY_NUMBER, FORCES),
+        (
+            BY_NUMBER | {"file": "forces.json"},
+            '[{"run": 1, "cd": 0.3, "cl": -0.1}, {"run": 2, "cd": 0.4, "cl": 0.1, "note": "coarse"}]',
+        ),
+        (
+            {"file": "forces.json"},
+            '{"run_1": {"cd": 0.3, "cl": -0.1}, "run_2": {"cd": 0.4, "cl": 0.1, "note": "coarse"}}',
+        ),
+    ],
+)
+def test_each_sample_has_its_row(root: Path, table: dict[str, str], text: str) -> None:
+    (root / table["file"]).write_text(text)
+    expected = {"run_1": {"cd": 0.3, "cl": -0.1}, "run_2": {"cd": 0.4, "cl": 0.1, "note": "coarse"}}
+    assert parameters(root, kind(**table)) == expected
+    assert convert(kind(**table), root / "store", root=root).ok
+    recorded = ZarrChunkReader(root / "store").read_attributes("run_2")
+    assert recorded["parameters"] == expected["run_2"]
+
+
+def test_a_sample_changes_with_its_own_row_only(root: Path) -> None:
+    (root / "forces.csv").write_text(FORCES)
+    before = SampleTree(kind(**BY_NUMBER), root).discover()
+    (root / "forces.csv").write_text(FORCES.replace("0.4", "0.5"))
+    after = SampleTree(kind(**BY_NUMBER), root).discover()
+    assert [i for i in after if after[i].fingerprint != before[i].fingerprint] == ["run_2"]
+
+
+def test_what_is_absent_is_named(root: Path) -> None:
+    tree = SampleTree(kind(**BY_NUMBER), root)
+    assert tree.find().left_out == ("there is no forces.csv beside the samples, so they have no scalars from it",)
+    (root / "forces.csv").write_text("run,cd\n2,0.4\n")
+    assert tree.find().left_out == ("samples without a row in forces.csv (1): run_1",)
+
+
+def test_two_different_rows_of_a_sample_are_its_problem(root: Path) -> None:
+    (root / "forces.csv").write_text(FORCES + "2,0.5,0.1,\n1,0.3,-0.1,\n")
+    samples = SampleTree(kind(**BY_NUMBER), root).discover()
+    assert samples["run_1"].complete
+    assert samples["run_2"].missing == ("one row of forces.csv, which has 2 different ones for it",)
+
+
+def test_a_value_that_is_no_number_is_a_problem_of_its_sample(root: Path) -> None:
+    (root / "forces.csv").write_text(FORCES.replace("0.4", "nan"))
+    tree = SampleTree(kind(**BY_NUMBER), root)
+    samples = tree.discover()
+    assert tree.load_parameters(samples["run_1"])["cd"] == 0.3
+    with pytest.raises(SampleError, match=r"forces\.csv: .*'cd' is nan"):
+        tree.load_parameters(samples["run_2"])
+
+
+def test_another_value_in_a_file_of_the_sample_is_refused(root: Path) -> None:
+    (root / "forces.csv").write_text(FORCES)
+    (root / "run_1" / "params.json").write_text('{"cd": 0.31}')
+    with pytest.raises(SampleError, match="'cd' has another value in another file of the sample"):
+        parameters(root, kind(**BY_NUMBER))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("forces.csv", "design,cd\n1,0.3\n", "has no column 'run'; it has 'design', 'cd'"),
+        ("forces.csv", "run,cd\n1\n", "has 2 columns in its header and 1 in row 1"),
+        ("forces.csv", "run,cd,cd\n1,2,3\n", "has two columns with the same name"),
+        ("forces.csv", 'run,cd\n1,"2\n', "unexpected end of data"),
+        ("forces.json", '{"run": 3}', "expected objects in a list, or objects by key"),
+        ("forces.json", "{", "Expecting property name"),
+    ],
+)
+def test_a_table_that_cannot_be_used_is_named(root: Path, name: str, text: str, reason: str) -> None:
+    (root / name).write_text(text)
+    with pytest.raises(SourceError, match=f"{name}: .*{reason}"):
+        SampleTree(kind(**(BY_NUMBER | {"file": name})), root).find()
+
+
+def test_inspect_finds_the_table(root: Path) -> None:
+    (root / "forces.csv").write_text(FORCES)
+    (root / "notes.json").write_text(json.dumps([{"author": "run_x"}]))
+    document = yaml.safe_load(survey(str(root)).to_yaml())
+    assert document["tables"] == [BY_NUMBER]
+    assert parameters(root, SourceDescription.model_validate(document))["run_2"]["note"] == "coarse"

@@ -1,0 +1,107 @@
+"""CGNS files in HDF5: the zones of all bases at the latest time as one mesh, and patches of the boundary."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from zarr_core.sources.arrays import ArrayChoice
+from zarr_core.sources.formats.contents import Contents
+from zarr_core.sources.formats.files import local_path
+from zarr_core.sources.formats.hdf5 import check_dataset, datasets, open_hdf5
+from zarr_core.sources.formats.vtk import VtkMesh, check_claim, children, leaves, output_of, select_arrays, vtk_errors
+from zarr_core.sources.sample import FileInfo
+from zarr_core.storage import Storage
+
+_ADF = b"@(#)ADF Database"
+# Labels of the nodes whose values VTK takes as sizes of the arrays that it allocates.
+_SIZES = (b"Zone_t", b"IndexRange_t")
+
+
+def open_file(storage: Storage, folder: str, info: FileInfo, choices: Collection[ArrayChoice]) -> CgnsFile:
+    """Read the mesh and the chosen arrays; only names and sizes without choices."""
+    with local_path(storage, folder, info) as path:
+        return read_cgns(path, choices)
+
+
+def read_cgns(path: Path, choices: Collection[ArrayChoice]) -> CgnsFile:
+    """Read a local file; raises ValueError."""
+    from vtkmodules.vtkCommonExecutionModel import vtkStreamingDemandDrivenPipeline
+    from vtkmodules.vtkFiltersCore import vtkRemoveUnusedPoints
+    from vtkmodules.vtkIOCGNSReader import vtkCGNSReader
+
+    _check(path)
+    with vtk_errors():
+        reader = vtkCGNSReader()
+        reader.SetFileName(str(path))
+        reader.SetLoadBndPatch(not choices or any(choice.patches for choice in choices))
+        reader.UpdateInformation()
+        reader.EnableAllBases()
+        reader.EnableAllFamilies()
+        select_arrays(reader, choices)
+        times = reader.GetOutputInformation(0).Get(vtkStreamingDemandDrivenPipeline.TIME_STEPS())
+        if times:
+            reader.UpdateTimeStep(times[-1])
+        reader.Update()
+        zones, patches = _parts(reader.GetOutput())
+        # A patch has the points of its whole zone.
+        return CgnsFile(zones, [(name, output_of(vtkRemoveUnusedPoints(), patch)) for name, patch in patches])
+
+
+class CgnsFile(VtkMesh):
+    """The zones of a file and its patches. A choice without patches means all zones."""
+
+    def __init__(self, zones: list[tuple[str, Any]], patches: list[tuple[str, Any]]) -> None:
+        super().__init__([*zones, *patches])
+        self._zones = VtkMesh(zones)
+
+    def contents(self) -> Contents:
+        """Names and sizes of the arrays and the zones, and names of zones and patches."""
+        return replace(self._zones.contents(), patches=self._names)
+
+    def _chosen(self, choice: ArrayChoice) -> list[Any]:
+        return super()._chosen(choice) if choice.patches else self._zones._chosen(choice)
+
+
+def _parts(data: Any) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:
+    """Names and meshes of the zones, and of the patches."""
+    zones: list[tuple[str, Any]] = []
+    patches: list[tuple[str, Any]] = []
+    for _, base in children(data):
+        for name, zone in children(base):
+            if not zone.IsA("vtkMultiBlockDataSet"):
+                zones.append((name, zone))
+                continue
+            for _, part in children(zone):  # "Internal", and the blocks of "Patches"
+                if part.IsA("vtkMultiBlockDataSet"):
+                    patches += leaves(part)
+                else:
+                    zones.append((name, part))
+    return zones, patches
+
+
+def _check(path: Path) -> None:
+    """Raise ValueError unless the file is HDF5 that VTK can read safely.
+
+    It has no links to other files, no filters of plug-ins, and claims no more points and cells than fit into it.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as opened:
+        if opened.read(len(_ADF)) == _ADF:
+            raise ValueError("is a CGNS file in the older ADF format; convert it with `adf2hdf`, a tool of CGNS")
+        with open_hdf5(opened) as file:
+            for name, dataset in datasets(file):
+                check_dataset(dataset, size)
+                if name.endswith("/ data") and dataset.parent.attrs.get("label") in _SIZES:
+                    _check_sizes(dataset, size)
+
+
+def _check_sizes(dataset: Any, size: int) -> None:
+    if dataset.dtype.kind not in "iu" or not dataset.size:
+        raise ValueError(f"damaged: {dataset.name} is no size")
+    lengths = dataset[:10]
+    for row in lengths.reshape(len(lengths), -1)[:, :10]:
+        check_claim(math.prod(abs(int(length)) for length in row), size)

@@ -1,0 +1,107 @@
+"""Tables beside the samples: scalars of many samples in one file, one row per sample."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Collection
+from typing import Any
+
+from zarr_core._util.documents import number_or_text, parse_json
+from zarr_core.errors import SourceError
+from zarr_core.sources.description import ReadText, SourceDescription, TableFile
+from zarr_core.sources.left_out import some
+
+_Rows = dict[str, list[dict[str, Any]]]
+
+
+class Tables:
+    """The tables that a description names, read at each listing, so that a sample changes with its own row only.
+
+    Args:
+        description: of the dataset.
+        read_text: returns the content of a file beside the samples, or None if there is no such file.
+
+    Raises:
+        SourceError: a table cannot be parsed.
+    """
+
+    def __init__(self, description: SourceDescription, read_text: ReadText) -> None:
+        self._absent: list[str] = []
+        self._rows: list[tuple[str, _Rows]] = []
+        for table in description.tables:
+            text = read_text(table.file)
+            if text is None:
+                self._absent.append(table.file)
+                continue
+            try:
+                self._rows.append((table.file, _by_sample(table, text)))
+            except ValueError as error:
+                raise SourceError(f"{table.file}: {error}") from error
+
+    def scalars(self, sample_id: str) -> dict[str, Any]:
+        """The values of a sample by name."""
+        found: dict[str, Any] = {}
+        for _, rows in self._rows:
+            for row in rows.get(sample_id, []):
+                found |= row
+        return found
+
+    def problems(self, sample_id: str) -> list[str]:
+        """Why a sample cannot be used."""
+        return [
+            f"one row of {file}, which has {len(rows[sample_id])} different ones for it"
+            for file, rows in self._rows
+            if len(rows.get(sample_id, [])) > 1
+        ]
+
+    def notes(self, sample_ids: Collection[str]) -> list[str]:
+        """Sentences that name absent tables, and samples without a row."""
+        notes = [f"there is no {file} beside the samples, so they have no scalars from it" for file in self._absent]
+        for file, rows in self._rows:
+            if absent := [sample_id for sample_id in sample_ids if sample_id not in rows]:
+                notes.append(f"samples without a row in {file} ({len(absent)}): {some(absent)}")
+        return notes
+
+
+def rows_of(name: str, text: str) -> list[dict[str, Any]]:
+    """The rows of a table by column; those of CSV as text. The keys of a JSON object are the column "".
+
+    Raises:
+        ValueError: it cannot be parsed.
+    """
+    if name.endswith(".json"):
+        content = parse_json(text)
+        if isinstance(content, dict):
+            content = [{"": key, **row} if isinstance(row, dict) else row for key, row in content.items()]
+        if not isinstance(content, list) or not all(isinstance(row, dict) for row in content):
+            raise ValueError("expected objects in a list, or objects by key")
+        rows: list[dict[str, Any]] = content
+        return rows
+    reader = csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline=""), strict=True)
+    try:
+        header, *lines = [[cell.strip() for cell in line] for line in reader if line] or [[]]
+    except csv.Error as error:
+        raise ValueError(f"line {reader.line_num}: {error}") from error
+    if len(set(header)) < len(header):
+        raise ValueError("has two columns with the same name")
+    for number, line in enumerate(lines, 1):
+        if len(line) != len(header):
+            raise ValueError(f"has {len(header)} columns in its header and {len(line)} in row {number}")
+    return [dict(zip(header, line, strict=True)) for line in lines]
+
+
+def _by_sample(table: TableFile, text: str) -> _Rows:
+    """The different rows of each sample, without the key and without empty cells."""
+    found: _Rows = {}
+    for row in rows_of(table.file, text):
+        if table.key not in row:
+            columns = ", ".join(map(repr, row))
+            raise ValueError(f"has no column {table.key!r}; it has {columns:.500}")
+        values = {name: value for name, value in row.items() if name not in ("", table.key) and value != ""}
+        if not table.file.endswith(".json"):
+            values = {name: number_or_text(value) for name, value in values.items()}
+        rows = found.setdefault(table.sample_id.format(row[table.key]), [])
+        if values not in rows:
+            rows.append(values)
+    return found
