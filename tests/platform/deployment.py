@@ -13,6 +13,7 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
 from dagster._core.scheduler.instigation import TickStatus
 
 from tests.helpers.holding import WAITING, WANTED
@@ -40,6 +41,7 @@ class Deployment:
         self.project = Project(folder / "project")
         self.project.declare("wings", *WINGS, "  chunk_pionts: 4096")
         self.project.hold_conversions()
+        self.project.change("assets/report.py", "MEASURED_SAMPLES = 12", "MEASURED_SAMPLES = 1")
         shutil.copy(PROJECT / "deploy" / "local" / "dagster.yaml", self.home)
 
     def environment(self) -> dict[str, str]:
@@ -50,13 +52,10 @@ class Deployment:
             "AHMED_RANS_SOURCE": str(self.source),
             "AHMED_RANS_STORE": str(self.store),
             "AHMED_RANS_REPORT": str(self.report),
-            "AHMED_RANS_LOOK_EVERY_SECONDS": "1",
             "METHYLATION_FILES": str(self.long / "*" / "*.parquet"),
             "METHYLATION_FEATURES": str(PROJECT / "examples/data/methylation/cpgs.parquet"),
             "METHYLATION_MATRIX": str(self.matrix),
             "METHYLATION_REPORT": str(self.quality),
-            "METHYLATION_LOOK_EVERY_SECONDS": "1",
-            "ZARR_CORE_EVALUATE_EVERY_SECONDS": "1",
         }
 
     @contextmanager
@@ -100,7 +99,7 @@ class Deployment:
     def wait(self, what: str, condition: Callable[[], object]) -> None:
         """Return when the condition holds; fail with the end of the daemon's log if it does not."""
         try:
-            wait_for(condition, pause_seconds=1)
+            wait_for(condition, pause_seconds=0.2)
         except AssertionError as error:
             pytest.fail(f"{what}: {error}\n{self.logged()[-6000:]}")
 
@@ -120,6 +119,12 @@ def failed_partitions(instance: dg.DagsterInstance, key: dg.AssetKey) -> set[str
 
 def runs_of(instance: dg.DagsterInstance, key: dg.AssetKey) -> list[dg.DagsterRun]:
     return [run for run in instance.get_runs() if run.asset_selection and key in run.asset_selection]
+
+
+def open_work(instance: dg.DagsterInstance) -> bool:
+    """Whether a run or backfill is queued or in progress."""
+    backfills = instance.get_backfills(filters=BulkActionsFilter(statuses=[BulkActionStatus.REQUESTED]))
+    return bool(backfills) or not all(run.is_finished for run in instance.get_runs())
 
 
 def ticks_since(instance: dg.DagsterInstance, name: str, start: float) -> int:

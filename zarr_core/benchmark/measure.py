@@ -32,7 +32,7 @@ def measure(
     n_samples: int | None,
     repeats: int,
     progress: bool,
-    dataset_kind: str | None,
+    dataset_kind: str | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """Take all numbers of the report; arguments as for :func:`zarr_core.benchmark.run_benchmark`.
 
