@@ -1,8 +1,8 @@
 """The platform as it runs: a daemon, samples copied into a watched folder, and batches written to a warehouse.
 
-All tests share one daemon, whose start takes longer than most of them, and follow one another: arrivals of samples and of
-batches, their repair, a terminated conversion, a failed check, a migration, a source of which most is gone, and a
-misspelt declaration. Before a test that needs the platform at rest, call :func:`settled`. Whatever stops the daemon
+All tests share one daemon, whose start takes longer than most of them, and follow one another: arrivals of samples and
+of batches, their repair, a terminated conversion, a failed check, a migration, a source of which most is gone, and a
+misspelt declaration. A test that needs the platform at rest calls :func:`settled` first. Whatever stops the daemon
 comes last.
 """
 
