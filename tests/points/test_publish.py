@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,9 +16,11 @@ from tests.helpers.commits import add
 from tests.helpers.small_source import KIND, write_source
 from tests.helpers.stores import nan, objects, write_broken
 from zarr_core.convert import main
-from zarr_core.errors import RetirementError, SourceError
+from zarr_core.errors import RetirementError, SourceError, StoreError
+from zarr_core.points import convert as convert_module
 from zarr_core.points.conversion_job import ConversionJob
 from zarr_core.points.convert import convert, convert_samples, iter_convert
+from zarr_core.points.convert_sample import ConversionResult
 from zarr_core.points.manifest import HEAD, load_manifest
 from zarr_core.points.publish import Pending, commit_results, publish
 from zarr_core.points.settings import ConversionSettings
@@ -147,6 +150,24 @@ def test_a_sample_that_arrived_after_the_listing_is_not_retired(tmp_path: Path) 
     late = _job(source, tmp_path / "store")
     report = commit_results(late, Pending(), retire_vanished=True)
     assert (report.retired, sorted(report.manifest.samples)) == (["run_3"], ["run_1", "run_2"])
+
+
+def test_a_migration_does_not_undo_a_later_one(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = tmp_path / "store"
+    convert("ahmedml", store, root=source, **SETTINGS)
+
+    def overtaken(*arguments: Any) -> Iterator[ConversionResult]:
+        monkeypatch.setattr(convert_module, "convert_samples", convert_samples)
+        convert("ahmedml", store, root=source, chunk_points=8, reconvert=True)
+        yield from convert_samples(*arguments)
+
+    monkeypatch.setattr(convert_module, "convert_samples", overtaken)
+    with pytest.raises(StoreError, match="chunk_points is 8 in the store, not 16"):
+        convert("ahmedml", store, root=source, chunk_points=16, reconvert=True)
+    manifest = load_manifest(store)
+    assert manifest.conversion is not None
+    assert {entry.settings for entry in manifest.samples.values()} == {manifest.conversion.current}
+    assert {grid.chunk_points for entry in manifest.samples.values() for grid in entry.domains.values()} == {8}
 
 
 def test_unpublished_groups_are_found_and_committed_once(tmp_path: Path, source: Path) -> None:

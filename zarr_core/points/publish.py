@@ -149,6 +149,8 @@ def commit_results(
     excess: list[str] = []
     misfits: dict[str, Quarantine] = {}
     known_fields: dict[str, SampleEntry] = {}
+    # A migration replaces the settings that it has found, not those of another migration that began after it.
+    replaceable = [current_settings(job.manifest)] if job.reconvert and job.manifest else []
 
     def change(current: StoreManifest | None) -> StoreManifest:
         nonlocal before, retired, excess, pending, misfits
@@ -156,7 +158,7 @@ def commit_results(
         description = selection.source.description
         check_dataset(storage, current, description.name, job.dataset_name)
         recorded = None if current is None else current_settings(current)
-        if current is not None and current.samples and recorded is not None and not job.reconvert:
+        if current is not None and current.samples and recorded is not None and recorded not in replaceable:
             check_agreement(storage, recorded, settings)
         pending = _without_stale(pending, current, selection)
         start = current or StoreManifest(job.dataset_name or description.name)

@@ -84,7 +84,7 @@ class ZarrEngine:
             array = opened.array(read.array_name)
         if array is None:
             raise read.missing_array()
-        read.check_shape(array.shape, array.chunks[0])
+        read.check_array(array.shape, array.chunks, array.dtype)
         start, stop = read.drawn.span
         try:
             with _ungrouped():
