@@ -60,24 +60,39 @@ class Deployment:
 
     @contextmanager
     def daemon(self) -> Iterator[None]:
-        """The daemon, with all that it starts in a session of its own, which ends with the block."""
-        command = [sys.executable, "-m", "tests.helpers.quick_daemon", "run", "-w", "workspace.yaml"]
-        with self.log.open("wb") as log:
-            process = subprocess.Popen(
-                command, cwd=self.project.folder, env=self.environment(), stdout=log, stderr=log, start_new_session=True
-            )
+        """The daemon, which ends with the block."""
+        self.start()
         try:
             yield
         finally:
-            for sign in (signal.SIGTERM, signal.SIGKILL):
-                try:
-                    os.killpg(process.pid, sign)
-                except ProcessLookupError:
-                    break
-                try:
-                    process.wait(20)
-                except subprocess.TimeoutExpired:
-                    continue
+            self.stop()
+
+    def start(self) -> None:
+        """Start the daemon, with all that it starts in a session of its own."""
+        command = [sys.executable, "-m", "tests.helpers.quick_daemon", "run", "-w", "workspace.yaml"]
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command, cwd=self.project.folder, env=self.environment(), stdout=log, stderr=log, start_new_session=True
+            )
+
+    def stop(self) -> None:
+        """End the daemon and all that it started."""
+        for sign in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                os.killpg(self._process.pid, sign)
+            except ProcessLookupError:
+                break
+            try:
+                self._process.wait(20)
+            except subprocess.TimeoutExpired:
+                continue
+
+    def lose_database(self) -> None:
+        """Let the daemon, which is stopped, start on an empty home."""
+        empty = self.home.with_name("home_after_loss")
+        empty.mkdir()
+        shutil.copy(self.home / "dagster.yaml", empty)
+        self.home = empty
 
     @contextmanager
     def hold(self, sample_id: str) -> Iterator[None]:

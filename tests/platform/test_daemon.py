@@ -343,3 +343,36 @@ def test_a_misspelt_declaration_is_logged_by_name(deployment: Deployment) -> Non
     reason = "wings_not_loaded fails: the declaration of wings cannot be loaded"
     deployment.wait("the failing sensor", lambda: reason in deployment.logged())
     assert "`attributes.chunk_pionts at " in deployment.logged()
+
+
+@pytest.mark.usefixtures("location")
+def test_a_new_instance_takes_what_the_store_holds(deployment: Deployment) -> None:
+    """Dagster's database is lost while a declared setting is not applied; the source is back, and a sample arrives."""
+    deployment.stop()
+    deployment.lose_database()
+    shutil.rmtree(deployment.source)
+    deployment.source.with_name("gone").rename(deployment.source)
+    write_run(deployment.source, 15, points=3000)
+    before = load_manifest(str(deployment.store)).samples
+    unknown = {path.name for path in deployment.source.iterdir()} - before.keys()
+    deployment.project.change("assets/datasets/ahmed_rans/defs.yaml", "chunk_points: 4096", "values_dtype: float32")
+
+    deployment.start()
+    with dg.DagsterInstance.from_config(str(deployment.home)) as instance, user_interface(instance) as ui:
+        deployment.wait("the report", lambda: materializations(instance, REPORT))
+        events = instance.fetch_materializations(dg.AssetRecordsFilter(SAMPLES), limit=100).records
+        found = [event.asset_materialization for event in events]
+        statuses = sorted((event.partition, event.metadata["status"].value) for event in found if event)
+        assert statuses == sorted(
+            [(sample_id, "in the store") for sample_id in before] + [(sample_id, "converted") for sample_id in unknown]
+        )
+        assert {*ui.partitions(SAMPLES)["materialized"]} == before.keys() | unknown
+        check = latest_check(instance, dg.AssetCheckKey(MANIFEST, CHECK))
+    after = load_manifest(str(deployment.store))
+    assert {i: after.samples[i] for i in before} == dict(before)
+    assert {after.fields_of(i)["surface_pressure"].dtype for i in after.samples} == {"float16"}
+    assert after.samples.keys() == before.keys() | unknown
+    assert check is not None
+    assert "declared, but not applied: " in (check.description or "")
+    assert "values_dtype: 'float16' -> 'float32'" in (check.description or "")
+    assert f"{len(after.samples)} complete samples, {len(after.samples)} new" in deployment.logged()
