@@ -53,7 +53,7 @@ def _not_loaded(name: str, error: Exception) -> dg.Definitions:
         name=f"{name}_not_loaded",
         minimum_interval_seconds=300,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Fails as long as the declaration of this dataset cannot be loaded.",
+        description=f"Fails as long as the declaration of this dataset cannot be loaded: {reason}",
     )
     def not_loaded(context: dg.SensorEvaluationContext) -> None:
         raise dg.Failure(f"the declaration of {name} cannot be loaded: {reason}")

@@ -58,6 +58,14 @@ def manifest_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
         except RetirementError as error:
             way_out = f"Check the source, or run {dataset.name}_refresh with the tag {SHARE_TAG} = 1"
             raise dg.Failure(f"{error}. {way_out}", allow_retries=False) from error
+        if not report.manifest.generation:
+            refused = refused_rows(report.quarantined)
+            raise dg.Failure(
+                f"No sample of the present source is converted, {len(refused)} are refused. {dataset.shown_store} is "
+                "no store yet, and nothing was published.",
+                metadata={"refused": table(refused)} if refused else {},
+                allow_retries=False,
+            )
         absent = [sample_id for sample_id in report.manifest.samples if sample_id not in found]
         if absent:
             context.log.warning(

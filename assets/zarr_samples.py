@@ -25,6 +25,8 @@ from zarr_core.points.manifest import SampleEntry, StoreManifest
 from zarr_core.storage.zarr_stores import make_store
 
 _PICTURE_POINTS = 4096
+# Lines of progress in the log of a run, at most.
+_PROGRESS_LINES = 20
 # Tag of a run or backfill that converts its samples again, even if they are up to date, and so repairs damaged groups.
 FORCE_TAG = "zarr_core/force"
 
@@ -81,6 +83,8 @@ def _convert(
     reader = EntryReader(stores, dataset, context.log)
     code_version = dataset.code_version_of(settings.digest)
     failed: list[ConversionResult] = []
+    # A line per sample would cost as much as the sample's materialization, which says the same.
+    progress_every = max(1, len(sample_ids) // _PROGRESS_LINES)
     with conversion_pool.executor(dataset.workers, dataset.pool) as executor:
         for result in iter_convert(
             dataset.kind,
@@ -106,7 +110,8 @@ def _convert(
                 metadata = {"status": result.status, "reason": result.reason}
                 yield dg.AssetObservation(context.asset_key, partition=sample_id, metadata=metadata)
             else:
-                context.log.info(f"{sample_id} {result.status}, {len(remaining)} remaining")
+                if len(remaining) % progress_every == 0:
+                    context.log.info(f"{len(sample_ids) - len(remaining):,} of {len(sample_ids):,} samples done")
                 source = sources.get(sample_id)
                 yield dg.AssetMaterialization(
                     context.asset_key,

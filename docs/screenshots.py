@@ -33,6 +33,7 @@ from assets.dataset import DatasetDeclaration  # noqa: E402
 from assets.zarr_samples import FORCE_TAG  # noqa: E402
 from resources.pools import ConversionPool  # noqa: E402
 from sensors.dagster_internals import partition_range_tags  # noqa: E402
+from sensors.failures import failed_runs  # noqa: E402
 from tests.platform.deployment import Deployment  # noqa: E402
 from tests.platform.trial import corrupt, definitions_of, write_run  # noqa: E402
 from zarr_core.points.manifest import load_manifest  # noqa: E402
@@ -63,7 +64,7 @@ def operating() -> None:
             take(page, "reason", f"/runs/{failed}", "1 of 8 samples could not be converted")
             take(page, "not-loaded", "/assets/wings/not_loaded", "attributes.chunk_pionts")
             take(page, "failed-check", "/assets/ahmed_rans/manifest?view=checks&checkDetail=checksums", "To repair")
-            take(page, "held-back", f"/runs/{refresh}", "1 blocking asset check failed")
+            take(page, "held-back", f"/runs/{refresh}", "failed: check checksums of")
             repaired = jobs.run("convert", "run_1", "run_1", tags={FORCE_TAG: "true"})
             take(page, "repaired", f"/runs/{repaired}", "Finished execution of run")
             arrive(deployment, 11, 12, 13)
@@ -106,8 +107,15 @@ class Jobs:
         tags = {**(tags or {}), **(partition_range_tags(sample_ids[0], sample_ids[-1]) if sample_ids else {})}
         found = definitions_of(self.dataset, pool).resolve_job_def(f"ahmed_rans_{job}")
         with suppress(KeyboardInterrupt):  # of a terminated run
-            found.execute_in_process(instance=self.instance, tags=tags, asset_selection=assets, raise_on_error=False)
-        return self.instance.get_runs(limit=1)[0].run_id
+            result = found.execute_in_process(
+                instance=self.instance, tags=tags, asset_selection=assets, raise_on_error=False
+            )
+        (run,) = self.instance.get_runs(limit=1)
+        if run.status is dg.DagsterRunStatus.FAILURE:  # the daemon's sensor adds the reason to the events of the run
+            event = result.get_run_failure_event()
+            context = dg.build_run_status_sensor_context("failed_runs", event, self.instance, run)
+            failed_runs(context.for_run_failure())
+        return run.run_id
 
 
 class Terminated(ConversionPool):
@@ -151,6 +159,7 @@ def platform() -> Iterator[tuple[Deployment, Jobs]]:
             source=str(deployment.source),
             store=str(deployment.store),
             report=str(deployment.report),
+            chunk_points=4096,
             retry_seconds=0,
         )
         with dg.DagsterInstance.get() as instance:
@@ -207,9 +216,10 @@ def take(page: Page, name: str, path: str, text: str) -> None:
     """Write the picture of a page on which a text is visible."""
     page.goto(f"http://127.0.0.1:{PORT}{path}", wait_until="domcontentloaded")
     page.get_by_text(text).first.wait_for()
+    page.get_by_text("Loading run logs").wait_for(state="hidden")
     page.wait_for_timeout(4000)  # charts and folds are drawn after the text
     with Image.open(BytesIO(page.screenshot())) as picture:
-        picture.quantize(64).save(IMAGES / f"{name}.png", optimize=True)
+        picture.quantize(128).save(IMAGES / f"{name}.png", optimize=True)
     print(IMAGES / f"{name}.png", flush=True)
 
 

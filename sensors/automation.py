@@ -1,11 +1,9 @@
 """Evaluates the automation conditions of one dataset: starts conversions and the refreshes that follow them."""
 
-import os
-
 import dagster as dg
 
-# Half a minute batches samples that arrive together and is no burden on the database. Tests set a shorter interval.
-EVALUATE_EVERY_SECONDS = int(os.environ.get("ZARR_CORE_EVALUATE_EVERY_SECONDS", "30"))
+# Half a minute batches samples that arrive together and is no burden on the database.
+EVALUATE_EVERY_SECONDS = 30
 
 
 def automation_sensor(name: str) -> dg.AutomationConditionSensorDefinition:

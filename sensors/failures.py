@@ -13,11 +13,12 @@ from sensors.dagster_internals import failed_evaluations, failing_ticks, innermo
     minimum_interval_seconds=30,
     # Runs of the command line (dagster job execute, dagster asset materialize) name no code location.
     monitor_all_code_locations=True,
-    description="Logs every failed run of the instance; the place to hook up mail or chat.",
+    description="Logs every failed run of the instance, also as the last event of the run; the place to hook up mail or"
+    " chat.",
 )
 def failed_runs(context: dg.RunFailureSensorContext) -> None:
     """Log a failed run: its failed checks and steps, and their messages."""
-    context.log.error(failure_message(context))
+    _report(context, failure_message(context))
 
 
 @dg.run_status_sensor(
@@ -26,14 +27,15 @@ def failed_runs(context: dg.RunFailureSensorContext) -> None:
     default_status=dg.DefaultSensorStatus.RUNNING,
     minimum_interval_seconds=30,
     monitor_all_code_locations=True,
-    description="Logs failed checks that do not fail their run; another place to hook up mail or chat.",
+    description="Logs failed checks that do not fail their run, also as the last event of the run; another place to"
+    " hook up mail or chat.",
 )
 def failed_checks(context: dg.RunStatusSensorContext) -> dg.SkipReason:
     """Log the failed checks of a run that succeeded: those that block nothing."""
     run = context.dagster_run
     reasons = check_messages(context.instance, run.run_id)
     if reasons:
-        context.log.error(f"run {run.run_id[:8]} of {run.job_name}: {'; '.join(reasons)}")
+        _report(context, f"run {run.run_id[:8]} of {run.job_name}: {'; '.join(reasons)}")
     return dg.SkipReason("; ".join(reasons) or f"no check of run {run.run_id[:8]} failed")
 
 
@@ -41,7 +43,8 @@ def failed_checks(context: dg.RunStatusSensorContext) -> dg.SkipReason:
     name="failing_sensors",
     default_status=dg.DefaultSensorStatus.RUNNING,
     minimum_interval_seconds=60,
-    description="Logs sensors and schedules whose ticks fail, once per error; another place to hook up mail or chat.",
+    description="Logs sensors and schedules whose ticks fail, once per error; another place to hook up mail or chat."
+    " The cursor lists those that fail now, with their errors.",
 )
 def failing_sensors(context: dg.SensorEvaluationContext) -> dg.SensorResult:
     """Log sensors and schedules that began to fail, or fail with another error, since the tick before."""
@@ -52,6 +55,15 @@ def failing_sensors(context: dg.SensorEvaluationContext) -> dg.SensorResult:
             context.log.error(f"{name} fails: {reason}")
     summary = f"failing: {', '.join(failing)}" if failing else "no sensor or schedule fails"
     return dg.SensorResult(skip_reason=summary, cursor=json.dumps(failing))
+
+
+def _report(context: dg.RunStatusSensorContext, message: str) -> None:
+    """Log a message, and add it to the events of the run.
+
+    The page of a run shows its last events. Of a failed check, Dagster's own give the name there, not the reason.
+    """
+    context.log.error(message)
+    context.instance.report_engine_event(message, context.dagster_run)
 
 
 def failure_message(context: dg.RunFailureSensorContext) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from zarr_core.errors import (
     StoreError,
     ZarrCoreError,
 )
-from zarr_core.format.array_metadata import ArrayLayout
+from zarr_core.format.array_metadata import MAX_CHUNKS, ArrayLayout
 from zarr_core.format.codecs import Codec
 from zarr_core.format.shards import ChunkIndex, decode_chunk, encode_chunk
 from zarr_core.loader import EpochBatchSampler
@@ -150,11 +151,23 @@ def test_metadata_that_claims_any_size_is_an_error_and_allocates_nothing(store: 
             array["codecs"][0]["configuration"]["chunk_shape"] = [10**12, dim]
             document["attributes"]["zarr_core"]["chunk_bytes"][name] = "AQAAAA=="
     path.write_text(json.dumps(document))
-    with pytest.raises(StoreError, match="1000000000000 points do not fit in memory"):
+    with pytest.raises(ManifestError, match=r"a chunk is \(1000000000000, 3\) of float32; only numbers are read"):
         ZarrChunkReader(store).read_sample("run_1", fields=["surface_position"])
     dataset = build_dataset({"kind": KIND, "root": str(store), "split": "train"})
     with pytest.raises(ZarrCoreError, match="1000000000000 points"):
         dataset.__getitems__([dataset.sample_ids.index("run_1")])
+
+
+def test_metadata_that_claims_millions_of_shards_takes_no_memory(store: Path) -> None:
+    shards = ArrayLayout(MAX_CHUNKS, 1, 1, 1, "float16", Codec.parse("none"))
+    edit(group(store), "consolidated_metadata", "metadata", "surface/unused", value=shards.to_zarr_json())
+    reader = ZarrChunkReader(store)
+    tracemalloc.start()
+    try:
+        reader.read_sample("run_1", fields=["surface_position"])
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ _HOMES = {
     "load_manifest": "zarr_core.points.manifest",
     "ZarrStoreWriter": "zarr_core.points.writer",
     "ConversionSettings": "zarr_core.points.settings",
+    "write_sample": "zarr_core.points.write_sample",
     "make_store": "zarr_core.storage.zarr_stores",
     "build_dataset": "zarr_core.datasets",
     "ZarrPointDataset": "zarr_core.datasets",

@@ -221,7 +221,9 @@ def summary(report: ConversionReport, store: str) -> str:
         *(f"  {result.status}: {result.sample_id}: {result.reason}" for result in refused),
         *([f"  still to be converted, because of --limit: {report.remaining:,}"] if report.remaining else []),
         *(f"  note: {note}" for note in report.notes),
-        f"store: {store}, generation {report.manifest.generation}, {len(report.manifest.samples)} samples",
+        f"store: {store}, generation {report.manifest.generation}, {len(report.manifest.samples)} samples"
+        if report.manifest.generation
+        else f"nothing was committed, because no sample was converted: {store} is no store",
     ]
     return "\n".join(lines)
 

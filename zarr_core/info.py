@@ -13,6 +13,7 @@ from zarr_core.stores.info import SampleInfo, StoreInfo, sample_info, store_info
 
 __all__ = ["SampleInfo", "StoreInfo", "sample_info", "store_info"]
 
+_NAMES_SHOWN = 5
 _UNITS = {"days": 86_400, "hours": 3600, "minutes": 60, "seconds": 1}
 
 app = verb(
@@ -57,6 +58,7 @@ def format_store(info: StoreInfo) -> str:
             f"{name} ({split.samples:,}{f', {split.missing:,} not in the store' * (split.missing > 0)})"
             for name, split in info.splits.items()
         ),
+        "retired": _retired(info),
         "points": "; ".join(
             f"{domain}: {points.least:,} to {points.most:,} per sample, {points.total:,} in all"
             for domain, points in info.points.items()
@@ -103,6 +105,13 @@ def _samples(info: StoreInfo) -> str:
     if info.kind == "matrix":
         return f"{text} x {info.features:,} features, {info.column_major:,} samples in the column-major copy"
     return f"{text}, {len(info.quarantined):,} quarantined, {info.excluded:,} excluded"
+
+
+def _retired(info: StoreInfo) -> str:
+    samples = ", ".join(info.retired[:_NAMES_SHOWN]) + ", ..." * (len(info.retired) > _NAMES_SHOWN)
+    batches = ", ".join(f"{batch} ({count:,} samples)" for batch, count in info.retired_batches.items())
+    parts = (f"{len(info.retired):,} samples: {samples}" if samples else "", batches and f"batches: {batches}")
+    return "; ".join(part for part in parts if part)
 
 
 def _statistics(info: StoreInfo) -> str:

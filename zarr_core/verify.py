@@ -38,8 +38,9 @@ def _command(
     store: cli.Store,
     *,
     source: Annotated[
-        str | None, cli.option("Also compare every row with this folder or URL of .pt files.", *cli.SOURCE_ALIASES)
+        str | None, cli.option("Also compare every row with this folder or URL of source files.", *cli.SOURCE_ALIASES)
     ] = None,
+    dataset_kind: Annotated[str | None, cli.option(cli.KIND_HELP)] = None,
     deep: Annotated[
         bool, cli.flag("Check all kept generations and every object; name the commit that brought a problem.")
     ] = False,
@@ -53,8 +54,9 @@ def _command(
     document: dict[str, Any] = {"store": storage.url}
     report: VerificationReport | MatrixVerification
     if storage.exists(MATRIX_HEAD):
-        if source or samples:
-            raise ZarrCoreError(f"{storage.url} is a matrix: --source and --samples are for point stores")
+        if source or samples or dataset_kind:
+            reason = "--source, --dataset-kind and --samples are for point stores"
+            raise ZarrCoreError(f"{storage.url} is a matrix: {reason}")
         report = verify_matrix(store)
         text = format_matrix_report(report)
         document |= {"kind": "matrix"} | asdict(report)
@@ -63,6 +65,7 @@ def _command(
             report = verify_store(
                 store,
                 source=source,
+                dataset_kind=dataset_kind,
                 sample_ids=samples,
                 deep=deep,
                 workers=workers,
@@ -113,7 +116,7 @@ def format_report(report: VerificationReport) -> str:
     if not report.ok:
         lines.append(f"{len(report.problems)} problem{'s' * (len(report.problems) > 1)} in {checked}")
     elif report.against_source:
-        lines.append(f"all equal: {checked}, row by row")
+        lines.append(f"all equal: {checked}, {report.how}")
     else:
         lines.append(f"all sound: {checked} (give --source to compare the rows with their source)")
     return "\n".join(lines)

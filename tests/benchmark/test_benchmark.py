@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.helpers.published_store import make_samples, write_published_store
-from tests.helpers.small_source import KIND, write_source
+from tests.helpers.published_store import write_published_store
+from tests.helpers.small_source import KIND, load_field, write_source
 from zarr_core.benchmark import console_text, headline_markdown, run_benchmark
 from zarr_core.benchmark.__main__ import main
 from zarr_core.benchmark.contents import sample_picture
@@ -111,7 +111,14 @@ def test_store_and_fields(place: Path, report: dict[str, Any]) -> None:
     assert report["store"]["points"] == {"surface": [200, 214], "volume": [600, 614]}
     chunks = {"surface": 7 + 7 + 7, "volume": 19 + 19 + 20}  # of 32 points, in the three samples
     n_chunks = sum(chunks[file.domain] for file in resolve_kind(KIND).required_fields.values())
-    assert report["equivalence"] == {"ok": True, "samples": 3, "arrays": 21, "chunks": n_chunks, "problems": []}
+    assert report["equivalence"] == {
+        "ok": True,
+        "samples": 3,
+        "arrays": 21,
+        "chunks": n_chunks,
+        "how": "row by row",
+        "problems": [],
+    }
     assert list(report["fields"]) == list(manifest.fields)
     for field in report["fields"].values():
         assert all(sum(counts) > 0 for counts in field["histogram"]["counts"].values())
@@ -227,10 +234,29 @@ def test_differences_fail_and_are_on_the_page(place: Path, tmp_path: Path) -> No
     assert not json.loads((output / "report.json").read_text())["equivalence"]["ok"]
 
 
-def test_a_store_of_another_program_is_refused(tmp_path: Path) -> None:
-    store = write_published_store(tmp_path / "store", make_samples(1))
-    with pytest.raises(ZarrCoreError, match="none of the 1 samples"):
-        run_benchmark(str(tmp_path), str(store), tmp_path / "report")
+def test_a_store_of_another_program(tmp_path: Path) -> None:
+    ids = ("run_1", "run_2")
+    source = write_source(tmp_path / "source", ids)
+    fields = resolve_kind(KIND).required_fields
+    samples = {
+        sample_id: {
+            # Another order of the points, and the dtypes of the published format.
+            name: load_field(source, sample_id, name)[::-1].astype("float32" if f.field.is_position else "float16")
+            for name, f in fields.items()
+        }
+        for sample_id in ids
+    }
+    store = write_published_store(tmp_path / "store", samples)
+    report = run_benchmark(str(source), str(store), tmp_path / "report", repeats=1)
+    assert report["equivalence"]["ok"], report["equivalence"]
+    assert "All 2 checked samples equal the source, row by row; 2 samples of another program in any order" in (
+        tmp_path / "report" / "report.html"
+    ).read_text().replace("\n", " ")
+    assert report["store"]["bytes_stored"] > 0
+    assert set(report["reads"]["fields"]) == set(fields)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ZarrCoreError, match="--dataset-kind"):
+        run_benchmark(str(tmp_path / "empty"), str(store), tmp_path / "report")
 
 
 def test_without_matplotlib_the_error_names_the_extra(place: Path, tmp_path: Path) -> None:

@@ -277,10 +277,11 @@ def test_interrupted(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert "interrupted" in capsys.readouterr().err
 
 
-def test_a_reader_that_stops_reading_is_no_error(place: Path) -> None:
+@pytest.mark.parametrize("line", ["log {place}/store", "--version", "--help", "log --help"])
+def test_a_reader_that_stops_reading_is_no_error(place: Path, line: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    line = [sys.executable, "-m", "zarr_core", "log", str(place / "store")]
+    line = [sys.executable, "-m", "zarr_core", *line.format(place=place).split()]
     done = subprocess.run(line, stdout=writing, stderr=subprocess.PIPE, cwd=PROJECT, check=False)
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -319,6 +320,26 @@ def test_info_of_a_store(place: Path, capsys: pytest.CaptureFixture[str]) -> Non
     text = capsys.readouterr().out
     assert re.search(r"surface_friction +float16 +77 +3 +32 +96", text)
     assert re.search(r"splits +train", text)
+
+
+def test_info_names_retired_samples_and_batches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write_source(tmp_path / "source", kind=KIND)
+    line = ["convert", str(tmp_path / "store"), "--source", str(source), "--dataset-kind", KIND, "--retire-vanished"]
+    assert command.main(line) == 0
+    (source / "run_2").rename(tmp_path / "run_2")
+    assert command.main(line) == 0
+    matrix = WideMatrix.create(tmp_path / "matrix", ["a", "b", "c"], {"beta": "float32"})
+    for batch, samples in {"one": ["s1", "s2"], "two": ["s3"]}.items():
+        matrix.append(batch, samples, {"beta": np.zeros((len(samples), 3), np.float32)})
+    matrix.retire(sample_ids=["s1"], batch_ids=["two"])
+    capsys.readouterr()
+    for store, expected in {"store": "1 samples: run_2", "matrix": "1 samples: s1; batches: two (1 samples)"}.items():
+        assert command.main(["info", str(tmp_path / store)]) == 0
+        assert f"retired     {expected}\n" in capsys.readouterr().out
+    (tmp_path / "run_2").rename(source / "run_2")
+    assert command.main([*line, "--quiet"]) == 0
+    assert command.main(["info", str(tmp_path / "store"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["retired"] == []
 
 
 def test_info_of_a_matrix(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

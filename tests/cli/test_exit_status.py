@@ -31,6 +31,17 @@ def test_a_refused_sample_fails_every_time(tmp_path: Path, line: list[str], caps
     assert command.main(line) == 0
 
 
+def test_no_store_is_created_without_a_sample(
+    tmp_path: Path, line: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in (1, 2):
+        torch.save(torch.zeros(3), tmp_path / "source" / f"run_{number}" / "surface_pressure.pt")
+    for _ in range(2):
+        assert command.main(line) == 1
+        assert "nothing was committed, because no sample was converted" in capsys.readouterr().out
+        assert not list((tmp_path / "store").rglob("*"))
+
+
 def test_what_is_left_out_is_printed_once(tmp_path: Path, line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "source" / "run_2").rename(tmp_path / "source" / "run 2")
     for options, on_stderr in (([], False), (["--quiet"], True)):

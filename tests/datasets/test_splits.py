@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from tests.helpers.described_source import FILES, Source
 from tests.helpers.drivaernet_store import CHUNK, drivaernet
 from tests.helpers.published_store import make_samples, write_published_store
 from zarr_core.datasets import (
@@ -119,3 +121,17 @@ def test_a_published_store_without_splits_uses_the_rule_of_its_kind(tmp_path: Pa
     assert dataset.sample_ids == ["param0/abc"]
     with pytest.raises(UnknownFieldError, match=r"no split 'val'.*train, test"):
         ZarrShapeNetCarDataset(ZarrShapeNetCarDatasetConfig(root=str(store), split="val"))
+
+
+@pytest.mark.parametrize("split", ["train-a", "fold 1", "2024.1"])
+def test_a_split_of_any_name_can_be_opened(tmp_path: Path, split: str) -> None:
+    source = Source(tmp_path)
+    source.write("s1", "s2")
+    (source.root / f"{split}_design_ids.txt").write_text("s2\n")
+    rule = {"rule": "files", "names": [split]}
+    document = {"name": "bodies", "samples": "*", "files": FILES, "splits": rule}
+    source.kind.write_text(json.dumps(document))
+    source.convert()
+    config = {"kind": "zarr_core.datasets.ZarrPointDataset", "root": str(source.store)}
+    for name in (split, f"{split}[0]", f"{split}[:1]"):
+        assert ZarrPointDataset(ZarrPointDatasetConfig(**config, split=name)).sample_ids == ["s2"]

@@ -20,6 +20,9 @@ def clocks_ahead(seconds: float) -> Iterator[None]:
     now_of = Storage.now
     with (
         patch.object(Storage, "now", lambda storage: now_of(storage) + seconds),
-        patch("zarr_core.versioning.gc.time", SimpleNamespace(time=lambda: time.time() + seconds)),
+        patch(
+            "zarr_core.versioning.gc.time",
+            SimpleNamespace(time=lambda: time.time() + seconds, monotonic=time.monotonic),
+        ),
     ):
         yield

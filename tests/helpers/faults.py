@@ -1,4 +1,4 @@
-"""Processes that are killed at a defined operation, as by ``kill -9`` or a power cut.
+"""Faults at a defined operation: processes that are killed, as by ``kill -9`` or a power cut, and disks that are full.
 
 A kill after a delay proves nothing on a busy machine: the process may not have started, or has ended. Here the process
 kills itself just before the n-th call of an operation of the storage layer, so that it always leaves the same state.
@@ -10,9 +10,11 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 from tests.helpers.fork_server import start
 from zarr_core.storage.backends.s3 import S3Backend
@@ -20,6 +22,26 @@ from zarr_core.storage.backends.s3 import S3Backend
 # The argument that holds the path, by operation.
 _LOCAL = {"create": ("open", 0), "rename": ("replace", 1), "link": ("link", 1), "unlink": ("unlink", 0)}
 _S3 = ("put", "put_if")
+
+
+@contextmanager
+def full_disk(path: str) -> Iterator[None]:
+    """A local disk without space: a regular expression found in the path of a new file lets it be created, but not hold
+    a byte.
+    """
+    real, full = os.open, os.open("/dev/full", os.O_WRONLY)
+
+    def opened(name: Any, flags: int, *arguments: Any, **options: Any) -> int:
+        handle = real(name, flags, *arguments, **options)
+        if flags & os.O_CREAT and re.search(path, os.fspath(name)):
+            os.dup2(full, handle)
+        return handle
+
+    try:
+        with patch("os.open", opened):
+            yield
+    finally:
+        os.close(full)
 
 
 @dataclass(frozen=True)

@@ -1,38 +1,46 @@
 """Dagster's daemon, quicker than it starts by default: ``python -m tests.helpers.quick_daemon run``.
 
-It pauses for 3 seconds where Dagster pauses for 5 or 30, loads the code location once, not every minute, and forks the
-processes of runs from a server with their imports, where Dagster spawns them.
+It pauses for a second where Dagster pauses for up to a minute, loads the code location once, not every minute, and
+forks the processes of runs from a server that has loaded it, where Dagster spawns them.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import sys
+from multiprocessing import forkserver
 from types import SimpleNamespace
-from typing import Any
 
 from dagster._cli import main as dagster_main
+from dagster._core.remote_representation.external import RemoteSensor
 from dagster._core.run_coordinator import QueuedRunCoordinator
-from dagster._daemon import asset_daemon, controller, sensor
+from dagster._daemon import controller, sensor
 from dagster._daemon.cli import main
 from dagster._grpc import server
 
-PAUSE_SECONDS = 3
+from tests.helpers.quick_dagster import change
+
+PAUSE_SECONDS = 1
 _CODE_SERVER = "code-server-of-the-daemon"
-_PRELOADED = ["torch", "definitions", "duckdb", "pandas", "matplotlib.figure", "zarr_core.points.convert_sample"]
-
-
-def _change(owner: Any, name: str, value: Any = PAUSE_SECONDS) -> None:
-    assert hasattr(owner, name), f"this Dagster has no {name}; adapt this file to it"
-    setattr(owner, name, value)
+_PRELOADED = ["torch", "duckdb", "pandas", "matplotlib.figure", "zarr_core.points.convert_sample"]
 
 
 def _serve_code() -> None:
     """``dagster api grpc``, whose runs are forked."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_PRELOADED)
-    _change(server, "multiprocessing", SimpleNamespace(get_context=lambda _: context))
+    context.set_forkserver_preload([*_PRELOADED, "tests.helpers.run_server"])
+    forkserver.ensure_running()  # imports while the sensors wait for the first arrivals
+    change(server, "multiprocessing", SimpleNamespace(get_context=lambda _: context))
     dagster_main()
+
+
+_declared = RemoteSensor.min_interval_seconds.fget
+
+
+def _min_interval_seconds(remote_sensor: RemoteSensor) -> int:
+    """Sensors that tick at least every minute tick in each loop."""
+    seconds = _declared(remote_sensor)
+    return 0 if seconds <= 60 else seconds
 
 
 if __name__ == "__main__":
@@ -40,11 +48,11 @@ if __name__ == "__main__":
         del sys.argv[1]
         _serve_code()
     else:
-        _change(sensor, "MIN_INTERVAL_LOOP_TIME")
-        _change(asset_daemon, "MIN_INTERVAL_LOOP_SECONDS")
-        _change(controller, "DEFAULT_DAEMON_INTERVAL_SECONDS")  # of backfills, which start conversions
-        _change(controller, "RELOAD_WORKSPACE_INTERVAL", 10**6)
-        _change(QueuedRunCoordinator, "dequeue_interval_seconds", property(lambda _: PAUSE_SECONDS))
+        change(sensor, "MIN_INTERVAL_LOOP_TIME", PAUSE_SECONDS)
+        change(RemoteSensor, "min_interval_seconds", property(_min_interval_seconds))
+        change(controller, "DEFAULT_DAEMON_INTERVAL_SECONDS", PAUSE_SECONDS)  # of backfills, which start conversions
+        change(controller, "RELOAD_WORKSPACE_INTERVAL", 10**6)
+        change(QueuedRunCoordinator, "dequeue_interval_seconds", PAUSE_SECONDS)
         entry_point = [sys.executable, "-m", "tests.helpers.quick_daemon", _CODE_SERVER]
-        _change(server, "get_python_environment_entry_point", lambda _: entry_point)
+        change(server, "get_python_environment_entry_point", lambda _: entry_point)
         main()

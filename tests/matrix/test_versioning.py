@@ -72,7 +72,8 @@ def test_a_writer_slower_than_the_grace_period_gets_an_error_and_may_repeat(
 
     def collected_first(*arguments: Any) -> Any:
         monkeypatch.setattr(append_module, "commit", original)
-        assert len(collect_garbage(Storage(tmp_path), HEAD, 0).prefixes) == 6
+        with clocks_ahead(10):
+            assert len(collect_garbage(Storage(tmp_path), HEAD, 0).prefixes) == 6
         return original(*arguments)
 
     monkeypatch.setattr(append_module, "commit", collected_first)
@@ -119,3 +120,13 @@ def test_pinned_reads_go_on_while_others_append_and_collect(tmp_path: Path) -> N
         collect_garbage(Storage(tmp_path), HEAD, 0)
         np.testing.assert_array_equal(pinned.read(list(rows)), np.stack(list(rows.values())))
         np.testing.assert_array_equal(WideMatrix.open(tmp_path, generation="pinned").read(["a_s1"])[0], rows["a_s1"])
+
+
+def test_reading_a_collected_generation_names_the_reason(tmp_path: Path) -> None:
+    matrix = WideMatrix.create(tmp_path, FEATURES, {"beta": "float32"}, **SMALL)
+    append(matrix, "a", 4)
+    pinned = WideMatrix.open(tmp_path, generation=2)
+    matrix.retire(["a_s0"])
+    matrix.forget_retired()
+    with pytest.raises(StoreError, match="no generation 2; .* has been collected"):
+        pinned.read(["a_s1"])

@@ -9,6 +9,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+import tests.helpers.quick_dagster  # noqa: F401
 from assets.dataset import DatasetDeclaration
 from tests.platform.trial import Trial
 

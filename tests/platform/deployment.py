@@ -13,6 +13,7 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
 from dagster._core.scheduler.instigation import TickStatus
 
 from tests.helpers.holding import WAITING, WANTED
@@ -40,6 +41,7 @@ class Deployment:
         self.project = Project(folder / "project")
         self.project.declare("wings", *WINGS, "  chunk_pionts: 4096")
         self.project.hold_conversions()
+        self.project.change("assets/report.py", "MEASURED_SAMPLES = 12", "MEASURED_SAMPLES = 1")
         shutil.copy(PROJECT / "deploy" / "local" / "dagster.yaml", self.home)
 
     def environment(self) -> dict[str, str]:
@@ -50,35 +52,47 @@ class Deployment:
             "AHMED_RANS_SOURCE": str(self.source),
             "AHMED_RANS_STORE": str(self.store),
             "AHMED_RANS_REPORT": str(self.report),
-            "AHMED_RANS_LOOK_EVERY_SECONDS": "1",
             "METHYLATION_FILES": str(self.long / "*" / "*.parquet"),
             "METHYLATION_FEATURES": str(PROJECT / "examples/data/methylation/cpgs.parquet"),
             "METHYLATION_MATRIX": str(self.matrix),
             "METHYLATION_REPORT": str(self.quality),
-            "METHYLATION_LOOK_EVERY_SECONDS": "1",
-            "ZARR_CORE_EVALUATE_EVERY_SECONDS": "1",
         }
 
     @contextmanager
     def daemon(self) -> Iterator[None]:
-        """The daemon, with all that it starts in a session of its own, which ends with the block."""
-        command = [sys.executable, "-m", "tests.helpers.quick_daemon", "run", "-w", "workspace.yaml"]
-        with self.log.open("wb") as log:
-            process = subprocess.Popen(
-                command, cwd=self.project.folder, env=self.environment(), stdout=log, stderr=log, start_new_session=True
-            )
+        """The daemon, which ends with the block."""
+        self.start()
         try:
             yield
         finally:
-            for sign in (signal.SIGTERM, signal.SIGKILL):
-                try:
-                    os.killpg(process.pid, sign)
-                except ProcessLookupError:
-                    break
-                try:
-                    process.wait(20)
-                except subprocess.TimeoutExpired:
-                    continue
+            self.stop()
+
+    def start(self) -> None:
+        """Start the daemon, with all that it starts in a session of its own."""
+        command = [sys.executable, "-m", "tests.helpers.quick_daemon", "run", "-w", "workspace.yaml"]
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command, cwd=self.project.folder, env=self.environment(), stdout=log, stderr=log, start_new_session=True
+            )
+
+    def stop(self) -> None:
+        """End the daemon and all that it started."""
+        for sign in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                os.killpg(self._process.pid, sign)
+            except ProcessLookupError:
+                break
+            try:
+                self._process.wait(20)
+            except subprocess.TimeoutExpired:
+                continue
+
+    def lose_database(self) -> None:
+        """Let the daemon, which is stopped, start on an empty home."""
+        empty = self.home.with_name("home_after_loss")
+        empty.mkdir()
+        shutil.copy(self.home / "dagster.yaml", empty)
+        self.home = empty
 
     @contextmanager
     def hold(self, sample_id: str) -> Iterator[None]:
@@ -100,7 +114,7 @@ class Deployment:
     def wait(self, what: str, condition: Callable[[], object]) -> None:
         """Return when the condition holds; fail with the end of the daemon's log if it does not."""
         try:
-            wait_for(condition, pause_seconds=1)
+            wait_for(condition, pause_seconds=0.2)
         except AssertionError as error:
             pytest.fail(f"{what}: {error}\n{self.logged()[-6000:]}")
 
@@ -120,6 +134,12 @@ def failed_partitions(instance: dg.DagsterInstance, key: dg.AssetKey) -> set[str
 
 def runs_of(instance: dg.DagsterInstance, key: dg.AssetKey) -> list[dg.DagsterRun]:
     return [run for run in instance.get_runs() if run.asset_selection and key in run.asset_selection]
+
+
+def open_work(instance: dg.DagsterInstance) -> bool:
+    """Whether a run or backfill is queued or in progress."""
+    backfills = instance.get_backfills(filters=BulkActionsFilter(statuses=[BulkActionStatus.REQUESTED]))
+    return bool(backfills) or not all(run.is_finished for run in instance.get_runs())
 
 
 def ticks_since(instance: dg.DagsterInstance, name: str, start: float) -> int:

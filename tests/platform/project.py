@@ -50,11 +50,15 @@ class Project:
 
     def hold_conversions(self) -> None:
         """Use a pool whose conversions a test can hold."""
-        path = self.folder / "definitions.py"
-        text = path.read_text()
-        changed = text.replace(
+        self.change(
+            "definitions.py",
             "from resources.pools import ConversionPool",
             "from tests.platform.held_pool import HeldPool as ConversionPool",
         )
-        assert changed != text
-        path.write_text(changed)
+
+    def change(self, file: str, before: str, after: str) -> None:
+        """Change a line of a file."""
+        path = self.folder / file
+        text = path.read_text()
+        assert before in text
+        path.write_text(text.replace(before, after))

@@ -100,6 +100,17 @@ def test_a_corrupt_sample_fails_alone(filled: Trial) -> None:
     assert row.data["sample"] == "run_2"
 
 
+def test_nothing_is_published_while_every_sample_is_refused(filled: Trial) -> None:
+    for number in (1, 2, 4):
+        corrupt(filled.source / f"run_{number}")
+    assert not filled.convert_all().success
+    refused = filled.run("refresh")
+    (failed,) = refused.get_step_failure_events()
+    description = failed.step_failure_data.user_failure_data.description
+    assert "No sample of the present source is converted, 3 are refused" in description
+    assert not (Path(filled.dataset.store) / "manifest.json").exists()
+
+
 def test_a_failure_of_the_environment_is_retried(filled: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     from zarr_core.sources import SampleTree
 
@@ -218,6 +229,7 @@ def test_rows_that_differ_from_the_source_are_found(filled: Trial) -> None:
 def test_a_source_that_changed_after_its_conversion_is_not_compared(filled: Trial) -> None:
     """Until it is converted again: its sample is right, and of an earlier source."""
     assert filled.convert_all().success
+    assert filled.run("refresh").success
     for number in (1, 2, 4):
         write_run(filled.source, number, shift=1.0)
     result = filled.run("refresh")

@@ -142,5 +142,8 @@ def test_runs_of_the_command_line_are_logged(
     cursor = tick(cursor)
     (error,) = errors()
     assert error.endswith(logged)
+    last = instance.all_logs(run.run_id)[-1].dagster_event
+    assert last
+    assert (last.message or "").endswith(logged), "the page of the run shows its last events"
     tick(cursor)
     assert errors() == [], "once"

@@ -115,7 +115,8 @@ def test_an_environment_error_does_not_quarantine_the_sample(
         report = convert("ahmedml", tmp_path / "store", root=source, **SETTINGS)
     assert [o.reason for o in report.having("failed")] == ["OSError: connection reset"] * 3
     assert not report.ok
-    assert load_manifest(tmp_path / "store").quarantine == {}
+    assert report.manifest.quarantine == {}
+    assert not (tmp_path / "store").exists()
     assert len(convert("ahmedml", tmp_path / "store", root=source, **SETTINGS).having("converted")) == 3
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,13 +16,16 @@ from tests.helpers.commits import add
 from tests.helpers.small_source import KIND, write_source
 from tests.helpers.stores import nan, objects, write_broken
 from zarr_core.convert import main
-from zarr_core.errors import RetirementError, SourceError
+from zarr_core.errors import RetirementError, SourceError, StoreError
+from zarr_core.points import convert as convert_module
 from zarr_core.points.conversion_job import ConversionJob
 from zarr_core.points.convert import convert, convert_samples, iter_convert
+from zarr_core.points.convert_sample import ConversionResult
 from zarr_core.points.manifest import HEAD, load_manifest
 from zarr_core.points.publish import Pending, commit_results, publish
 from zarr_core.points.settings import ConversionSettings
 from zarr_core.points.writer import ZarrStoreWriter
+from zarr_core.sources.parts import Part
 from zarr_core.sources.selection import open_source, select_samples
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import commit
@@ -148,6 +152,24 @@ def test_a_sample_that_arrived_after_the_listing_is_not_retired(tmp_path: Path) 
     assert (report.retired, sorted(report.manifest.samples)) == (["run_3"], ["run_1", "run_2"])
 
 
+def test_a_migration_does_not_undo_a_later_one(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = tmp_path / "store"
+    convert("ahmedml", store, root=source, **SETTINGS)
+
+    def overtaken(*arguments: Any) -> Iterator[ConversionResult]:
+        monkeypatch.setattr(convert_module, "convert_samples", convert_samples)
+        convert("ahmedml", store, root=source, chunk_points=8, reconvert=True)
+        yield from convert_samples(*arguments)
+
+    monkeypatch.setattr(convert_module, "convert_samples", overtaken)
+    with pytest.raises(StoreError, match="chunk_points is 8 in the store, not 16"):
+        convert("ahmedml", store, root=source, chunk_points=16, reconvert=True)
+    manifest = load_manifest(store)
+    assert manifest.conversion is not None
+    assert {entry.settings for entry in manifest.samples.values()} == {manifest.conversion.current}
+    assert {grid.chunk_points for entry in manifest.samples.values() for grid in entry.domains.values()} == {8}
+
+
 def test_unpublished_groups_are_found_and_committed_once(tmp_path: Path, source: Path) -> None:
     store = tmp_path / "store"
     write_broken(source, "run_2", "surface_pressure.pt", nan(77))
@@ -162,6 +184,53 @@ def test_unpublished_groups_are_found_and_committed_once(tmp_path: Path, source:
     assert [o.status for o in iter_convert("ahmedml", store, source_url=str(source), **SETTINGS)].count(
         "up to date"
     ) == 2
+
+
+def test_refusals_alone_make_no_store_and_are_recorded_with_the_first_sample(tmp_path: Path, source: Path) -> None:
+    store = tmp_path / "store"
+    repaired = torch.load(source / "run_1" / "surface_pressure.pt", weights_only=True)
+    for number in (1, 2, 3):
+        write_broken(source, f"run_{number}", "surface_pressure.pt", nan(70))
+    (source / "train_design_ids.txt").write_text("run_1\nrun_2\n")
+    assert {result.status for result in iter_convert("ahmedml", store, root=source)} == {"quarantined"}
+    report = publish("ahmedml", store, root=source)
+    assert (report.committed, report.manifest.generation, len(report.quarantined)) == (False, 0, 3)
+    assert {name.rpartition("/")[2] for name in objects(store) if "/c/" not in name} == {"quarantine.json"}
+    write_broken(source, "run_1", "surface_pressure.pt", repaired)
+    (converted,) = iter_convert("ahmedml", store, root=source, sample_ids=["run_1"])
+    assert converted.status == "converted"
+    report = publish("ahmedml", store, root=source)
+    assert (report.committed, report.added, sorted(report.quarantined)) == (True, ["run_1"], ["run_2", "run_3"])
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_parts_record_their_refusals_whichever_ends_first(tmp_path: Path, source: Path, first: int) -> None:
+    write_broken(source, "run_2", "surface_pressure.pt", nan(70))  # all of part 1 of 2
+    for part in (Part(first, 2), Part(1 - first, 2)):
+        convert("ahmedml", tmp_path / "store", root=source, part=part)
+    manifest = load_manifest(tmp_path / "store")
+    assert (sorted(manifest.samples), list(manifest.quarantine)) == (["run_1", "run_3"], ["run_2"])
+
+
+def test_a_store_records_that_every_sample_was_refused(tmp_path: Path, source: Path) -> None:
+    store = tmp_path / "store"
+    convert("ahmedml", store, root=source, sample_ids=["run_1"])
+    for number in (2, 3):
+        write_broken(source, f"run_{number}", "surface_pressure.pt", nan(70))
+    report = convert("ahmedml", store, root=source, sample_ids=["run_2", "run_3"])
+    assert not report.ok
+    assert sorted(load_manifest(store).quarantine) == ["run_2", "run_3"]
+
+
+def test_refusals_before_the_first_sample_are_kept(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long conversion commits once a minute, here after each sample."""
+    monkeypatch.setattr("zarr_core.points.convert._COMMIT_SECONDS", -1)
+    write_broken(source, "run_1", "surface_pressure.pt", nan(70))
+    convert("ahmedml", tmp_path / "store", root=source)
+    manifest = load_manifest(tmp_path / "store")
+    assert (sorted(manifest.samples), list(manifest.quarantine)) == (["run_2", "run_3"], ["run_1"])
 
 
 def test_vanished_samples_are_retired_on_request_and_their_bytes_stay(tmp_path: Path, source: Path) -> None:

@@ -245,6 +245,17 @@ def test_wrong_arguments_are_named(root: Path, arguments: dict[str, Any], error:
         ZarrChunkReader(root).read_sample(**{"sample_id": "run_1", **arguments})
 
 
+def test_a_generator_may_be_the_fourth_argument(root: Path) -> None:
+    reader = ZarrChunkReader(root)
+    one, other = (
+        reader.read_coords("run_1", "surface", 9, np.random.default_rng(5)),
+        reader.read_coords("run_1", "surface", 9, generator=np.random.default_rng(5)),
+    )
+    np.testing.assert_array_equal(one, other)
+    with pytest.raises(ZarrCoreError, match="generator must be"):
+        reader.read_coords("run_1", "surface", 9, 5)  # type: ignore[arg-type]
+
+
 def test_wrong_coordinates_are_named(root: Path) -> None:
     reader = ZarrChunkReader(root)
     with pytest.raises(UnknownFieldError, match=r"wake.*surface, volume"):

@@ -183,6 +183,7 @@ def test_the_check_of_conditions_runs_once_per_process(oci_root: str, oci_server
     assert [f"{what.split()[0]} {name}" for what, name in requests] == [
         "GET manifest.json",
         "HEAD generations/00000001.json",
+        "HEAD generations/00000002.json",
         "PUT manifest.json",
         "PUT generations/00000002.json",
     ]

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.helpers.arrays import assert_equal
 from tests.helpers.cache_reader import BLOCK, ENTRY, content, fetched
 from tests.helpers.published_store import make_samples, write_published_store
 from tests.helpers.small_source import KIND, write_source
@@ -293,12 +294,6 @@ class Counted:
 
 def read(reader: ZarrChunkReader, sample_id: str = "run_1", epoch: int = 0) -> dict[str, np.ndarray]:
     return reader.read_sample(sample_id, {"surface": 16, "volume": 32}, FIELDS, epoch=epoch)
-
-
-def assert_equal(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
-    assert list(one) == list(other)
-    for name in one:
-        np.testing.assert_array_equal(one[name], other[name])
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.helpers.arrays import assert_equal
 from tests.helpers.published_store import make_samples, write_published_store
 from tests.helpers.small_source import KIND, write_source
 from tests.helpers.waiting import LIMIT_SECONDS
@@ -69,12 +70,6 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def read(reader: ZarrChunkReader, epoch: int = 0) -> dict[str, np.ndarray]:
     return reader.read_sample("run_1", POINTS, epoch=epoch)
-
-
-def assert_equal(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
-    assert list(one) == list(other)
-    for name in one:
-        np.testing.assert_array_equal(one[name], other[name])
 
 
 def memory_of(reader: ZarrChunkReader) -> MemoryCache:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
@@ -121,6 +122,22 @@ def test_temporary_files_of_killed_writers_are_deleted(storage: ClockedStorage) 
         "groups/x/b",
         "other/.a.0123456789abcdef0123456789abcdef.tmp",  # a folder that does not belong to the store
     }
+
+
+def test_a_collection_on_a_full_disk_begins_with_what_needs_no_new_head(storage: ClockedStorage) -> None:
+    three_generations(storage)
+    storage.write("groups/three/.a.0123456789abcdef0123456789abcdef.tmp", [b"half"])
+    storage.time += 2 * DAY
+
+    def full(operation: str) -> None:
+        if operation.startswith("replace"):
+            raise OSError(28, "No space left on device")
+
+    storage.interrupt = full
+    with pytest.raises(OSError, match="No space left"):
+        collect(storage)
+    assert groups(storage) == {"groups/one", "groups/two", "groups/three"}
+    assert not [name for name in storage.list() if name.endswith(".tmp")]
 
 
 def test_a_dry_run_reports_the_same_and_changes_nothing(storage: ClockedStorage) -> None:
@@ -333,22 +350,48 @@ def test_a_collection_killed_anywhere_is_finished_by_the_next(memory_root: str) 
     assert dies_at > 8
 
 
+@pytest.mark.parametrize("clock", ["time", "monotonic"])
 def test_a_collection_suspended_for_half_a_day_stops_deleting(
-    storage: ClockedStorage, monkeypatch: pytest.MonkeyPatch
+    storage: ClockedStorage, monkeypatch: pytest.MonkeyPatch, clock: str
 ) -> None:
+    """One of the clocks may be set back meanwhile, the other one may have stopped."""
     three_generations(storage)
-    began = time.time()
-    monkeypatch.setattr("zarr_core.versioning.gc.time.time", lambda: began)
-    during(
-        storage,
-        "replace tiny.json",
-        lambda: monkeypatch.setattr("zarr_core.versioning.gc.time.time", lambda: began + TOMBSTONE_SECONDS),
-    )
+    clocks = {"time": time.time(), "monotonic": time.monotonic()}
+    functions = {name: lambda name=name: clocks[name] for name in clocks}
+    monkeypatch.setattr("zarr_core.versioning.gc.time", SimpleNamespace(**functions))
+
+    def act() -> None:
+        for name in clocks:
+            clocks[name] += TOMBSTONE_SECONDS if name == clock else -HOUR
+
+    during(storage, "replace tiny.json", act)
     with pytest.raises(StoreError, match="taken too long"):
         collect(storage)
     assert groups(storage) == {"groups/one", "groups/two", "groups/three"}
     collect(storage)
     assert groups(storage) == {"groups/three"}
+
+
+def test_a_machine_whose_clock_is_behind_deletes_nothing_that_is_committed(
+    storage: ClockedStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another collection, with a right clock and a longer grace period, keeps the tombstones of the first one."""
+    storage.time = time.time() - 10 * DAY
+    set_item(storage, "x", write_group(storage, "x"))
+    write_group(storage, "orphan")
+    storage.time = time.time()
+    behind = SimpleNamespace(time=lambda: time.time() - 2 * DAY, monotonic=time.monotonic)
+    monkeypatch.setattr("zarr_core.versioning.gc.time", behind)
+
+    def act() -> None:
+        monkeypatch.setattr("zarr_core.versioning.gc.time", time)
+        collect(storage, 30 * DAY)
+        with pytest.raises(CollectedError):
+            set_item(storage, "y", "groups/orphan")
+
+    during(storage, "delete groups/orphan/a", act)
+    assert set(collect(storage).prefixes) == {"groups/orphan"}
+    assert load(storage, HEAD).items == {"x": "groups/x"}
 
 
 def test_on_every_kind_of_location(any_root: str) -> None:

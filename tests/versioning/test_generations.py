@@ -130,6 +130,20 @@ def test_a_change_that_raises_changes_nothing(place: Place) -> None:
     assert commit(storage, HEAD, add("b")).generation == 2
 
 
+def test_no_number_is_given_twice(place: Place) -> None:
+    """Also after the head was restored from a backup, or deleted: an archived generation stays what it is."""
+    storage = place.open()
+    commit(storage, HEAD, add("a"))
+    backup = storage.read("manifest.json")
+    commit(storage, HEAD, add("b"))
+    storage.write("manifest.json", [backup])
+    assert commit(storage, HEAD, add("c")).generation == 3
+    storage.delete(["manifest.json"])
+    assert commit(storage, HEAD, add("d")).generation == 4
+    kept = [set(load_manifest(storage, generation).samples) for generation in (1, 2, 3, 4)]
+    assert kept == [{"a"}, {"a", "b"}, {"a", "c"}, {"d"}]
+
+
 def test_the_version_belongs_to_the_bytes_that_were_read(place: Place) -> None:
     """While another writer keeps writing, a swap with a version only replaces the bytes that were read with it."""
     storage, busy = place.open(), True

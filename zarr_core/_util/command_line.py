@@ -90,6 +90,7 @@ def generation_parameter(text: str) -> Parameter:
 
 
 STORE_HELP = "Path or URL of the store."
+KIND_HELP = "Kind of the source, for a store that another program wrote; as for convert. [default: guessed]"
 SOURCE_ALIASES = ("--root", "--pt-root", "--source-url")
 
 Store = Annotated[str, option(STORE_HELP)]
@@ -160,6 +161,8 @@ def run(app: App, arguments: Sequence[str] | None = None) -> int:
         except (ZarrCoreError, OSError) as error:
             _print_error(str(error))
             return FAILED
+        except SystemExit:  # of rich, which prints the help: the reader of the output has gone away
+            return DONE
         except KeyboardInterrupt:
             print("interrupted; what was finished is kept", file=sys.stderr)
             return INTERRUPTED

@@ -27,18 +27,20 @@ def run_benchmark(
     num_volume_points: int = 4096,
     samples: int | None = None,
     repeats: int = 3,
+    dataset_kind: str | None = None,
     progress: bool = False,
 ) -> Report:
     """Measure a store against its source and write ``report.json`` and ``report.html``.
 
     Args:
-        pt_root: folder or URL of the ``.pt`` tree that the store was made from.
+        pt_root: folder or URL of the files that the store was made from.
         zarr_root: path or URL of the store.
         output_dir: local folder for the report; created if it does not exist.
         num_surface_points: points per draw of each domain whose name starts with "surface".
         num_volume_points: points per draw of every other domain.
         samples: measure only the first ``samples`` samples of the store; all by default.
         repeats: reads per sample and way.
+        dataset_kind: of the source, for a store that another program wrote, which records no files; guessed if None.
         progress: show progress bars.
 
     Returns:
@@ -61,6 +63,7 @@ def run_benchmark(
         n_samples=samples,
         repeats=repeats,
         progress=progress,
+        dataset_kind=dataset_kind,
     )
     folder = Path(output_dir)
     folder.mkdir(parents=True, exist_ok=True)

@@ -24,14 +24,13 @@ zarr-core benchmark s3://bucket/store --source s3://bucket/ahmedml --limit 8 --o
 def _command(
     store: Annotated[str, cli.option(cli.STORE_HELP, "--zarr-root")],
     *,
-    source: Annotated[
-        str, cli.option("Folder or URL of the .pt files that the store was made from.", *cli.SOURCE_ALIASES)
-    ],
+    source: Annotated[str, cli.option("Folder or URL of the files that the store was made from.", *cli.SOURCE_ALIASES)],
     output: Annotated[str, cli.option("Folder for report.json and report.html.", metavar="DIR")] = "benchmark-report",
     num_surface_points: Annotated[int, cli.number("Points drawn per surface.")] = 4096,
     num_volume_points: Annotated[int, cli.number("Points drawn per volume.")] = 4096,
     limit: Annotated[int | None, cli.number("At most N samples.", "--samples")] = None,
     repeats: Annotated[int, cli.number("Reads per sample and way.")] = 3,
+    dataset_kind: Annotated[str | None, cli.option(cli.KIND_HELP)] = None,
     quiet: cli.Quiet = False,
     json: cli.Json = False,
 ) -> int:
@@ -43,6 +42,7 @@ def _command(
         num_volume_points=num_volume_points,
         samples=limit,
         repeats=repeats,
+        dataset_kind=dataset_kind,
         progress=not quiet,
     )
     page = (Path(output) / "report.html").resolve()

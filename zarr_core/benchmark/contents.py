@@ -24,10 +24,8 @@ def field_distributions(reader: ZarrChunkReader, ids: Sequence[str], zarr_root: 
     statistics = calculate_store_statistics(zarr_root, sample_ids=ids)
     values: dict[str, list[np.ndarray]] = defaultdict(list)
     for sample_id in ids[:_HISTOGRAM_SAMPLES]:
-        domains = reader.manifest.samples[sample_id].domains
-        names = [name for domain in domains for name in reader.manifest.domains[domain].arrays]
-        points = dict.fromkeys(domains, _HISTOGRAM_POINTS)
-        for name, rows in reader.read_sample(sample_id, points, names).items():
+        points = dict.fromkeys(reader.manifest.samples[sample_id].domains, _HISTOGRAM_POINTS)
+        for name, rows in reader.read_sample(sample_id, points).items():
             values[name].append(rows.astype(np.float64))
     errors = [recorded_rounding(reader.read_attributes(sample_id)) for sample_id in ids]
     return {

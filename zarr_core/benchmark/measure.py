@@ -17,9 +17,10 @@ from zarr_core.benchmark.environment import environment
 from zarr_core.benchmark.ways import MeasuredSample, count_reads, locate_sample, time_reads
 from zarr_core.errors import ZarrCoreError
 from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.points.verify.source import list_foreign
 from zarr_core.points.verify.store import verify_store
 from zarr_core.sources.recorded import RecordedSource
-from zarr_core.storage import is_local
+from zarr_core.storage import Storage, is_local
 
 
 def measure(
@@ -31,6 +32,7 @@ def measure(
     n_samples: int | None,
     repeats: int,
     progress: bool,
+    dataset_kind: str | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """Take all numbers of the report; arguments as for :func:`zarr_core.benchmark.run_benchmark`.
 
@@ -49,11 +51,15 @@ def measure(
         for domain in reader.manifest.domains
     }
     chosen = reader.sample_ids[:n_samples]
-    equivalence = verify_store(zarr_root, source=pt_root, sample_ids=chosen, progress=progress)
-    source = RecordedSource(pt_root)
-    samples = [
-        sample for sample in (locate_sample(reader, source, sample_id) for sample_id in chosen) if sample is not None
-    ]
+    equivalence = verify_store(
+        zarr_root, source=pt_root, dataset_kind=dataset_kind, sample_ids=chosen, progress=progress
+    )
+    source, listed = RecordedSource(pt_root), list_foreign(pt_root, reader.manifest, dataset_kind) or {}
+    located = (
+        locate_sample(reader, source, i, None if reader.manifest.samples[i].fingerprint else listed.get(i, {}))
+        for i in chosen
+    )
+    samples = [sample for sample in located if sample is not None]
     if not samples:
         raise ZarrCoreError(
             f"none of the {len(chosen)} samples of {redact(zarr_root)} are in {source.url}; "
@@ -64,7 +70,9 @@ def measure(
     report = {
         "format": 1,
         "created": datetime.now(UTC).isoformat(timespec="minutes"),
-        "command": _command(pt_root, zarr_root, num_surface_points, num_volume_points, n_samples, repeats),
+        "command": _command(
+            pt_root, zarr_root, num_surface_points, num_volume_points, n_samples, repeats, dataset_kind
+        ),
         "environment": environment(),
         "local": is_local(pt_root) and is_local(zarr_root),
         "equivalence": {
@@ -72,6 +80,7 @@ def measure(
             "samples": equivalence.samples,
             "arrays": equivalence.arrays,
             "chunks": equivalence.chunks,
+            "how": equivalence.how,
             "problems": [str(problem) for problem in equivalence.problems],
         },
         "reads": count_reads(bar(samples, desc="bytes"), zarr_root, num_points, repeats),
@@ -105,13 +114,23 @@ def _store_facts(reader: ZarrChunkReader, samples: Sequence[MeasuredSample], url
             for domain, found in grids.items()
         },
         "bytes_total": sum(entry.bytes for entry in manifest.samples.values()),
-        "bytes_stored": sum(manifest.samples[sample.sample_id].bytes for sample in samples),
+        "bytes_stored": sum(_stored_bytes(reader, sample.sample_id) for sample in samples),
         "bytes_source": sum(size for sample in samples for size in sample.sizes.values()),
     }
 
 
-def _command(pt_root: str, zarr_root: str, surface: int, volume: int, n_samples: int | None, repeats: int) -> str:
+def _stored_bytes(reader: ZarrChunkReader, sample_id: str) -> int:
+    """Bytes of the arrays of a sample. Another program records none, so its objects are listed."""
+    entry = reader.manifest.samples[sample_id]
+    sizes = {} if entry.bytes else Storage(reader.root).list(entry.relpath)
+    return entry.bytes or sum(size for name, size in sizes.items() if "/c/" in name[len(entry.relpath) :])
+
+
+def _command(
+    pt_root: str, zarr_root: str, surface: int, volume: int, n_samples: int | None, repeats: int, kind: str | None
+) -> str:
     options = {"--source": redact(pt_root), "--num-surface-points": surface, "--num-volume-points": volume}
     options |= {"--repeats": repeats} | ({"--limit": n_samples} if n_samples else {})
+    options |= {"--dataset-kind": kind} if kind else {}
     words = (str(word) for option in options.items() for word in option)
     return shlex.join(["zarr-core", "benchmark", redact(zarr_root), *words])

@@ -38,11 +38,17 @@ class MeasuredSample:
     sizes: Mapping[str, int]
 
 
-def locate_sample(reader: ZarrChunkReader, source: RecordedSource, sample_id: str) -> MeasuredSample | None:
-    """The sample with its source files; None if they no longer exist, which the equivalence check has reported."""
-    domains = reader.manifest.samples[sample_id].domains
-    fields = tuple(name for domain in domains for name in reader.manifest.domains[domain].arrays)
-    recorded = reader.read_attributes(sample_id).get("source", {})
+def locate_sample(
+    reader: ZarrChunkReader, source: RecordedSource, sample_id: str, listed: Mapping[str, Any] | None
+) -> MeasuredSample | None:
+    """The sample with its source files; None if they no longer exist, which the equivalence check has reported.
+
+    Args:
+        reader, source, sample_id: the sample.
+        listed: what a conversion would record of its files, for a sample of another program.
+    """
+    fields = tuple(reader.manifest.fields_of(sample_id))
+    recorded = reader.read_attributes(sample_id).get("source", {}) if listed is None else listed
     sample = source.sample(sample_id, recorded)
     if sample is None or any(field not in sample.files for field in fields):
         return None
@@ -201,7 +207,7 @@ def _load_and_subsample(
     fields = {}
     for domain, n_wanted in _points_of(reader, sample, num_points).items():
         rows: torch.Tensor | None = None
-        for name in reader.manifest.domains[domain].arrays:
+        for name in (name for name in reader.manifest.domains[domain].arrays if name in sample.fields):
             tensor = sample.source.load(name)
             if rows is None:
                 rows = torch.randperm(len(tensor), generator=generator)[:n_wanted]

@@ -60,7 +60,7 @@ def equivalence_sentence(report: Mapping[str, Any]) -> str:
         samples = equivalence["samples"]
         return (
             f"{'All ' if samples > 1 else ''}{samples} checked {'samples equal' if samples > 1 else 'sample equals'} "
-            "the source, row by row"
+            f"the source, {equivalence['how']}"
         )
     problems = equivalence["problems"]
     return f"{len(problems)} problem{'s' * (len(problems) > 1)} found when comparing the store with its source"

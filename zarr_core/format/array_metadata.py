@@ -23,6 +23,7 @@ COORDS_DTYPE = "float32"
 MAX_CHUNKS = 1 << 22
 MAX_POINTS = 10**12
 MAX_COMPONENTS = 10_000
+MAX_CHUNK_BYTES = 2**31 - 1  # also Blosc's limit
 
 CHECKSUM_BYTES = 4
 _LITTLE_ENDIAN = {"name": "bytes", "configuration": {"endian": "little"}}
@@ -81,6 +82,7 @@ class ArrayLayout:
             "points": (self.n_points, MAX_POINTS),
             "components per point": (self.dim, MAX_COMPONENTS),
             "chunks": (max(self.n_chunks, self.chunks_per_shard), MAX_CHUNKS),
+            "bytes per chunk": (self.chunk_points * self.dim * np.dtype(self.dtype).itemsize, MAX_CHUNK_BYTES),
         }
         return ", ".join(f"{n:,} {what} (maximum {most:,})" for what, (n, most) in limits.items() if n > most)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +18,15 @@ from zarr_core.storage import Storage
 from zarr_core.versioning.generations import commit
 
 logger = logging.getLogger(__name__)
+
+#: Separates the id of a batch from the digest of the samples that joined it later.
+LATER = "@"
+
+
+def home_of(batch_id: str, batch_ids: Collection[str]) -> str | None:
+    """The one of the warehouse's batches that a batch of the matrix was loaded from; None if it is not among them."""
+    home = batch_id if batch_id in batch_ids else batch_id.rpartition(LATER)[0]
+    return home if home and home in batch_ids else None
 
 
 def check_batch(
@@ -119,7 +128,7 @@ def append_batch(
 
 def _check_not_retired(state: MatrixState, where: str, batch_id: str, sample_ids: Sequence[str]) -> None:
     retired = state.retired.sample_ids.intersection(sample_ids)
-    if batch_id in state.retired.batches or retired:
+    if home_of(batch_id, state.retired.batches) or retired:
         what = f"sample {min(retired)!r}" if retired else "the batch"
         way_out = "matrix.reinstate(...), or zarr-core matrix retire --undo, allows it again"
         raise MatrixError(f"{where}: {what} was retired; {way_out}")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from zarr_core._util.arguments import check_names
 from zarr_core.errors import MatrixError, UnknownFieldError
+from zarr_core.matrix.append import home_of
 from zarr_core.matrix.claims import claim
 from zarr_core.matrix.fetch import ChunkFetcher
 from zarr_core.matrix.metadata import announce
@@ -20,9 +21,6 @@ from zarr_core.matrix.state import HEAD, MatrixBatch, MatrixState, Retired
 from zarr_core.storage import Storage
 from zarr_core.versioning.gc import GcReport, collect_garbage
 from zarr_core.versioning.generations import commit, documents, load
-
-#: Separates the id of a batch from the digest of the samples that joined it later.
-LATER = "@"
 
 
 @dataclass(frozen=True)
@@ -42,12 +40,6 @@ class Retirement:
     samples: Mapping[str, tuple[str, ...]]
     underived: tuple[str, ...]
     readable: Mapping[int, tuple[str, ...]]
-
-
-def home_of(batch_id: str, batch_ids: Collection[str]) -> str | None:
-    """The one of the warehouse's batches that a batch of the matrix was loaded from; None if it is not among them."""
-    home = batch_id if batch_id in batch_ids else batch_id.rpartition(LATER)[0]
-    return home if home and home in batch_ids else None
 
 
 def retire(

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from zarr_core.errors import ManifestError, MatrixError, StoreError, UnknownFieldError
+from zarr_core.errors import CorruptChunkError, ManifestError, MatrixError, StoreError, UnknownFieldError
 from zarr_core.matrix import columns as column_copy
 from zarr_core.matrix import rows as row_copy
 from zarr_core.matrix.append import append_batch, check_batch, find_infinite
@@ -32,7 +32,7 @@ from zarr_core.storage import byte_ranges as objects
 from zarr_core.storage.byte_ranges import CachedObjects, Objects, open_objects
 from zarr_core.storage.disk_cache import DEFAULT_LIMIT, DiskCache
 from zarr_core.versioning.gc import GcReport
-from zarr_core.versioning.generations import load
+from zarr_core.versioning.generations import check_kept, load
 
 logger = logging.getLogger(__name__)
 
@@ -393,7 +393,11 @@ class WideMatrix:
             first = places.setdefault(sample_id, place)
             if first != place:
                 repeated.append((place, first))
-        self._read(state, value, places, columns, out)
+        try:
+            self._read(state, value, places, columns, out)
+        except CorruptChunkError as error:
+            check_kept(self._storage, HEAD, state.generation, error)
+            raise
         for place, first in repeated:
             out[place] = out[first]
         return out

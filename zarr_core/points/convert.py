@@ -48,7 +48,8 @@ class ConversionReport:
 
     Attributes:
         results: one per selected sample.
-        manifest: the store's manifest after the last commit.
+        manifest: the store's manifest after the last commit; of generation 0 if there is no store, because every sample
+            was refused.
         seconds: duration.
         retired: samples removed from the manifest because the source no longer holds them, if requested.
         notes: sentences that name what the source has and the conversion left out: folders, files, listed ids.
@@ -170,7 +171,9 @@ def convert(
 ) -> ConversionReport:
     """Convert and commit the samples that are new or changed.
 
-    Dataset name, kind and settings are part of the store: a later conversion takes from the store what is not given.
+    Dataset name, kind and settings are part of the store: a later conversion takes from the store what is not given. If
+    there is no store yet and every sample is refused, nothing is committed and the location stays empty; but a part
+    commits its refusals in any case.
 
     Args:
         dataset_kind: short name ("ahmedml"), dotted path, YAML file, description, class or dataset object.
@@ -235,7 +238,15 @@ def convert(
         nonlocal pending
         # Commit each result once only: later, other converters may have replaced it.
         saved, pending = pending, Pending()
-        report = commit_results(job, saved, retire_vanished=retire, max_retired_share=max_retired_share)
+        report = commit_results(
+            job,
+            saved,
+            retire_vanished=retire,
+            max_retired_share=max_retired_share,
+            create_empty=part is not None and part.count > 1,  # other parts may convert samples
+        )
+        if not report.manifest.generation:
+            pending = saved  # all refused so far: they are recorded as soon as a sample is converted
         for at, result in enumerate(finished):
             if result.sample_id in report.misfits:
                 finished[at] = quarantined(result.sample_id, report.misfits[result.sample_id], result.seconds)
@@ -263,8 +274,17 @@ def convert(
                 save()
             raise
     report = save(retire=retire_vanished)
+    if job.manifest is None and not report.manifest.generation:
+        _remove_refused(job, pending)
     seconds = time.monotonic() - started
     return ConversionReport(finished, report.manifest, seconds, report.retired, report.notes, remaining)
+
+
+def _remove_refused(job: ConversionJob, pending: Pending) -> None:
+    """Remove everything that refused samples left in a location without a store, where no garbage is collected."""
+    storage, samples = job.writer.storage, job.selection.samples
+    paths = [job.writer.relpath(sample_id, samples[sample_id].fingerprint) for sample_id in pending.refused]
+    storage.delete([name for path in paths for name in storage.list(path)])
 
 
 def convert_aero_dataset(

@@ -176,6 +176,7 @@ class StoreManifest:
         splits: sample ids by split as the source lists them, including ids that the store does not hold.
         excluded: ids that the source's blacklists exclude from every split.
         quarantine: refused samples by id.
+        retired: ids of samples that a commit removed because they vanished from the source.
         conversion: settings of the conversions; None if they are not recorded (published stores, and stores of earlier
             versions of this library).
         origin: for a staged copy, the ``store`` and ``generation`` it was copied from; else empty.
@@ -196,6 +197,7 @@ class StoreManifest:
     splits: Mapping[str, list[str]] = field(default_factory=dict)
     excluded: frozenset[str] = frozenset()
     quarantine: Mapping[str, Quarantine] = field(default_factory=dict)
+    retired: frozenset[str] = frozenset()
     conversion: Conversion | None = None
     origin: Mapping[str, Any] = field(default_factory=dict)
     retention: Annotated[Retention, PlainValidator(_retention)] = field(default_factory=Retention)
@@ -287,6 +289,8 @@ class StoreManifest:
             "excluded": sorted(self.excluded),
             "quarantine": {sample_id: _plain(entry) for sample_id, entry in sorted(self.quarantine.items())},
         }
+        if self.retired:
+            document["retired"] = sorted(self.retired)
         if self.conversion is not None:
             document["conversion"] = _plain(self.conversion)
         if self.fingerprints != "version":

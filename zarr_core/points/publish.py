@@ -33,10 +33,12 @@ class PublishReport:
     """Result of a commit.
 
     Attributes:
-        manifest: the store's manifest after the commit.
+        manifest: the store's manifest after the commit. Of generation 0 if there is no store, because no sample was
+            converted.
         added, replaced, retired: sample ids.
         quarantined: all refusals in the manifest, by sample id.
-        committed: whether there is a new generation; False if nothing changed.
+        committed: whether there is a new generation; False if nothing changed, or if no sample was converted into a
+            location without a store.
         misfits: refusals of samples that were converted but do not fit the columns of the store, by sample id.
         collected: sample ids whose new groups were garbage collected before the commit; convert them again.
         notes: sentences that name what the selection left out.
@@ -61,6 +63,13 @@ class Pending:
     refused: dict[str, Quarantine] = field(default_factory=dict)
 
 
+class _NoSamplesError(Exception):
+    """There is no store, and a commit would create one without samples."""
+
+    def __init__(self, manifest: StoreManifest) -> None:
+        self.manifest = manifest
+
+
 def publish(
     dataset_kind: DatasetKind,
     store_root: str | os.PathLike[str],
@@ -76,6 +85,8 @@ def publish(
     **settings: Any,
 ) -> PublishReport:
     """Commit every finished group that belongs to the source as it is now, in one generation (none if nothing changed).
+
+    No store is created without a sample: as long as all samples were refused, nothing is committed.
 
     Groups are found by the digest in their name, so it does not matter which process or machine wrote them, or whether
     that process died later.
@@ -113,8 +124,15 @@ def commit_results(
     *,
     retire_vanished: bool | Collection[str] = False,
     max_retired_share: float = MAX_RETIRED_SHARE,
+    create_empty: bool = False,
 ) -> PublishReport:
     """Commit results of the selected samples, and write the split files of the source.
+
+    Args:
+        job: the conversion.
+        pending: its results.
+        retire_vanished, max_retired_share: as for :func:`publish`.
+        create_empty: whether a store is created without a sample, to record refusals.
 
     Raises:
         RetirementError: more samples vanished than may be retired. None is retired; everything else is committed.
@@ -123,13 +141,16 @@ def commit_results(
     if not 0 <= max_retired_share <= 1:
         raise SourceError(f"max_retired_share must be from 0 to 1, not {max_retired_share}")
     storage, selection, settings = job.writer.storage, job.selection, job.writer.settings
-    for name, text in selection.documents.items():
-        storage.write(name, [text.encode()])
+    if job.manifest is not None or pending.written or create_empty:
+        for name, text in selection.documents.items():
+            storage.write(name, [text.encode()])
     before: StoreManifest | None = None
     retired: list[str] = []
     excess: list[str] = []
     misfits: dict[str, Quarantine] = {}
     known_fields: dict[str, SampleEntry] = {}
+    # A migration replaces the settings that it has found, not those of another migration that began after it.
+    replaceable = [current_settings(job.manifest)] if job.reconvert and job.manifest else []
 
     def change(current: StoreManifest | None) -> StoreManifest:
         nonlocal before, retired, excess, pending, misfits
@@ -137,10 +158,12 @@ def commit_results(
         description = selection.source.description
         check_dataset(storage, current, description.name, job.dataset_name)
         recorded = None if current is None else current_settings(current)
-        if current is not None and current.samples and recorded is not None and not job.reconvert:
+        if current is not None and current.samples and recorded is not None and recorded not in replaceable:
             check_agreement(storage, recorded, settings)
         pending = _without_stale(pending, current, selection)
         start = current or StoreManifest(job.dataset_name or description.name)
+        if not start.generation and job.manifest is not None:  # the published format keeps splits in files
+            start = replace(start, splits=job.manifest.splits, excluded=job.manifest.excluded)
         changed = replace(
             start,
             shuffle_seed=settings.shuffle_seed,
@@ -148,9 +171,8 @@ def commit_results(
             compressor=settings.codec,
             dataset_kind=description.name,
             samples=with_recorded_fields(storage, start, known_fields),
-            # A dataset object lists one split only, so the others stay.
-            splits=(selection.splits if selection.source.lists_all_splits else dict(start.splits) | selection.splits),
-            excluded=selection.excluded,
+            splits=selection.source.merge_splits(start.splits, selection.splits),
+            excluded=selection.excluded if selection.source.lists_all_splits else start.excluded,
             fingerprints=start.fingerprints if start.samples or start.quarantine else job.fingerprints,
         )
         vanished = [i for i in {**start.samples, **start.quarantine} if i not in selection.present]
@@ -168,12 +190,17 @@ def commit_results(
         misfits = find_misfits(changed.samples, {i: written.entry for i, written in pending.written.items()})
         changed = _with_pending(changed, pending, misfits)
         changed = replace(changed, conversion=recorded_conversion(changed, settings))
+        if current is None and not changed.samples and not create_empty:
+            raise _NoSamplesError(changed)
         return current if current == changed else changed
 
     collected: list[str] = []
     while True:
         try:
             manifest = commit(storage, HEAD, change)
+            break
+        except _NoSamplesError as error:
+            manifest = error.manifest
             break
         except CollectedError as error:
             gone = [i for i, written in pending.written.items() if written.entry.relpath in error.names]
@@ -197,7 +224,7 @@ def commit_results(
         replaced=[i for i, w in pending.written.items() if i in known and i not in misfits and _differ(known[i], w)],
         retired=retired,
         quarantined=manifest.quarantine,
-        committed=before is None or manifest.generation != before.generation,
+        committed=manifest.generation != (before.generation if before else 0),
         collected=collected,
         misfits=misfits,
         # Of a dataset object, the splits were merged with those that the store had.
@@ -207,6 +234,8 @@ def commit_results(
 
 def _stale_documents(storage: Storage, before: StoreManifest, selection: Selection) -> list[str]:
     """Copies of split files and blacklists that the source no longer has."""
+    if not selection.source.lists_all_splits:
+        return []
     description = selection.source.description
     copied = [name for split, name in description.split_files.items() if split in before.splits]
     copied += description.blacklists if before.excluded else ()
@@ -274,6 +303,7 @@ def _without(manifest: StoreManifest, sample_ids: Collection[str]) -> StoreManif
     gone = set(sample_ids)
     return replace(
         manifest,
+        retired=manifest.retired | (gone & manifest.samples.keys()),
         samples={i: entry for i, entry in manifest.samples.items() if i not in gone},
         quarantine={i: entry for i, entry in manifest.quarantine.items() if i not in gone},
     )
@@ -288,6 +318,7 @@ def _with_pending(manifest: StoreManifest, pending: Pending, misfits: Mapping[st
         manifest,
         domains=columns_of(samples),
         samples=samples,
+        retired=manifest.retired.difference(samples),
         quarantine=quarantine | dict(misfits) | pending.refused,
     )
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import reprlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,15 +18,17 @@ import numpy as np
 from zarr_core._util.arguments import check_mapping, check_names, whole_number
 from zarr_core._util.redaction import redact
 from zarr_core._util.units import parse_size
-from zarr_core.errors import UnknownFieldError, ZarrCoreError
+from zarr_core.errors import CorruptChunkError, ManifestError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.object_names import ATTRIBUTES_KEY
 from zarr_core.format.shuffle import shuffle_permutation
 from zarr_core.points.engines import ENGINES, Engine, FieldRead
-from zarr_core.points.manifest import ArrayColumn, SampleEntry, StoreManifest, load_manifest
+from zarr_core.points.manifest import HEAD, ArrayColumn, SampleEntry, StoreManifest, load_manifest
 from zarr_core.points.mesh import read_meshes
 from zarr_core.points.sampling import Draw, draw
 from zarr_core.sources.formats.contents import Mesh
+from zarr_core.storage import Storage
 from zarr_core.storage.disk_cache import DEFAULT_LIMIT, DiskCache
+from zarr_core.versioning.generations import check_kept
 
 if TYPE_CHECKING:
     from zarr.abc.store import Store
@@ -143,17 +146,19 @@ class ZarrChunkReader:
         sample_id: str,
         domain: str = "surface",
         num_points: int | None = None,
+        generator: Generator | None = None,
+        *,
         seed: int = 0,
         epoch: int = 0,
         stream: str = "geometry",
-        generator: Generator | None = None,
     ) -> np.ndarray:
         """Read positions of a domain, drawn independently of :meth:`read_sample` and of other streams.
 
         Returns:
             (points, 3) of the stored dtype. Arguments and errors as for :meth:`read_sample`.
         """
-        (points,) = self.execute([self.coords_read(sample_id, domain, num_points, seed, epoch, stream, generator)])
+        read = self.coords_read(sample_id, domain, num_points, generator, seed=seed, epoch=epoch, stream=stream)
+        (points,) = self.execute([read])
         return points
 
     def field_reads(
@@ -188,10 +193,11 @@ class ZarrChunkReader:
         sample_id: str,
         domain: str = "surface",
         num_points: int | None = None,
+        generator: Generator | None = None,
+        *,
         seed: int = 0,
         epoch: int = 0,
         stream: str = "geometry",
-        generator: Generator | None = None,
     ) -> FieldRead:
         """The read of :meth:`read_coords`."""
         entry = self._entry(sample_id)
@@ -215,7 +221,8 @@ class ZarrChunkReader:
             The arrays, (points, dim) of the stored dtype. Errors as for :meth:`read_sample`, and OutputMismatchError if
             an array of ``out`` has another dtype or width than the stored one.
         """
-        return self._engine.read(reads, out)
+        with self._collection_explained():
+            return self._engine.read(reads, out)
 
     def read_attributes(self, sample_id: str) -> dict[str, Any]:
         """Attributes that the conversion recorded: source files, parameters, moments, byte counts.
@@ -224,7 +231,8 @@ class ZarrChunkReader:
             The group's "zarr_core" attributes; empty if another program wrote the store.
         """
         entry = self._entry(sample_id)
-        return dict(self._engine.attributes(f"{self._url}, {sample_id}", entry).get(ATTRIBUTES_KEY, {}))
+        with self._collection_explained():
+            return dict(self._engine.attributes(f"{self._url}, {sample_id}", entry).get(ATTRIBUTES_KEY, {}))
 
     def read_mesh(self, sample_id: str) -> dict[str, Mesh]:
         """The meshes of a sample by domain, with all its fields of the domain in the order of the solver.
@@ -236,7 +244,8 @@ class ZarrChunkReader:
             CorruptChunkError: an array is damaged.
         """
         entry, recorded = self._entry(sample_id), self.read_attributes(sample_id)
-        meshes = dict(read_meshes(self.root, entry.relpath, recorded))
+        with self._collection_explained():
+            meshes = dict(read_meshes(self.root, entry.relpath, recorded))
         if not meshes:
             reason = "its description has no `connectivity: true`"
             raise UnknownFieldError(f"{self._url}: {sample_id!r} has no mesh: {reason}")
@@ -267,6 +276,15 @@ class ZarrChunkReader:
                 raise UnknownFieldError(f"{self._url}: no domain {domain!r}; domains are {known}")
             if wanted is not None:
                 whole_number(f"num_points of {domain!r} (None reads all points)", wanted, 1)
+
+    @contextmanager
+    def _collection_explained(self) -> Iterator[None]:
+        """Raise StoreError for damage whose cause is that this reader's generation has been collected."""
+        try:
+            yield
+        except (CorruptChunkError, ManifestError) as error:
+            check_kept(Storage(self.root), HEAD, self.manifest.generation, error)
+            raise
 
     # --- selection of points and arrays
 

@@ -152,7 +152,7 @@ class ZarrStoreWriter:
             layout = replace(layout, units=file.choice.units if file.choice else "")
             if layout.excess:
                 reason = f"has {layout.excess}; no reader opens such an array"
-                raise SampleError(sample_id, name.canonical, reason, "check the shape, or use larger chunks")
+                raise SampleError(sample_id, name.canonical, reason, "check the shape and chunk_points")
             arrays[name.array_name] = layout
             lengths: list[int] = []
             written = self._write_array(sample_id, name, layout, values, permutation, relpath, lengths, write)

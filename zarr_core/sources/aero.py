@@ -131,6 +131,10 @@ class AeroSource:
         """Sample ids by the split that their object was opened with."""
         return {split: ids for split, ids in self._splits.items() if split}
 
+    def merge_splits(self, known: Mapping[str, list[str]], listed: dict[str, list[str]]) -> dict[str, list[str]]:
+        """Those of the store, except that the object replaces its own split."""
+        return dict(known) | listed
+
     def excluded(self) -> set[str]:
         """Empty: such an object does not list excluded samples."""
         return set()

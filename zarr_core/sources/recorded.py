@@ -27,8 +27,11 @@ if TYPE_CHECKING:
 def record(sample: SourceSample) -> dict[str, Any]:
     """What the attributes of a sample's group record about its files, as JSON.
 
-    Equal content gives equal bytes, so the times of the files are left out where their content is known.
+    Equal content gives equal bytes, so the times of the files are left out where their content is known. Empty for
+    arrays that come from no files.
     """
+    if sample.in_memory:
+        return {}
     files: dict[str, dict[str, Any]] = {}
     for canonical, info in sample.files.items():
         files[canonical] = {"name": info.name, "size": info.size}

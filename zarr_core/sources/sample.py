@@ -54,6 +54,7 @@ class SourceSample:
         missing: names of files that the description requires and the folder lacks.
         choices: which arrays of its file make a field, for files that contain more than one tensor.
         scalars: its values in the tables beside the samples, by name.
+        in_memory: whether the sample consists of arrays, and ``files`` describe no files but these.
     """
 
     sample_id: str
@@ -63,6 +64,7 @@ class SourceSample:
     missing: tuple[str, ...] = field(default=())
     choices: Mapping[str, ArrayChoice] = field(default_factory=dict)
     scalars: Mapping[str, Any] = field(default_factory=dict)
+    in_memory: bool = False
 
     @property
     def complete(self) -> bool:
@@ -143,6 +145,9 @@ class SampleSource(Protocol):
 
     def splits(self, sample_ids: Collection[str]) -> dict[str, list[str]]:
         """Sample ids by split, including ids that the source lists but does not have."""
+
+    def merge_splits(self, known: Mapping[str, list[str]], listed: dict[str, list[str]]) -> dict[str, list[str]]:
+        """The splits of a store that has the splits ``known``, after it took over those that the source lists."""
 
     def excluded(self) -> set[str]:
         """Ids excluded from every split."""

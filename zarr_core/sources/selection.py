@@ -15,6 +15,7 @@ from zarr_core._util.arguments import check_names
 from zarr_core.errors import SourceError, ZarrCoreError
 from zarr_core.sources.aero import AeroDataset, AeroSource
 from zarr_core.sources.description import SourceDescription
+from zarr_core.sources.in_memory import ArraySource
 from zarr_core.sources.left_out import some
 from zarr_core.sources.resolve import import_dotted, shipped_name
 from zarr_core.sources.sample import SampleSource, SourceSample
@@ -24,7 +25,7 @@ from zarr_core.storage import is_local
 # Files that are hashed at a time.
 _HASHING_THREADS = 8
 
-DatasetKind = str | SourceDescription | type | AeroDataset
+DatasetKind = str | SourceDescription | type | AeroDataset | ArraySource
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,8 @@ def open_source(
     check_names("splits", splits, error=SourceError)
     if isinstance(dataset_kind, str):
         dataset_kind = shipped_name(dataset_kind)
+    if isinstance(dataset_kind, ArraySource):
+        return dataset_kind
     if not isinstance(dataset_kind, str | type | SourceDescription):
         return AeroSource({getattr(dataset_kind, "split", None) or "": dataset_kind})
     if (root is None) == (source_url is None):

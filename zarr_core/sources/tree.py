@@ -209,6 +209,10 @@ class SampleTree:
         """Sample ids by split; raises SourceError if a split file lists an invalid id."""
         return self._description.assign_splits(sample_ids, self._read_text)
 
+    def merge_splits(self, known: Mapping[str, list[str]], listed: dict[str, list[str]]) -> dict[str, list[str]]:
+        """Those of the source, which lists all splits."""
+        return listed
+
     def excluded(self) -> set[str]:
         """Ids listed in the blacklists beside the samples."""
         return self._description.excluded_ids(self._read_text)

@@ -91,6 +91,8 @@ class StoreInfo:
         statistics: None if there are none; always None for a matrix.
         features: number of a matrix's features.
         batches: number of samples by batch of a matrix.
+        retired: ids of retired samples, without those of a matrix's retired batches.
+        retired_batches: number of retired samples by retired batch of a matrix.
         column_major: number of samples in a matrix's column-major copy.
     """
 
@@ -112,6 +114,8 @@ class StoreInfo:
     statistics: StatisticsInfo | None = None
     features: int = 0
     batches: Mapping[str, int] = field(default_factory=dict)
+    retired: tuple[str, ...] = ()
+    retired_batches: Mapping[str, int] = field(default_factory=dict)
     column_major: int = 0
 
 
@@ -268,6 +272,7 @@ def _points_info(storage: Storage, state: StoreManifest, committed: float | None
         {sample_id: refusal.reason for sample_id, refusal in state.quarantine.items()},
         state.origin,
         _statistics(storage, state, committed),
+        retired=tuple(sorted(state.retired)),
     )
 
 
@@ -293,6 +298,8 @@ def _matrix_info(storage: Storage, state: MatrixState, committed: float | None, 
         },
         features=state.axis.length,
         batches={name: len(batch.sample_ids) for name, batch in state.batches.items()},
+        retired=state.retired.samples,
+        retired_batches={name: len(sample_ids) for name, sample_ids in state.retired.batches.items()},
         column_major=len(state.column_copy.positions),
     )
 

@@ -98,13 +98,14 @@ def collect_garbage(
     """
     if grace < 0:
         raise ZarrCoreError(f"the grace period must not be negative, but is {grace:g} seconds")
-    began = time.time()
+    began = time.time(), time.monotonic()
     state = load(storage, head)
     if not state.generation:
         raise StoreError(f"{storage.url} was written by another program and has no generations to keep or collect")
+    store_time = began[0] if dry_run else storage.now()
     # The earlier of the two clocks deletes less. Objects from the future count as young.
-    now = began if dry_run else min(storage.now(), began)
-    collector = _Collector(storage, head, now, now - grace, drop)
+    now = min(store_time, began[0])
+    collector = _Collector(storage, head, now, now - grace, store_time, drop)
     found = collector.scan(state)
     result = GcReport(dry_run, young=found.young, foreign=found.foreign)
     for temporary in found.temporary:
@@ -119,10 +120,11 @@ def collect_garbage(
     if dry_run:
         tombstone(state)
         return result
+    # Before the new head is written: a full disk may have no space for it.
+    collector.delete([temporary.name for temporary in found.temporary], [], began)
     amend(storage, head, tombstone)
     collector.delete(
         [
-            *(temporary.name for temporary in found.temporary),
             *map(generation_name, result.expired),
             *(prefix for prefix in result.prefixes if prefix in found.objects),
         ],
@@ -160,12 +162,13 @@ class _Found:
 
 @dataclass
 class _Collector(Generic[S]):
-    """One collection. ``horizon``: objects last modified before this time are old."""
+    """One collection. ``horizon``: objects last modified before this time are old. ``store_time``: by its clock."""
 
     storage: Storage
     head: Head[S]
     now: float
     horizon: float
+    store_time: float
     drop: Collection[int]
     _last: tuple[S, _Kept] | None = None
 
@@ -246,12 +249,19 @@ class _Collector(Generic[S]):
         """The current retention with new tombstones and without those that have run out."""
         before = current.retention.tombstones
         recent = {prefix: since for prefix, since in before.items() if since >= self.now - TOMBSTONE_SECONDS}
-        tombstones = recent | dict.fromkeys(prefixes, int(self.now))
+        # By the clock that all collectors share: this machine's may be days behind theirs.
+        tombstones = recent | dict.fromkeys(prefixes, int(self.store_time))
         collections = current.retention.collections + bool(set(prefixes) - set(before))
         return replace(current.retention, tombstones=tombstones, collections=collections)
 
-    def delete(self, names: Sequence[str], prefixes: Sequence[str], began: float) -> None:
-        """Delete objects, and everything below prefixes that writers of this kind of store make."""
+    def delete(self, names: Sequence[str], prefixes: Sequence[str], began: tuple[float, float]) -> None:
+        """Delete objects, and everything below prefixes that writers of this kind of store make.
+
+        Args:
+            names: of the objects.
+            prefixes: the prefixes.
+            began: when the collection began, by ``time.time`` and ``time.monotonic``.
+        """
         batch = list(names)
         for prefix in prefixes:
             below = (found.name for found in self.storage.objects(prefix))
@@ -261,9 +271,10 @@ class _Collector(Generic[S]):
                 batch = []
         self._delete_batch(batch, began)
 
-    def _delete_batch(self, names: Sequence[str], began: float) -> None:
+    def _delete_batch(self, names: Sequence[str], began: tuple[float, float]) -> None:
         for start in range(0, len(names), _DELETED_AT_A_TIME):
-            if time.time() - began > TOMBSTONE_SECONDS / 2:
+            # One clock may be set back, the other stops while the machine sleeps.
+            if max(time.time() - began[0], time.monotonic() - began[1]) > TOMBSTONE_SECONDS / 2:
                 raise StoreError(
                     f"{self.storage.url}: this collection has taken too long to go on safely; run it again"
                 )

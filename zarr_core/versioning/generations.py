@@ -182,6 +182,20 @@ def load(storage: Storage, head: Head[S], generation: int | str | None = None) -
         raise StoreError(f"{storage.url} has no generation {generation}; {reason}") from error
 
 
+def check_kept(storage: Storage, head: Head[S], generation: int, error: Exception) -> None:
+    """Raise StoreError if objects of an open generation are missing or damaged because it has been collected.
+
+    Args:
+        storage, head: the store.
+        generation: number of the generation.
+        error: of the read that failed.
+    """
+    try:
+        load(storage, head, generation)
+    except StoreError as collected:
+        raise collected from error
+
+
 def tagged_generation(storage: Storage, state: State, tag: str) -> int:
     """The generation that a tag names; raises StoreError."""
     tags = state.retention.tags
@@ -207,14 +221,18 @@ def commit(storage: Storage, head: Head[S], change: Callable[[S | None], S]) -> 
         CollectedError: the change names something deleted or pending deletion; nothing is committed.
         StoreError: the location cannot compare and swap, or no reader could open the new state.
     """
+    looked_at: int | None = None
 
     def step(current: S | None, data: bytes) -> S | None:
+        nonlocal looked_at
+        before, looked_at = looked_at, current.generation if current else 0
+        overtaken = before is not None and before != looked_at
         changed = change(current)
         if changed is current:
             return None
         if current is None:
             storage.sync()
-            return replace(changed, generation=1, retention=Retention())
+            return replace(changed, generation=_next_number(storage, 0, overtaken), retention=Retention())
         _check_named(storage, head, current, changed)
         # Archive the state about to be replaced: its own committer may have died before it did so, and the head is
         # then the only copy.
@@ -222,7 +240,8 @@ def commit(storage: Storage, head: Head[S], change: Callable[[S | None], S]) -> 
         if not storage.exists(name):
             storage.create(name, archived(current, data))
         storage.sync()
-        return replace(changed, generation=current.generation + 1, retention=current.retention)
+        number = _next_number(storage, current.generation, overtaken)
+        return replace(changed, generation=number, retention=current.retention)
 
     committed, swapped = _swap(storage, head, step)
     if swapped:
@@ -255,6 +274,21 @@ def amend(storage: Storage, head: Head[S], change: Callable[[S], Retention]) -> 
 def archived(state: State, data: bytes) -> bytes:
     """The archived document of a state, given the document of the head."""
     return replace(state, retention=Retention()).to_json() if state.retention != Retention() else data
+
+
+def _next_number(storage: Storage, current: int, overtaken: bool) -> int:
+    """Number of the generation after the current one (0: there is no head).
+
+    No number is given twice: if the head was deleted, or restored from a backup, later generations are still archived.
+
+    Args:
+        storage: the store.
+        current: number of the current generation.
+        overtaken: whether another writer has just committed it, and has looked for later ones.
+    """
+    if overtaken or not storage.exists(generation_name(current + 1)):
+        return current + 1
+    return max(documents(storage)) + 1
 
 
 def _check_named(storage: Storage, head: Head[S], current: S, changed: S) -> None:

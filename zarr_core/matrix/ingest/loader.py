@@ -19,9 +19,9 @@ import numpy as np
 from zarr_core._util.arguments import check_names
 from zarr_core._util.units import format_size
 from zarr_core.errors import MatrixError, UnknownFieldError, WarehouseError
+from zarr_core.matrix.append import LATER
 from zarr_core.matrix.ingest.leases import Leases
 from zarr_core.matrix.ingest.scatter import WideBlock, scatter
-from zarr_core.matrix.retire import LATER
 from zarr_core.matrix.wide import WideMatrix
 from zarr_core.warehouses.protocol import Cost, Unloaded, Warehouse
 

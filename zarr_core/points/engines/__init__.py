@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from zarr_core.errors import CorruptChunkError, ManifestError, StoreError, TransferError
-from zarr_core.format.array_metadata import MAX_CHUNKS, MAX_COMPONENTS
+from zarr_core.format.array_metadata import MAX_CHUNK_BYTES, MAX_CHUNKS, MAX_COMPONENTS
 from zarr_core.format.object_names import ZARR_JSON
 from zarr_core.points.manifest import SampleEntry
 from zarr_core.points.sampling import Draw
@@ -59,16 +60,20 @@ class FieldRead(NamedTuple):
         """Shape of the result according to the manifest."""
         return self.drawn.num_points, self.dim
 
-    def check_shape(self, shape: tuple[int, ...], chunk_points: int) -> None:
-        """Raise ManifestError unless the stored array has the points and the chunks of the manifest.
+    def check_array(self, shape: tuple[int, ...], chunk_shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        """Raise ManifestError unless the stored array has the points and the chunks of the manifest, and numbers.
 
-        Stores of other writers may have other chunks than in their manifest, up to ``MAX_CHUNKS``. The number of
-        components is the array's own: samples of a store may differ in it.
+        Stores of other writers may have other chunks than in their manifest, up to ``MAX_CHUNKS`` and
+        ``MAX_CHUNK_BYTES``. The number of components is the array's own: samples of a store may differ in it.
         """
         grid = self.entry.domains[self.domain]
         if len(shape) != 2 or shape[0] != grid.n_points or not 0 < shape[1] <= MAX_COMPONENTS:
             expected = f"({grid.n_points}, 1 to {MAX_COMPONENTS})"
             raise ManifestError(f"{self.where}: the manifest says {expected}, the array is {shape}")
+        chunk_points, chunk_bytes = chunk_shape[0], math.prod(chunk_shape) * dtype.itemsize
+        if dtype.kind not in "fiu" or not 0 < chunk_bytes <= MAX_CHUNK_BYTES:
+            limits = f"only numbers are read, in chunks of up to {MAX_CHUNK_BYTES} bytes"
+            raise ManifestError(f"{self.where}: a chunk is {chunk_shape} of {dtype}; {limits}")
         n_chunks = -(-shape[0] // chunk_points)
         if n_chunks > MAX_CHUNKS or (self.entry.fingerprint and n_chunks != grid.n_chunks):
             expected_chunks = f"the manifest says {grid.chunk_points} points per chunk"

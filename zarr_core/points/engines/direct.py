@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -87,7 +87,7 @@ class DirectEngine:
                 _fill_missing(read, chunk.rows, target)
             for chunks in ranges:
                 work.append((read, known, chunks, target))
-                requests.append(Request(known.shards[chunks[0].shard], chunks[0].start, chunks[-1].stop))
+                requests.append(Request(known.shard_name(chunks[0].shard), chunks[0].start, chunks[-1].stop))
         if requests:
             self._execute(process, work, requests)
         if fallback_places:
@@ -124,7 +124,8 @@ class DirectEngine:
                 named = f"the manifest names {read.entry.relpath}"
                 raise ManifestError(f"{read.where}: {named}, which is the group of {known.sample_id!r}")
             if array is not None:
-                read.check_shape((array.layout.n_points, array.layout.dim), array.layout.chunk_points)
+                layout = array.layout
+                read.check_array((layout.n_points, layout.dim), (layout.chunk_points, layout.dim), array.dtype)
                 if array.index is None:
                     unindexed[read.path] = (read, array)
             found.append(array)
@@ -143,16 +144,18 @@ class DirectEngine:
         fetch_checked(process.objects, requests, use)
         return groups
 
-    def _fetch_indices(self, process: _Process, unindexed: Iterable[tuple[FieldRead, KnownArray]]) -> None:
+    def _fetch_indices(self, process: _Process, unindexed: Collection[tuple[FieldRead, KnownArray]]) -> None:
         shards = [(read, array, shard) for read, array in unindexed for shard in range(array.layout.n_shards)]
-        requests = [Request(array.shards[shard], -array.layout.index_bytes) for _, array, shard in shards]
-        indices: dict[int, list[np.ndarray | None]] = {id(array): [None] * len(array.shards) for _, array, _ in shards}
+        requests = [Request(array.shard_name(shard), -array.layout.index_bytes) for _, array, shard in shards]
+        indices: dict[int, list[np.ndarray | None]] = {
+            id(array): [None] * array.layout.n_shards for _, array in unindexed
+        }
 
         def use(number: int, data: np.ndarray | Exception) -> None:
             read, array, shard = shards[number]
             if isinstance(data, FileNotFoundError) and not read.entry.fingerprint:
                 return  # zarr-python does not write shards of zeros
-            key = array.shards[shard]
+            key = array.shard_name(shard)
             try:
                 indices[id(array)][shard] = decode_shard_index(array.layout, _fetched(key, data).tobytes())
             except Exception as error:

@@ -35,10 +35,11 @@ class FrameSizes:
         self._arrays: OrderedDict[str, tuple[ArrayLayout, dict[int, ChunkRange]] | None] = OrderedDict()
         self._lock = threading.Lock()
 
-    def check(self, read: FieldRead) -> None:
-        """Raise CorruptChunkError if a chunk of the read claims another size than its layout has.
+    def check(self, read: FieldRead) -> bool:
+        """Whether the layout of the array is one that this library writes: the others are not checked.
 
-        Arrays in layouts that this library does not write are not checked.
+        Raises:
+            CorruptChunkError: a chunk of the read claims another size than its layout has.
         """
         try:
             if read.path in self._arrays:
@@ -47,7 +48,7 @@ class FrameSizes:
                 known = self._open(read.path)
                 self._keep(read.path, known)
             if known is None:
-                return
+                return False
             layout, chunks = known
             start, stop = read.drawn.span
             for number in range(start // layout.chunk_points, -(-stop // layout.chunk_points)):
@@ -56,7 +57,8 @@ class FrameSizes:
         except (ValueError, CorruptChunkError) as error:
             raise read.unreadable(error) from error
         except FileNotFoundError:
-            return  # the engine reports what is missing
+            pass  # the engine reports what is missing
+        return True
 
     def _open(self, path: str) -> tuple[ArrayLayout, dict[int, ChunkRange]] | None:
         try:

@@ -28,16 +28,19 @@ class KnownArray:
         layout: of the array.
         index: byte ranges of its chunks; None until the shard indices are read.
         dtype: stored dtype, little-endian.
-        shards: object names by shard number.
     """
 
-    __slots__ = ("dtype", "index", "layout", "shards")
+    __slots__ = ("_path", "dtype", "index", "layout")
 
     def __init__(self, path: str, layout: ArrayLayout, index: ChunkIndex | None) -> None:
         self.layout = layout
         self.index = index
         self.dtype = np.dtype(layout.dtype).newbyteorder("<")
-        self.shards = [f"{path}/{layout.shard_key(shard)}" for shard in range(layout.n_shards)]
+        self._path = path
+
+    def shard_name(self, shard: int) -> str:
+        """Object name of a shard. Not a list of names: metadata of a few bytes can claim millions of shards."""
+        return f"{self._path}/{self.layout.shard_key(shard)}"
 
 
 class KnownSample(NamedTuple):
@@ -79,7 +82,7 @@ class KnownSample(NamedTuple):
         except (ValueError, SourceError) as error:
             raise damaged_group(where, entry, error) from error
         known = [array for array in arrays.values() if array is not None]
-        size = sum(_ARRAY_BYTES + 16 * array.layout.n_chunks + 150 * len(array.shards) for array in known)
+        size = sum(_ARRAY_BYTES + 16 * array.layout.n_chunks for array in known)
         return cls(arrays, recorded.get("sample_id"), False, size)
 
 

@@ -53,6 +53,7 @@ class VerificationReport:
         generations: generations whose samples were checked: the current one, or all kept ones with ``deep``.
         unnamed: groups that no generation names, which is not a problem; counted with ``deep`` only.
         against_source: whether arrays were compared with their source.
+        any_order: samples whose rows were compared in any order, because another program wrote them.
         fields: amounts read, by canonical field name.
         problems: all problems; empty if the store is intact.
     """
@@ -61,6 +62,7 @@ class VerificationReport:
     generations: int = 0
     unnamed: int = 0
     against_source: bool = False
+    any_order: int = 0
     fields: dict[str, FieldTally] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
@@ -68,6 +70,11 @@ class VerificationReport:
     def ok(self) -> bool:
         """Whether no problem was found."""
         return not self.problems
+
+    @property
+    def how(self) -> str:
+        """How rows were compared with their source."""
+        return "row by row" + f"; {self.any_order:,} samples of another program in any order" * (self.any_order > 0)
 
     @property
     def damaged(self) -> list[str]:
@@ -92,9 +99,10 @@ class VerificationReport:
 
 @dataclass
 class SampleFindings:
-    """Problems and amounts of one sample."""
+    """Problems and amounts of one sample; whether its rows were compared in any order."""
 
     sample_id: str
+    any_order: bool = False
     problems: list[Problem] = field(default_factory=list)
     fields: dict[str, FieldTally] = field(default_factory=dict)
 

@@ -41,20 +41,22 @@ class Columns:
         return cls(manifest.shuffle_seed, {name: dict(domain.arrays) for name, domain in manifest.domains.items()})
 
 
-def check_sample(
-    storage: Storage, source: RecordedSource | None, columns: Columns, item: tuple[str, SampleEntry]
-) -> SampleFindings:
-    """Check one sample, given its id and manifest entry."""
-    sample_id, entry = item
+#: Id and manifest entry of a sample, and, if another program wrote it, what a conversion would record of its files.
+Item = tuple[str, SampleEntry, Mapping[str, Any] | None]
+
+
+def check_sample(storage: Storage, source: RecordedSource | None, columns: Columns, item: Item) -> SampleFindings:
+    """Check one sample."""
+    sample_id, entry, listed = item
     found = SampleFindings(sample_id)
     try:
-        _check(storage, source, columns, entry, found)
+        _check(storage, source, columns, entry, listed, found)
     except ValueError as error:  # metadata is untrusted JSON
         found.add("", f"its metadata is invalid: {error}")
     return found
 
 
-def not_checked(item: tuple[str, SampleEntry], error: Exception) -> SampleFindings:
+def not_checked(item: Item, error: Exception) -> SampleFindings:
     """The findings of a sample whose check raised an error or whose worker process died."""
     found = SampleFindings(item[0])
     known = isinstance(error, ZarrCoreError | WorkerDiedError)
@@ -65,7 +67,12 @@ def not_checked(item: tuple[str, SampleEntry], error: Exception) -> SampleFindin
 
 
 def _check(
-    storage: Storage, source: RecordedSource | None, columns: Columns, entry: SampleEntry, found: SampleFindings
+    storage: Storage,
+    source: RecordedSource | None,
+    columns: Columns,
+    entry: SampleEntry,
+    listed: Mapping[str, Any] | None,
+    found: SampleFindings,
 ) -> None:
     group = _read_json(found, storage, f"{entry.relpath}/{ZARR_JSON}", "")
     if group is None:
@@ -74,7 +81,7 @@ def _check(
     attributes = expect(dict, group.get("attributes", {}), "attributes")
     recorded = expect(dict, attributes.get(ATTRIBUTES_KEY, {}), f"attribute {ATTRIBUTES_KEY!r}")
     _check_attributes(found, entry, recorded)
-    files = None if source is None else SourceFiles.find(source, found, recorded, columns.shuffle_seed)
+    files = None if source is None else SourceFiles.find(source, found, recorded, columns.shuffle_seed, listed)
     expected = {f"{entry.relpath}/{ZARR_JSON}", f"{entry.relpath}/{QUARANTINE}"}  # of an earlier refusal
     for domain, grid in entry.domains.items():
         expected.add(f"{entry.relpath}/{domain}/{ZARR_JSON}")
@@ -88,6 +95,8 @@ def _check(
         for name, column in own.items():
             array = _Array(storage, f"{entry.relpath}/{column.array_name}", name, column, grid, found)
             expected |= array.check(group, objects, recorded, files.rows(domain, name) if files else None)
+        if files is not None:
+            files.check_rows(domain)
     total = sum(tally.bytes for tally in found.fields.values())
     if entry.fingerprint and not found.problems and entry.bytes != total:
         found.add("", f"its arrays have {total:,} bytes, the manifest says {entry.bytes:,}")

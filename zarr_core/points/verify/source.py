@@ -1,4 +1,8 @@
-"""Comparison of stored rows with the source files that they were made from."""
+"""Comparison of stored rows with the source files that they were made from.
+
+The order of a sample's points is known from its seed. Another program may have stored them in any order: then the rows
+of a domain, each with the values of all its fields, are compared as a multiset.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +14,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from zarr_core._util.documents import expect
-from zarr_core.errors import ZarrCoreError
+from zarr_core.errors import SourceError, ZarrCoreError
 from zarr_core.format.array_metadata import ArrayLayout
 from zarr_core.format.moments import FieldMoments
 from zarr_core.format.rounding import RoundingAccumulator, RoundingError
 from zarr_core.format.shuffle import shuffle_permutation
+from zarr_core.points.manifest import StoreManifest
 from zarr_core.points.verify.report import SampleFindings
-from zarr_core.sources.recorded import RecordedSample, RecordedSource
+from zarr_core.sources.description import SourceDescription
+from zarr_core.sources.recorded import RecordedSample, RecordedSource, record
+from zarr_core.sources.survey import survey
+from zarr_core.sources.tree import SampleTree
 
 if TYPE_CHECKING:
     import torch
@@ -24,28 +32,53 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class SourceFiles:
-    """The source files of one sample. The conversion recorded which file holds which field."""
+    """The source files of one sample.
+
+    Attributes:
+        sample: the files. The conversion recorded which of them holds which field; for a sample of another program,
+            that was listed.
+        found: gets the problems.
+        shuffle_seed: seed of the stored order; None if the order is not known.
+        permutations: of the current domain.
+        unordered: comparisons of the current domain by field, if the order is not known.
+    """
 
     sample: RecordedSample
     found: SampleFindings
-    shuffle_seed: int
+    shuffle_seed: int | None
     permutations: dict[tuple[str, int], np.ndarray] = field(default_factory=dict)
+    unordered: dict[str, UnorderedComparison] = field(default_factory=dict)
 
     @classmethod
     def find(
-        cls, source: RecordedSource, found: SampleFindings, recorded: Mapping[str, Any], shuffle_seed: int
+        cls,
+        source: RecordedSource,
+        found: SampleFindings,
+        recorded: Mapping[str, Any],
+        shuffle_seed: int,
+        listed: Mapping[str, Any] | None,
     ) -> SourceFiles | None:
-        """The sample's files; None and a problem if they cannot be found. Raises DocumentError."""
-        origin = expect(dict, recorded.get("source", {}), "source")
+        """The sample's files; None and a problem if they cannot be found. Raises DocumentError.
+
+        Args:
+            source: where they are.
+            found: gets the problem.
+            recorded: the attributes of the sample's group.
+            shuffle_seed: of the store.
+            listed: for a sample of another program, what a conversion would record of its files now.
+        """
+        found.any_order = listed is not None and not recorded
+        origin = expect(dict, listed if found.any_order else recorded.get("source", {}), "source")
         if not origin.get("files"):
-            found.add("", "cannot be compared: the files that it was made from were not recorded")
+            where = f"are not in {source.url}" if found.any_order else "were not recorded"
+            found.add("", f"cannot be compared: the files that it was made from {where}")
             return None
         sample = source.sample(found.sample_id, origin)
         if sample is None:
             found.add("", f"cannot be compared: its folder is no longer in {source.url}")
             return None
         seed = expect(int, recorded.get("shuffle_seed", shuffle_seed), "shuffle_seed")
-        return cls(sample, found, seed)
+        return cls(sample, found, None if found.any_order else seed)
 
     def rows(self, domain: str, name: str) -> Callable[[ArrayLayout], Comparison | None]:
         """A function that opens the comparison of a field, given the layout of its array."""
@@ -75,11 +108,47 @@ class SourceFiles:
             stored = (layout.n_points, layout.dim)
             self.found.add(name, f"has shape {stored}, its source {values.shape}{changed}")
             return None
+        if self.shuffle_seed is None:
+            self.unordered[name] = UnorderedComparison(values, np.empty(0, np.int64), layout.dtype, changed)
+            return self.unordered[name]
         key = (domain, layout.n_points)
         if key not in self.permutations:
             self.permutations.clear()  # keep one domain only: a permutation is as large as a field
             self.permutations[key] = shuffle_permutation(self.shuffle_seed, self.found.sample_id, *key)
         return Comparison(values, self.permutations[key], layout.dtype, changed)
+
+    def check_rows(self, domain: str) -> None:
+        """Compare the rows of a domain whose order is not known, after all its arrays were read."""
+        comparisons = {name: each for name, each in self.unordered.items() if each.n_rows == len(each.expected)}
+        self.unordered.clear()
+        if comparisons and _same_rows(list(comparisons.values())):
+            return
+        different = {name: each for name, each in comparisons.items() if not _same_rows([each])}
+        for name, each in different.items():
+            self.found.add(name, f"{_missing_rows([each])}{each.changed}")
+        if comparisons and not different:
+            reason = _missing_rows(list(comparisons.values()))
+            self.found.add("", f"{domain}: its fields are not aligned: {reason}, though each field is equal by itself")
+
+
+def list_foreign(
+    source: str, manifest: StoreManifest, dataset_kind: str | SourceDescription | None
+) -> dict[str, dict[str, Any]] | None:
+    """What a conversion would record of a source's files now, by sample id; None if it recorded that for all samples.
+
+    Raises:
+        SourceError: the kind of the source is neither given nor guessed.
+    """
+    if all(entry.fingerprint for entry in manifest.samples.values()):
+        return None
+    try:
+        tree = SampleTree(dataset_kind or survey(source).description, source)
+    except SourceError as error:
+        if dataset_kind is not None:
+            raise
+        reason = "another program wrote the store, and the kind of its source cannot be guessed; give --dataset-kind"
+        raise SourceError(f"{error}: {reason} (dataset_kind=)") from error
+    return {sample_id: record(sample) for sample_id, sample in tree.discover().items()}
 
 
 def _as_array(tensor: torch.Tensor) -> np.ndarray:
@@ -110,11 +179,7 @@ class Comparison:
     def compare(self, start: int, stored: np.ndarray) -> None:
         """Compare stored rows ``start, start + 1 ...`` with the source, cast to the stored dtype (round to nearest)."""
         rows = self.permutation[start : start + len(stored)]
-        source = self.values[rows]
-        with np.errstate(over="ignore", invalid="ignore"):
-            expected = source.astype(self.dtype)
-            wide = np.float32 if source.dtype == np.float32 else np.float64
-            self.rounding.add(np.ascontiguousarray(stored), source.astype(wide) - stored)
+        expected = self.cast(self.values[rows])
         different = (stored != expected).any(axis=1)
         self.n_rows += len(stored)
         self.n_different += int(np.count_nonzero(different))
@@ -122,6 +187,14 @@ class Comparison:
             at = int(np.argmax(different))
             values, source = stored[at].tolist(), expected[at].tolist()
             self.first = f"stored row {start + at} is {values}, source row {rows[at]} {source}"
+
+    def cast(self, source: np.ndarray) -> np.ndarray:
+        """Source rows in the stored dtype; adds their rounding error."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            expected = source.astype(self.dtype)
+            wide = np.float32 if source.dtype == np.float32 else np.float64
+            self.rounding.add(np.ascontiguousarray(expected), source.astype(wide) - expected)
+        return expected
 
     def rounding_problem(self, moments: FieldMoments, recorded: RoundingError | None) -> str:
         """What is wrong with the error that storing made, or "".
@@ -143,3 +216,55 @@ class Comparison:
     def message(self) -> str:
         """The differences in one line."""
         return f"{self.n_different:,} of {self.n_rows:,} rows differ from the source: {self.first}{self.changed}"
+
+
+@dataclass(eq=False)
+class UnorderedComparison(Comparison):
+    """Collects the stored rows of one array whose order is not known; :meth:`SourceFiles.check_rows` compares them."""
+
+    expected: np.ndarray = field(init=False)
+    stored: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.expected = self.cast(self.values)
+        self.stored = np.empty_like(self.expected)
+
+    def compare(self, start: int, stored: np.ndarray) -> None:
+        """Keep the rows."""
+        self.stored[start : start + len(stored)] = stored
+        self.n_rows += len(stored)
+
+    def rounding_problem(self, moments: FieldMoments, recorded: RoundingError | None) -> str:
+        """As for an array whose order is known; then the source's own values are not needed any more."""
+        problem = super().rounding_problem(moments, recorded)
+        self.values = self.values[:0].copy()
+        return problem
+
+
+def _rows(arrays: list[np.ndarray]) -> np.ndarray:
+    """Each point's values of all arrays as one byte string, so that rows can be sorted and compared."""
+    # A sum with 0 makes 0 of -0, which is equal to it.
+    parts = [np.add(array, 0, dtype=array.dtype).view(np.uint8) for array in arrays]
+    joined = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+    return joined.view(f"S{joined.shape[1]}")[:, 0]
+
+
+def _same_rows(comparisons: list[UnorderedComparison]) -> bool:
+    """Whether the stored points, with all their fields, are those of the source, each as often."""
+    stored, expected = (
+        np.sort(_rows([getattr(each, name) for each in comparisons])) for name in ("stored", "expected")
+    )
+    return np.array_equal(stored, expected)
+
+
+def _missing_rows(comparisons: list[UnorderedComparison]) -> str:
+    """How many stored points are not those of the source, and one of them."""
+    rows = _rows([each.stored for each in comparisons])
+    stored, expected = np.sort(rows), np.sort(_rows([each.expected for each in comparisons]))
+    # A row that is stored for the n-th time must be in the source n times.
+    times = np.arange(len(stored)) - np.searchsorted(stored, stored, "left")
+    missing = stored[times >= np.searchsorted(expected, stored, "right") - np.searchsorted(expected, stored, "left")]
+    at = int(np.argmax(rows == missing[0]))
+    values = ", ".join(str(each.stored[at].tolist()) for each in comparisons)
+    return f"{len(missing):,} of {len(rows):,} rows are not in the source, in any order: stored row {at} is {values}"

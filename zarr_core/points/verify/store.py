@@ -2,7 +2,8 @@
 
 Every chunk is read and its checksum is checked. With a source, every array is compared with the file it was made from,
 row by row. The stored order is known (``zarr_core.format.shuffle``): stored row ``i`` is compared with source row
-``permutation[i]``, so swapped rows are found too.
+``permutation[i]``, so swapped rows are found too. Samples that another program wrote may have any order: their rows are
+compared as a multiset, all fields of a domain together.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from zarr_core.points.manifest import StoreManifest, load_manifest
 from zarr_core.points.verify.generations import GenerationCheck
 from zarr_core.points.verify.report import FieldTally, Problem, VerificationReport
 from zarr_core.points.verify.sample import Columns, check_sample, not_checked
+from zarr_core.points.verify.source import list_foreign
+from zarr_core.sources.description import SourceDescription
 from zarr_core.sources.recorded import RecordedSource
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import Retention, generation_name
@@ -33,6 +36,7 @@ def verify_store(
     store_root: str,
     *,
     source: str | None = None,
+    dataset_kind: str | SourceDescription | None = None,
     sample_ids: Collection[str] | None = None,
     deep: bool = False,
     workers: int = 1,
@@ -43,7 +47,8 @@ def verify_store(
 
     Args:
         store_root: path or URL of the store.
-        source: folder or URL of the ``.pt`` files that the store was made from; None checks the store alone.
+        source: folder or URL of the files that the store was made from; None checks the store alone.
+        dataset_kind: of the source, for samples that another program wrote, which record no files; guessed if None.
         sample_ids: only these samples.
         deep: check the samples of all kept generations, not only of the current one; find objects that no generation
             names (unless ``sample_ids`` is given); and name the commit that added each damaged group.
@@ -57,6 +62,7 @@ def verify_store(
     Raises:
         UnknownFieldError: the store does not hold a requested sample.
         StoreError, ManifestError: there is no readable manifest.
+        SourceError: another program wrote the samples, and the kind of the source cannot be guessed.
     """
     workers = whole_number("workers", workers, 1)
     storage = Storage(store_root)
@@ -65,16 +71,22 @@ def verify_store(
     report = VerificationReport(against_source=source is not None)
     report.problems += _generation_problems(storage, manifest)
     files = None if source is None else RecordedSource(source)
+    listed = None if source is None else list_foreign(source, manifest, dataset_kind)
     everything = GenerationCheck(storage, manifest)
     found: list[tuple[str, Problem]] = []  # with the path of the group
     for state, samples in everything.states() if deep else [(manifest, manifest.samples)]:
         report.generations += 1
-        entries = [(i, entry) for i, entry in sorted(samples.items()) if sample_ids is None or i in chosen]
+        entries = [
+            (i, entry, listed.get(i, {}) if listed is not None and not entry.fingerprint else None)
+            for i, entry in sorted(samples.items())
+            if sample_ids is None or i in chosen
+        ]
         check = partial(check_sample, storage, files, Columns.of(state))
         checks = map_in_processes(check, entries, workers, not_checked, executor)
         problems: list[Problem] = []
         for findings in tqdm(checks, total=len(entries), unit="sample", desc="verify", disable=not progress):
             report.samples += 1
+            report.any_order += findings.any_order
             problems += findings.problems
             for name, tally in findings.fields.items():
                 report.fields.setdefault(name, FieldTally()).add(tally)

@@ -171,8 +171,10 @@ def _write_temporary(target: str, pieces: Iterable[bytes], durable: bool) -> tup
             if durable:
                 os.fsync(handle)
             return temporary, file.tell()
-    except BaseException:
+    except BaseException as error:
         os.unlink(temporary)
+        if isinstance(error, OSError) and error.errno and error.filename is None:  # a full disk is not named
+            error.filename = target
         raise
 
 

@@ -1,0 +1,40 @@
+"""Makes Dagster quicker in the processes that import it: each database file is opened once per process.
+
+Dagster opens a SQLite file anew for every query, with an SQLAlchemy engine that compiles the statement anew, and waits
+for the disk when it closes the file. Whenever it makes an instance, in each tick of a sensor for example, it imports
+forty migration scripts.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import sqlalchemy
+from alembic.script import ScriptDirectory
+from dagster._core.storage.event_log.sqlite import sqlite_event_log
+from dagster._core.storage.runs.sqlite import sqlite_run_storage
+from dagster._core.storage.schedules.sqlite import sqlite_schedule_storage
+
+_engines: dict[str, sqlalchemy.Engine] = {}
+
+
+def change(owner: Any, name: str, value: Any) -> None:
+    """Set an attribute that this version of Dagster has."""
+    assert hasattr(owner, name), f"{owner} has no {name}; adapt the module that changes it"
+    setattr(owner, name, value)
+
+
+def _engine(url: str, connect_args: dict[str, Any] | None = None, **_: Any) -> sqlalchemy.Engine:
+    """The engine of a database file: it keeps its connections, which Dagster's would close."""
+    if url not in _engines:
+        _engines[url] = engine = sqlalchemy.create_engine(url, connect_args=connect_args or {})
+        change(engine, "dispose", lambda: None)
+        # As in tests/conftest.py: no test simulates a power cut.
+        sqlalchemy.event.listen(engine, "connect", lambda opened, _: opened.execute("PRAGMA synchronous=OFF"))
+    return _engines[url]
+
+
+for storage in (sqlite_event_log, sqlite_run_storage, sqlite_schedule_storage):
+    change(storage, "create_engine", _engine)
+change(ScriptDirectory, "from_config", cache(ScriptDirectory.from_config))

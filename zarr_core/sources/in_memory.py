@@ -1,0 +1,150 @@
+"""Arrays in memory as a source of one sample."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from zarr_core.errors import SampleError, SourceError
+from zarr_core.format.names import check_sample_id
+from zarr_core.sources.description import SourceDescription
+from zarr_core.sources.formats.contents import Mesh
+from zarr_core.sources.sample import FileInfo, FoundSamples, SourceSample
+
+if TYPE_CHECKING:
+    import torch
+
+
+class ArraySource:
+    """One sample whose fields are arrays in memory. It is identified by their content.
+
+    Args:
+        sample_id: id of the sample.
+        arrays: NumPy arrays, torch tensors or the like, by the file name of a field in the description.
+        description: of the fields.
+        split: the sample's split; None leaves the splits of a store as they are.
+        parameters: scalars of the whole sample.
+
+    Raises:
+        SourceError: the id or the split cannot be used.
+        SampleError: a field is not an array of numbers, or a parameter is no scalar.
+    """
+
+    def __init__(
+        self,
+        sample_id: str,
+        arrays: Mapping[str, Any],
+        description: SourceDescription,
+        split: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> None:
+        from zarr_core.sources.tensors import scalars
+
+        for name, value in {"sample_id": sample_id, "split": "none" if split is None else split}.items():
+            if not isinstance(value, str) or not value:
+                raise SourceError(f"{name} must be a name, not {value!r}")
+        check_sample_id(sample_id)
+        self._description, self._split = description, split
+        self._tensors = {
+            canonical: _tensor(sample_id, canonical, arrays[file.filename])
+            for canonical, file in description.fields.items()
+            if file.filename in arrays
+        }
+        try:
+            plain = scalars(dict(parameters or {}), "parameters")
+        except ValueError as error:
+            raise SampleError(sample_id, "", str(error)) from error
+        files = {canonical: _described(canonical, tensor) for canonical, tensor in self._tensors.items()}
+        self._sample = SourceSample(sample_id, "", files, scalars=plain, in_memory=True)
+
+    @property
+    def description(self) -> SourceDescription:
+        """Fields of the sample."""
+        return self._description
+
+    @property
+    def url(self) -> str:
+        """A text in the place of a location."""
+        return "arrays in memory"
+
+    @property
+    def lists_all_splits(self) -> bool:
+        """False: a sample is in one split."""
+        return False
+
+    def find(self, sample_ids: Collection[str] | None = None) -> FoundSamples:
+        """The sample."""
+        wanted = sample_ids is None or self._sample.sample_id in sample_ids
+        return FoundSamples({self._sample.sample_id: self._sample} if wanted else {})
+
+    def discover(self, sample_ids: Collection[str] | None = None) -> dict[str, SourceSample]:
+        """The sample by its id."""
+        return self.find(sample_ids).samples
+
+    def with_content(self, sample: SourceSample) -> SourceSample:
+        """The sample itself, whose content is known."""
+        return sample
+
+    def load(self, sample: SourceSample, canonical: str) -> torch.Tensor:
+        """The tensor of a field."""
+        return self._tensors[canonical]
+
+    def load_mesh(self, sample: SourceSample, canonical: str) -> Mesh:
+        """Arrays have no mesh: raises SampleError."""
+        raise SampleError(sample.sample_id, canonical, "has no mesh")
+
+    def load_parameters(self, sample: SourceSample) -> dict[str, Any]:
+        """The parameters."""
+        return dict(sample.scalars)
+
+    def is_unchanged(self, sample: SourceSample) -> bool:
+        """True."""
+        return True
+
+    def splits(self, sample_ids: Collection[str]) -> dict[str, list[str]]:
+        """The sample by its split."""
+        return {} if self._split is None else {self._split: [self._sample.sample_id]}
+
+    def merge_splits(self, known: Mapping[str, list[str]], listed: dict[str, list[str]]) -> dict[str, list[str]]:
+        """Those of the store, with the sample at the end of its split and in no other one."""
+        own = [(split, sample_id) for split, ids in listed.items() for sample_id in ids]
+        merged = {split: list(ids) for split, ids in known.items()}
+        for split, sample_id in own:
+            merged = {name: [i for i in ids if i != sample_id or name == split] for name, ids in merged.items()}
+            merged[split] = list(dict.fromkeys([*merged.get(split, ()), sample_id]))
+        return merged
+
+    def split_documents(self) -> dict[str, str]:
+        """Empty: there are no split files."""
+        return {}
+
+    def excluded(self) -> set[str]:
+        """Empty: no sample is excluded."""
+        return set()
+
+
+def _tensor(sample_id: str, canonical: str, values: Any) -> torch.Tensor:
+    """The values as a dense tensor in this machine's memory, without a copy where that is possible."""
+    import torch
+
+    if isinstance(values, torch.Tensor):
+        return values.detach().cpu().contiguous()
+    try:
+        array = np.asarray(values)
+        native = array.astype(array.dtype.newbyteorder("="), copy=False)
+        return torch.from_numpy(np.require(native, requirements=("C", "W")))
+    except (TypeError, ValueError) as error:
+        raise SampleError(sample_id, canonical, f"is not an array of numbers: {error}") from error
+
+
+def _described(canonical: str, tensor: torch.Tensor) -> FileInfo:
+    import torch
+
+    flat = tensor.reshape(-1)
+    digest = hashlib.sha256(repr((str(tensor.dtype), tuple(tensor.shape))).encode())
+    # NumPy has no bfloat16.
+    digest.update((flat.view(torch.int16) if flat.dtype is torch.bfloat16 else flat).numpy().data)
+    return FileInfo(canonical, flat.numel() * flat.element_size(), digest.hexdigest()[:16], sha256=digest.hexdigest())
