@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.helpers.published_store import write_published_store
 from tests.helpers.small_source import KIND, load_field, write_source
 from zarr_core.convert import convert
 from zarr_core.errors import SourceError
+from zarr_core.points.verify.source import UnorderedComparison, _missing_rows, _same_rows
 from zarr_core.points.verify.store import VerificationReport, verify_store
 from zarr_core.sources import resolve_kind
 from zarr_core.verify import main
 
 Change = Callable[[dict[str, np.ndarray]], object]
 SAMPLES = ("run_1", "run_2")
+SPACE = 2.0**-7  # as float16, its last byte is a space
 
 
 def foreign_store(root: Path, source: Path, change: Change = lambda _: None) -> Path:
@@ -121,3 +127,28 @@ def test_samples_of_both_programs_in_one_store(source: Path, tmp_path: Path) -> 
     convert(KIND, store, root=source, sample_ids=["run_2"])
     report = verify_store(str(store), source=str(source))
     assert (messages(report), report.any_order) == ([], 1)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0.0, 1.0, 256.0]), st.sampled_from([0.0, 1.0, SPACE])), min_size=1, max_size=12
+    ),
+    st.randoms(use_true_random=False),
+    st.integers(0, 3),
+)
+@settings(max_examples=60, deadline=None)
+def test_rows_are_compared_as_multisets(rows: list[tuple[float, float]], random: Random, changed: int) -> None:
+    """Many equal rows, and values that end with bytes of zero or with a space."""
+    stored = random.sample(rows, len(rows))
+    for _ in range(changed):
+        stored[random.randrange(len(rows))] = random.choice(rows)
+    comparisons = []
+    for column, dtype in enumerate(("float32", "float16")):
+        source, kept = (np.array([[row[column]] for row in some], "float32") for some in (rows, stored))
+        comparison = UnorderedComparison(source, np.empty(0, np.int64), dtype, "")
+        comparison.compare(0, kept.astype(dtype))
+        comparisons.append(comparison)
+    missing = sum((Counter(stored) - Counter(rows)).values())
+    assert _same_rows(comparisons) == (missing == 0)
+    if missing:
+        assert _missing_rows(comparisons).startswith(f"{missing} of {len(rows)} rows")

@@ -259,13 +259,12 @@ def _same_rows(comparisons: list[UnorderedComparison]) -> bool:
 
 
 def _missing_rows(comparisons: list[UnorderedComparison]) -> str:
-    """How many stored points are not those of the source, and the first of them."""
-    stored = _rows([each.stored for each in comparisons])
-    expected = _rows([each.expected for each in comparisons])
-    _, numbers = np.unique(np.concatenate([stored, expected]), return_inverse=True)
-    surplus = np.bincount(numbers[: len(stored)], minlength=numbers.max() + 1)
-    surplus -= np.bincount(numbers[len(stored) :], minlength=len(surplus))
-    at = int(np.argmax(surplus[numbers[: len(stored)]] > 0))
+    """How many stored points are not those of the source, and one of them."""
+    rows = _rows([each.stored for each in comparisons])
+    stored, expected = np.sort(rows), np.sort(_rows([each.expected for each in comparisons]))
+    # A row that is stored for the n-th time must be in the source n times.
+    times = np.arange(len(stored)) - np.searchsorted(stored, stored, "left")
+    missing = stored[times >= np.searchsorted(expected, stored, "right") - np.searchsorted(expected, stored, "left")]
+    at = int(np.argmax(rows == missing[0]))
     values = ", ".join(str(each.stored[at].tolist()) for each in comparisons)
-    count = int(surplus.clip(0).sum())
-    return f"{count:,} of {len(stored):,} rows are not in the source, in any order: stored row {at} is {values}"
+    return f"{len(missing):,} of {len(rows):,} rows are not in the source, in any order: stored row {at} is {values}"
