@@ -101,6 +101,23 @@ def test_published_stores_are_read_by_every_engine(tmp_path: Path, engine: str) 
         assert_equal(dict(zip(fields, out, strict=True)), fields)
 
 
+@pytest.mark.parametrize("sharded", [False, True])
+def test_arrays_of_other_codecs_are_read(tmp_path: Path, sharded: bool) -> None:
+    samples = make_samples(1)
+    store = write_published_store(tmp_path, samples, CHUNK)
+    group = zarr.open_group(store / "run_1", zarr_format=3, use_consolidated=False)
+    for name, codec in (("velocity", zarr.codecs.GzipCodec()), ("pressure", zarr.codecs.ZstdCodec())):
+        values = samples["run_1"][f"volume_{name}"]
+        del group[f"volume/{name}"]
+        shards = (100, values.shape[1]) if sharded else None
+        group.create_array(
+            f"volume/{name}", data=values, chunks=(50, values.shape[1]), shards=shards, compressors=[codec]
+        )
+    zarr.consolidate_metadata(group.store)
+    for engine in ("direct", "zarr"):
+        assert_equal(ZarrChunkReader(store, engine=engine).read_sample("run_1"), samples["run_1"])
+
+
 def test_engines_are_chosen_by_name(root: Path) -> None:
     assert ZarrChunkReader(root).engine == "direct"
     assert ZarrChunkReader(root, store_factory=lambda root: None).engine == "zarr"  # type: ignore[arg-type,return-value]

@@ -6,6 +6,8 @@ import copy
 import json
 import resource
 import struct
+import zlib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,8 @@ BLOSC: dict[str, Any] = {
     "name": "blosc",
     "configuration": {"typesize": 2, "cname": "lz4", "clevel": 5, "shuffle": "shuffle", "blocksize": 0},
 }
+GZIP: dict[str, Any] = {"name": "gzip", "configuration": {"level": 5}}
+ZLIB: dict[str, Any] = {"name": "numcodecs.zlib", "configuration": {"level": 5}}
 ZSTD: dict[str, Any] = {"name": "zstd", "configuration": {"level": 3, "checksum": False}}
 CRC: dict[str, Any] = {"name": "crc32c"}
 
@@ -49,10 +53,11 @@ def blosc() -> bytes:
     return bytes(frame)
 
 
-def zstd(claimed: int) -> bytes:
-    """A Zstandard frame of one block, 128 KiB when it is decoded, whose header claims another size."""
-    block = struct.pack("<I", 1 | 1 << 1 | 2**17 << 3)[:3]
-    return b"\x28\xb5\x2f\xfd\xc0\x88" + struct.pack("<Q", claimed) + block + b"\x01"
+def zstd(claimed: int | None, blocks: int = 1) -> bytes:
+    """A Zstandard frame of blocks that are 128 KiB when they are decoded, whose header claims any size, or none."""
+    head = b"\x00\x88" if claimed is None else b"\xc0\x88" + struct.pack("<Q", claimed)
+    block, last = (struct.pack("<I", end | 1 << 1 | 2**17 << 3)[:3] + b"\x01" for end in (0, 1))
+    return b"\x28\xb5\x2f\xfd" + head + block * (blocks - 1) + last
 
 
 def sharded(chunk: tuple[int, int] = (POINTS, 1), *codecs: dict[str, Any], **other: Any) -> dict[str, Any]:
@@ -113,7 +118,24 @@ CASES: dict[str, tuple[dict[str, Any], bytes]] = {
 }
 
 
-def _read_all(root: Path, relpath: str, engine: str, result: Path) -> None:
+@cache
+def expanding() -> dict[str, tuple[dict[str, Any], bytes]]:
+    """Chunks of a few kilobytes that decode to 200 MB, where 140 bytes belong."""
+    deflated = {}
+    for wbits in (31, 15):
+        compressor = zlib.compressobj(1, wbits=wbits)
+        deflated[wbits] = b"".join(compressor.compress(bytes(10**7)) for _ in range(20)) + compressor.flush()
+    return {
+        "zstd": (plain((POINTS, 1), BYTES, ZSTD), zstd(1600 * 2**17, 1600)),
+        "zstd without size": (plain((POINTS, 1), BYTES, ZSTD), zstd(None, 1600)),
+        "gzip": (plain((POINTS, 1), BYTES, GZIP), deflated[31]),
+        "zlib": (plain((POINTS, 1), BYTES, ZLIB), deflated[15]),
+    }
+
+
+def _read_all(
+    root: Path, relpath: str, engine: str, result: Path, cases: dict[str, tuple[dict[str, Any], bytes]]
+) -> None:
     """Read every case in a process with little memory."""
     if engine == "tensorstore":
         import tensorstore  # noqa: F401
@@ -124,7 +146,8 @@ def _read_all(root: Path, relpath: str, engine: str, result: Path) -> None:
     group = root / relpath / "zarr.json"
     document = json.loads(group.read_text())
     found = {}
-    for name, (metadata, data) in CASES.items():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for name, (metadata, data) in cases.items():
         document["consolidated_metadata"]["metadata"][ARRAY] = metadata
         document["attributes"]["zarr_core"]["chunk_bytes"].pop(ARRAY, None)
         group.write_text(json.dumps(document))
@@ -137,6 +160,8 @@ def _read_all(root: Path, relpath: str, engine: str, result: Path) -> None:
             found[name] = "refused"
         except Exception as error:
             found[name] = f"{type(error).__name__}: {error}"
+        if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before > 100_000:
+            found[name] += ", and took more than 100 MB"
         result.write_text(json.dumps(found))  # after each, so that the last one tells what ended the process
 
 
@@ -146,8 +171,9 @@ def test_what_claims_any_size_is_refused(tmp_path: Path, engine: str) -> None:
         pytest.importorskip("tensorstore", reason="needs the tensorstore extra")
     source = write_source(tmp_path / "source", ("run_1",), surface=POINTS)
     relpath = convert(KIND, tmp_path / "store", root=source, chunk_points=128).manifest.samples["run_1"].relpath
-    child = fork_server.start(_read_all, tmp_path / "store", relpath, engine, tmp_path / "result.json")
+    cases = CASES | expanding()
+    child = fork_server.start(_read_all, tmp_path / "store", relpath, engine, tmp_path / "result.json", cases)
     child.join()
     found = json.loads((tmp_path / "result.json").read_text())
-    assert found == dict.fromkeys(CASES, "refused")
+    assert found == dict.fromkeys(cases, "refused")
     assert child.exitcode == 0

@@ -85,6 +85,33 @@ def test_directives_are_refused(tmp_path: Path, directive: str) -> None:
     assert f"rejected: p contains {directive}" in refusal(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "old", "new", "claim"),
+    [
+        ("constant/polyMesh/owner", "11\n(", "2000000000\n(", "2,000,000,000"),
+        ("constant/polyMesh/owner", "11\n(\n0", "11\n(\n2000000000", "2,000,000,000"),
+        ("constant/polyMesh/neighbour", "1\n(\n1", "1\n(\n77777777", "77,777,777"),
+        ("constant/polyMesh/faces", "11\n(", "2000000000\n(", "2,000,000,000"),
+        ("9/p", "List<scalar> 2\n", "List<scalar> 2000000000\n", "2,000,000,000"),
+    ],
+)
+def test_a_claim_of_more_cells_than_fit_is_refused(tmp_path: Path, name: str, old: str, new: str, claim: str) -> None:
+    write_case(tmp_path / "run_1", {"9": 1.0})
+    path = tmp_path / "run_1" / name
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new, 1))
+    assert f"rejected: claims {claim} values" in refusal(tmp_path)
+
+
+def test_a_binary_claim_of_more_cells_than_fit_is_refused(tmp_path: Path) -> None:
+    write_case(tmp_path / "run_1", {"9": 1.0}, binary=True)
+    path = tmp_path / "run_1" / "constant" / "polyMesh" / "owner"
+    owner = np.array([0] * 6 + [1] * 5, "<i4").tobytes()
+    assert owner in path.read_bytes()
+    path.write_bytes(path.read_bytes().replace(owner, owner[:-4] + (2 * 10**9).to_bytes(4, "little")))
+    assert "rejected: claims 2,000,000,000 values" in refusal(tmp_path)
+
+
 def test_a_patch_that_is_not_there_is_named(tmp_path: Path) -> None:
     write_case(tmp_path / "run_1", {"9": 1.0}, patch="car")
     assert "has no patch 'body'; it has car, rest" in refusal(tmp_path, "surface_pressure")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -243,6 +244,36 @@ def test_a_claim_of_more_points_than_fit_is_refused(tmp_path: Path, suffix: str)
     )
     with pytest.raises(ValueError, match="rejected: claims 64,000,000,000 values"):
         read_mesh(path, suffix, [])
+
+
+@pytest.mark.parametrize("suffix", [".vtp", ".vtu", ".vtk"])
+@pytest.mark.parametrize("point", ["99999999", "-9999999"])
+def test_cells_with_points_outside_the_mesh_are_refused(tmp_path: Path, suffix: str, point: str) -> None:
+    path = write_vtk(volume() if suffix == ".vtu" else surface(), tmp_path / f"mesh{suffix}", "Ascii")
+    text = path.read_text()
+    marker = "CONNECTIVITY" if suffix == ".vtk" else 'Name="connectivity"'
+    start = text.index("\n", text.index(marker, max(text.find("<Polys"), 0)))
+    path.write_text(text[:start] + re.sub(r"\d+", point, text[start:], count=1))
+    with pytest.raises(ValueError, match=f"truncated or damaged: its cells have points .*{point}"):
+        read_mesh(path, suffix, [ArrayChoice(compute="position", at="cells")])
+
+
+def test_a_cell_with_fewer_points_than_its_type_is_refused(tmp_path: Path) -> None:
+    path = write_vtk(volume(), tmp_path / "mesh.vtu", "Ascii")
+    text = path.read_text()
+    start = text.index(">", text.index('Name="types"'))
+    path.write_text(text[:start] + re.sub(r"\d+", "16", text[start:], count=1))  # a hexagonal prism
+    with pytest.raises(ValueError, match="truncated or damaged: cell 0 of type 16 has 8 points, expected 12"):
+        read_mesh(path, ".vtu", [])
+
+
+def test_offsets_that_are_not_those_of_the_cells_are_refused(tmp_path: Path) -> None:
+    path = write_vtk(surface(), tmp_path / "mesh.vtk", "Ascii")
+    text = path.read_text()
+    start = text.index("\n", text.index("OFFSETS"))
+    path.write_text(text[:start] + text[start:].replace("4 ", "9999999 ", 1))
+    with pytest.raises(ValueError, match="truncated or damaged: the offsets of its cells"):
+        read_mesh(path, ".vtk", [])
 
 
 @pytest.mark.skipif(not AHMED.is_dir(), reason="the shared raw solver output is not beside this checkout")

@@ -6,21 +6,29 @@ chunk of its draw.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
+import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 import zarr
+from zarr.abc.codec import Codec as ZarrCodec
 from zarr.abc.store import ByteRequest, Store
+from zarr.codecs import GzipCodec, ShardingCodec, ZstdCodec
 from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import WrapperStore
 
+from zarr_core._util.numcodecs import Zstd
 from zarr_core.errors import CorruptChunkError, ManifestError, StoreError
+from zarr_core.format.array_metadata import MAX_CHUNKS
+from zarr_core.format.codecs import Codec
 from zarr_core.format.object_names import ATTRIBUTES_KEY, ZARR_JSON
 from zarr_core.points.engines import FieldRead, check_origin, damaged_group, missing_group
 from zarr_core.points.manifest import SampleEntry
@@ -40,6 +48,9 @@ _DAMAGE = (
     AssertionError,
     CorruptChunkError,
 )
+# Codecs that decode to any size, without a limit that could be set. Those of Blosc and LZ4 record it in four bytes.
+_UNLIMITED = {f"numcodecs.{name}" for name in ("bz2", "gzip", "lzma", "zlib", "zstd")}
+_ZSTD = Codec.parse("zstd")
 
 
 class ZarrEngine:
@@ -184,6 +195,8 @@ class _OpenSample:
     def array(self, name: str) -> zarr.Array[Any] | None:
         if name not in self._arrays:
             found = self.group.get(name)
+            if isinstance(found, zarr.Array):
+                _limit(found.metadata.codecs, found.shards or found.chunks, found.dtype)  # type: ignore[union-attr]
             self._arrays[name] = found if isinstance(found, zarr.Array) else None
         return self._arrays[name]
 
@@ -211,3 +224,56 @@ class _CompleteStore(_CheckedStore):
         if found is None and not key.endswith("zarr.json"):
             raise CorruptChunkError(f"{key} is missing")
         return found
+
+
+def _limit(codecs: Iterable[ZarrCodec], chunk_shape: Sequence[int], dtype: np.dtype[Any]) -> None:
+    """Limit the memory that decoders take to that of a chunk: a few bytes of zstd or gzip can hold terabytes of zeros.
+
+    Raises:
+        ValueError: one of the codecs cannot be limited.
+    """
+    limit = math.prod(chunk_shape) * dtype.itemsize * 101 // 100 + 4096  # what another codec may have added
+    for codec in codecs:
+        name = codec.to_dict().get("name")
+        if name in _UNLIMITED:
+            raise ValueError(f"the codec {name} decodes to any size and is not read")
+        # zarr-python keeps the decoders as attributes that are made on first use.
+        if isinstance(codec, ZstdCodec):
+            vars(codec)["_zstd_codec"] = _LimitedZstd(limit)
+        elif isinstance(codec, GzipCodec):
+            vars(codec)["_gzip_codec"] = _LimitedGzip(limit)
+        elif isinstance(codec, ShardingCodec):
+            _limit(codec.codecs, codec.chunk_shape, dtype)
+            _limit(codec.index_codecs, (MAX_CHUNKS, 2), np.dtype("u8"))
+
+
+@dataclass(frozen=True)
+class _LimitedZstd:
+    """Decodes Zstandard frames that record their size, as all that this library reads."""
+
+    limit: int
+
+    def decode(self, data: np.ndarray) -> Any:
+        if (size := _ZSTD.decoded_bytes(data, len(data))) > self.limit:
+            raise ValueError(f"the frame decodes to {size} bytes, which are more than a chunk has")
+        return Zstd().decode(data)
+
+
+@dataclass(frozen=True)
+class _LimitedGzip:
+    """Decodes gzip members one after another."""
+
+    limit: int
+
+    def decode(self, data: np.ndarray) -> bytes:
+        decoded, rest = b"", data.tobytes()
+        while rest and len(decoded) <= self.limit:
+            member = zlib.decompressobj(wbits=31)
+            try:
+                decoded += member.decompress(rest, self.limit + 1 - len(decoded))
+            except zlib.error as error:
+                raise ValueError(str(error)) from error
+            if not member.eof:
+                raise ValueError("gzip: the chunk is truncated, or decodes to more than it has")
+            rest = member.unused_data
+        return decoded

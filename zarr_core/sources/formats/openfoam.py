@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import mmap
 import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from zarr_core.sources.arrays import ArrayChoice
 from zarr_core.sources.formats.files import local_tree
-from zarr_core.sources.formats.vtk import VtkMesh, leaves, select_arrays, vtk_errors
+from zarr_core.sources.formats.vtk import VtkMesh, check_claim, leaves, most_claimed, select_arrays, vtk_errors
 from zarr_core.sources.sample import FileInfo
 from zarr_core.storage import Storage
 
@@ -17,6 +20,8 @@ from zarr_core.storage import Storage
 _CELLS, _PATCH = "internalMesh", "patch/"
 # Directives that read other files or run code. OpenFOAM resolves them before it writes a result.
 _DIRECTIVE = re.compile(rb"^[ \t]*#(?:s?include\w*|calc\w*|code\w*|eval\w*)", re.MULTILINE)
+# The length of a list, at the beginning of a line or behind its type.
+_LENGTH = re.compile(rb"(?:^\s*|>\s*)(\d+)\s*[({]", re.MULTILINE)
 # Bytes at each end of a file that are searched: the dictionaries stand before and after the numbers.
 _SEARCHED = 1 << 20
 
@@ -71,7 +76,7 @@ def _select_patches(reader: Any, choices: Collection[ArrayChoice]) -> None:
 
 
 def _check(path: Path) -> None:
-    """Raise ValueError for a file of a case that is empty or contains directives."""
+    """Raise ValueError for a file of a case that is empty, contains directives, or claims more than fits into it."""
     size = path.stat().st_size
     if not size:
         raise ValueError(f"{path.name} is empty")
@@ -82,3 +87,20 @@ def _check(path: Path) -> None:
     if found := _DIRECTIVE.search(searched):
         directive = found[0].decode().strip()
         raise ValueError(f"rejected: {path.name} contains {directive}, which could read other files or run code")
+    lengths = list(_LENGTH.finditer(searched))
+    for length in lengths:
+        check_claim(int(length[1]), size)
+    if path.name in ("owner", "neighbour") and lengths:
+        _check_labels(path, searched[: lengths[0].start()], lengths[0].end(), int(lengths[0][1]))
+
+
+def _check_labels(path: Path, header: bytes, start: int, count: int) -> None:
+    """Raise ValueError for numbers of cells that are too large: VTK allocates as many cells."""
+    size = path.stat().st_size
+    with path.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        if re.search(rb"format\s+binary", header):
+            label = np.dtype("<i8" if b"label=64" in header else "<i4")
+            labels = np.frombuffer(data[start : start + count * label.itemsize], label)
+            check_claim(int(labels.max(initial=0)), size)
+        elif found := re.search(rb"\d{%d,}" % (len(str(most_claimed(size))) + 1), data[start:]):
+            check_claim(int(found[0][:100]), size)
