@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +23,7 @@ from tests.helpers.stores import objects
 from tests.helpers.waiting import wait_for
 from zarr_core import convert as convert_verb
 from zarr_core import stage, statistics, verify
-from zarr_core._util.dask_cluster import dask_executor
+from zarr_core._util.dask_cluster import _DaskExecutor, dask_executor
 from zarr_core.convert import ConversionResult, convert
 from zarr_core.errors import ZarrCoreError
 from zarr_core.points.convert_sample import convert_sample
@@ -154,8 +155,31 @@ def test_a_lost_scheduler_ends_the_run_and_the_next_one_continues_it(
         assert len(report.results) == len(IDS)
         assert set(report.manifest.samples) == set(IDS) - {result.sample_id for result in failed}
     monkeypatch.undo()
-    assert convert("ahmedml", tmp_path / "store", root=source).ok
+    assert convert("ahmedml", tmp_path / "store", root=source, chunk_points=32).ok
     assert contents(tmp_path / "store", "samples/") == contents(sequential, "samples/")
+
+
+class _LostClient:
+    """Of a scheduler that is lost after a submission, whose call never ends."""
+
+    status = "running"
+
+    def get_executor(self, pure: bool) -> _LostClient:
+        return self
+
+    def submit(self, call: Any) -> Future[Any]:
+        self.status = "connecting"
+        return Future()
+
+
+def test_a_call_that_was_submitted_when_the_scheduler_was_lost_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zarr_core._util.dask_cluster._PAUSE_SECONDS", 0.01)
+    with _DaskExecutor(_LostClient()) as executor:
+        future = executor.submit(print)
+        with pytest.raises(ZarrCoreError, match="the connection to the Dask scheduler is lost"):
+            future.result(timeout=60)
+        with pytest.raises(ZarrCoreError, match="the connection to the Dask scheduler is lost"):
+            executor.submit(print)
 
 
 def test_no_scheduler_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:

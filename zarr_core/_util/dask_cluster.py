@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future
-from contextlib import contextmanager
+from concurrent.futures import CancelledError, Executor, Future, InvalidStateError
+from contextlib import contextmanager, suppress
+from functools import partial
+from threading import Event, Thread
 from typing import Any
 
 from zarr_core.errors import ZarrCoreError
 
 # How long to wait for a scheduler.
 _PATIENCE = "30s"
+# Pause between two looks at the connection.
+_PAUSE_SECONDS = 1.0
+_LOST = "the connection to the Dask scheduler is lost; run again"
 
 
 @contextmanager
@@ -34,21 +39,54 @@ def dask_executor(address: str | None) -> Iterator[Executor | None]:
         client = Client(address, timeout=_PATIENCE, set_as_default=False)
     except (OSError, ValueError) as error:
         raise ZarrCoreError(f"no Dask scheduler answers at {address}: {error}") from error
-    with client:
-        yield _DaskExecutor(client)
+    with client, _DaskExecutor(client) as executor:
+        yield executor
 
 
 class _DaskExecutor(Executor):
-    """Submits calls to a cluster. Cancel the futures that are no longer wanted; there is nothing to shut down."""
+    """Submits calls to a cluster. When the scheduler is lost, all calls fail: Dask leaves some of them open."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
         # Equal calls are not the same call: one may repeat another.
         self._executor = client.get_executor(pure=False)
+        self._open: set[Future[Any]] = set()
+        self._closed = Event()
+        self._watch = Thread(target=self._fail_when_lost, daemon=True)
+        self._watch.start()
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
         """See :class:`concurrent.futures.Executor`; raises ZarrCoreError if the scheduler is gone."""
-        if self._client.status != "running":  # submit would wait for another scheduler, without end
-            raise ZarrCoreError("the connection to the Dask scheduler is lost; run again")
-        future: Future[Any] = self._executor.submit(function, *arguments, **options)
+        if self._is_lost():  # Dask would wait for another scheduler, without end
+            raise ZarrCoreError(_LOST)
+        inner: Future[Any] = self._executor.submit(function, *arguments, **options)
+        future: Future[Any] = Future()
+        self._open.add(future)
+        future.add_done_callback(self._open.discard)
+        future.add_done_callback(lambda done: inner.cancel() if done.cancelled() else None)
+        inner.add_done_callback(partial(_copy_result, future))
         return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End the watch over the scheduler. Calls go on until their futures are cancelled or the client closes."""
+        self._closed.set()
+        self._watch.join()
+
+    def _is_lost(self) -> bool:
+        return bool(self._client.status != "running")
+
+    def _fail_when_lost(self) -> None:
+        while not self._closed.wait(_PAUSE_SECONDS):
+            if self._is_lost():
+                for future in list(self._open):
+                    with suppress(InvalidStateError):
+                        future.set_exception(ZarrCoreError(_LOST))
+
+
+def _copy_result(future: Future[Any], done: Future[Any]) -> None:
+    with suppress(InvalidStateError):  # it was cancelled, or has failed because the scheduler was lost
+        error = CancelledError() if done.cancelled() else done.exception()
+        if error is None:
+            future.set_result(done.result())
+        else:
+            future.set_exception(error)
