@@ -80,6 +80,8 @@ def migration() -> None:
         jobs.run("look")
         jobs.run("convert", "run_1", "run_8")
         jobs.run("refresh", assets=[MANIFEST])
+        declaration, last = "assets/datasets/ahmed_rans/defs.yaml", "  chunk_points: 4096\n"
+        deployment.project.change(declaration, last, last + "  values_dtype: float32\n")
         jobs.dataset = jobs.dataset.model_copy(update={"values_dtype": "float32"})
         jobs.run("migrate")
         jobs.run("convert", "run_1", "run_3")

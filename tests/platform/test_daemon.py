@@ -367,7 +367,9 @@ def test_a_new_instance_takes_what_the_store_holds(deployment: Deployment) -> No
             [(sample_id, "in the store") for sample_id in before] + [(sample_id, "converted") for sample_id in unknown]
         )
         assert {*ui.partitions(SAMPLES)["materialized"]} == before.keys() | unknown
-        check = latest_check(instance, dg.AssetCheckKey(MANIFEST, CHECK))
+        settings = dg.AssetCheckKey(MANIFEST, CHECK)
+        deployment.wait("the check of the settings", lambda: latest_check(instance, settings))
+        check = latest_check(instance, settings)
     after = load_manifest(str(deployment.store))
     assert {i: after.samples[i] for i in before} == dict(before)
     assert {after.fields_of(i)["surface_pressure"].dtype for i in after.samples} == {"float16"}
