@@ -10,6 +10,7 @@ import pytest
 from dagster._core.execution.asset_backfill import AssetGraphSubset
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 
+from tests.platform.automation import Automation
 from tests.platform.test_queued_runs import queue
 from tests.platform.trial import Trial, corrupt, write_run
 
@@ -18,26 +19,6 @@ DERIVED = ("manifest", "statistics", "benchmark_report")
 
 # These tests are about when, not what.
 pytestmark = pytest.mark.usefixtures("nothing_measured")
-
-
-class Automation:
-    """Evaluations one after another, as the daemon makes them."""
-
-    def __init__(self, trial: Trial) -> None:
-        self.trial, self.cursor = trial, None
-        # Not a full hour, when failed samples are retried.
-        self.now = dt.datetime.now(dt.UTC).replace(minute=10)
-
-    def evaluate(self, after: dt.timedelta = dt.timedelta(seconds=30)) -> dict[str, set[str | None]]:
-        """Requested partitions, by asset."""
-        self.now += after
-        result = dg.evaluate_automation_conditions(
-            self.trial.definitions, self.trial.instance, evaluation_time=self.now, cursor=self.cursor
-        )
-        self.cursor = result.cursor
-        names = ("zarr_samples", *DERIVED)
-        requested = {name: result.get_requested_partitions(self.trial.dataset.key(name)) for name in names}
-        return {name: set(partitions) for name, partitions in requested.items() if partitions}
 
 
 def everything_derived(requested: dict[str, set[str | None]]) -> bool:
