@@ -29,9 +29,10 @@ ui: .venv/installed $(DAGSTER_HOME)/dagster.yaml  ## Dagster's webserver and dae
 	$(BIN)/dagster dev --workspace workspace.yaml --host 127.0.0.1 --port 3000
 
 # One process more than CI's machines have cores, since some tests wait for a daemon or a server. Bytecode is cached even
-# where the environment forbids it, because dozens of processes import the same files.
+# where the environment forbids it, because dozens of processes import the same files. Each process has one thread for
+# numerics, because the processes already share the cores.
 test: .venv/installed  ## run all tests
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 lint: .venv/installed  ## ruff, and mypy on zarr_core
 	$(BIN)/ruff check .

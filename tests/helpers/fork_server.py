@@ -57,10 +57,13 @@ def start(
 def _call(
     variables: Mapping[str, str], function: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]
 ) -> None:
+    import fsspec.config
     import torch
 
     os.environ.clear()  # those of the time when the server started
     os.environ.update(variables)
+    fsspec.config.conf.clear()  # read from the variables on import
+    fsspec.config.set_conf_env(fsspec.config.conf)
     os.fsync, os.sync = lambda _: None, lambda: None  # see tests/conftest.py
     torch.set_num_threads(1)
     function(*arguments, **options)

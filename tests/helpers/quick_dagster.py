@@ -1,8 +1,8 @@
-"""Makes Dagster quicker in the processes that import it: each database file is opened once per process.
+"""Makes Dagster quicker in the processes that import it: each database is opened once per process.
 
-Dagster opens a SQLite file anew for every query, with an SQLAlchemy engine that compiles the statement anew, and waits
-for the disk when it closes the file. Whenever it makes an instance, in each tick of a sensor for example, it imports
-forty migration scripts.
+Dagster opens an SQLite database anew for every query. If it is a file, each query also makes an SQLAlchemy engine,
+which compiles the statement again, and waits for the disk when the file is closed. Whenever Dagster makes an instance,
+in each tick of a sensor for example, it imports forty migration scripts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import Any
 
 import sqlalchemy
 from alembic.script import ScriptDirectory
+from dagster._core.storage.event_log import in_memory as in_memory_event_log
 from dagster._core.storage.event_log.sqlite import sqlite_event_log
+from dagster._core.storage.runs import in_memory as in_memory_runs
 from dagster._core.storage.runs.sqlite import sqlite_run_storage
 from dagster._core.storage.schedules.sqlite import sqlite_schedule_storage
 
@@ -35,6 +37,13 @@ def _engine(url: str, connect_args: dict[str, Any] | None = None, **_: Any) -> s
     return _engines[url]
 
 
+def _engine_in_memory(url: str, **_: Any) -> sqlalchemy.Engine:
+    """The engine of a database in memory, whose name no other has: it keeps its connections as well."""
+    return sqlalchemy.create_engine(url, poolclass=sqlalchemy.QueuePool, connect_args={"check_same_thread": False})
+
+
 for storage in (sqlite_event_log, sqlite_run_storage, sqlite_schedule_storage):
     change(storage, "create_engine", _engine)
+for storage in (in_memory_event_log, in_memory_runs):
+    change(storage, "create_engine", _engine_in_memory)
 change(ScriptDirectory, "from_config", cache(ScriptDirectory.from_config))

@@ -10,6 +10,7 @@ import pytest
 from dagster._core.execution.asset_backfill import AssetGraphSubset
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 
+from tests.platform.automation import Automation
 from tests.platform.test_queued_runs import queue
 from tests.platform.trial import Trial, corrupt, write_run
 
@@ -18,26 +19,6 @@ DERIVED = ("manifest", "statistics", "benchmark_report")
 
 # These tests are about when, not what.
 pytestmark = pytest.mark.usefixtures("nothing_measured")
-
-
-class Automation:
-    """Evaluations one after another, as the daemon makes them."""
-
-    def __init__(self, trial: Trial) -> None:
-        self.trial, self.cursor = trial, None
-        # Not a full hour, when failed samples are retried.
-        self.now = dt.datetime.now(dt.UTC).replace(minute=10)
-
-    def evaluate(self, after: dt.timedelta = dt.timedelta(seconds=30)) -> dict[str, set[str | None]]:
-        """Requested partitions, by asset."""
-        self.now += after
-        result = dg.evaluate_automation_conditions(
-            self.trial.definitions, self.trial.instance, evaluation_time=self.now, cursor=self.cursor
-        )
-        self.cursor = result.cursor
-        names = ("zarr_samples", *DERIVED)
-        requested = {name: result.get_requested_partitions(self.trial.dataset.key(name)) for name in names}
-        return {name: set(partitions) for name, partitions in requested.items() if partitions}
 
 
 def everything_derived(requested: dict[str, set[str | None]]) -> bool:
@@ -231,7 +212,9 @@ def test_a_check_that_failed_in_the_automations_own_run_is_followed_when_it_pass
     assert not trial.run("refresh").success
     assert automation.evaluate() == {}
     shard.write_bytes(whole)
-    assert trial.publish().success
+    failed = {dg.AssetCheckKey(trial.dataset.key("manifest"), name) for name in ("checksums", "equivalence")}
+    alone = trial.definitions.resolve_implicit_global_asset_job_def().get_subset(asset_check_selection=failed)
+    assert alone.execute_in_process(instance=trial.instance).success, "*Execute* on the page of the checks"
     assert set(automation.evaluate()) == {"statistics", "benchmark_report"}
 
 

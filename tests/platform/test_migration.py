@@ -13,8 +13,9 @@ import pytest
 from assets.migration import migration_job
 from resources.stores import StoreAccess
 from sensors.migration import CHECK
+from tests.platform.automation import Automation
 from tests.platform.test_chain import check_results
-from tests.platform.test_conditions import Automation, cancel
+from tests.platform.test_conditions import cancel
 from tests.platform.test_source_watch import Watcher
 from tests.platform.trial import Trial, write_run
 from zarr_core.points.convert import convert

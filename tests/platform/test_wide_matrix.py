@@ -23,6 +23,7 @@ from assets.wide_matrix.component import WarehouseMatrix
 from resources.warehouses import WarehouseAccess
 from sensors.observations import known_items
 from sensors.warehouse_batches import list_warehouse, warehouse_batches_sensor
+from tests.platform.automation import Automation
 from tests.platform.matrix_trial import FEATURES, MatrixTrial, declare, long_rows
 from tests.platform.trial import PROJECT
 from zarr_core.errors import WarehouseError
@@ -308,25 +309,6 @@ def test_the_sensor_registers_settled_batches_and_starts_nothing(trial: MatrixTr
     shutil.rmtree(trial.folder / "long" / "batch_id=b0")
     tick(trial, tick(trial, fifth.cursor).cursor)
     assert trial.registered() == ["b1"]
-
-
-class Automation:
-    """Evaluations one after another, as the daemon makes them."""
-
-    def __init__(self, trial: MatrixTrial) -> None:
-        self.trial, self.cursor = trial, None
-        self.now = dt.datetime.now(dt.UTC).replace(minute=10)
-
-    def evaluate(self, after: dt.timedelta = dt.timedelta(seconds=30)) -> dict[str, set[str | None]]:
-        self.now += after
-        result = dg.evaluate_automation_conditions(
-            self.trial.definitions, self.trial.instance, evaluation_time=self.now, cursor=self.cursor
-        )
-        self.cursor = result.cursor
-        requested = {
-            name: result.get_requested_partitions(self.trial.dataset.key(name)) for name in ("matrix_batches", *DERIVED)
-        }
-        return {name: set(partitions) for name, partitions in requested.items() if partitions}
 
 
 @pytest.mark.usefixtures("nothing_drawn")

@@ -196,7 +196,7 @@ def test_nothing_is_lost_while_converters_and_collectors_work(tmp_path: Path, mo
     together = Barrier(2, timeout=LIMIT_SECONDS)  # of two migrations to different settings, one is refused
 
     def convert_often() -> None:
-        for number in range(6):
+        for number in range(3):
             together.wait()
             report = convert(KIND, store, source_url=str(source), reconvert=True, chunk_points=8 + number % 4)
             taken.extend(outcome.reason for outcome in report.having("failed"))
