@@ -147,7 +147,7 @@ def test_the_width_of_a_sample_is_that_of_its_array(source: Source, engine: str)
 
 def test_a_field_of_more_components_than_readers_open_is_refused(source: Source) -> None:
     source.write("s1")
-    source.write("wide", width=10_001)
+    source.write("wide", width=10_001, step=0.0)
     report = source.convert()
     assert ids(report.having("quarantined")) == ["wide"]
     assert "10,001 components per point" in report.having("quarantined")[0].reason

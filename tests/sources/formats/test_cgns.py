@@ -124,6 +124,14 @@ def many_cells(file: Any) -> None:
     file["Base/Zone/Cells/ElementRange/ data"][1] = 2**31 - 1
 
 
+def point_outside(file: Any) -> None:
+    file["Base/Zone/Cells/ElementConnectivity/ data"][0] = 10**8
+
+
+def point_of_a_patch_outside(file: Any) -> None:
+    file["Base/Zone/Faces/ElementConnectivity/ data"][0] = 10**8
+
+
 def no_size(file: Any) -> None:
     del file["Base/Zone/ data"]
     file["Base/Zone"].create_dataset(" data", data=["many"])
@@ -137,6 +145,8 @@ def no_size(file: Any) -> None:
         (external, "rejected: /Base/outside takes its values from another file"),
         (many_points, "rejected: claims 2,147,483,647 values"),
         (many_cells, "rejected: claims 2,147,483,647 values"),
+        (point_outside, "truncated or damaged: its cells have points 1 to 99999999 of 27"),
+        (point_of_a_patch_outside, "truncated or damaged: its cells have points 1 to 99999999 of 27"),
         (no_size, "damaged: /Base/Zone/ data is no size"),
     ],
 )

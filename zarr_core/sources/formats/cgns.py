@@ -73,13 +73,13 @@ def _parts(data: Any) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:
     for _, base in children(data):
         for name, zone in children(base):
             if not zone.IsA("vtkMultiBlockDataSet"):
-                zones.append((name, zone))
+                zones += leaves(zone, name)
                 continue
             for _, part in children(zone):  # "Internal", and the blocks of "Patches"
                 if part.IsA("vtkMultiBlockDataSet"):
                     patches += leaves(part)
                 else:
-                    zones.append((name, part))
+                    zones += [(name, block) for _, block in leaves(part)]
     return zones, patches
 
 

@@ -130,10 +130,11 @@ def select_arrays(reader: Any, choices: Collection[ArrayChoice], also: Collectio
 
 
 def leaves(data: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Name and mesh of every part of the output of a reader."""
+    """Name and mesh of every part of the output of a reader; raises ValueError for cells that no filter may get."""
     if data is None:
         return
     if not data.IsA("vtkMultiBlockDataSet"):
+        check_cells(data)
         yield name, data
         return
     for own, block in children(data):
@@ -154,8 +155,6 @@ class VtkMesh:
         self._blocks = [(name, block) for name, block in blocks if block.GetNumberOfPoints()]
         if not self._blocks:
             raise ValueError("contains no mesh")
-        for _, block in self._blocks:
-            check_cells(block)
 
     def values(self, choice: ArrayChoice) -> np.ndarray:
         """The chosen field, (points,) or (points, components); raises ValueError."""

@@ -30,6 +30,8 @@ def check_cells(block: Any) -> None:
 
 
 def _check_ids(cells: Any, count: int) -> None:
+    if cells is None:
+        return
     if not cells.IsValid():
         raise ValueError("truncated or damaged: the offsets of its cells are not those of their points")
     ids = cells.GetConnectivityArray()
