@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from typing import Any
 import boto3
 import dagster as dg
 import pytest
+import yaml
 
 from assets.dataset import DatasetDeclaration
 from resources.pools import ConversionPool
@@ -42,7 +42,10 @@ def trial(
 ) -> Iterator[Trial]:
     boto3.client("s3").create_bucket(Bucket="logs")
     (tmp_path / "home").mkdir()
-    shutil.copy(PROJECT / "deploy" / "production" / "dagster.yaml", tmp_path / "home")
+    settings = yaml.safe_load((PROJECT / "deploy" / "production" / "dagster.yaml").read_text())
+    # Otherwise a thread of the interrupted run goes on uploading when the test has ended.
+    del settings["compute_logs"]["config"]["upload_interval"]
+    (tmp_path / "home" / "dagster.yaml").write_text(yaml.safe_dump(settings))
     environment = {
         "DAGSTER_PG_HOST": "127.0.0.1",
         "DAGSTER_PG_PORT": str(server.port),

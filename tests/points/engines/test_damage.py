@@ -10,10 +10,12 @@ import pytest
 
 from benchmarks.mapped import MappedObjects
 from tests.helpers.arrays import assert_equal
+from tests.helpers.documents import edit
 from tests.helpers.small_source import KIND
 from tests.points.engines.conftest import CHUNK
-from zarr_core.errors import CorruptChunkError, StoreError
+from zarr_core.errors import CorruptChunkError, ManifestError, StoreError
 from zarr_core.points.convert import convert
+from zarr_core.points.engines import ENGINES
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.storage import Storage
 from zarr_core.storage.byte_ranges import Objects, RemoteObjects, Request, open_objects
@@ -32,6 +34,21 @@ def test_every_flipped_byte_of_a_chunk_is_noticed_and_named(source: Path, tmp_pa
             CorruptChunkError, match=r"run_1, volume_velocity: points 0 to 230.*chunk \d+ \(bytes \d+ to"
         ):
             ZarrChunkReader(tmp_path).read_sample("run_1")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("key", "value"), [("shape", [230, 2]), ("data_type", "int16")])
+def test_metadata_of_another_array_is_noticed(
+    source: Path, tmp_path: Path, engine: str, key: str, value: object
+) -> None:
+    """Both are valid Zarr, and every checksum is right."""
+    convert(KIND, tmp_path, root=source, chunk_points=CHUNK, sample_ids=["run_1"])
+    group = tmp_path / ZarrChunkReader(tmp_path).manifest.samples["run_1"].relpath
+    array = "volume/velocity"
+    edit(group / "zarr.json", "consolidated_metadata", "metadata", array, key, value=value)
+    edit(group / array / "zarr.json", key, value=value)
+    with pytest.raises(ManifestError, match=r"run_1, volume_velocity: the manifest says \(230, 3\) of float16"):
+        ZarrChunkReader(tmp_path, engine=engine).read_sample("run_1")
 
 
 def damaged(root: str) -> None:

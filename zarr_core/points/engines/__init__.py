@@ -30,7 +30,7 @@ class FieldRead(NamedTuple):
         url, sample_id, field: store, sample and canonical field name, for messages.
         entry: the sample's entry in the manifest.
         array_name: path of the array below the sample's group.
-        dim, dtype: components per point and stored dtype according to the manifest; those of the array win.
+        dim, dtype: components per point and stored dtype according to the manifest.
         domain: domain of the field.
         drawn: the points.
     """
@@ -64,12 +64,16 @@ class FieldRead(NamedTuple):
         """Raise ManifestError unless the stored array has the points and the chunks of the manifest, and numbers.
 
         Stores of other writers may have other chunks than in their manifest, up to ``MAX_CHUNKS`` and
-        ``MAX_CHUNK_BYTES``. The number of components is the array's own: samples of a store may differ in it.
+        ``MAX_CHUNK_BYTES``. Dtype and components are those that the manifest records of the sample; if it records
+        none, the array's own, because samples of a store may differ in them.
         """
         grid = self.entry.domains[self.domain]
         if len(shape) != 2 or shape[0] != grid.n_points or not 0 < shape[1] <= MAX_COMPONENTS:
             expected = f"({grid.n_points}, 1 to {MAX_COMPONENTS})"
             raise ManifestError(f"{self.where}: the manifest says {expected}, the array is {shape}")
+        if self.entry.fields is not None and (dtype.name, shape[1]) != (self.dtype, self.dim):
+            expected = f"({grid.n_points}, {self.dim}) of {self.dtype}"
+            raise ManifestError(f"{self.where}: the manifest says {expected}, the array is {shape} of {dtype}")
         chunk_points, chunk_bytes = chunk_shape[0], math.prod(chunk_shape) * dtype.itemsize
         if dtype.kind not in "fiu" or not 0 < chunk_bytes <= MAX_CHUNK_BYTES:
             limits = f"only numbers are read, in chunks of up to {MAX_CHUNK_BYTES} bytes"
