@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -29,10 +31,21 @@ from zarr_core.errors import ZarrCoreError
 from zarr_core.points.convert_sample import convert_sample
 from zarr_core.points.manifest import load_manifest
 
-pytest.importorskip("distributed", reason="needs dask.distributed: pip install 'zarr-core[dask]'")
+pytestmark = pytest.mark.skipif(
+    find_spec("distributed") is None, reason="needs dask.distributed: pip install 'zarr-core[dask]'"
+)
 
 IDS = tuple(f"run_{n}" for n in range(1, 5))
 CONVERT = ("--dataset-kind", "ahmedml", "--chunk-points", "32", "--quiet")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _pickling_as_before() -> Iterator[None]:
+    """Dask changes how this process pickles exceptions: with all that led to them, which other tests do not expect."""
+    before = dict(copyreg.dispatch_table)
+    yield
+    copyreg.dispatch_table.clear()
+    copyreg.dispatch_table.update(before)
 
 
 @dataclass
