@@ -53,6 +53,9 @@ _HOMES = {
     "LongColumns": "zarr_core.warehouses",
     "store_info": "zarr_core.stores.info",
     "sample_info": "zarr_core.stores.info",
+    "open_store": "zarr_core.views",
+    "export_webdataset": "zarr_core.exports",
+    "ShardStream": "zarr_core.exports",
     **dict.fromkeys(_ERRORS, "zarr_core.errors"),
 }
 

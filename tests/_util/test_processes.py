@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from functools import partial
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from zarr_core._util.processes import WorkerDiedError, each_result, map_in_processes
+from zarr_core._util.processes import WorkerDiedError, WorkerPool, each_result, map_in_processes
 
 
 class Fake(Executor):
@@ -96,3 +97,13 @@ def test_an_interrupt_is_raised() -> None:
 def test_a_map_in_this_process_keeps_the_order_and_reports_failures() -> None:
     found = map_in_processes(lambda item: 10 // item, [5, 0, 2], 1, lambda item, error: repr((item, error)))
     assert list(found) == [2, "(0, ZeroDivisionError('integer division or modulo by zero'))", 5]
+
+
+def test_sigterm_ends_a_worker_whose_parent_ignores_it() -> None:
+    """Otherwise a pool of which one worker died waits for the others for ever."""
+    with WorkerPool(1) as pool:
+        assert pool.submit(signal.signal, signal.SIGTERM, signal.SIG_IGN).result() is signal.SIG_DFL
+        assert pool._pool is not None
+        prepare = pool._pool._initializer
+        pool.submit(prepare).result()
+        assert pool.submit(signal.getsignal, signal.SIGTERM).result() is signal.SIG_DFL

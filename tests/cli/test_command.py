@@ -10,11 +10,13 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from cyclopts import App
 
 from tests.helpers import fork_server
 from tests.helpers.small_source import write_source
@@ -58,6 +60,12 @@ def as_tokens(line: str) -> str:
         module = words[2].removeprefix("noether.data.zarr_store").removeprefix("zarr_core")
         words = ["python", *([] if not module else [module.rpartition(".")[2]]), *words[3:]]
     return shlex.join(words[1:])
+
+
+def commands(verb: str) -> list[App]:
+    """The commands of a verb: itself, or one per format of ``export``."""
+    app = command.app[verb]
+    return [app] if app.default_command else [app[name] for name in app if not name.startswith("-")]
 
 
 @pytest.mark.parametrize(
@@ -117,16 +125,17 @@ def test_every_verb_takes_the_store_first() -> None:
     for verb in VERBS:
         if verb == "inspect":  # looks at what is to become a store
             continue
-        first = next(iter(command.app[verb].assemble_argument_collection()))
-        assert first.field_info.name == "store", verb
-        assert "--store" in first.names, verb
+        for app in commands(verb):
+            first = next(iter(app.assemble_argument_collection()))
+            assert first.field_info.name == "store", verb
+            assert "--store" in first.names, verb
 
 
 def test_one_thing_has_one_name() -> None:
     helps: dict[str, dict[str, str]] = {}
     names: dict[str, dict[str, str]] = {}
     for verb in VERBS:
-        for argument in command.app[verb].assemble_argument_collection():
+        for argument in chain(*(app.assemble_argument_collection() for app in commands(verb))):
             option = f"--{argument.field_info.name.replace('_', '-')}"
             assert option in argument.names, "the first spelling is the name of the Python argument"
             assert not (option in OLD and argument.show), f"{verb}: {option} is an older spelling"
@@ -147,7 +156,8 @@ def test_help_has_examples_that_are_valid(verb: str, capsys: pytest.CaptureFixtu
     assert epilogue is not None
     examples = [line for line in epilogue.splitlines() if line.startswith("  ")]
     assert examples
-    assert {parse(as_tokens(line.strip()))[0] for line in examples} == {command.app[verb].default_command.__module__}
+    modules = {app.default_command.__module__ for app in commands(verb) if app.default_command}
+    assert {parse(as_tokens(line.strip()))[0] for line in examples} == modules
 
 
 def documented_lines() -> Iterator[tuple[str, str]]:

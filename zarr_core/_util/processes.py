@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import (
@@ -78,13 +79,18 @@ def _process_pool(workers: int) -> ProcessPoolExecutor:
     context = multiprocessing.get_context("forkserver" if forkserver else "spawn")
     if forkserver:
         context.set_forkserver_preload(["torch", "zarr_core.points.convert_sample", "zarr_core.sources.tensors"])
-    return ProcessPoolExecutor(workers, mp_context=context, initializer=_use_one_thread)
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=_prepare_worker)
 
 
-def _use_one_thread() -> None:
-    """The processes already share the cores."""
+def _prepare_worker() -> None:
+    """In a new worker process: let SIGTERM end it, and use one thread, since the processes already share the cores.
+
+    A pool ends its other workers by SIGTERM when one dies, and waits for them. A process whose parent ignores SIGTERM
+    inherits that; Dagster ignores it after an interrupt, and whenever a shell started it in the background.
+    """
     import torch
 
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
 
 

@@ -44,6 +44,7 @@ class ArrayLayout:
         codec: compressor of each chunk.
         checksum: whether each chunk ends with its crc32c.
         units: of the values, as the attribute ``units`` of the CF conventions; "" if they are not known.
+        domain: of the field, for the names of the dimensions; "" writes none. Readers of this library ignore them.
     """
 
     n_points: int
@@ -54,6 +55,7 @@ class ArrayLayout:
     codec: Codec
     checksum: bool = True
     units: str = field(default="", compare=False)
+    domain: str = field(default="", compare=False)
 
     @property
     def n_chunks(self) -> int:
@@ -74,6 +76,11 @@ class ArrayLayout:
     def index_bytes(self) -> int:
         """Size of the index at the end of each shard."""
         return 16 * self.chunks_per_shard + CHECKSUM_BYTES
+
+    @property
+    def dimension_names(self) -> tuple[str, str]:
+        """Names of the two axes: points of the domain, and components by width. Equal names have equal lengths."""
+        return f"{self.domain}_points", f"components_{self.dim}"
 
     @property
     def excess(self) -> str:
@@ -99,6 +106,7 @@ class ArrayLayout:
             "index_codecs": [_LITTLE_ENDIAN, _CRC32C],
             "index_location": "end",
         }
+        names = {"dimension_names": list(self.dimension_names)} if self.domain else {}
         return {
             "shape": [self.n_points, self.dim],
             "data_type": self.dtype,
@@ -110,7 +118,7 @@ class ArrayLayout:
             "zarr_format": 3,
             "node_type": "array",
             "storage_transformers": [],
-        }
+        } | names
 
     @classmethod
     def from_zarr_json(cls, metadata: Mapping[str, Any]) -> ArrayLayout:

@@ -96,8 +96,8 @@ class RoundingAccumulator:
 
     def __init__(self, dim: int) -> None:
         self._rows = 0
-        self._squares = np.zeros(dim)
-        self._largest = np.zeros(dim)
+        self._squares = np.zeros(_SIDE_BY_SIDE * dim)
+        self._largest = np.zeros(_SIDE_BY_SIDE * dim)
         self._zeroed = np.zeros(dim, np.int64)
         self._zeros = np.zeros(dim, np.int64)
 
@@ -110,23 +110,26 @@ class RoundingAccumulator:
         """
         rows, dim = difference.shape
         self._rows += rows
-        zeros = np.flatnonzero(stored.view(f"u{stored.itemsize}") << 1 == 0)  # 0 and -0; faster than stored == 0
-        if len(zeros):
+        magnitudes = stored.view(f"u{stored.itemsize}") << 1  # of 0 and -0: 0; faster than stored == 0
+        if not magnitudes.min():
+            zeros = np.flatnonzero(magnitudes == 0)
             zeroed = zeros[difference.reshape(-1)[zeros] != 0]
             self._zeros += np.bincount(zeros % dim, minlength=dim)
             self._zeroed += np.bincount(zeroed % dim, minlength=dim)
         even = rows - rows % _SIDE_BY_SIDE
-        for part in (difference[:even].reshape(-1, _SIDE_BY_SIDE * dim), difference[even:]):
+        for part in (difference[:even].reshape(-1, _SIDE_BY_SIDE * dim), difference[even:].reshape(1, -1)):
             if part.size:
-                squares = np.einsum("ij,ij->j", part, part)
-                largest = np.maximum(part.max(axis=0), -part.min(axis=0))
-                self._squares += squares.reshape(-1, dim).sum(axis=0, dtype=np.float64)
-                self._largest = np.maximum(self._largest, largest.reshape(-1, dim).max(axis=0))
+                width = part.shape[1]
+                self._squares[:width] += np.einsum("ij,ij->j", part, part)
+                largest = self._largest[:width]
+                np.maximum(largest, np.maximum(part.max(axis=0), -part.min(axis=0)), out=largest)
 
     def result(self, std: np.ndarray) -> RoundingError:
         """The error relative to standard deviations, shape (dim,); infinite where one is 0 but values were changed."""
+        squares = self._squares.reshape(_SIDE_BY_SIDE, -1).sum(axis=0)
+        differences = self._largest.reshape(_SIDE_BY_SIDE, -1).max(axis=0)
         nonzero = self._rows - self._zeros + self._zeroed
         with np.errstate(divide="ignore", invalid="ignore"):
-            rms = np.where(self._squares > 0, np.sqrt(self._squares / self._rows) / std, 0.0)
-            largest = np.where(self._largest > 0, self._largest / std, 0.0)
+            rms = np.where(squares > 0, np.sqrt(squares / self._rows) / std, 0.0)
+            largest = np.where(differences > 0, differences / std, 0.0)
         return RoundingError(rms, largest, self._zeroed / np.maximum(nonzero, 1))

@@ -10,14 +10,11 @@ import sys
 from collections.abc import Sequence
 from typing import Annotated
 
-import numpy as np
-
 from zarr_core._util.command_line import DONE, Json, Quiet, Store, WrongUseError, flag, option, run, show, verb
 from zarr_core._util.units import format_size
-from zarr_core.errors import MatrixError
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.axis import FeatureAxis
-from zarr_core.matrix.axis_file import read_feature_ids
+from zarr_core.matrix.axis_file import read_axis_ids
 
 app = verb(
     "matrix",
@@ -79,8 +76,7 @@ def _reindex(
 ) -> int:
     matrix = WideMatrix.open(store)
     old = matrix.feature_ids
-    names = read_feature_ids(features)
-    axis = FeatureAxis(names if old.is_text else _integers(names))
+    axis = FeatureAxis(read_axis_ids(features, old.is_text))
     if union:
         axis = old.union(axis)
     copy = matrix.reindex(target, axis, progress=not quiet)
@@ -156,13 +152,6 @@ def _retire(
     }
     show("\n".join(lines), document, json=json, quiet=quiet)
     return DONE
-
-
-def _integers(names: Sequence[str]) -> np.ndarray:
-    try:
-        return np.array([int(name) for name in names], np.int64)
-    except (ValueError, OverflowError) as error:
-        raise MatrixError(f"the features of this matrix are integers: {error}") from error
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

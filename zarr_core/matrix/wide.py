@@ -6,17 +6,19 @@ belong to the matrix; readers trust it alone.
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from zarr_core.errors import CorruptChunkError, ManifestError, MatrixError, StoreError, UnknownFieldError
 from zarr_core.matrix import columns as column_copy
+from zarr_core.matrix import lazy
 from zarr_core.matrix import rows as row_copy
 from zarr_core.matrix.append import append_batch, check_batch, find_infinite
 from zarr_core.matrix.axis import FeatureAxis
@@ -33,6 +35,10 @@ from zarr_core.storage.byte_ranges import CachedObjects, Objects, open_objects
 from zarr_core.storage.disk_cache import DEFAULT_LIMIT, DiskCache
 from zarr_core.versioning.gc import GcReport
 from zarr_core.versioning.generations import check_kept, load
+
+if TYPE_CHECKING:
+    import dask.array
+    import xarray
 
 logger = logging.getLogger(__name__)
 
@@ -367,7 +373,7 @@ class WideMatrix:
         """
         state = self._state
         if value not in state.values:
-            raise UnknownFieldError(f"{self.url} has no value table {value!r}; it has {', '.join(state.values)}")
+            raise self._unknown_value(value)
         if isinstance(sample_ids, str):
             raise UnknownFieldError(f"sample_ids must be a sequence of ids, not the id {sample_ids!r}")
         for sample_id in sample_ids:
@@ -401,6 +407,48 @@ class WideMatrix:
         for place, first in repeated:
             out[place] = out[first]
         return out
+
+    def to_dask(self, value: str = "beta") -> dask.array.Array:
+        """The samples of this generation as a dask array, in the order of :attr:`sample_ids`.
+
+        A block has all features of the samples of one shard, or of as many of them as 128 MiB hold. Later commits do
+        not change the array.
+
+        Returns:
+            (samples, features) of the stored dtype, NaN for missing cells.
+
+        Raises:
+            UnknownFieldError: the matrix has no such value table.
+            MatrixError: dask is not installed.
+        """
+        return lazy.to_dask(self._cells(value), self._state, value)
+
+    def to_xarray(self, *, chunked: bool = False) -> xarray.Dataset:
+        """The samples of this generation as a dataset whose cells are read when they are used.
+
+        ``dataset["beta"].sel(sample=[...], feature=[...])`` reads as :meth:`read` does, from the cheaper copy. Later
+        commits do not change the dataset.
+
+        Args:
+            chunked: make dask arrays with the blocks of :meth:`to_dask`.
+
+        Returns:
+            A variable (sample, feature) for each value table, NaN for missing cells. Coordinates: ``sample``, ``batch``
+            of each sample, and ``feature``, without an index if there are more than 2^22 features.
+
+        Raises:
+            MatrixError: xarray is not installed.
+        """
+        tables = {value: self._cells(value) for value in self.values}
+        return lazy.to_xarray(tables, self._state, self.feature_ids, self.url, chunked)
+
+    def _cells(self, value: str) -> lazy.Cells:
+        if value not in self._state.values:
+            raise self._unknown_value(value)
+        return lazy.Cells(copy.copy(self).read, self._state, self.feature_ids, value)
+
+    def _unknown_value(self, value: str) -> UnknownFieldError:
+        return UnknownFieldError(f"{self.url} has no value table {value!r}; it has {', '.join(self._state.values)}")
 
     def _read(
         self, state: MatrixState, value: str, places: Mapping[str, int], columns: np.ndarray | None, out: np.ndarray

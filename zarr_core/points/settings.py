@@ -95,7 +95,8 @@ class ConversionSettings:
         if self.shard_points is not None:
             chunks = min(chunks, self.shard_points // chunk_points)
         codec = Codec.parse(self.codec)
-        return ArrayLayout(n_points, dim, chunk_points, chunks * chunk_points, self.dtype_of(name), codec)
+        dtype = self.dtype_of(name)
+        return ArrayLayout(n_points, dim, chunk_points, chunks * chunk_points, dtype, codec, domain=name.domain)
 
 
 def digest(values: list[Any]) -> str:

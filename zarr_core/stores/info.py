@@ -223,16 +223,17 @@ def sample_info(
         tuple(split for split, ids in state.splits.items() if sample_id in ids),
         entry.fingerprint,
         entry.settings,
-        _arrays(storage, state, entry),
+        arrays_of(storage, state, sample_id, read_metadata(storage, f"{entry.relpath}/{ZARR_JSON}")),
     )
 
 
 def _points_info(storage: Storage, state: StoreManifest, committed: float | None, tags: Mapping[str, int]) -> StoreInfo:
     entries = list(state.samples.values())
     units = {}
-    if entries:  # arrays of a store are alike: the first sample has the units of all
+    for first, entry in list(state.samples.items())[:1]:  # arrays of a store are alike: it has the units of all
         try:
-            units = {name: array.units for name, array in _arrays(storage, state, entries[0]).items()}
+            group = read_metadata(storage, f"{entry.relpath}/{ZARR_JSON}")
+            units = {name: array.units for name, array in arrays_of(storage, state, first, group).items()}
         except StoreError as error:
             warnings.warn(str(error), stacklevel=3)
     splits = {}
@@ -304,31 +305,41 @@ def _matrix_info(storage: Storage, state: MatrixState, committed: float | None, 
     )
 
 
-def _arrays(storage: Storage, state: StoreManifest, entry: SampleEntry) -> dict[str, ArrayInfo]:
-    """Arrays of a sample, as its own metadata describes them; raises StoreError."""
-    group = read_metadata(storage, f"{entry.relpath}/{ZARR_JSON}")
+def arrays_of(storage: Storage, state: StoreManifest, sample_id: str, group: Mapping[str, Any]) -> dict[str, ArrayInfo]:
+    """Arrays of a sample by canonical field name, as its own metadata describes them.
+
+    Args:
+        storage: the store.
+        state: a state of the store that holds the sample.
+        sample_id: id of the sample.
+        group: content of the ``zarr.json`` of its group. If another program wrote the group without the metadata of its
+            arrays, each array costs one request.
+
+    Raises:
+        StoreError: the metadata is missing or damaged.
+    """
+    entry = state.samples[sample_id]
     inline = _mapping(_mapping(group.get("consolidated_metadata")).get("metadata"))
     try:
         rounding = recorded_rounding(recorded_attributes(group) or {})
     except DocumentError as error:
         raise StoreError(f"{entry.relpath}/{ZARR_JSON} cannot be read: {error}") from error
     found = {}
-    for domain, layout in state.domains.items():
-        for name, column in layout.arrays.items():
-            if domain not in entry.domains or (inline and column.array_name not in inline):
-                continue
-            metadata = inline.get(column.array_name) or read_metadata(
-                storage, f"{entry.relpath}/{column.array_name}/{ZARR_JSON}"
-            )
-            grid = entry.domains[domain]
-            found[name] = ArrayInfo(
-                str(_mapping(metadata).get("data_type", column.dtype)),
-                (grid.n_points, column.dim),
-                grid.chunk_points,
-                grid.shard_points,
-                str(_mapping(_mapping(metadata).get("attributes")).get("units", "")),
-                *(rounding[name].largest if name in rounding else ()),
-            )
+    for name, column in state.fields_of(sample_id).items():
+        if inline and column.array_name not in inline:
+            continue
+        metadata = inline.get(column.array_name) or read_metadata(
+            storage, f"{entry.relpath}/{column.array_name}/{ZARR_JSON}"
+        )
+        grid = entry.domains[column.array_name.partition("/")[0]]
+        found[name] = ArrayInfo(
+            str(_mapping(metadata).get("data_type", column.dtype)),
+            (grid.n_points, column.dim),
+            grid.chunk_points,
+            grid.shard_points,
+            str(_mapping(_mapping(metadata).get("attributes")).get("units", "")),
+            *(rounding[name].largest if name in rounding else ()),
+        )
     return found
 
 

@@ -1,0 +1,138 @@
+"""A wide matrix as .npy, Parquet and AnnData, and back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.helpers.matrices import FEATURES, SMALL, append
+from zarr_core.__main__ import main
+from zarr_core.errors import CorruptChunkError, UnknownFieldError, ZarrCoreError
+from zarr_core.exports import export_h5ad, export_npy, export_parquet
+from zarr_core.exports.matrix_rows import MatrixRows
+from zarr_core.matrix import WideMatrix
+
+
+@pytest.fixture
+def matrix(tmp_path: Path) -> WideMatrix:
+    matrix = WideMatrix.create(tmp_path / "matrix", FEATURES, {"beta": "float32", "coverage": "float64"}, **SMALL)
+    append(matrix, "a", 5)
+    append(matrix, "b", 3, seed=9)
+    return matrix
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zarr_core.datasets.memory_map._BLOCK_BYTES", 3 * 100 * 8)
+
+
+CHOSEN = {"sample_ids": ["b_s2", "a_s0", "b_s0", "a_s4"], "feature_ids": [FEATURES[70], FEATURES[3]]}
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("part", [{}, CHOSEN], ids=["whole", "part"])
+def test_npy(matrix: WideMatrix, tmp_path: Path, part: dict[str, list[str]]) -> None:
+    rows = MatrixRows(matrix, **part)
+    out = export_npy(rows, tmp_path / "out")
+    for value in ("beta", "coverage"):
+        mapped = np.load(out / f"{value}.npy", mmap_mode="r")
+        np.testing.assert_array_equal(mapped, matrix.read(rows.sample_ids, rows.feature_ids, value))
+        assert mapped.dtype == matrix.values[value]
+    assert (out / "samples.txt").read_text().split() == rows.sample_ids
+    assert (out / "features.txt").read_text().split() == rows.features.tolist() == part.get("feature_ids", FEATURES)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("part", [{}, CHOSEN], ids=["whole", "part"])
+def test_parquet(matrix: WideMatrix, tmp_path: Path, part: dict[str, list[str]]) -> None:
+    pq = pytest.importorskip("pyarrow.parquet", reason="needs the extra exports")
+    rows = MatrixRows(matrix, **part)
+    out = export_parquet(rows, tmp_path / "out")
+    table = pq.read_table(out / "samples.parquet")
+    assert table.column_names == ["sample", "batch", "beta", "coverage"]
+    assert table["sample"].to_pylist() == rows.sample_ids
+    assert table["batch"].to_pylist() == [sample_id[0] for sample_id in rows.sample_ids]
+    for value in ("beta", "coverage"):
+        flat = table[value].combine_chunks().flatten().to_numpy()
+        np.testing.assert_array_equal(flat.reshape(rows.shape), matrix.read(rows.sample_ids, rows.feature_ids, value))
+        assert (flat.dtype, table[value].null_count) == (np.dtype(matrix.values[value]), 0)
+    assert pq.read_table(out / "features.parquet")["feature"].to_pylist() == rows.features.tolist()
+    assert json.loads(table.schema.metadata[b"zarr_core"])["generation"] == 3
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("part", [{}, CHOSEN], ids=["whole", "part"])
+def test_h5ad(matrix: WideMatrix, tmp_path: Path, part: dict[str, list[str]]) -> None:
+    h5py = pytest.importorskip("h5py", reason="needs the extra exports")
+    rows = MatrixRows(matrix, **part)
+    out = export_h5ad(rows, tmp_path / "betas.h5ad")
+    with h5py.File(out) as file:
+        assert {**file.attrs} == {"encoding-type": "anndata", "encoding-version": "0.1.0"}
+        for name, value in {"X": "beta", "layers/coverage": "coverage"}.items():
+            np.testing.assert_array_equal(file[name][:], matrix.read(rows.sample_ids, rows.feature_ids, value))
+            assert (file[name].dtype, file[name].attrs["encoding-type"]) == (matrix.values[value], "array")
+        assert file["obs/_index"].asstr()[:].tolist() == rows.sample_ids
+        assert file["obs/batch"].asstr()[:].tolist() == rows.batches
+        assert file["var/_index"].asstr()[:].tolist() == rows.features.tolist()
+        assert [*file["obs"].attrs["column-order"]] == ["batch"]
+
+
+def test_anndata_reads_an_export(matrix: WideMatrix, tmp_path: Path) -> None:
+    anndata = pytest.importorskip("anndata", reason="wants an older pandas than the pins: install it by hand")
+    out = export_h5ad(MatrixRows(matrix), tmp_path / "betas.h5ad")
+    for backed in (None, "r"):
+        found = anndata.read_h5ad(out, backed=backed)
+        np.testing.assert_array_equal(np.asarray(found.X[:]), matrix.read(matrix.sample_ids))
+        np.testing.assert_array_equal(
+            np.asarray(found.layers["coverage"][:]), matrix.read(matrix.sample_ids, value="coverage")
+        )
+        assert found.obs_names.tolist() == matrix.sample_ids
+        assert found.var_names.tolist() == FEATURES
+        assert found.obs["batch"].tolist() == ["a"] * 5 + ["b"] * 3
+        assert found.uns["zarr_core"]["generation"] == "3"
+
+
+def test_integer_features(tmp_path: Path) -> None:
+    matrix = WideMatrix.create(tmp_path / "matrix", np.arange(100) * 3, {"beta": "float32"}, **SMALL)
+    append(matrix, "a", 2)
+    out = export_npy(MatrixRows(matrix, feature_ids=[9, 3]), tmp_path / "out")
+    assert (out / "features.txt").read_text() == "9\n3\n"
+    pytest.importorskip("h5py", reason="needs the extra exports")
+    export_h5ad(MatrixRows(matrix), tmp_path / "betas.h5ad")
+
+
+def test_wrong_selections_and_failures(matrix: WideMatrix, tmp_path: Path) -> None:
+    with pytest.raises(UnknownFieldError, match="no sample 'x'"):
+        MatrixRows(matrix, sample_ids=["x"])
+    with pytest.raises(UnknownFieldError, match="no value table 'gamma'"):
+        MatrixRows(matrix, ["gamma"])
+    with pytest.raises(ZarrCoreError, match="names a sample twice"):
+        MatrixRows(matrix, sample_ids=["a_s1", "a_s1"])
+    with pytest.raises(ZarrCoreError, match="no samples"):
+        MatrixRows(matrix, sample_ids=[])
+    pytest.importorskip("h5py", reason="needs the extra exports")
+    rows = MatrixRows(matrix)
+    shard = next((tmp_path / "matrix" / "beta.zarr" / "c").rglob("*/0"))
+    shard.write_bytes(shard.read_bytes()[:-9])
+    with pytest.raises(CorruptChunkError):
+        export_h5ad(rows, tmp_path / "out" / "betas.h5ad")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_command_line(matrix: WideMatrix, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "features.txt").write_text(f"{FEATURES[7]}\n{FEATURES[2]}\n")
+    options = ["--values", "beta", "--features", str(tmp_path / "features.txt"), "--quiet", "--json"]
+    assert main(["export", "npy", matrix.url, str(tmp_path / "out"), *options]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "output": str(tmp_path / "out"),
+        "generation": 3,
+        "samples": 8,
+        "features": 2,
+        "values": ["beta"],
+    }
+    assert sorted(path.name for path in (tmp_path / "out").glob("*.npy")) == ["beta.npy"]
+    assert main(["export", "npy", matrix.url, str(tmp_path / "other"), "--values", "gamma"]) == 1
+    assert "no value table 'gamma'" in capsys.readouterr().err

@@ -1,0 +1,24 @@
+"""Stores in other formats, and datasets over them; see ``docs/exports.md``."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+# Imported on use: exports of a matrix need no torch, tar files neither h5py nor pyarrow.
+_HOMES = {
+    "ShardStream": "zarr_core.exports.stream",
+    "ShardItems": "zarr_core.exports.stream",
+    "ShardIndex": "zarr_core.exports.shard_index",
+    "export_webdataset": "zarr_core.exports.webdataset",
+    "export_npy": "zarr_core.exports.npy",
+    "export_parquet": "zarr_core.exports.parquet",
+    "export_h5ad": "zarr_core.exports.h5ad",
+}
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

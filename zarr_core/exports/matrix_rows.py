@@ -1,0 +1,101 @@
+"""Samples, features and blocks of rows of a matrix, as its exports need them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from zarr_core._util.arguments import check_names
+from zarr_core.datasets.memory_map import row_blocks
+from zarr_core.errors import UnknownFieldError, ZarrCoreError
+from zarr_core.matrix import WideMatrix
+from zarr_core.storage.temporary import add_temp_suffix
+
+
+class MatrixRows:
+    """The cells that an export writes.
+
+    Args:
+        matrix: open at the generation to be exported.
+        values: names of the value tables; all by default.
+        sample_ids: the rows; by default all, in row order.
+        feature_ids: the columns; by default all, in axis order.
+
+    Attributes:
+        batches: batch of each row.
+        features: (features,) names of the columns.
+
+    Raises:
+        UnknownFieldError: the matrix has no such value table, sample or feature.
+        ZarrCoreError: nothing is selected, or a sample is named twice.
+    """
+
+    def __init__(
+        self,
+        matrix: WideMatrix,
+        values: Sequence[str] | None = None,
+        sample_ids: Sequence[str] | None = None,
+        feature_ids: Sequence[str] | Sequence[int] | np.ndarray | None = None,
+    ) -> None:
+        for name, given in (("values", values), ("sample_ids", sample_ids)):
+            check_names(name, given)
+        self.matrix = matrix
+        self.values = list(matrix.values if values is None else values)
+        self.sample_ids = list(matrix.sample_ids if sample_ids is None else sample_ids)
+        axis = matrix.feature_ids
+        places = None if feature_ids is None else axis.positions(feature_ids)
+        #: For reads; None for all features.
+        self.feature_ids = None if places is None else axis.ids[places]
+        self.features = np.asarray(axis) if places is None else axis[places]
+        if not self.sample_ids or not len(self.features) or not self.values:
+            raise ZarrCoreError(f"{matrix.url}: no samples, features or value tables are selected")
+        if len(set(self.sample_ids)) < len(self.sample_ids):
+            raise ZarrCoreError("sample_ids names a sample twice")
+        if unknown := [value for value in self.values if value not in matrix.values]:
+            raise UnknownFieldError(
+                f"{matrix.url} has no value table {unknown[0]!r}; it has {', '.join(matrix.values)}"
+            )
+        for value in self.values:
+            matrix.read(self.sample_ids, axis.ids[:0], value)  # names unknown samples before anything is written
+        of = {sample_id: batch for batch, ids in matrix.batches.items() for sample_id in ids}
+        self.batches = [of[sample_id] for sample_id in self.sample_ids]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(samples, features)."""
+        return len(self.sample_ids), len(self.features)
+
+    def dtype(self, value: str) -> np.dtype:
+        """Stored dtype of a value table."""
+        return np.dtype(self.matrix.values[value])
+
+    def read(self, rows: slice, value: str) -> np.ndarray:
+        """(rows, features) of the stored dtype, NaN where missing."""
+        return self.matrix.read(self.sample_ids[rows], self.feature_ids, value)
+
+    def blocks(self, progress: bool) -> Iterator[slice]:
+        """Slices of rows, each about 64 MiB per value table."""
+        itemsize = max(self.dtype(value).itemsize for value in self.values)
+        with tqdm(total=len(self.sample_ids), unit="sample", desc="export", disable=not progress) as bar:
+            for rows in row_blocks(self.shape, itemsize):
+                yield rows
+                bar.update(rows.stop - rows.start)
+
+
+@contextmanager
+def new_file(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A temporary file that becomes ``path`` at the end, or is removed by an error."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(add_temp_suffix(str(target)))
+    try:
+        yield temporary
+        os.replace(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,307 @@
+"""Exports a point store to tar shards that the ``webdataset`` library and :class:`ShardStream` read.
+
+An item is a whole sample or one draw of it: the members ``<key>.json`` and ``<key>.<field>.npy``. Each shard is a
+mixture of the whole export, and depends on nothing but the samples and the arguments.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import math
+import os
+import uuid
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import google_crc32c
+import numpy as np
+from tqdm import tqdm
+
+from zarr_core._util.arguments import INT64, check_mapping, whole_number
+from zarr_core._util.processes import map_in_processes
+from zarr_core._util.redaction import redact
+from zarr_core._util.units import parse_size
+from zarr_core.errors import StoreError, ZarrCoreError
+from zarr_core.exports.shard_index import INDEX, Item, Shard, ShardIndex, read_index
+from zarr_core.exports.tar import end, item_key, member, npy
+from zarr_core.loader.permutation import Permutation
+from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.storage import Storage
+
+#: Default size of a shard.
+SHARD_BYTES = 256 << 20
+_SUFFIX = ".tar"
+# Part of the digest of a shard's inputs: another number writes all shards again.
+_VERSION = 1
+
+_Planned = tuple[str, int | None]
+
+
+def export_webdataset(
+    store_root: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    generation: int | str | None = None,
+    split: str | None = None,
+    sample_ids: Collection[str] | None = None,
+    fields: Sequence[str] | None = None,
+    num_points: Mapping[str, int | None] | None = None,
+    draws_per_sample: int = 0,
+    seed: int = 0,
+    shards: int | None = None,
+    shard_bytes: int | str = SHARD_BYTES,
+    ranks: int = 1,
+    loader_workers: int = 1,
+    check: bool = False,
+    workers: int = 1,
+    executor: Executor | None = None,
+    progress: bool = False,
+) -> ShardIndex:
+    """Write a store as tar shards and ``index.json``.
+
+    The number of items of two shards differs by at most 1, and their bytes by at most the size of the largest item:
+    items are sorted by size, and each run of as many items as there are shards is dealt to them in random order.
+
+    An export that was interrupted is continued by the same call: finished shards are kept if their inputs have the same
+    digest. Equal calls on equal stores write equal bytes. Memory per worker: one item, and a whole shard if ``out`` is
+    not a local folder.
+
+    Args:
+        store_root: the store, a local path or URL.
+        out: folder or URL of the shards, used by nothing else.
+        generation: number or tag; the latest if None.
+        split: only the samples of this split.
+        sample_ids: only these samples.
+        fields: only these fields, by canonical name; by default all that a sample has.
+        num_points: points to draw by domain; other domains are whole. Needs ``draws_per_sample``.
+        draws_per_sample: number of items per sample: the draws of epochs 0, 1, ... with this seed. 0: whole samples.
+        seed: of the draws, and of the order in the shards.
+        shards: number of shards, a multiple of ``ranks * loader_workers``.
+        shard_bytes: approximate size of a shard if ``shards`` is None.
+        ranks, loader_workers: of the training that reads the shards: each of its workers gets equally many.
+        check: compare finished shards with their SHA-256 instead of their size.
+        workers: processes.
+        executor: works instead of processes; it is not shut down.
+        progress: show a progress bar on stderr.
+
+    Returns:
+        The index of the finished export.
+
+    Raises:
+        StoreError: there is no store or generation, or ``out`` holds something else.
+        UnknownFieldError: the store has no such split, sample, field or domain.
+        ZarrCoreError: an argument is out of range, or there are fewer items than shards.
+        CorruptChunkError: stored bytes are missing or damaged.
+    """
+    draws_per_sample = whole_number("draws_per_sample", draws_per_sample, 0)
+    seed = whole_number("seed", seed, *INT64)
+    if num_points is not None:
+        check_mapping("num_points", num_points, "{'surface': 4096}")
+    if bool(num_points) != bool(draws_per_sample):
+        raise ZarrCoreError("draws need both draws_per_sample and num_points; whole samples need neither")
+    target = Storage(out)
+    reader = ZarrChunkReader(store_root, generation=generation)
+    manifest = reader.manifest
+    reader.check_num_points(num_points or {})
+    chosen = manifest.select(split, sample_ids)
+    if not chosen:
+        raise ZarrCoreError(f"{redact(reader.root)}: none of the requested samples is in the store")
+    names = reader.fields if fields is None else reader.check_fields(fields)
+    # Draw after draw, so that the draws of a sample lie far apart in the dealing below.
+    draws = range(draws_per_sample) if draws_per_sample else (None,)
+    items: list[_Planned] = [(sample_id, number) for number in draws for sample_id in chosen]
+    per_sample = {sample_id: _raw_bytes(reader, sample_id, names, num_points or {}) for sample_id in chosen}
+    sizes = [per_sample[sample_id] for sample_id, _ in items]
+    count = _shard_count(shards, sum(sizes), len(items), parse_size(shard_bytes), ranks, loader_workers)
+    task = _Task(
+        reader.root,
+        manifest.generation or None,
+        target,
+        None if fields is None else tuple(names),
+        dict(num_points or {}),
+        seed,
+        uuid.uuid4().hex,
+    )
+    plans = []
+    for number, places in enumerate(deal(sizes, count, seed)):
+        planned = [items[place] for place in places]
+        groups = [manifest.samples[sample_id].relpath for sample_id, _ in planned]
+        inputs = _digest([_VERSION, planned, groups, task.fields, task.num_points, seed])
+        plans.append(_Plan(f"{number:06d}{_SUFFIX}", inputs, planned))
+    index = ShardIndex(
+        Storage(store_root).identity,
+        manifest.dataset_name,
+        manifest.generation,
+        split,
+        tuple(names),
+        task.num_points,
+        draws_per_sample,
+        seed,
+        _digest([plan.inputs for plan in plans]),
+        count,
+    )
+    index = replace(index, shards=_finished(target, index, plans, check))
+    target.write(INDEX, [index.to_json()])
+    waiting = [plan for plan in plans if plan.name not in index.shards]
+    try:
+        with tqdm(total=count, initial=len(index.shards), unit="shard", desc="export", disable=not progress) as bar:
+            for shard in map_in_processes(partial(_write_shard, task), waiting, workers, _failed, executor):
+                index = replace(index, shards=dict(sorted({**index.shards, shard.name: shard}.items())))
+                target.write(INDEX, [index.to_json()])
+                bar.update()
+    finally:
+        _reader.cache_clear()
+    target.sync()
+    return index
+
+
+def deal(sizes: Sequence[int], shards: int, seed: int) -> list[list[int]]:
+    """Numbers of the items of each shard, in the order in which they lie in it.
+
+    Args:
+        sizes: bytes of each item.
+        shards: number of shards, at most as many as there are items.
+        seed: of the order.
+    """
+    by_size = np.argsort(-np.asarray(sizes, np.int64), kind="stable")
+    dealt: list[list[int]] = [[] for _ in range(shards)]
+    for round_, first in enumerate(range(0, len(by_size), shards)):
+        run = by_size[first : first + shards].tolist()
+        for item, shard in zip(run, Permutation(shards, seed=seed, epoch=round_)(np.arange(len(run))), strict=True):
+            dealt[shard].append(item)
+    return [
+        [held[place] for place in Permutation(len(held), seed=seed, epoch=-1 - number)(np.arange(len(held)))]
+        for number, held in enumerate(dealt)
+    ]
+
+
+def _shard_count(shards: int | None, total: int, items: int, shard_bytes: int, ranks: int, loader_workers: int) -> int:
+    unit = whole_number("ranks", ranks, 1) * whole_number("loader_workers", loader_workers, 1)
+    readers = f"{ranks} ranks x {loader_workers} workers"
+    if unit > items:
+        raise ZarrCoreError(f"{items} items are too few for {readers}: each needs a shard of its own")
+    if shards is None:
+        return unit * min(max(1, math.ceil(total / shard_bytes / unit)), items // unit)
+    shards = whole_number("shards", shards, 1)
+    if shards % unit:
+        raise ZarrCoreError(f"{shards} shards are not a multiple of {readers}; use {-(-shards // unit) * unit}")
+    if shards > items:
+        raise ZarrCoreError(f"{items} items cannot fill {shards} shards; use at most {items // unit * unit}")
+    return shards
+
+
+def _raw_bytes(
+    reader: ZarrChunkReader, sample_id: str, names: Sequence[str], num_points: Mapping[str, int | None]
+) -> int:
+    """Bytes of an item's arrays, in memory and in a tar."""
+    entry, own = reader.manifest.samples[sample_id], reader.manifest.fields_of(sample_id)
+    total = 0
+    for column in (own[name] for name in names if name in own):
+        domain = column.array_name.partition("/")[0]
+        n_points = entry.domains[domain].n_points
+        points = min(n_points, num_points.get(domain) or n_points)
+        total += points * column.dim * np.dtype(column.dtype).itemsize
+    return total
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A shard to be written: its name, the digest of its inputs, and its items in order."""
+
+    name: str
+    inputs: str
+    items: Sequence[_Planned]
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What every worker needs. ``fields`` None: all that a sample has. ``export`` tells calls apart."""
+
+    store: str
+    generation: int | None
+    out: Storage
+    fields: tuple[str, ...] | None
+    num_points: Mapping[str, int | None]
+    seed: int
+    export: str
+
+    def pieces_of(self, item: _Planned) -> Iterator[bytes]:
+        """The tar members of an item, piece by piece."""
+        (sample_id, draw), reader = item, _reader(self.store, self.generation, self.export)
+        key, parameters = item_key(sample_id, draw), reader.read_attributes(sample_id).get("parameters", {})
+        about = {"sample_id": sample_id, "draw": draw, "parameters": parameters}
+        yield from member(f"{key}.json", json.dumps(about, sort_keys=True).encode())
+        arrays = reader.read_sample(sample_id, self.num_points, self.fields, seed=self.seed, epoch=draw or 0)
+        for field, values in arrays.items():
+            yield from member(f"{key}.{field}.npy", npy(values))
+
+
+@functools.lru_cache(maxsize=1)
+def _reader(store: str, generation: int | None, export: str) -> ZarrChunkReader:
+    """The reader of this process for one export: a manifest of many samples takes a while to parse."""
+    return ZarrChunkReader(store, generation=generation)
+
+
+def _write_shard(task: _Task, plan: _Plan) -> Shard:
+    items: list[Item] = []
+    whole, size = hashlib.sha256(), 0
+
+    def pieces() -> Iterator[bytes]:
+        nonlocal size
+        for item in plan.items:
+            first, checksum = size, 0
+            for piece in task.pieces_of(item):
+                size += len(piece)
+                checksum = google_crc32c.extend(checksum, piece)
+                whole.update(piece)
+                yield piece
+            items.append(Item(*item, first, size - first, checksum))
+        last = end(size)
+        size += len(last)
+        whole.update(last)
+        yield last
+
+    task.out.write(plan.name, pieces())
+    return Shard(plan.name, plan.inputs, whole.hexdigest(), size, tuple(items))
+
+
+def _failed(plan: _Plan, error: Exception) -> Shard:
+    if isinstance(error, ZarrCoreError | OSError):
+        raise error
+    raise StoreError(f"{plan.name} cannot be written: {error}") from error
+
+
+def _finished(target: Storage, index: ShardIndex, plans: Sequence[_Plan], check: bool) -> dict[str, Shard]:
+    """Shards that an earlier call finished.
+
+    Raises:
+        StoreError: the target holds another export, or tar files of something else.
+    """
+    before = read_index(target)
+    there = target.list()
+    if before is None:
+        if others := [name for name in there if name.endswith(_SUFFIX)]:
+            raise StoreError(f"{target.url} holds {others[0]}, which no export to it has written; use an empty folder")
+        return {}
+    if before.plan != index.plan:
+        raise StoreError(
+            f"{target.url} holds another export ({before.dataset}, generation {before.generation}, {before.planned} "
+            "shards): the samples or the arguments differ. Use an empty folder"
+        )
+    inputs = {plan.name: plan.inputs for plan in plans}
+    return {
+        name: shard
+        for name, shard in before.shards.items()
+        if inputs.get(name) == shard.inputs
+        and there.get(name) == shard.bytes
+        and (not check or hashlib.sha256(target.read(name)).hexdigest() == shard.sha256)
+    }
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
