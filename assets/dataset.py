@@ -47,9 +47,15 @@ class DatasetDeclaration(Declaration):
     )
     checked_samples: int = Field(default=4, description="Number of samples that the checks compare with their source.")
 
+    verify_within_days: int | None = Field(
+        default=None, description="Read every chunk of each sample once in so many days; never if left out."
+    )
+
     @pydantic.model_validator(mode="after")
     def _check(self) -> Self:
         self._check_at_least(1, "batch_size", "workers", "checked_samples")
+        if self.verify_within_days is not None:
+            self._check_at_least(1, "verify_within_days")
         try:
             _ = self.settings
         except ZarrCoreError as error:

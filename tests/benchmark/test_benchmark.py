@@ -26,6 +26,7 @@ from zarr_core.points.manifest import load_manifest
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.reports.charts import as_svg
 from zarr_core.sources import resolve_kind
+from zarr_core.storage import Storage
 from zarr_core.storage.byte_ranges import CountingObjects, open_objects
 
 N_SURFACE, N_VOLUME, REPEATS = 24, 32, 2
@@ -234,7 +235,7 @@ def test_differences_fail_and_are_on_the_page(place: Path, tmp_path: Path) -> No
     assert not json.loads((output / "report.json").read_text())["equivalence"]["ok"]
 
 
-def test_a_store_of_another_program(tmp_path: Path) -> None:
+def test_a_store_of_another_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = ("run_1", "run_2")
     source = write_source(tmp_path / "source", ids)
     fields = resolve_kind(KIND).required_fields
@@ -247,7 +248,11 @@ def test_a_store_of_another_program(tmp_path: Path) -> None:
         for sample_id in ids
     }
     store = write_published_store(tmp_path / "store", samples)
+    listings: list[str] = []
+    infos = Storage.infos
+    monkeypatch.setattr(Storage, "infos", lambda self, below="": listings.append(below) or infos(self, below))
     report = run_benchmark(str(source), str(store), tmp_path / "report", repeats=1)
+    assert listings.count("") == 1
     assert report["equivalence"]["ok"], report["equivalence"]
     assert "All 2 checked samples equal the source, row by row; 2 samples of another program in any order" in (
         tmp_path / "report" / "report.html"

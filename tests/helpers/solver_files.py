@@ -40,6 +40,31 @@ def volume(n: int = 3, seed: int = 0) -> Any:
     return _with_arrays(append.GetOutput(), {"p": 1, "U": 3, "ux": 1, "uy": 1, "uz": 1}, {"T": 1}, seed + 1)
 
 
+def polyhedra(points: np.ndarray, cells: list[list[list[int]]]) -> Any:
+    """``vtkUnstructuredGrid`` of polyhedra, each given by the points of its faces."""
+    from vtkmodules.vtkCommonCore import vtkPoints
+    from vtkmodules.vtkCommonDataModel import vtkCellArray, vtkUnstructuredGrid
+
+    def lists(rows: list[list[int]]) -> Any:
+        array = vtkCellArray()
+        offsets = np.cumsum([0, *map(len, rows)])
+        array.SetData(_vtk(offsets), _vtk(np.array([i for row in rows for i in row], np.int64)))
+        return array
+
+    locations, mesh = vtkPoints(), vtkUnstructuredGrid()
+    locations.SetData(_vtk(np.asarray(points, np.float64)))
+    mesh.SetPoints(locations)
+    faces = [face for cell in cells for face in cell]
+    numbers = iter(range(len(faces)))
+    mesh.SetPolyhedralCells(
+        _vtk(np.full(len(cells), 42, np.uint8)),
+        lists([sorted({i for face in cell for i in face}) or [0] for cell in cells]),
+        lists([[next(numbers) for _ in cell] for cell in cells]),
+        lists(faces),
+    )
+    return mesh
+
+
 def write_vtk(mesh: Any, path: Path, mode: str = "Appended") -> Path:
     """Write a mesh in the format of the suffix; ``mode`` is Ascii, Binary (inline base64) or Appended."""
     from vtkmodules import vtkIOGeometry, vtkIOLegacy, vtkIOXML
@@ -167,15 +192,16 @@ def _foam_numbers(values: np.ndarray, binary: bool) -> bytes:
     return f"{len(values)}\n(\n{chr(10).join(rows)}\n)".encode()
 
 
-def write_cgns(path: Path, times: int = 1) -> dict[str, np.ndarray]:
+def write_cgns(path: Path, times: int = 1, structured: int = 0) -> dict[str, np.ndarray]:
     """A CGNS file in HDF5: a zone of 2 x 2 x 2 hexahedra and a boundary condition "floor" on its four faces at z = 0.
 
     Args:
         path: of the file.
         times: number of its solutions; the last has the returned values.
+        structured: number of further zones, each a structured block of 2 x 1 x 1 hexahedra.
 
     Returns:
-        Values by name: p and U at the cells, T at the points.
+        Values by name: p and U at the cells of all zones, T at the points of the first.
     """
     import h5py
 
@@ -234,6 +260,19 @@ def write_cgns(path: Path, times: int = 1) -> dict[str, np.ndarray]:
             points = node(zone, f"Points{time}", "FlowSolution_t")
             node(points, "GridLocation", "GridLocation_t", "Vertex")
             node(points, "T", "DataArray_t", values["T"])
+        for number in range(structured):
+            block = node(base, f"Block{number}", "Zone_t", ints([3, 2, 2], [2, 1, 1], [0, 0, 0]))
+            node(block, "ZoneType", "ZoneType_t", "Structured")
+            coordinates = node(block, "GridCoordinates", "GridCoordinates_t")
+            axes = np.meshgrid([0.0, 1], [0.0, 1], [0.0, 1, 2], indexing="ij")[::-1]
+            for name, axis in zip("XYZ", axes, strict=True):
+                node(coordinates, f"Coordinate{name}", "DataArray_t", axis + 10 * (number + 1))
+            added = {"p": random.normal(size=2), "U": random.normal(size=(2, 3))}
+            cells = node(block, "Cells", "FlowSolution_t")
+            node(cells, "GridLocation", "GridLocation_t", "CellCenter")
+            for name, array in {"p": added["p"], **{f"U{c}": added["U"][:, i] for i, c in enumerate("XYZ")}}.items():
+                node(cells, name, "DataArray_t", array.reshape(1, 1, 2))
+            values |= {name: np.concatenate([values[name], array]) for name, array in added.items()}
         if times > 1:
             iteration = node(base, "Times", "BaseIterativeData_t", ints(times))
             node(iteration, "TimeValues", "DataArray_t", np.arange(times, dtype=np.float64))

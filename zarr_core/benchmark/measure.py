@@ -17,9 +17,8 @@ from zarr_core.benchmark.environment import environment
 from zarr_core.benchmark.ways import MeasuredSample, count_reads, locate_sample, time_reads
 from zarr_core.errors import ZarrCoreError
 from zarr_core.points.reader import ZarrChunkReader
-from zarr_core.points.verify.source import list_foreign
+from zarr_core.points.verify.source import ComparedSource
 from zarr_core.points.verify.store import verify_store
-from zarr_core.sources.recorded import RecordedSource
 from zarr_core.storage import Storage, is_local
 
 
@@ -51,18 +50,13 @@ def measure(
         for domain in reader.manifest.domains
     }
     chosen = reader.sample_ids[:n_samples]
-    equivalence = verify_store(
-        zarr_root, source=pt_root, dataset_kind=dataset_kind, sample_ids=chosen, progress=progress
-    )
-    source, listed = RecordedSource(pt_root), list_foreign(pt_root, reader.manifest, dataset_kind) or {}
-    located = (
-        locate_sample(reader, source, i, None if reader.manifest.samples[i].fingerprint else listed.get(i, {}))
-        for i in chosen
-    )
+    source = ComparedSource.open(pt_root, reader.manifest, dataset_kind)
+    equivalence = verify_store(zarr_root, source=source, sample_ids=chosen, progress=progress)
+    located = (locate_sample(reader, source, i) for i in chosen)
     samples = [sample for sample in located if sample is not None]
     if not samples:
         raise ZarrCoreError(
-            f"none of the {len(chosen)} samples of {redact(zarr_root)} are in {source.url}; "
+            f"none of the {len(chosen)} samples of {redact(zarr_root)} are in {source.files.url}; "
             "the source must be the folder or URL that the store was made from"
         )
     bar = partial(tqdm, unit="sample", disable=not progress)

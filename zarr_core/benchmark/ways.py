@@ -15,7 +15,8 @@ from zarr_core._util.redaction import redact
 from zarr_core.benchmark.wording import WAYS
 from zarr_core.errors import ZarrCoreError
 from zarr_core.points.reader import ZarrChunkReader
-from zarr_core.sources.recorded import RecordedSample, RecordedSource
+from zarr_core.points.verify.source import ComparedSource
+from zarr_core.sources.recorded import RecordedSample
 from zarr_core.storage.byte_ranges import CountingObjects, open_objects
 
 PointCounts = dict[str, int]
@@ -38,18 +39,13 @@ class MeasuredSample:
     sizes: Mapping[str, int]
 
 
-def locate_sample(
-    reader: ZarrChunkReader, source: RecordedSource, sample_id: str, listed: Mapping[str, Any] | None
-) -> MeasuredSample | None:
-    """The sample with its source files; None if they no longer exist, which the equivalence check has reported.
-
-    Args:
-        reader, source, sample_id: the sample.
-        listed: what a conversion would record of its files, for a sample of another program.
-    """
+def locate_sample(reader: ZarrChunkReader, source: ComparedSource, sample_id: str) -> MeasuredSample | None:
+    """The sample with its source files; None if they no longer exist, which the equivalence check has reported."""
     fields = tuple(reader.manifest.fields_of(sample_id))
-    recorded = reader.read_attributes(sample_id).get("source", {}) if listed is None else listed
-    sample = source.sample(sample_id, recorded)
+    recorded = source.of(sample_id, reader.manifest.samples[sample_id])
+    if recorded is None:
+        recorded = reader.read_attributes(sample_id).get("source", {})
+    sample = source.files.sample(sample_id, recorded)
     if sample is None or any(field not in sample.files for field in fields):
         return None
     first = {sample.files[field]["name"]: field for field in reversed(fields)}

@@ -61,6 +61,7 @@ class Survey:
         kinds: shipped kinds that fit; empty: none does.
         description: of the first of them, or a guess.
         document: the guess as a document of YAML; empty if a shipped kind fits.
+        found: every sample by id, complete or not.
         samples: number of complete samples.
         incomplete: missing files by id.
         n_bytes: size of the samples' files.
@@ -73,6 +74,7 @@ class Survey:
     kinds: tuple[str, ...]
     description: SourceDescription
     document: dict[str, Any]
+    found: Mapping[str, SourceSample]
     samples: int
     incomplete: Mapping[str, tuple[str, ...]]
     n_bytes: int
@@ -142,6 +144,7 @@ def survey(root: str) -> Survey:
         kinds,
         description,
         document,
+        found.samples,
         len(complete),
         {sample_id: sample.missing for sample_id, sample in found.samples.items() if sample.missing},
         sum(sample.n_bytes for sample in complete.values()),

@@ -17,7 +17,7 @@ import torch
 import zarr_core.points.verify.store
 from tests.helpers.published_store import make_samples, write_published_store
 from tests.helpers.small_source import KIND, SHARED, load_field, write_source
-from zarr_core.errors import UnknownFieldError, ZarrCoreError
+from zarr_core.errors import SourceError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.array_metadata import ArrayLayout
 from zarr_core.format.shards import encode_shard
 from zarr_core.points.convert import convert
@@ -397,6 +397,13 @@ def test_stores_of_another_program(tmp_path: Path) -> None:
     problems = messages(verify_store(str(store), source=str(tmp_path), dataset_kind=KIND))
     where = f"are not in {tmp_path}"
     assert problems == [f"{i}: cannot be compared: the files that it was made from {where}" for i in ("run_1", "run_2")]
+
+
+def test_a_kind_without_use_is_refused(place: Path) -> None:
+    with pytest.raises(SourceError, match=r"records which files .* leave out --dataset-kind"):
+        check(place, dataset_kind=KIND)
+    with pytest.raises(SourceError, match="give --source"):
+        verify_store(str(place / "store"), dataset_kind=KIND)
 
 
 def test_in_another_filesystem(tmp_path: Path) -> None:

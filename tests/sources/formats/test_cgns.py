@@ -47,6 +47,21 @@ def test_zones_and_patches_are_fields(tmp_path: Path) -> None:
     np.testing.assert_allclose(values["surface_area"], 1)
 
 
+def test_structured_and_several_zones(tmp_path: Path) -> None:
+    written = write_cgns(tmp_path / "run_1" / "a.cgns", structured=2)
+    values = load(tmp_path)
+    np.testing.assert_array_equal(values["volume_pressure"], written["p"])
+    np.testing.assert_array_equal(values["volume_velocity"], written["U"])
+    corners = [[10.5, 10.5, 10.5], [11.5, 10.5, 10.5], [20.5, 20.5, 20.5], [21.5, 20.5, 20.5]]
+    np.testing.assert_array_equal(values["volume_position"][8:], corners)
+    assert len(values["surface_position"]) == 4
+    contents = read_cgns(tmp_path / "run_1" / "a.cgns", []).contents()
+    assert (contents.cells, contents.patches) == (12, ("Zone", "Block0", "Block1", "floor"))
+    mesh = read_cgns(tmp_path / "run_1" / "a.cgns", []).mesh(ArrayChoice(at="cells"))
+    assert (len(mesh.points), mesh.offsets.tolist()) == (27 + 24, list(range(0, 97, 8)))
+    assert mesh.connectivity[64:].min() == 27
+
+
 def test_points_of_a_patch_are_those_of_its_faces(tmp_path: Path) -> None:
     path = tmp_path / "a.cgns"
     written = write_cgns(path)

@@ -19,7 +19,7 @@ from zarr_core.format.array_metadata import ArrayLayout
 from zarr_core.format.moments import FieldMoments
 from zarr_core.format.rounding import RoundingAccumulator, RoundingError
 from zarr_core.format.shuffle import shuffle_permutation
-from zarr_core.points.manifest import StoreManifest
+from zarr_core.points.manifest import SampleEntry, StoreManifest
 from zarr_core.points.verify.report import SampleFindings
 from zarr_core.sources.description import SourceDescription
 from zarr_core.sources.recorded import RecordedSample, RecordedSource, record
@@ -131,24 +131,45 @@ class SourceFiles:
             self.found.add("", f"{domain}: its fields are not aligned: {reason}, though each field is equal by itself")
 
 
-def list_foreign(
-    source: str, manifest: StoreManifest, dataset_kind: str | SourceDescription | None
-) -> dict[str, dict[str, Any]] | None:
-    """What a conversion would record of a source's files now, by sample id; None if it recorded that for all samples.
+@dataclass(frozen=True)
+class ComparedSource:
+    """The source that the samples of a store are compared with.
 
-    Raises:
-        SourceError: the kind of the source is neither given nor guessed.
+    Attributes:
+        files: where its files are.
+        listed: for a store with samples of another program, which recorded no files: what a conversion would record of
+            the source now, by sample id.
     """
-    if all(entry.fingerprint for entry in manifest.samples.values()):
-        return None
-    try:
-        tree = SampleTree(dataset_kind or survey(source).description, source)
-    except SourceError as error:
-        if dataset_kind is not None:
-            raise
-        reason = "another program wrote the store, and the kind of its source cannot be guessed; give --dataset-kind"
-        raise SourceError(f"{error}: {reason} (dataset_kind=)") from error
-    return {sample_id: record(sample) for sample_id, sample in tree.discover().items()}
+
+    files: RecordedSource
+    listed: Mapping[str, Mapping[str, Any]] | None = None
+
+    @classmethod
+    def open(
+        cls, source: str, manifest: StoreManifest, dataset_kind: str | SourceDescription | None = None
+    ) -> ComparedSource:
+        """List the source, if a sample of the store was written by another program.
+
+        Raises:
+            SourceError: the kind of the source is neither given nor guessed, or is given and not needed.
+        """
+        if all(entry.fingerprint for entry in manifest.samples.values()):
+            if dataset_kind is not None:
+                reason = "the store records which files and arrays each of its samples was made from"
+                raise SourceError(f"{reason}, and compares these: leave out --dataset-kind (dataset_kind=)")
+            return cls(RecordedSource(source))
+        try:
+            found = survey(source).found if dataset_kind is None else SampleTree(dataset_kind, source).discover()
+        except SourceError as error:
+            if dataset_kind is not None:
+                raise
+            reason = "another program wrote the store, and the kind of its source cannot be guessed"
+            raise SourceError(f"{error}: {reason}; give --dataset-kind (dataset_kind=)") from error
+        return cls(RecordedSource(source), {sample_id: record(sample) for sample_id, sample in found.items()})
+
+    def of(self, sample_id: str, entry: SampleEntry) -> Mapping[str, Any] | None:
+        """What is listed of the files of a sample that another program wrote; None for any other."""
+        return None if self.listed is None or entry.fingerprint else self.listed.get(sample_id, {})
 
 
 def _as_array(tensor: torch.Tensor) -> np.ndarray:

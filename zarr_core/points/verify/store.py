@@ -17,15 +17,14 @@ from tqdm import tqdm
 
 from zarr_core._util.arguments import whole_number
 from zarr_core._util.processes import map_in_processes
-from zarr_core.errors import ManifestError
+from zarr_core.errors import ManifestError, SourceError
 from zarr_core.format.object_names import MANIFEST
 from zarr_core.points.manifest import StoreManifest, load_manifest
 from zarr_core.points.verify.generations import GenerationCheck
 from zarr_core.points.verify.report import FieldTally, Problem, VerificationReport
 from zarr_core.points.verify.sample import Columns, check_sample, not_checked
-from zarr_core.points.verify.source import list_foreign
+from zarr_core.points.verify.source import ComparedSource
 from zarr_core.sources.description import SourceDescription
-from zarr_core.sources.recorded import RecordedSource
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import Retention, generation_name
 
@@ -35,7 +34,7 @@ __all__ = ["VerificationReport", "verify_store"]
 def verify_store(
     store_root: str,
     *,
-    source: str | None = None,
+    source: str | ComparedSource | None = None,
     dataset_kind: str | SourceDescription | None = None,
     sample_ids: Collection[str] | None = None,
     deep: bool = False,
@@ -48,7 +47,8 @@ def verify_store(
     Args:
         store_root: path or URL of the store.
         source: folder or URL of the files that the store was made from; None checks the store alone.
-        dataset_kind: of the source, for samples that another program wrote, which record no files; guessed if None.
+        dataset_kind: of the source, for a store with samples of another program, which record no files; guessed if
+            None. Refused for any other store.
         sample_ids: only these samples.
         deep: check the samples of all kept generations, not only of the current one; find objects that no generation
             names (unless ``sample_ids`` is given); and name the commit that added each damaged group.
@@ -62,7 +62,8 @@ def verify_store(
     Raises:
         UnknownFieldError: the store does not hold a requested sample.
         StoreError, ManifestError: there is no readable manifest.
-        SourceError: another program wrote the samples, and the kind of the source cannot be guessed.
+        SourceError: another program wrote the samples, and the kind of the source cannot be guessed; or the kind is
+            given and has no use.
     """
     workers = whole_number("workers", workers, 1)
     storage = Storage(store_root)
@@ -70,18 +71,20 @@ def verify_store(
     chosen = set(manifest.select(sample_ids=sample_ids))
     report = VerificationReport(against_source=source is not None)
     report.problems += _generation_problems(storage, manifest)
-    files = None if source is None else RecordedSource(source)
-    listed = None if source is None else list_foreign(source, manifest, dataset_kind)
+    if source is None and dataset_kind is not None:
+        raise SourceError("--dataset-kind (dataset_kind=) describes a source: give --source (source=), too")
+    if isinstance(source, str):
+        source = ComparedSource.open(source, manifest, dataset_kind)
     everything = GenerationCheck(storage, manifest)
     found: list[tuple[str, Problem]] = []  # with the path of the group
     for state, samples in everything.states() if deep else [(manifest, manifest.samples)]:
         report.generations += 1
         entries = [
-            (i, entry, listed.get(i, {}) if listed is not None and not entry.fingerprint else None)
+            (i, entry, source.of(i, entry) if source else None)
             for i, entry in sorted(samples.items())
             if sample_ids is None or i in chosen
         ]
-        check = partial(check_sample, storage, files, Columns.of(state))
+        check = partial(check_sample, storage, source.files if source else None, Columns.of(state))
         checks = map_in_processes(check, entries, workers, not_checked, executor)
         problems: list[Problem] = []
         for findings in tqdm(checks, total=len(entries), unit="sample", desc="verify", disable=not progress):

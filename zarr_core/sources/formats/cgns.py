@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from zarr_core.sources.arrays import ArrayChoice
-from zarr_core.sources.formats.contents import Contents
 from zarr_core.sources.formats.files import local_path
 from zarr_core.sources.formats.hdf5 import check_dataset, datasets, open_hdf5
-from zarr_core.sources.formats.vtk import VtkMesh, check_claim, children, leaves, output_of, select_arrays, vtk_errors
+from zarr_core.sources.formats.vtk import VtkMesh, check_claim, children, leaves, select_arrays, vtk_errors
+from zarr_core.sources.formats.vtk_geometry import output_of
 from zarr_core.sources.sample import FileInfo
 from zarr_core.storage import Storage
 
@@ -21,14 +20,14 @@ _ADF = b"@(#)ADF Database"
 _SIZES = (b"Zone_t", b"IndexRange_t")
 
 
-def open_file(storage: Storage, folder: str, info: FileInfo, choices: Collection[ArrayChoice]) -> CgnsFile:
+def open_file(storage: Storage, folder: str, info: FileInfo, choices: Collection[ArrayChoice]) -> VtkMesh:
     """Read the mesh and the chosen arrays; only names and sizes without choices."""
     with local_path(storage, folder, info) as path:
         return read_cgns(path, choices)
 
 
-def read_cgns(path: Path, choices: Collection[ArrayChoice]) -> CgnsFile:
-    """Read a local file; raises ValueError."""
+def read_cgns(path: Path, choices: Collection[ArrayChoice]) -> VtkMesh:
+    """Read a local file; raises ValueError. A choice without patches means all zones."""
     from vtkmodules.vtkCommonExecutionModel import vtkStreamingDemandDrivenPipeline
     from vtkmodules.vtkFiltersCore import vtkRemoveUnusedPoints
     from vtkmodules.vtkIOCGNSReader import vtkCGNSReader
@@ -48,22 +47,7 @@ def read_cgns(path: Path, choices: Collection[ArrayChoice]) -> CgnsFile:
         reader.Update()
         zones, patches = _parts(reader.GetOutput())
         # A patch has the points of its whole zone.
-        return CgnsFile(zones, [(name, output_of(vtkRemoveUnusedPoints(), patch)) for name, patch in patches])
-
-
-class CgnsFile(VtkMesh):
-    """The zones of a file and its patches. A choice without patches means all zones."""
-
-    def __init__(self, zones: list[tuple[str, Any]], patches: list[tuple[str, Any]]) -> None:
-        super().__init__([*zones, *patches])
-        self._zones = VtkMesh(zones)
-
-    def contents(self) -> Contents:
-        """Names and sizes of the arrays and the zones, and names of zones and patches."""
-        return replace(self._zones.contents(), patches=self._names)
-
-    def _chosen(self, choice: ArrayChoice) -> list[Any]:
-        return super()._chosen(choice) if choice.patches else self._zones._chosen(choice)
+        return VtkMesh(zones, choices, [(name, output_of(vtkRemoveUnusedPoints(), patch)) for name, patch in patches])
 
 
 def _parts(data: Any) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:

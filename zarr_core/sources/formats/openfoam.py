@@ -26,8 +26,8 @@ _LENGTH = re.compile(rb"(?:^\s*|>\s*)(\d+)\s*[({]", re.MULTILINE)
 _SEARCHED = 1 << 20
 
 
-def open_file(storage: Storage, folder: str, info: FileInfo, choices: Collection[ArrayChoice]) -> OpenFoamCase:
-    """Read the mesh and the chosen fields; all of them without choices.
+def open_file(storage: Storage, folder: str, info: FileInfo, choices: Collection[ArrayChoice]) -> VtkMesh:
+    """Read the mesh and the chosen fields; all of them without choices. A choice without patches means the cells.
 
     VTK sees a folder with the mesh and the latest time only, so it reads nothing else of the source.
     """
@@ -52,14 +52,8 @@ def open_file(storage: Storage, folder: str, info: FileInfo, choices: Collection
             select_arrays(reader, choices)
             reader.Update()
             blocks = list(leaves(reader.GetOutput()))
-    return OpenFoamCase(blocks)
-
-
-class OpenFoamCase(VtkMesh):
-    """The cells of a case and its patches. A choice without patches means the cells."""
-
-    def _chosen(self, choice: ArrayChoice) -> list[Any]:
-        return super()._chosen(choice if choice.patches else choice.model_copy(update={"patches": (_CELLS,)}))
+    cells, patches = ([each for each in blocks if (each[0] == _CELLS) is inside] for inside in (True, False))
+    return VtkMesh(cells, choices, patches)
 
 
 def _select_patches(reader: Any, choices: Collection[ArrayChoice]) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import mmap
 import re
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ import numpy as np
 from zarr_core.sources.arrays import ArrayChoice, suffix_of
 from zarr_core.sources.formats.contents import Contents, FoundArray, Mesh
 from zarr_core.sources.formats.files import local_path
-from zarr_core.sources.formats.vtk_cells import check_cells
+from zarr_core.sources.formats.vtk_cells import check_cells, numpy_of
+from zarr_core.sources.formats.vtk_geometry import computed, unstructured
 from zarr_core.sources.sample import FileInfo
 from zarr_core.storage import Storage
 
@@ -36,9 +38,6 @@ _LEGACY_COUNT = re.compile(
     rb"\s+(\d+)(?:\s+(\d+))?",
     re.MULTILINE,
 )
-# Components of a unit normal below the precision of float32 are rounding errors of the positions. They are set to 0, so
-# that a plane parallel to an axis does not count as a loss of values that float16 cannot store.
-_NOISE = 1e-7
 _STL_HEADER, _STL_TRIANGLE = 84, 50
 # VTK has one message window per process.
 _window_lock = threading.Lock()
@@ -52,7 +51,7 @@ def open_file(storage: Storage, folder: str, info: FileInfo, choices: Collection
 
 def read_mesh(path: Path, suffix: str, choices: Collection[ArrayChoice]) -> VtkMesh:
     """Read a local file; raises ValueError."""
-    return VtkMesh(read_blocks(path, suffix, choices))
+    return VtkMesh(read_blocks(path, suffix, choices), choices)
 
 
 def read_blocks(
@@ -148,101 +147,132 @@ def children(data: Any) -> Iterator[tuple[str, Any]]:
             yield (data.GetMetaData(i).Get(data.NAME()) or "" if data.HasMetaData(i) else ""), data.GetBlock(i)
 
 
-class VtkMesh:
-    """The parts of one file, each a ``vtkDataSet`` with a name."""
+@dataclass(eq=False)
+class _Part:
+    """A mesh of a file and its arrays."""
 
-    def __init__(self, blocks: list[tuple[str, Any]]) -> None:
-        self._blocks = [(name, block) for name, block in blocks if block.GetNumberOfPoints()]
-        if not self._blocks:
+    name: str
+    block: Any  # vtkDataSet
+
+    def __post_init__(self) -> None:
+        self._arrays = {
+            "cells": (self.block.GetCellData(), int(self.block.GetNumberOfCells())),
+            "points": (self.block.GetPointData(), int(self.block.GetNumberOfPoints())),
+        }
+
+    def found(self, at: str) -> Iterator[FoundArray]:
+        """What is known of the arrays at the cells or at the points."""
+        attributes, rows = self._arrays[at]
+        for array in (attributes.GetArray(i) for i in range(attributes.GetNumberOfArrays())):
+            if array is not None:
+                yield FoundArray(array.GetName() or "", at, array.GetNumberOfComponents(), rows)
+
+    def values(self, choice: ArrayChoice) -> np.ndarray:
+        """The chosen field; raises ValueError."""
+        if choice.compute:
+            return computed(self.block, choice)
+        columns = [self._array(name, choice.at) for name in choice.arrays]
+        return columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
+
+    def _array(self, name: str, at: str) -> np.ndarray:
+        attributes, rows = self._arrays[at]
+        array = attributes.GetArray(name)
+        if array is None:
+            raise ValueError(_no_array(name, at, [each.name for each in self.found(at)]))
+        if array.GetNumberOfTuples() != rows:
+            count = array.GetNumberOfTuples()
+            raise ValueError(f"truncated or damaged: array {name!r} has {count:,} of {rows:,} values")
+        return numpy_of(array)
+
+
+class VtkMesh:
+    """The meshes of one file.
+
+    Args:
+        blocks: names and meshes, each a ``vtkDataSet``. A choice without patches means all of them.
+        choices: the fields that will be read. As soon as all that are computed from the meshes are known, the meshes
+            are dropped, unless the store keeps them. Without choices they stay.
+        patches: names and meshes that only a choice with their names means.
+
+    Raises:
+        ValueError: there is no mesh with points.
+    """
+
+    def __init__(
+        self,
+        blocks: Iterable[tuple[str, Any]],
+        choices: Collection[ArrayChoice] = (),
+        patches: Iterable[tuple[str, Any]] = (),
+    ) -> None:
+        self._blocks, self._patches = (
+            [_Part(name, block) for name, block in each if block.GetNumberOfPoints()] for each in (blocks, patches)
+        )
+        if not self._blocks and not self._patches:
             raise ValueError("contains no mesh")
+        self._keep_mesh = not choices or any(choice.keep_mesh for choice in choices)
+        self._to_compute = {choice for choice in choices if choice.compute}
+        self._computed: dict[ArrayChoice, np.ndarray] = {}
 
     def values(self, choice: ArrayChoice) -> np.ndarray:
         """The chosen field, (points,) or (points, components); raises ValueError."""
+        if choice in self._computed:
+            return self._computed[choice]
         with vtk_errors():
-            parts = [self._of_block(block, choice) for block in self._chosen(choice)]
+            parts = [part.values(choice) for part in self._chosen(choice)]
         values = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        return values if choice.scale == 1 else values * values.dtype.type(choice.scale)
+        values = values if choice.scale == 1 else values * choice.scale
+        if choice.compute:
+            self._computed[choice] = values
+            if not self._keep_mesh and self._to_compute <= self._computed.keys():
+                for part in (*self._blocks, *self._patches):
+                    part.block = None
+        return values
 
     def contents(self) -> Contents:
-        """Names and sizes of the arrays, of the mesh and of its parts."""
-        found: dict[tuple[str, str], FoundArray] = {}
-        for _, block in self._blocks:
-            for at in ("cells", "points"):
-                attributes, rows = _attributes(block, at)
-                for array in (attributes.GetArray(i) for i in range(attributes.GetNumberOfArrays())):
-                    if array is not None:
-                        name = array.GetName() or ""
-                        found.setdefault((at, name), FoundArray(name, at, array.GetNumberOfComponents(), rows))
-        sizes = [(block.GetNumberOfPoints(), block.GetNumberOfCells()) for _, block in self._blocks]
-        points, cells = map(sum, zip(*sizes, strict=True))
-        return Contents(tuple(found.values()), points, cells, self._names, self._dimension)
+        """Names and sizes of the arrays and of the mesh, and names of its parts; of the patches only the names."""
+        parts = self._blocks or self._patches
+        found = {(each.at, each.name): each for part in parts for at in ("cells", "points") for each in part.found(at)}
+        points, cells = (sum(getattr(p.block, f"GetNumberOf{of}")() for p in parts) for of in ("Points", "Cells"))
+        first = parts[0].block
+        dimension = 2 if first.IsA("vtkPolyData") else int(first.GetCell(0).GetCellDimension()) if cells else 0
+        return Contents(tuple(found.values()), points, cells, self._names, dimension)
 
     def mesh(self, choice: ArrayChoice) -> Mesh:
         """Points and cells; raises ValueError."""
-        points, connectivity, offsets, types = [], [], [np.zeros(1, np.int64)], []
-        n_points = n_indices = 0
-        for block in self._chosen(choice):
-            block = _unstructured(block)
-            cells = block.GetCells()
-            points.append(_numpy(block.GetPoints().GetData()))
-            connectivity.append(_numpy(cells.GetConnectivityArray()).astype(np.int64) + n_points)
-            offsets.append(_numpy(cells.GetOffsetsArray()).astype(np.int64)[1:] + n_indices)
-            types.append(_numpy(block.GetCellTypes()).astype(np.uint8).ravel())
-            n_points, n_indices = n_points + len(points[-1]), n_indices + len(connectivity[-1])
-        scaled = np.concatenate(points)
+        blocks = [unstructured(part.block) for part in self._chosen(choice)]
+        points = np.concatenate([numpy_of(block.GetPoints().GetData()) for block in blocks])
         if choice.scale != 1:
-            scaled = scaled * scaled.dtype.type(choice.scale)
-        return Mesh(scaled, np.concatenate(connectivity), np.concatenate(offsets), np.concatenate(types), choice.at)
+            points *= choice.scale
+        cells = [block.GetCells() for block in blocks]
+        offsets = [numpy_of(each.GetOffsetsArray()) for each in cells]
+        first = np.cumsum([0, *(block.GetNumberOfPoints() for block in blocks)])
+        return Mesh(
+            points,
+            _joined([numpy_of(each.GetConnectivityArray()) for each in cells], first),
+            _joined([[0], *(each[1:] for each in offsets)], np.cumsum([0, 0, *(each[-1] for each in offsets)])),
+            np.concatenate([numpy_of(block.GetCellTypes()).astype(np.uint8).ravel() for block in blocks]),
+            choice.at,
+        )
 
     @cached_property
     def _names(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(name for name, _ in self._blocks if name))
+        return tuple(dict.fromkeys(part.name for part in (*self._blocks, *self._patches) if part.name))
 
-    @cached_property
-    def _dimension(self) -> int:
-        block = self._blocks[0][1]
-        return 2 if block.IsA("vtkPolyData") else int(block.GetCell(0).GetCellDimension()) if _cells(block) else 0
-
-    def _chosen(self, choice: ArrayChoice) -> list[Any]:
-        missing = [name for name in choice.patches if name not in self._names]
-        if missing:
+    def _chosen(self, choice: ArrayChoice) -> list[_Part]:
+        if not choice.patches:
+            return self._blocks
+        if missing := [name for name in choice.patches if name not in self._names]:
             raise ValueError(no_patch(missing[0], self._names))
-        return [block for name, block in self._blocks if not choice.patches or name in choice.patches]
-
-    def _of_block(self, block: Any, choice: ArrayChoice) -> np.ndarray:
-        if choice.compute:
-            return _computed(block, choice)
-        columns = [_array(block, name, choice.at) for name in choice.arrays]
-        return columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
+        return [part for part in (*self._blocks, *self._patches) if part.name in choice.patches]
 
 
-def _cells(block: Any) -> int:
-    return int(block.GetNumberOfCells())
-
-
-def _attributes(block: Any, at: str) -> tuple[Any, int]:
-    if at == "cells":
-        return block.GetCellData(), _cells(block)
-    return block.GetPointData(), int(block.GetNumberOfPoints())
-
-
-def _numpy(array: Any) -> np.ndarray:
-    """A view of the values of a VTK array, which stay alive with it."""
-    from vtkmodules.util.numpy_support import vtk_to_numpy
-
-    values: np.ndarray = vtk_to_numpy(array)
-    return values
-
-
-def _array(block: Any, name: str, at: str) -> np.ndarray:
-    attributes, rows = _attributes(block, at)
-    array = attributes.GetArray(name)
-    if array is None:
-        names = [attributes.GetArrayName(i) for i in range(attributes.GetNumberOfArrays())]
-        raise ValueError(_no_array(name, at, names))
-    if array.GetNumberOfTuples() != rows:
-        raise ValueError(f"truncated or damaged: array {name!r} has {array.GetNumberOfTuples():,} of {rows:,} values")
-    return _numpy(array)
+def _joined(parts: Sequence[Any], shifts: np.ndarray) -> np.ndarray:
+    """The numbers of all parts one after another, those of each part plus its shift."""
+    joined, at = np.empty(sum(map(len, parts)), np.int64), 0
+    for part, shift in zip(parts, shifts, strict=False):
+        np.add(part, shift, out=joined[at : at + len(part)])
+        at += len(part)
+    return joined
 
 
 def no_patch(name: str, names: Collection[str]) -> str:
@@ -252,103 +282,6 @@ def no_patch(name: str, names: Collection[str]) -> str:
 
 def _no_array(name: str, at: str, names: Collection[str | None]) -> str:
     return f"has no array {name!r} at its {at}; it has {', '.join(filter(None, names)) or 'none'}"
-
-
-def _computed(block: Any, choice: ArrayChoice) -> np.ndarray:
-    """Positions, unit normals or areas.
-
-    Centres of cells are those of ``vtkCellCenters``: of a polyhedron the centroid of VTK's decomposition, otherwise the
-    centre of the cell's parametric coordinates. Normals are those of ``vtkPolyDataNormals``, in the order of the points
-    of each cell, not oriented again.
-    """
-    from vtkmodules.vtkFiltersCore import vtkCellCenters, vtkPolyDataNormals
-    from vtkmodules.vtkFiltersVerdict import vtkCellSizeFilter
-
-    dtype = _numpy(block.GetPoints().GetData()).dtype if hasattr(block, "GetPoints") else np.dtype(np.float32)
-    if choice.compute == "position":
-        if choice.at == "points":
-            return _numpy(block.GetPoints().GetData())
-        with _threads():  # a polyhedron takes 15 us of CPU time, a hundred times as long as a hexahedron
-            centres = output_of(vtkCellCenters(), block, VertexCells=False, CopyArrays=False)
-        return _numpy(centres.GetPoints().GetData()).astype(dtype, copy=False)
-    if choice.compute == "area":
-        if choice.at == "points":
-            raise ValueError("has no areas at its points; convert its cells")
-        sizes = output_of(
-            vtkCellSizeFilter(), _bare(block), ComputeVertexCount=0, ComputeLength=0, ComputeArea=1, ComputeVolume=0
-        )
-        return _array(sizes, "Area", "cells").astype(dtype, copy=False)
-    at_cells = choice.at == "cells"
-    surface = output_of(
-        vtkPolyDataNormals(),
-        _surface(block),
-        ComputeCellNormals=at_cells,
-        ComputePointNormals=not at_cells,
-        Splitting=False,
-        Consistency=False,
-        AutoOrientNormals=False,
-    )
-    normals = _array(surface, "Normals", choice.at).astype(dtype, copy=False)
-    normals[np.abs(normals) < _NOISE] = 0
-    return normals
-
-
-@contextmanager
-def _threads() -> Iterator[None]:
-    """Run filters in as many threads as torch uses: one in a worker process. VTK's default is one in every process."""
-    import torch
-    from vtkmodules.vtkCommonCore import vtkSMPTools
-
-    before = vtkSMPTools.GetBackend()
-    if before == "Sequential":
-        vtkSMPTools.SetBackend("STDThread")
-    vtkSMPTools.Initialize(torch.get_num_threads())
-    try:
-        yield
-    finally:
-        vtkSMPTools.Initialize(0)
-        vtkSMPTools.SetBackend(before)
-
-
-def output_of(algorithm: Any, block: Any, **settings: Any) -> Any:
-    """The output of a filter for one mesh."""
-    for name, value in settings.items():
-        getattr(algorithm, f"Set{name}")(value)
-    algorithm.SetInputData(block)
-    algorithm.Update()
-    return algorithm.GetOutput()
-
-
-def _bare(block: Any) -> Any:
-    """The mesh without its arrays, which share their memory with it, so that a filter has none to copy."""
-    bare = block.NewInstance()
-    bare.CopyStructure(block)
-    return bare
-
-
-def _surface(block: Any) -> Any:
-    """A mesh of polygons as ``vtkPolyData``, its cells and points in their order."""
-    if block.IsA("vtkPolyData"):
-        return _bare(block)
-    from vtkmodules.vtkCommonDataModel import vtkPolyData
-
-    block = _unstructured(block)
-    types = set(np.unique(_numpy(block.GetCellTypes())).tolist())
-    if not types <= {5, 7, 9}:  # triangle, polygon, quadrilateral
-        raise ValueError("has no normals: its cells are not polygons")
-    surface = vtkPolyData()
-    surface.SetPoints(block.GetPoints())
-    surface.SetPolys(block.GetCells())
-    return surface
-
-
-def _unstructured(block: Any) -> Any:
-    """The mesh as ``vtkUnstructuredGrid``."""
-    if block.IsA("vtkUnstructuredGrid"):
-        return block
-    from vtkmodules.vtkFiltersCore import vtkAppendFilter
-
-    return output_of(vtkAppendFilter(), _bare(block))
 
 
 def check_xml(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Checks of the cells of a mesh: filters of VTK trust them, and would read memory outside the mesh."""
+"""Arrays of a mesh, and checks of its cells: filters of VTK trust them, and would read memory outside the mesh."""
 
 from __future__ import annotations
 
@@ -8,11 +8,19 @@ import numpy as np
 
 # Cells that are looked at together.
 _CELLS = 1 << 20
-# Number of points by type of cell, 0 where it is not fixed: linear cells, then quadratic ones.
-_SIZES = np.zeros(256, np.int64)
-_SIZES[[1, 3, 5, 8, 9, 10, 11, 12, 13, 14, 15, 16]] = 1, 2, 3, 4, 4, 4, 8, 8, 6, 5, 10, 12
-_SIZES[[21, 22, 23, 24, 25, 26, 27, 28, 29]] = 3, 6, 8, 10, 20, 15, 13, 9, 27
-_SIZES[[30, 31, 32, 33, 34, 37]] = 6, 12, 18, 24, 7, 19
+#: Number of points by type of cell, 0 where it is not fixed: linear cells, then quadratic ones.
+SIZES = np.zeros(256, np.int64)
+SIZES[[1, 3, 5, 8, 9, 10, 11, 12, 13, 14, 15, 16]] = 1, 2, 3, 4, 4, 4, 8, 8, 6, 5, 10, 12
+SIZES[[21, 22, 23, 24, 25, 26, 27, 28, 29]] = 3, 6, 8, 10, 20, 15, 13, 9, 27
+SIZES[[30, 31, 32, 33, 34, 37]] = 6, 12, 18, 24, 7, 19
+
+
+def numpy_of(array: Any) -> np.ndarray:
+    """A view of the values of a VTK array, which stay alive with it."""
+    from vtkmodules.util.numpy_support import vtk_to_numpy
+
+    values: np.ndarray = vtk_to_numpy(array)
+    return values
 
 
 def check_cells(block: Any) -> None:
@@ -42,14 +50,12 @@ def _check_ids(cells: Any, count: int) -> None:
 
 
 def _check_sizes(block: Any) -> None:
-    from vtkmodules.util.numpy_support import vtk_to_numpy
-
     if not block.GetNumberOfCells():
         return
-    offsets, types = vtk_to_numpy(block.GetCells().GetOffsetsArray()), vtk_to_numpy(block.GetCellTypes()).ravel()
+    offsets, types = numpy_of(block.GetCells().GetOffsetsArray()), numpy_of(block.GetCellTypes()).ravel()
     for start in range(0, len(types), _CELLS):
         own = types[start : start + _CELLS]
-        sizes, expected = np.diff(offsets[start : start + len(own) + 1]), _SIZES[own]
+        sizes, expected = np.diff(offsets[start : start + len(own) + 1]), SIZES[own]
         wrong = np.flatnonzero((expected > 0) & (sizes != expected))
         if len(wrong):
             cell = int(wrong[0])

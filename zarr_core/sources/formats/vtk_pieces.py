@@ -46,7 +46,7 @@ def open_file(storage: Storage, folder: str, info: FileInfo, choices: Collection
                     block.RemoveGhostCells()
                     block.GetCellData().RemoveArray(_GHOSTS)
                 blocks.append((name, block))
-    return VtkMesh(blocks)
+    return VtkMesh(blocks, choices)
 
 
 def peek(storage: Storage, folder: str, info: FileInfo) -> Contents:

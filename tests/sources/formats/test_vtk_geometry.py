@@ -1,0 +1,98 @@
+"""Fields that are computed from a mesh, and the memory that it takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.helpers.solver_files import polyhedra, volume, write_vtk
+from zarr_core.sources.arrays import ArrayChoice
+from zarr_core.sources.formats.vtk import VtkMesh, read_mesh
+from zarr_core.sources.formats.vtk_cells import SIZES
+
+pytest.importorskip("vtkmodules", reason="the extra vtk is not installed")
+
+CENTRES = ArrayChoice(compute="position", at="cells")
+#: A square of side 2 at z = 0 below one of side 1 at z = 1, and its faces.
+FRUSTUM = np.array([[x * s, y * s, z] for z, s in ((0, 1), (1, 0.5)) for x, y in ((-1, -1), (1, -1), (1, 1), (-1, 1))])
+FACES = [[3, 2, 1, 0], [4, 5, 6, 7], [0, 1, 5, 4], [1, 2, 6, 5], [2, 3, 7, 6], [3, 0, 4, 7]]
+
+
+def cells_of(kind: int) -> Any:
+    """Two cells of one type whose points are not quite where they are in a regular cell, unless it has to be one."""
+    from vtkmodules.vtkCommonCore import vtkPoints
+    from vtkmodules.vtkCommonDataModel import vtkGenericCell, vtkUnstructuredGrid
+
+    regular = np.array(vtkGenericCell.InstantiateCell(kind).GetParametricCoords() or [0.0] * 3).reshape(-1, 3)
+    rng, most = np.random.default_rng(kind), 0 if kind in (8, 11) else 0.2  # pixel, voxel
+    points, grid = vtkPoints(), vtkUnstructuredGrid()
+    grid.SetPoints(points)
+    for _ in range(2):
+        corners = regular[: SIZES[kind]] * 3 + rng.uniform(-most, most, (SIZES[kind], 3)) + 10
+        ids = [points.InsertNextPoint(corner) for corner in corners]
+        grid.InsertNextCell(kind, len(ids), ids)
+    return grid
+
+
+@pytest.mark.parametrize("kind", [*np.flatnonzero(SIZES).tolist(), 7])
+def test_centres_are_those_of_vtk(kind: int) -> None:
+    from vtkmodules.util.numpy_support import vtk_to_numpy
+    from vtkmodules.vtkFiltersCore import vtkCellCenters
+
+    grid = volume(2) if kind == 7 else cells_of(kind)
+    if kind == 7:  # a polygon, whose centre VTK computes, among other cells
+        grid.InsertNextCell(kind, 5, [0, 1, 2, 5, 3])
+    centres = vtkCellCenters()
+    centres.SetInputData(grid)
+    centres.Update()
+    expected = vtk_to_numpy(centres.GetOutput().GetPoints().GetData())
+    np.testing.assert_allclose(VtkMesh([("", grid)]).values(CENTRES), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("turned", [(), (1, 4)])
+@pytest.mark.parametrize("offset", [0, 1000])
+def test_the_centre_of_a_polyhedron_is_the_centroid_of_its_volume(turned: tuple[int, ...], offset: float) -> None:
+    """Whatever the sense of rotation of its faces, and far away from the origin."""
+    faces = [face[::-1] if i in turned else face for i, face in enumerate(FACES)]
+    triangles = [[face[0], *face[i : i + 2]] for face in faces for i in (1, 2)]
+    grid = polyhedra(np.concatenate([FRUSTUM, FRUSTUM + 3]) + offset, [faces, [[i + 8 for i in t] for t in triangles]])
+    height = 11 / 28  # of a frustum of height 1 whose upper side is half as long
+    expected = np.array([[0, 0, height], [3, 3, 3 + height]]) + offset
+    np.testing.assert_allclose(VtkMesh([("", grid)]).values(CENTRES), expected, atol=1e-9 + 1e-12 * offset)
+
+
+def test_damaged_polyhedra_are_refused() -> None:
+    with pytest.raises(ValueError, match="polyhedron 1 has no faces"):
+        VtkMesh([("", polyhedra(FRUSTUM, [FACES, []]))]).values(CENTRES)
+    with pytest.raises(ValueError, match="a face of a polyhedron has 2 points"):
+        VtkMesh([("", polyhedra(FRUSTUM, [[*FACES, [0, 1]]]))]).values(CENTRES)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_the_mesh_is_dropped_after_the_last_field_that_needs_it(tmp_path: Path, keep: bool) -> None:
+    path = write_vtk(volume(), tmp_path / "mesh.vtu")
+    position = CENTRES.model_copy(update={"keep_mesh": keep})
+    pressure = ArrayChoice(arrays=("p",), at="cells")
+    mesh = read_mesh(path, ".vtu", [position, pressure])
+    mesh.values(pressure)
+    (part,) = mesh._blocks
+    assert part.block is not None
+    values = mesh.values(position)
+    assert (part.block is not None) == keep
+    assert mesh.values(position) is values
+    assert len(mesh.values(pressure)) == len(values) == 27
+
+
+def test_integers_are_scaled_as_numbers(tmp_path: Path) -> None:
+    from vtkmodules.util.numpy_support import numpy_to_vtk
+
+    mesh = volume(2)
+    levels = numpy_to_vtk(np.arange(8), deep=True)
+    levels.SetName("level")
+    mesh.GetCellData().AddArray(levels)
+    choice = ArrayChoice(arrays=("level",), at="cells", scale=0.5)
+    values = read_mesh(write_vtk(mesh, tmp_path / "mesh.vtu"), ".vtu", [choice]).values(choice)
+    np.testing.assert_array_equal(values, np.arange(8) / 2)

@@ -1,0 +1,193 @@
+"""Fields that are computed from a mesh: centres, unit normals and areas of its cells."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from zarr_core.sources.arrays import ArrayChoice
+from zarr_core.sources.formats.vtk_cells import SIZES, numpy_of
+
+# Cells whose centres are computed together, so that the intermediate arrays stay small.
+_CELLS = 1 << 14
+_POLYHEDRON = 42
+# Components of a unit normal below the precision of float32 are rounding errors of the positions. They are set to 0, so
+# that a plane parallel to an axis does not count as a loss of values that float16 cannot store.
+_NOISE = 1e-7
+
+
+def computed(block: Any, choice: ArrayChoice) -> np.ndarray:
+    """Positions, unit normals or areas, in the dtype of the mesh's points; raises ValueError.
+
+    Normals are those of ``vtkPolyDataNormals``, in the order of the points of each cell, not oriented again. Areas are
+    those of ``vtkCellSizeFilter``.
+    """
+    at_cells = choice.at == "cells"
+    if choice.compute == "position" and at_cells:
+        return _centres(block)
+    points = numpy_of(block.GetPoints().GetData())
+    if choice.compute == "position":
+        return points
+    if choice.compute == "area":
+        return _areas(block, at_cells).astype(points.dtype, copy=False)
+    return _normals(block, at_cells).astype(points.dtype, copy=False)
+
+
+def _areas(block: Any, at_cells: bool) -> np.ndarray:
+    from vtkmodules.vtkFiltersVerdict import vtkCellSizeFilter
+
+    if not at_cells:
+        raise ValueError("has no areas at its points; convert its cells")
+    sizes = output_of(vtkCellSizeFilter(), _bare(block), ComputeVertexCount=0, ComputeLength=0, ComputeVolume=0)
+    return numpy_of(sizes.GetCellData().GetArray("Area"))
+
+
+def _normals(block: Any, at_cells: bool) -> np.ndarray:
+    from vtkmodules.vtkFiltersCore import vtkPolyDataNormals
+
+    surface = output_of(
+        vtkPolyDataNormals(),
+        _surface(block),
+        ComputeCellNormals=at_cells,
+        ComputePointNormals=not at_cells,
+        Splitting=False,
+        Consistency=False,
+        AutoOrientNormals=False,
+    )
+    normals = numpy_of((surface.GetCellData() if at_cells else surface.GetPointData()).GetArray("Normals"))
+    normals[np.abs(normals) < _NOISE] = 0
+    return normals
+
+
+def _centres(block: Any) -> np.ndarray:
+    """Centres of the cells.
+
+    They are those of ``vtkCellCenters``: of a polyhedron the centroid of its volume, otherwise the centre of the cell's
+    parametric coordinates. Computed in blocks of cells, they need neither the time nor the memory of that filter.
+    """
+    if not block.IsA("vtkUnstructuredGrid"):
+        return _centres_of_vtk(block)
+    points, types = numpy_of(block.GetPoints().GetData()), numpy_of(block.GetCellTypes()).ravel()
+    cells = block.GetCells()
+    ids, starts = numpy_of(cells.GetConnectivityArray()), numpy_of(cells.GetOffsetsArray())
+    others: np.ndarray | None = None
+    centres = np.empty((len(types), 3), points.dtype)
+    for first in range(0, len(types), _CELLS):
+        own = types[first : first + _CELLS]
+        for kind in np.unique(own).tolist():
+            rows = first + np.flatnonzero(own == kind)
+            if kind == _POLYHEDRON:
+                centres[rows] = _centroids(block, points, rows)
+            elif (weights := _weights(kind)) is not None:
+                corner = starts[rows]
+                centres[rows] = sum(weight * points[ids[corner + i]] for i, weight in enumerate(weights))
+            else:
+                others = _centres_of_vtk(block) if others is None else others
+                centres[rows] = others[rows]
+    return centres
+
+
+def _centres_of_vtk(block: Any) -> np.ndarray:
+    from vtkmodules.vtkFiltersCore import vtkCellCenters
+
+    centres = numpy_of(output_of(vtkCellCenters(), _bare(block), VertexCells=False).GetPoints().GetData())
+    if len(centres) != block.GetNumberOfCells():
+        raise ValueError("contains empty cells, which have no centre")
+    return centres.astype(numpy_of(block.GetPoints().GetData()).dtype, copy=False)
+
+
+@cache
+def _weights(kind: int) -> np.ndarray | None:
+    """Weights of the points of a cell in its centre; None for a type without a fixed number of points."""
+    from vtkmodules.vtkCommonDataModel import vtkGenericCell
+
+    if not SIZES[kind]:
+        return None
+    cell, centre, weights = vtkGenericCell.InstantiateCell(kind), [0.0] * 3, [0.0] * int(SIZES[kind])
+    cell.GetParametricCenter(centre)
+    cell.InterpolateFunctions(centre, weights)
+    return np.array(weights)
+
+
+def _centroids(block: Any, points: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Centroids of the volumes of some polyhedra, (rows, 3), float64.
+
+    A face consists of the triangles with its first point, as in ``vtkPolyhedron::GetCentroid`` of VTK 9.7. A triangle
+    and the mean of the faces form a tetrahedron. That mean has to be inside the cell; faces may turn either way.
+    """
+    locations, faces = block.GetPolyhedronFaceLocations(), block.GetPolyhedronFaces()
+    if faces is None:
+        raise ValueError("truncated or damaged: its polyhedra have no faces")
+    begin, of_cells = numpy_of(locations.GetOffsetsArray()), numpy_of(locations.GetConnectivityArray())
+    counts = begin[rows + 1] - begin[rows]
+    if not counts.all():
+        raise ValueError(f"truncated or damaged: its polyhedron {rows[np.argmin(counts)]:,} has no faces")
+    owner = np.repeat(np.arange(len(rows)), counts)
+    own = of_cells[np.arange(len(owner)) + (begin[rows] - np.cumsum(counts) + counts)[owner]]
+    starts, ids = numpy_of(faces.GetOffsetsArray()), numpy_of(faces.GetConnectivityArray())
+    sizes = starts[own + 1] - starts[own]
+    if sizes.min() < 3:
+        raise ValueError(f"truncated or damaged: a face of a polyhedron has {sizes.min()} points")
+
+    def per_cell(values: np.ndarray) -> np.ndarray:
+        return np.stack([np.bincount(owner, each, len(rows)) for each in values])
+
+    mean, moment, volume = np.empty((3, len(own))), np.empty((3, len(own))), np.empty(len(own))
+    groups = []  # faces with the same number of points: their numbers, and (3, points, faces)
+    for size in np.unique(sizes).tolist():
+        at = np.flatnonzero(sizes == size)
+        corners = points[ids[starts[own[at]] + np.arange(size)[:, None]]].transpose(2, 0, 1).astype(np.float64, "C")
+        mean[:, at] = corners.mean(axis=1)
+        groups.append((at, corners))
+    centre: np.ndarray = per_cell(mean) / counts
+    for at, corners in groups:
+        corners -= centre[:, owner[at]][:, None]
+        a, p, q = corners[:, :1], corners[:, 1:-1], corners[:, 2:]
+        six = sum(a[i] * (p[j] * q[k] - p[k] * q[j]) for i, j, k in ((0, 1, 2), (1, 2, 0), (2, 0, 1)))
+        volume[at], moment[:, at] = six.sum(axis=0), (six * (a + p + q)).sum(axis=1)
+    total = 4 * np.bincount(owner, np.abs(volume), len(rows))
+    centre += per_cell(moment * np.sign(volume)) / np.where(total > 0, total, 1)
+    return centre.T
+
+
+def output_of(algorithm: Any, block: Any, **settings: Any) -> Any:
+    """The output of a filter for one mesh."""
+    for name, value in settings.items():
+        getattr(algorithm, f"Set{name}")(value)
+    algorithm.SetInputData(block)
+    algorithm.Update()
+    return algorithm.GetOutput()
+
+
+def _bare(block: Any) -> Any:
+    """The mesh without its arrays, which share their memory with it, so that a filter has none to copy."""
+    bare = block.NewInstance()
+    bare.CopyStructure(block)
+    return bare
+
+
+def _surface(block: Any) -> Any:
+    """A mesh of polygons as ``vtkPolyData``, its cells and points in their order."""
+    if block.IsA("vtkPolyData"):
+        return _bare(block)
+    from vtkmodules.vtkCommonDataModel import vtkPolyData
+
+    block = unstructured(block)
+    types = set(np.unique(numpy_of(block.GetCellTypes())).tolist())
+    if not types <= {5, 7, 9}:  # triangle, polygon, quadrilateral
+        raise ValueError("has no normals: its cells are not polygons")
+    surface = vtkPolyData()
+    surface.SetPoints(block.GetPoints())
+    surface.SetPolys(block.GetCells())
+    return surface
+
+
+def unstructured(block: Any) -> Any:
+    """The mesh as ``vtkUnstructuredGrid``."""
+    if block.IsA("vtkUnstructuredGrid"):
+        return block
+    from vtkmodules.vtkFiltersCore import vtkAppendFilter
+
+    return output_of(vtkAppendFilter(), _bare(block))
