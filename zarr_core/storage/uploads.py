@@ -32,11 +32,13 @@ class Uploads:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if error is None:
-            self.finish()
-        for future, _ in self._running:  # none may write after its group was given up
-            with suppress(Exception):
-                future.result()
+        try:
+            if error is None:
+                self.finish()
+        finally:
+            for future, _ in self._running:  # none may write after its group was given up
+                with suppress(Exception):
+                    future.result()
 
     def write(self, name: str, pieces: Iterable[bytes]) -> int:
         """Write an object; see :meth:`zarr_core.storage.Storage.write`. Raises errors of earlier uploads too."""
