@@ -145,7 +145,7 @@ class MaterializationBatch:
             step_kind_value=step.kind.value,
             logging_tags=self._context.event_tags,
             event_specific_data=StepMaterializationData(materialization),
-            message="Materialized value.",
+            message=f"Materialized value {materialization.label}.",
             pid=os.getpid(),
         )
         with self._lock:
