@@ -17,7 +17,7 @@ export DAGSTER_HOME := $(CURDIR)/.dagster_home
 export DAGSTER_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo ui test lint attack bench bench-s3 constraints clean
+.PHONY: help demo ui test test-rgw lint attack bench bench-s3 constraints clean
 
 help:  ## show this
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -33,6 +33,12 @@ ui: .venv/installed $(DAGSTER_HOME)/dagster.yaml  ## Dagster's webserver and dae
 # numerics, because the processes already share the cores.
 test: .venv/installed  ## run all tests
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+
+# Ids of tests that use S3 contain the name of a client.
+test-rgw: .venv/installed  ## tests of S3 on the service TEST_S3_ENDPOINT (with AWS_ACCESS_KEY_ID and the like), such as Ceph RGW
+	@if [ -z "$$TEST_S3_ENDPOINT" ]; then echo 'skipped: TEST_S3_ENDPOINT names no S3 service'; else \
+	  OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -k 's3 or obstore or however_it_runs' \
+	    tests/storage tests/versioning tests/matrix tests/points/test_convert.py tests/points/test_manifest.py; fi
 
 lint: .venv/installed  ## ruff, and mypy on zarr_core
 	$(BIN)/ruff check .

@@ -5,18 +5,24 @@ from pathlib import Path
 import dagster as dg
 
 from assets.isolation import load_datasets
+from resources.alerts import Alerts
 from resources.pools import ConversionPool
 from resources.stores import StoreAccess
 from resources.warehouses import WarehouseAccess
-from sensors.failures import failed_checks, failed_runs, failing_sensors
+from sensors.failures import failed_checks, failed_runs, failing_sensors, stale_datasets
 
 
 @dg.definitions
 def defs() -> dg.Definitions:
     """Every ``assets/datasets/<name>/defs.yaml``, with resources and sensors."""
     shared = dg.Definitions(
-        resources={"stores": StoreAccess(), "conversion_pool": ConversionPool(), "warehouses": WarehouseAccess()},
-        sensors=[failed_runs, failed_checks, failing_sensors],
+        resources={
+            "stores": StoreAccess(),
+            "conversion_pool": ConversionPool(),
+            "warehouses": WarehouseAccess(),
+            "alerts": Alerts(),
+        },
+        sensors=[failed_runs, failed_checks, failing_sensors, stale_datasets],
         # The steps of a run follow one another, and the conversion has its own process pool: a process per step would
         # only add its start time.
         executor=dg.in_process_executor,

@@ -9,10 +9,11 @@ from assets.migration import migration_job
 from assets.report import report_asset
 from assets.source_samples import source_listing_asset, source_samples_asset
 from assets.statistics import statistics_asset
+from assets.upkeep import garbage_asset, gc_schedules, verification_asset
 from assets.zarr_samples import zarr_samples_asset
 from sensors.arrivals import arrivals_sensor
 from sensors.automation import automation_sensor
-from sensors.refresh import refresh_schedule
+from sensors.schedules import refresh_schedule, scheduled
 
 
 class PointDataset(dg.Component, DatasetDeclaration):
@@ -30,7 +31,7 @@ def dataset_definitions(dataset: DatasetDeclaration) -> dg.Definitions:
     """Everything that exists for one dataset.
 
     Three jobs do by hand what the automation does: list the source, convert its samples, and publish and describe the
-    result. The fourth begins a migration, which no automation does.
+    result. The others do what no automation does: collect garbage, verify all samples in turn, and begin a migration.
     """
     refresh = f"{dataset.name}_refresh"
     derived = [dataset.key("manifest"), dataset.key("statistics"), dataset.key("benchmark_report")]
@@ -38,7 +39,14 @@ def dataset_definitions(dataset: DatasetDeclaration) -> dg.Definitions:
         f"{dataset.name}_look": [dataset.observed, dataset.listing_key],
         dataset.conversion_job: [dataset.converted],
         refresh: derived,
+        f"{dataset.name}_gc": [dataset.key("garbage")],
+        f"{dataset.name}_verify": [dataset.key("deep_verification")],
     }
+    schedules = [refresh_schedule(dataset.name, dataset.refresh_schedule), *gc_schedules(dataset)]
+    if dataset.verify_within_days is not None:
+        schedules.append(
+            scheduled(f"{dataset.name}_verify", "0 1 * * *", f"Verifies a part of the samples of {dataset.name}.")
+        )
     return dg.Definitions(
         assets=[
             source_samples_asset(dataset),
@@ -47,6 +55,8 @@ def dataset_definitions(dataset: DatasetDeclaration) -> dg.Definitions:
             manifest_asset(dataset),
             statistics_asset(dataset),
             report_asset(dataset),
+            garbage_asset(dataset, dataset.store),
+            verification_asset(dataset),
         ],
         asset_checks=dataset_checks(dataset),
         jobs=[
@@ -54,5 +64,5 @@ def dataset_definitions(dataset: DatasetDeclaration) -> dg.Definitions:
             migration_job(dataset),
         ],
         sensors=[arrivals_sensor(dataset), automation_sensor(dataset.name)],
-        schedules=[refresh_schedule(dataset.name, dataset.refresh_schedule, refresh)],
+        schedules=schedules,
     )

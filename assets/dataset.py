@@ -36,7 +36,7 @@ class DatasetDeclaration(Declaration):
     fingerprint: Literal["version", "content"] | None = Field(
         default=None, description="Notice changed files by version (etag or time) or content; default: as the store."
     )
-    batch_size: int = Field(default=100, description="Maximum number of samples per conversion run.")
+    batch_size: int = Field(default=250, description="Maximum number of samples per conversion run.")
     workers: int = Field(default=2, description="Number of processes that convert.")
     pool: PoolDeclaration = Field(default=PoolDeclaration(), description="What converts: processes, or a Dask cluster.")
     max_retired_share: float = Field(
@@ -47,9 +47,15 @@ class DatasetDeclaration(Declaration):
     )
     checked_samples: int = Field(default=4, description="Number of samples that the checks compare with their source.")
 
+    verify_within_days: int | None = Field(
+        default=None, description="Read every chunk of each sample once in so many days; never if left out."
+    )
+
     @pydantic.model_validator(mode="after")
     def _check(self) -> Self:
         self._check_at_least(1, "batch_size", "workers", "checked_samples")
+        if self.verify_within_days is not None:
+            self._check_at_least(1, "verify_within_days")
         try:
             _ = self.settings
         except ZarrCoreError as error:

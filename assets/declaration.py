@@ -1,11 +1,16 @@
 """What every declared dataset has in common, whichever kind of store it becomes."""
 
 import re
+from datetime import timedelta
 from pathlib import Path
 
 import dagster as dg
 import pydantic
 from pydantic import Field
+
+from zarr_core._util.units import parse_duration
+from zarr_core.errors import ZarrCoreError
+from zarr_core.versioning.gc import DEFAULT_GRACE
 
 
 class Declaration(dg.Model, dg.Resolvable):
@@ -19,6 +24,15 @@ class Declaration(dg.Model, dg.Resolvable):
     )
     refresh_schedule: str = Field(default="0 3 * * *", description="When everything that is derived is refreshed.")
     retry_schedule: str = Field(default="0 * * * *", description="When failed partitions are tried again.")
+    gc_schedule: str | None = Field(
+        default=None, description="When garbage of the store is collected; never if left out."
+    )
+    gc_grace: str = Field(
+        default=DEFAULT_GRACE, description="Garbage collection keeps what was replaced less than this ago: 24h, 7d."
+    )
+    fresh_within_days: int | None = Field(
+        default=None, description="Send an alert if nothing was converted for this many days; never if left out."
+    )
     retry_seconds: float = Field(
         default=20.0, description="Pause before a run whose network or storage failed is tried again."
     )
@@ -38,12 +52,24 @@ class Declaration(dg.Model, dg.Resolvable):
             raise ValueError(f"name {self.name!r} must be lower case letters, digits and underscores")
         self._check_at_least(1, "look_every_seconds")
         self._check_at_least(0, "settle_seconds", "retry_seconds")
+        try:
+            parse_duration(self.gc_grace)
+        except ZarrCoreError as error:
+            raise ValueError(f"gc_grace: {error}") from error
+        if self.fresh_within_days is not None:
+            self._check_at_least(1, "fresh_within_days")
         return self
 
     def _check_at_least(self, minimum: int, *names: str) -> None:
         for name in names:
             if getattr(self, name) < minimum:
                 raise ValueError(f"{name} must be at least {minimum}, not {getattr(self, name)}")
+
+    @property
+    def freshness_policy(self) -> dg.FreshnessPolicy | None:
+        """Policy of the asset of the converted items."""
+        days = self.fresh_within_days
+        return None if days is None else dg.FreshnessPolicy.time_window(fail_window=timedelta(days=days))
 
     def key(self, asset: str) -> dg.AssetKey:
         """Key of one of the dataset's assets ("manifest")."""

@@ -8,7 +8,8 @@ from assets.dataset import DatasetDeclaration
 from assets.tables import table
 from resources.stores import StoreAccess
 from sensors.dagster_internals import kind_tags
-from sensors.observations import DOCUMENTS_TAG, listing_metadata, report_now
+from sensors.observations import DOCUMENTS_TAG, changes_now, listing_metadata, report_now
+from sensors.takeover import take_over
 from zarr_core.sources.listing import list_samples
 
 
@@ -28,7 +29,11 @@ def source_samples_asset(dataset: DatasetDeclaration) -> dg.SourceAsset:
         tree = stores.source(dataset.kind, dataset.source)
         first = list_samples(tree, dataset.splits)
         time.sleep(dataset.settle_seconds)
-        return report_now(context, dataset, first, list_samples(tree, dataset.splits), "samples")
+        second = list_samples(tree, dataset.splits)
+        manifest = stores.manifest_if_any(dataset.store)
+        known, changes = changes_now(context.instance, dataset, first, second)
+        changes, held = take_over(context.instance, dataset, tree, manifest, second, known, changes, in_a_tick=False)
+        return report_now(context, dataset, second, changes, "samples", held)
 
     return source_samples
 

@@ -15,7 +15,7 @@ from assets.retries import retried
 from assets.tables import short, table
 from resources.pools import ConversionPool
 from resources.stores import StoreAccess
-from sensors.dagster_internals import latest_observations, planned_partitions, version_tags
+from sensors.dagster_internals import MaterializationBatch, latest_observations, planned_partitions, version_tags
 from sensors.migration import CHECK, data_version_of, samples_to_migrate
 from zarr_core._util.documents import DocumentError, parse_json
 from zarr_core.format.object_names import ZARR_JSON
@@ -29,12 +29,13 @@ _PICTURE_POINTS = 4096
 _PROGRESS_LINES = 20
 # Tag of a run or backfill that converts its samples again, even if they are up to date, and so repairs damaged groups.
 FORCE_TAG = "zarr_core/force"
+REPAIR_HINT = f"convert it again in a run with the tag {FORCE_TAG} = true"
 
 
 def zarr_samples_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
     """The dataset's converted samples.
 
-    A generator: each sample is recorded as soon as it is converted, and a run that fails keeps the samples before.
+    Each sample is recorded as soon as it is converted, and a run that fails keeps the samples before.
     Readers of the store do not see the samples before the manifest names them.
     """
 
@@ -50,6 +51,7 @@ def zarr_samples_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
         ),
         code_version=dataset.code_version,
         pool=dataset.concurrency_pool,
+        freshness_policy=dataset.freshness_policy,
         output_required=False,
         description="One Zarr v3 group per sample: an array per field, points shuffled once, chunked along the points, "
         "every chunk checksummed. A sample that cannot be converted fails alone and is tried again when its source "
@@ -59,7 +61,7 @@ def zarr_samples_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
     )
     def zarr_samples(
         context: dg.AssetExecutionContext, stores: StoreAccess, conversion_pool: ConversionPool
-    ) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
+    ) -> Iterator[dg.AssetObservation]:
         with retried(context, dataset.retry_seconds):
             yield from _convert(context, dataset, stores, conversion_pool)
 
@@ -68,7 +70,7 @@ def zarr_samples_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
 
 def _convert(
     context: dg.AssetExecutionContext, dataset: DatasetDeclaration, stores: StoreAccess, conversion_pool: ConversionPool
-) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
+) -> Iterator[dg.AssetObservation]:
     """Convert the partitions of a run; raises Failure at the end if some could not be converted."""
     sample_ids = planned_partitions(context)
     remaining = set(sample_ids)
@@ -85,7 +87,7 @@ def _convert(
     failed: list[ConversionResult] = []
     # A line per sample would cost as much as the sample's materialization, which says the same.
     progress_every = max(1, len(sample_ids) // _PROGRESS_LINES)
-    with conversion_pool.executor(dataset.workers, dataset.pool) as executor:
+    with MaterializationBatch(context) as recorded, conversion_pool.executor(dataset.workers, dataset.pool) as executor:
         for result in iter_convert(
             dataset.kind,
             dataset.store,
@@ -101,7 +103,7 @@ def _convert(
                 shown = reader.metadata(result, entry) if entry else {}
             except (OSError, ValueError) as error:  # ValueError: its metadata is damaged
                 result, entry = (
-                    ConversionResult(sample_id, "failed", reason=f"its group is damaged: {error}; {_repair_hint()}"),
+                    ConversionResult(sample_id, "failed", reason=f"its group is damaged: {error}; {REPAIR_HINT}"),
                     None,
                 )
             if entry is None:
@@ -113,12 +115,8 @@ def _convert(
                 if len(remaining) % progress_every == 0:
                     context.log.info(f"{len(sample_ids) - len(remaining):,} of {len(sample_ids):,} samples done")
                 source = sources.get(sample_id)
-                yield dg.AssetMaterialization(
-                    context.asset_key,
-                    partition=sample_id,
-                    metadata=shown,
-                    tags=version_tags(code_version, data_version_of(entry), dataset.observed, source),
-                )
+                tags = version_tags(code_version, data_version_of(entry), dataset.observed, source)
+                recorded.add(dg.AssetMaterialization(context.asset_key, partition=sample_id, metadata=shown, tags=tags))
     # Requested, but no longer at the source: the sensor will remove the partition as well.
     failed += [ConversionResult(i, "failed", reason="no longer at the source") for i in sorted(remaining)]
     if failed:
@@ -157,7 +155,7 @@ class EntryReader:
         try:
             picture = self._picture(entry, recorded["moments"])
         except Exception as error:  # zarr-python raises anything for a damaged chunk; a picture never fails a sample
-            reason = f"no picture, its group is damaged: {type(error).__name__}: {error}; {_repair_hint()}"
+            reason = f"no picture, its group is damaged: {type(error).__name__}: {error}; {REPAIR_HINT}"
             self._log.warning(f"{result.sample_id}: {reason}")
             return {"picture": reason, **numbers}
         return {**({"picture": dg.MetadataValue.md(picture)} if picture else {}), **numbers}
@@ -175,10 +173,6 @@ class EntryReader:
             return np.asarray(array[:_PICTURE_POINTS], np.float64)
 
         return silhouette(some("surface_position"), some(scalars[0])[:, 0], scalars[0])
-
-
-def _repair_hint() -> str:
-    return f"convert it again in a run with the tag {FORCE_TAG} = true"
 
 
 def failure(failed: Sequence[ConversionResult], total: int) -> dg.Failure:

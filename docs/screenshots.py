@@ -31,6 +31,7 @@ from playwright.sync_api import Page, sync_playwright  # noqa: E402
 
 from assets.dataset import DatasetDeclaration  # noqa: E402
 from assets.zarr_samples import FORCE_TAG  # noqa: E402
+from resources.alerts import Alerts  # noqa: E402
 from resources.pools import ConversionPool  # noqa: E402
 from sensors.dagster_internals import partition_range_tags  # noqa: E402
 from sensors.failures import failed_runs  # noqa: E402
@@ -116,7 +117,7 @@ class Jobs:
         if run.status is dg.DagsterRunStatus.FAILURE:  # the daemon's sensor adds the reason to the events of the run
             event = result.get_run_failure_event()
             context = dg.build_run_status_sensor_context("failed_runs", event, self.instance, run)
-            failed_runs(context.for_run_failure())
+            failed_runs(context.for_run_failure(), alerts=Alerts())
         return run.run_id
 
 

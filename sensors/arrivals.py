@@ -19,7 +19,7 @@ from sensors.observations import (
     sensor_result,
 )
 from sensors.pending import PendingChanges, find_changes
-from sensors.takeover import compare_contents, held_samples
+from sensors.takeover import take_over
 from zarr_core.sources.listing import list_samples
 
 
@@ -54,14 +54,11 @@ def arrivals_sensor(dataset: WatchedSamples) -> dg.SensorDefinition:
         manifest = stores.manifest_if_any(dataset.store)
         known = known_items(context.instance, dataset)
         changes = find_changes(listing, known, PendingChanges.from_cursor(context.cursor))
-        changes, contents = compare_contents(tree, manifest, listing, changes)
+        changes, held = take_over(context.instance, dataset, tree, manifest, listing, known, changes, in_a_tick=True)
         changes = prepare_partitions(context.instance, dataset, changes)
-        coming = {i: listing.items[i].fingerprint for i in changes.new + changes.changed}
         # The daemon stores events in this order, and then registers the partitions: the automation converts none of
         # those that the store holds.
-        events: list[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation] = [
-            *held_samples(context.instance, dataset, manifest, {**known, **coming}, contents)
-        ]
+        events: list[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation] = [*held]
         holds_samples = len(known) + len(changes.new) > len(changes.vanished)
         # As long as there is no sample, no asset can follow a change of the listing.
         if changes.vanished or (

@@ -1,20 +1,31 @@
 """Everything of the platform that leans on parts of Dagster without a public interface. Written for Dagster 1.13.
 
-Dagster sets the tags of data versions itself only on values that an op returns. The conversion assets yield an event
-per partition, so they have to set the same tags. Reading the versions of all partitions in one query, instead of one
-query per partition, needs the event log's storage. The partitions that a run was created for, the open backfills, and
-what was cancelled have no public interface either. ``tests/platform/test_dagster_internals.py`` compares this module
-with the installed Dagster.
+Dagster sets the tags of data versions itself only on values that an op returns. The conversion assets report an event
+per partition, so they have to set the same tags, and store many events at once. Reading the versions of all partitions
+in one query, instead of one query per partition, needs the event log's storage. The partitions that a run was created
+for, the open backfills, and what was cancelled have no public interface either.
+``tests/platform/test_dagster_internals.py`` compares this module with the installed Dagster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import itertools
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Self
 
 import dagster as dg
+from dagster._core.definitions.freshness import FreshnessState
+from dagster._core.events import AssetObservationData, DagsterEvent, StepMaterializationData
+from dagster._core.events.log import EventLogEntry
 from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
+from dagster._core.instance.utils import RUNLESS_JOB_NAME, RUNLESS_RUN_ID
 from dagster._core.scheduler.instigation import TickStatus
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
+from dagster._core.storage.event_log import SqlEventLogStorageTable, SqliteEventLogStorage
 from dagster._utils.error import SerializableErrorInfo
 
 from sensors.pending import natural_order
@@ -30,6 +41,9 @@ RANGE_END = "dagster/asset_partition_range_end"
 BACKFILL = "dagster/backfill"
 # The metadata key that the UI shows as the number of rows of a table.
 ROW_COUNT = "dagster/row_count"
+# Longest time that a materialization waits for others, to be stored with them.
+_BATCH_SECONDS = 0.5
+_BATCH_EVENTS = 500
 
 
 def kind_tags(*kinds: str) -> dict[str, str]:
@@ -70,11 +84,16 @@ def latest_observation(
 
 
 def latest_observations(
-    instance: dg.DagsterInstance, key: dg.AssetKey, partitions: Iterable[str]
+    instance: dg.DagsterInstance, key: dg.AssetKey, partitions: Collection[str]
 ) -> dict[str, tuple[Mapping[str, str], int]]:
-    """Tags and storage id of the latest observation of each partition that has one."""
-    found = {partition: latest_observation(instance, key, partition) for partition in partitions}
-    return {partition: observation for partition, observation in found.items() if observation}
+    """Data version tag and storage id of the latest observation of each partition that has one, in two queries."""
+    if not partitions:
+        return {}
+    storage, event_type = instance.event_log_storage, dg.DagsterEventType.ASSET_OBSERVATION
+    # The ids first: an observation in between gives a later version, which is not mistaken for a stale one.
+    ids = storage.get_latest_storage_id_by_partition(key, event_type, set(partitions))
+    tags = storage.get_latest_tags_by_partition(key, event_type, [DATA_VERSION], list(partitions))
+    return {partition: (tags.get(partition, {}), number) for partition, number in ids.items()}
 
 
 def version_tags(
@@ -98,6 +117,113 @@ def version_tags(
             f"{INPUT_EVENT_POINTER}/{name}": NO_EVENT if storage_id is None else str(storage_id),
         }
     return tags
+
+
+class MaterializationBatch:
+    """Records materializations of one step, several per transaction.
+
+    Dagster stores a yielded event in two transactions on SQLite, and through several connections on PostgreSQL, which
+    takes longer than the conversion of a small sample. Here a materialization is stored within ``_BATCH_SECONDS``,
+    together with those added meanwhile. If the process dies before, the next run records it.
+    """
+
+    def __init__(self, context: dg.AssetExecutionContext) -> None:
+        self._context, self._instance = context.get_step_execution_context(), context.instance
+        self._waiting: list[EventLogEntry] = []
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+        self._error: Exception | None = None
+
+    def add(self, materialization: dg.AssetMaterialization) -> None:
+        """Store a materialization soon; raises the error of an earlier one that could not be stored."""
+        step = self._context.step
+        event = DagsterEvent(
+            event_type_value=dg.DagsterEventType.ASSET_MATERIALIZATION.value,
+            job_name=self._context.job_name,
+            step_handle=step.handle,
+            node_handle=step.node_handle,
+            step_kind_value=step.kind.value,
+            logging_tags=self._context.event_tags,
+            event_specific_data=StepMaterializationData(materialization),
+            message=f"Materialized value {materialization.label}.",
+            pid=os.getpid(),
+        )
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            self._waiting.append(_entry(event, self._context.run_id, step.key))
+            if self._timer is None:
+                self._timer = threading.Timer(_BATCH_SECONDS, self._store_waiting)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def _store_waiting(self) -> None:
+        with self._lock:
+            entries, self._waiting, self._timer = self._waiting, [], None
+            try:
+                _store(self._instance, entries)
+            except Exception as error:  # raised where the next one is added, or at the end
+                self._error = error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Store what waits, also if the run fails or is terminated."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._store_waiting()
+        if self._error is not None and kind is None:
+            raise self._error
+
+
+def report_runless_events(
+    instance: dg.DagsterInstance, events: Sequence[dg.AssetObservation | dg.AssetMaterialization]
+) -> None:
+    """What ``instance.report_runless_asset_event`` does for each of the events, in few transactions."""
+    kinds = {
+        dg.AssetObservation: (dg.DagsterEventType.ASSET_OBSERVATION, AssetObservationData),
+        dg.AssetMaterialization: (dg.DagsterEventType.ASSET_MATERIALIZATION, StepMaterializationData),
+    }
+    for (kind, _), group in itertools.groupby(events, key=lambda event: (type(event), event.asset_key)):
+        event_type, data = kinds[kind]
+        entries = [
+            _entry(DagsterEvent(event_type.value, RUNLESS_JOB_NAME, event_specific_data=data(event)), RUNLESS_RUN_ID)
+            for event in group
+        ]
+        for first in range(0, len(entries), _BATCH_EVENTS):
+            _store(instance, entries[first : first + _BATCH_EVENTS])
+
+
+def _entry(event: DagsterEvent, run_id: str, step_key: str | None = None) -> EventLogEntry:
+    return EventLogEntry(
+        error_info=None,
+        level=logging.DEBUG,
+        user_message="",
+        run_id=run_id,
+        timestamp=time.time(),
+        step_key=step_key,
+        job_name=event.job_name,
+        dagster_event=event,
+    )
+
+
+def _store(instance: dg.DagsterInstance, entries: Sequence[EventLogEntry]) -> None:
+    """Store events of one type, asset and run."""
+    storage = instance.event_log_storage
+    if not entries:
+        return
+    if not isinstance(storage, SqliteEventLogStorage):
+        storage.store_event_batch(entries)
+        return
+    # Its own store_event_batch stores one by one. As its store_event: in the database of the run, and in the index.
+    insert, rows = SqlEventLogStorageTable.insert(), [storage._event_to_row(entry) for entry in entries]
+    with storage.run_connection(entries[0].run_id) as connection:
+        connection.execute(insert, rows)
+    with storage.index_connection() as connection:
+        ids = [connection.execute(insert, row).inserted_primary_key[0] for row in rows]
+        storage._store_asset_event_tags(connection, entries, ids)
+        storage._store_asset_event(connection, entries[-1], ids[-1])
 
 
 def planned_partitions(context: dg.AssetExecutionContext) -> list[str]:
@@ -184,6 +310,72 @@ def cancelled_partitions(instance: dg.DagsterInstance, key: dg.AssetKey, sources
         observed = storage.get_latest_storage_id_by_partition(source, dg.DagsterEventType.ASSET_OBSERVATION)
         cancelled = {partition: at for partition, at in cancelled.items() if observed.get(partition, 0) <= at}
     return set(cancelled)
+
+
+class Overtaken(dg.AutomationCondition[dg.AssetKey]):
+    """True for partitions of which a dependency changed after their latest materialization had read it.
+
+    A partition that is no longer in the newest state of its dependencies is stale in the UI, but Dagster's conditions
+    do not see that: they only compare times of updates.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name in the evaluations that the UI shows."""
+        return "overtaken"
+
+    @property
+    def requires_cursor(self) -> bool:
+        """Whether an evaluation depends on those before."""
+        return False
+
+    def evaluate(self, context: dg.AutomationContext) -> dg.AutomationResult:
+        """Compare what the candidates have read with what there is now."""
+        view, key, subset = context.asset_graph_view, context.key, context.get_empty_subset()
+        sources = view.asset_graph.get(key).parent_keys
+        if not context.candidate_subset.is_empty:
+            if context.partitions_def is None:
+                subset = context.candidate_subset if _is_overtaken(view.instance, key, sources) else subset
+            else:
+                candidates = context.candidate_subset.expensively_compute_partition_keys()
+                found = _overtaken_partitions(view.instance, key, sources, candidates)
+                subset = view.get_subset_from_partition_keys(key, context.partitions_def, found)
+        return dg.AutomationResult(context, subset)
+
+
+def _is_overtaken(instance: dg.DagsterInstance, key: dg.AssetKey, sources: Collection[dg.AssetKey]) -> bool:
+    """Whether an asset without partitions read older events of its sources than there are now."""
+    latest = instance.get_latest_materialization_event(key)
+    tags = (latest.asset_materialization.tags if latest and latest.asset_materialization else None) or {}
+    for record in instance.get_asset_records(list(sources)):
+        entry = record.asset_entry
+        # As Dagster chooses the event whose id a step records when it begins.
+        event = entry.last_materialization_record or entry.last_observation_record
+        pointer = tags.get(f"{INPUT_EVENT_POINTER}/{entry.asset_key.to_user_string()}", NO_EVENT)
+        if event and pointer != NO_EVENT and int(pointer) < event.storage_id:
+            return True
+    return False
+
+
+def _overtaken_partitions(
+    instance: dg.DagsterInstance, key: dg.AssetKey, sources: Iterable[dg.AssetKey], partitions: Collection[str]
+) -> set[str]:
+    """Partitions that were made from other versions of their sources' partitions than are observed now."""
+    event_type = dg.DagsterEventType.ASSET_MATERIALIZATION
+    ids = instance.event_log_storage.get_latest_storage_id_by_partition(key, event_type, set(partitions))
+    records = instance.fetch_materializations(
+        dg.AssetRecordsFilter(key, storage_ids=list(ids.values())), limit=max(len(ids), 1)
+    ).records
+    made = [record.asset_materialization for record in records if record.asset_materialization]
+    found = set()
+    for source in sources:
+        observed = latest_observations(instance, source, partitions)
+        for materialization in made:
+            now, _ = observed.get(materialization.partition or "", ({}, 0))
+            read = (materialization.tags or {}).get(f"{INPUT_DATA_VERSION}/{source.to_user_string()}")
+            if read is not None and DATA_VERSION in now and now[DATA_VERSION] != read:
+                found.add(materialization.partition)
+    return {partition for partition in found if partition}
 
 
 class NextBatch(dg.AutomationCondition[dg.AssetKey]):
@@ -288,3 +480,9 @@ def failing_ticks(instance: dg.DagsterInstance) -> dict[str, str]:
                 # Of a Failure, which code raises for people to read, the class says nothing.
                 failing[state.instigator_name] = message.removeprefix(f"{dg.Failure.__module__}.Failure: ")
     return failing
+
+
+def stale_assets(instance: dg.DagsterInstance, keys: Iterable[dg.AssetKey]) -> list[dg.AssetKey]:
+    """Those of the assets that fail their freshness policy, which the daemon evaluates."""
+    records = instance.get_freshness_state_records(list(keys))
+    return sorted(key for key, record in records.items() if record.freshness_state is FreshnessState.FAIL)

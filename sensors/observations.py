@@ -11,7 +11,13 @@ from typing import Any, Protocol
 
 import dagster as dg
 
-from sensors.dagster_internals import DATA_VERSION, has_open_work, latest_observation, observed_versions
+from sensors.dagster_internals import (
+    DATA_VERSION,
+    has_open_work,
+    latest_observation,
+    observed_versions,
+    report_runless_events,
+)
 from sensors.pending import Changes, PendingChanges, describe, find_changes
 from zarr_core.sources.listing import Listing
 
@@ -142,20 +148,31 @@ def sensor_result(
     )
 
 
-def report_now(
-    context: dg.OpExecutionContext, source: WatchedSource, first: Listing, second: Listing, noun: str
-) -> dg.DataVersionsByPartition:
-    """Report the changes that two listings agree on from inside a run.
+def changes_now(
+    instance: dg.DagsterInstance, source: WatchedSource, first: Listing, second: Listing
+) -> tuple[dict[str, str | None], Changes]:
+    """The known items, and all changes that two listings agree on."""
+    known = known_items(instance, source)
+    pending = find_changes(first, known, PendingChanges(), limit=None).pending
+    return known, find_changes(second, known, pending, limit=None)
 
-    The events are logged here, with their metadata, instead of returned: an item that did not change needs none.
+
+def report_now(
+    context: dg.OpExecutionContext,
+    source: WatchedSource,
+    listing: Listing,
+    changes: Changes,
+    noun: str,
+    more_events: Sequence[dg.AssetMaterialization] = (),
+) -> dg.DataVersionsByPartition:
+    """Report changes from inside a run.
+
+    The events are stored here, with their metadata, instead of returned: an item that did not change needs none.
     """
-    known = known_items(context.instance, source)
-    changes = find_changes(second, known, find_changes(first, known, PendingChanges()).pending)
     changes = prepare_partitions(context.instance, source, changes)
+    report_runless_events(context.instance, [*observations(source, listing, changes), *more_events])
     context.instance.add_dynamic_partitions(source.partitions_name, list(changes.new))
-    for event in observations(source, second, changes):
-        context.log_event(event)
     for item_id in changes.vanished:
         context.instance.delete_dynamic_partition(source.partitions_name, item_id)
-    context.log.info(describe(second, changes, noun))
+    context.log.info(describe(listing, changes, noun))
     return dg.DataVersionsByPartition({})

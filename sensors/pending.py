@@ -69,7 +69,7 @@ class Changes:
 
 
 def find_changes(
-    listing: Listing, known: Mapping[str, str | None], before: PendingChanges, limit: int = MAX_CHANGES
+    listing: Listing, known: Mapping[str, str | None], before: PendingChanges, limit: int | None = MAX_CHANGES
 ) -> Changes:
     """Compare a listing with the known items.
 
@@ -77,10 +77,10 @@ def find_changes(
         listing: the source now.
         known: fingerprint last recorded of each known item; None if there is none.
         before: changes that the previous listing left pending.
-        limit: maximum number of items reported, and of items left pending.
+        limit: maximum number of items reported, and of items left pending; no limit if None.
     """
     fingerprints = {item_id: item.fingerprint for item_id, item in listing.items.items()}
-    differing = [i for i in sorted(fingerprints, key=natural_order) if known.get(i) != fingerprints[i]]
+    differing = sorted((i for i in fingerprints if known.get(i) != fingerprints[i]), key=natural_order)
     confirmed = [i for i in differing if before.seen_once.get(i) == fingerprints[i][:_DIGITS]][:limit]
     taken = set(confirmed)
     unconfirmed = [i for i in differing if i not in taken][:limit]

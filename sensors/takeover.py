@@ -6,6 +6,7 @@ The instance may have lost its database, or the command line may have converted 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
 import dagster as dg
 
@@ -22,26 +23,61 @@ from zarr_core.sources.selection import with_contents
 _MAX_READ_BYTES = 2**31
 
 
-def compare_contents(
-    tree: SampleTree, manifest: StoreManifest | None, listing: Listing, changes: Changes
-) -> tuple[Changes, dict[str, str]]:
-    """Read the new samples that a store holds, if it identifies samples by the content of their files.
+def take_over(
+    instance: dg.DagsterInstance,
+    dataset: MigratingDataset,
+    tree: SampleTree,
+    manifest: StoreManifest | None,
+    listing: Listing,
+    known: Mapping[str, str | None],
+    changes: Changes,
+    *,
+    in_a_tick: bool,
+) -> tuple[Changes, list[dg.AssetMaterialization]]:
+    """Find samples that the store holds, from the source as it is now, without Dagster's knowledge.
 
-    Samples for which a tick has no time stay pending. A sample larger than what a tick reads is compared in a run, as
-    is one that cannot be read.
+    Args:
+        instance: where.
+        dataset: of the samples.
+        tree: the source.
+        manifest: of the dataset's store; None if there is no store.
+        listing: of the source.
+        known: registered samples, with the fingerprints that Dagster knows.
+        changes: of the source since then.
+        in_a_tick: take no more than a tick of a sensor has time for; the next tick continues.
+
+    Returns:
+        The changes, without those for which a tick has no time, and a materialization per sample to report. Report them
+        before the partitions are registered: the automation then requests no run of them.
+    """
+    if manifest is None:
+        return changes, []
+    contents: dict[str, str] = {}
+    if manifest.fingerprints == "content":
+        changes, contents = _compare_contents(tree, manifest, listing, changes, _MAX_READ_BYTES if in_a_tick else None)
+    coming = {i: listing.items[i].fingerprint for i in changes.new + changes.changed}
+    held = _held_samples(instance, dataset, manifest, {**known, **coming}, contents)
+    return changes, held[:MAX_CHANGES] if in_a_tick else held
+
+
+def _compare_contents(
+    tree: SampleTree, manifest: StoreManifest, listing: Listing, changes: Changes, max_bytes: int | None
+) -> tuple[Changes, dict[str, str]]:
+    """Read the new samples that the store holds: it identifies samples by the content of their files.
+
+    Samples beyond ``max_bytes`` stay pending. A sample that alone is larger is compared in a run, as is one that cannot
+    be read.
 
     Returns:
         The changes without those that stay pending, and the fingerprint of the content of each sample that was read.
     """
-    if manifest is None or manifest.fingerprints != "content":
-        return changes, {}
     held = [listing.items[sample_id] for sample_id in changes.new if sample_id in manifest.samples]
     chosen, waiting, n_bytes = {}, {}, 0
     for sample in held:
-        if not isinstance(sample, SourceSample) or sample.n_bytes > _MAX_READ_BYTES:
+        if not isinstance(sample, SourceSample) or (max_bytes is not None and sample.n_bytes > max_bytes):
             continue
         n_bytes += sample.n_bytes
-        if n_bytes <= _MAX_READ_BYTES:
+        if max_bytes is None or n_bytes <= max_bytes:
             chosen[sample.sample_id] = sample
         else:
             waiting[sample.sample_id] = sample.fingerprint
@@ -49,24 +85,15 @@ def compare_contents(
     return changes.with_new_pending(waiting), {i: sample.fingerprint for i, sample in read.items()}
 
 
-def held_samples(
+def _held_samples(
     instance: dg.DagsterInstance,
     dataset: MigratingDataset,
-    manifest: StoreManifest | None,
+    manifest: StoreManifest,
     versions: Mapping[str, str | None],
     contents: Mapping[str, str],
 ) -> list[dg.AssetMaterialization]:
-    """Materializations of samples that the store holds, from the source as it is now, without Dagster's knowledge.
-
-    Args:
-        instance: where.
-        dataset: of the samples.
-        manifest: of its store.
-        versions: fingerprints of the samples' sources by id, as Dagster will know them after this tick.
-        contents: fingerprints of content by id, as :func:`compare_contents` returns them.
-    """
-    if manifest is None:
-        return []
+    """Materializations of the samples whose group in the store is of these versions of their sources."""
+    code_version_of = cache(dataset.code_version_of)
     current = manifest.conversion.current if manifest.conversion else None
     known = materialized_versions(instance, dataset.converted)
     found = []
@@ -80,10 +107,8 @@ def held_samples(
         ):
             continue
         observation = {DATA_VERSION: version}, None
-        tags = version_tags(
-            dataset.code_version_of(entry.settings), data_version_of(entry), dataset.observed, observation
-        )
+        tags = version_tags(code_version_of(entry.settings), data_version_of(entry), dataset.observed, observation)
         points = sum(grid.n_points for grid in entry.domains.values())
         metadata = {"status": "in the store", "group": entry.relpath, "points": points, "bytes_out": entry.bytes}
         found.append(dg.AssetMaterialization(dataset.converted, partition=sample_id, metadata=metadata, tags=tags))
-    return found[:MAX_CHANGES]
+    return found

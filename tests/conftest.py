@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import fsspec.config
@@ -11,6 +12,7 @@ import pytest
 
 from tests.helpers import examples  # noqa: F401  (sets the profile of Hypothesis)
 from tests.helpers.fork_server import one_fork_server
+from tests.helpers.servers.clouds import AzureServer, GoogleServer
 from tests.helpers.servers.oci import NAMESPACE, OciServer
 
 # The slowest files, in this order: they run first, so that no worker is left with one at the end.
@@ -57,6 +59,15 @@ def _one_fork_server() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _variables(names: dict[str, str]) -> Iterator[None]:
+    """Set environment variables for the duration of a block."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in names.items():
+            patch.setenv(name, value)
+        yield
+
+
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[None]:
     """An S3 server on loopback in this process, named by the environment as users name theirs.
@@ -64,9 +75,8 @@ def s3_server() -> Iterator[None]:
     ``TEST_S3_ENDPOINT`` names another one, which is then used with the credentials in the environment.
     """
     if endpoint := os.environ.get("TEST_S3_ENDPOINT"):
-        os.environ["AWS_ENDPOINT_URL"] = endpoint
-        yield
-        del os.environ["AWS_ENDPOINT_URL"]
+        with _variables({"AWS_ENDPOINT_URL": endpoint}):
+            yield
         return
     from moto.server import ThreadedMotoServer
 
@@ -79,14 +89,8 @@ def s3_server() -> Iterator[None]:
         "AWS_SECRET_ACCESS_KEY": "test",
         "AWS_DEFAULT_REGION": "us-east-1",
     }
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(names)
-    yield
-    for name, value in before.items():
-        if value is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = value
+    with _variables(names):
+        yield
     server.stop()
 
 
@@ -106,16 +110,10 @@ def oci_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OciServer]:
     """An OCI object storage on loopback in this process, named by the environment as users name theirs."""
     with OciServer() as server:
         names = server.environment(tmp_path_factory.mktemp("oci"))
-        before = {name: os.environ.get(name) for name in names}
-        os.environ.update(names)
-        fsspec.config.set_conf_env(fsspec.config.conf, names)
-        yield server
+        with _variables(names):
+            fsspec.config.set_conf_env(fsspec.config.conf, names)
+            yield server
         fsspec.config.conf.pop("oci")
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 @pytest.fixture
@@ -124,9 +122,41 @@ def oci_root(oci_server: OciServer) -> str:
     import ocifs
 
     ocifs.OCIFileSystem.clear_instance_cache()  # those that know another server's address
+    return f"oci://{_new_bucket(oci_server)}@{NAMESPACE}/store"
+
+
+@pytest.fixture(scope="session")
+def gs_server() -> Iterator[GoogleServer]:
+    """A Google Cloud Storage on loopback in this process, named by the environment as users name theirs."""
+    pytest.importorskip("obstore", reason="needs the obstore extra")
+    with GoogleServer() as server, _variables(server.environment()):
+        yield server
+
+
+@pytest.fixture
+def gs_root(gs_server: GoogleServer) -> str:
+    """An empty prefix in a bucket of its own."""
+    return f"gs://{_new_bucket(gs_server)}/store"
+
+
+@pytest.fixture(scope="session")
+def az_server() -> Iterator[AzureServer]:
+    """An Azure Blob Storage on loopback in this process, named by the environment as users name theirs."""
+    pytest.importorskip("obstore", reason="needs the obstore extra")
+    with AzureServer() as server, _variables(server.environment()):
+        yield server
+
+
+@pytest.fixture
+def az_root(az_server: AzureServer) -> str:
+    """An empty prefix in a container of its own."""
+    return f"az://{_new_bucket(az_server)}/store"
+
+
+def _new_bucket(server: OciServer) -> str:
     bucket = f"bucket-{os.urandom(4).hex()}"
-    oci_server.buckets[bucket] = {}
-    return f"oci://{bucket}@{NAMESPACE}/store"
+    server.buckets[bucket] = {}
+    return bucket
 
 
 @pytest.fixture
@@ -135,7 +165,7 @@ def memory_root() -> str:
     return f"memory://{os.urandom(4).hex()}"
 
 
-@pytest.fixture(params=["local", "memory", "s3", "oci"])
+@pytest.fixture(params=["local", "memory", "s3", "oci", "gs", "az"])
 def any_root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty root on each kind of location."""
     if request.param == "local":

@@ -12,7 +12,7 @@ from assets.tables import table
 from assets.wide_matrix.declaration import MatrixDeclaration
 from resources.warehouses import WarehouseAccess
 from sensors.dagster_internals import kind_tags, latest_observations, planned_partitions, version_tags
-from sensors.observations import report_now
+from sensors.observations import changes_now, report_now
 from sensors.warehouse_batches import list_warehouse
 from zarr_core.errors import WarehouseError, ZarrCoreError
 from zarr_core.matrix.ingest.audit import audit_batches
@@ -36,7 +36,8 @@ def warehouse_batches_asset(declared: MatrixDeclaration) -> dg.SourceAsset:
         first = list_warehouse(warehouses.warehouse(declared.warehouse))
         time.sleep(declared.settle_seconds)
         second = list_warehouse(warehouses.warehouse(declared.warehouse))
-        return report_now(context, declared, first, second, "batches")
+        _, changes = changes_now(context.instance, declared, first, second)
+        return report_now(context, declared, second, changes, "batches")
 
     return warehouse_batches
 
@@ -56,6 +57,7 @@ def matrix_batches_asset(declared: MatrixDeclaration) -> dg.AssetsDefinition:
         automation_condition=convert_when_needed(declared.retry_schedule),
         code_version=declared.code_version,
         pool=declared.concurrency_pool,
+        freshness_policy=declared.freshness_policy,
         output_required=False,
         description="Rows of the matrix, batch by batch: unloaded with positions joined in the query, every cell "
         "counted, appended by one commit each. A batch whose rows contradict each other fails alone.",

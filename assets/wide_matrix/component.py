@@ -2,13 +2,14 @@
 
 import dagster as dg
 
+from assets.upkeep import garbage_asset, gc_schedules
 from assets.wide_matrix.batches import matrix_batches_asset, warehouse_batches_asset
 from assets.wide_matrix.checks import matrix_checks
 from assets.wide_matrix.declaration import MatrixDeclaration
 from assets.wide_matrix.matrix import columns_asset, matrix_asset
 from assets.wide_matrix.quality import quality_report_asset
 from sensors.automation import automation_sensor
-from sensors.refresh import refresh_schedule
+from sensors.schedules import refresh_schedule
 from sensors.warehouse_batches import warehouse_batches_sensor
 
 
@@ -26,14 +27,15 @@ class WarehouseMatrix(dg.Component, MatrixDeclaration):
 def matrix_definitions(declared: MatrixDeclaration) -> dg.Definitions:
     """Everything that exists for one wide matrix.
 
-    Its three jobs do by hand what the automation does: list the warehouse, load its batches, and check and describe
-    the result.
+    Three jobs do by hand what the automation does: list the warehouse, load its batches, and check and describe the
+    result. A fourth collects garbage.
     """
     refresh = f"{declared.name}_refresh"
     jobs = {
         f"{declared.name}_look": [declared.observed],
         declared.conversion_job: [declared.converted],
         refresh: [declared.key(name) for name in ("matrix", "columns", "quality_report")],
+        f"{declared.name}_gc": [declared.key("garbage")],
     }
     return dg.Definitions(
         assets=[
@@ -42,9 +44,10 @@ def matrix_definitions(declared: MatrixDeclaration) -> dg.Definitions:
             matrix_asset(declared),
             columns_asset(declared),
             quality_report_asset(declared),
+            garbage_asset(declared, declared.matrix),
         ],
         asset_checks=matrix_checks(declared),
         jobs=[dg.define_asset_job(name, selection=dg.AssetSelection.assets(*keys)) for name, keys in jobs.items()],
         sensors=[warehouse_batches_sensor(declared), automation_sensor(declared.name)],
-        schedules=[refresh_schedule(declared.name, declared.refresh_schedule, refresh)],
+        schedules=[refresh_schedule(declared.name, declared.refresh_schedule), *gc_schedules(declared)],
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,17 @@ def wrapped(store: Path) -> Iterator[Any]:
     yield Subset(opened(store), [0, 2])
     yield Wrapper(Wrapper(opened(store)))
     yield ConcatDataset([opened(store), Wrapper(opened(store))])
+
+
+def test_the_lineage_is_made_of_tags_that_mlflow_takes(store: Path) -> None:
+    dataset = opened(store)
+    tags = dataset.lineage
+    assert tags["zarr_core.store"] == str(store)
+    assert tags["zarr_core.generation"] == str(dataset.reader.manifest.generation)
+    assert tags["zarr_core.fingerprint"] == dataset.fingerprint
+    for name, value in tags.items():  # MLflow's rules
+        assert re.fullmatch(r"[/\w.\- :]{1,250}", name)
+        assert 0 < len(value) <= 5000
 
 
 def test_epochs_and_fingerprints_go_through_wrappers(store: Path) -> None:

@@ -211,6 +211,11 @@ def test_a_pinned_generation_stays(written: tuple[str, np.ndarray]) -> None:
     assert len(later) == 12
     assert dataset.fingerprint != later.fingerprint
     assert dataset.fingerprint == MatrixDataset(url, later.sample_ids[:8]).fingerprint, "no cell ever changes"
+    assert dataset.lineage == {
+        "zarr_core.store": url,
+        "zarr_core.generation": "3",
+        "zarr_core.fingerprint": dataset.fingerprint,
+    }
 
 
 def test_selections_have_different_fingerprints(written: tuple[str, np.ndarray], tmp_path: Path) -> None:

@@ -217,6 +217,24 @@ def test_a_new_instance_takes_a_store_with_fingerprints_of_content(
     assert new.samples() == ["run_1", "run_2", "run_3", "run_4"]
     assert automation.evaluate()["zarr_samples"] == {"run_4"}, "which changed, without another size"
 
+    with dg.DagsterInstance.ephemeral() as third:
+        looked = declared(trial, third)
+        assert looked.run("look").success
+        assert looked.samples() == ["run_1", "run_2", "run_3", "run_4"], "a run has time for all"
+        assert looked.converted() == {"run_1", "run_2", "run_3"}
+
+
+def test_a_look_by_hand_takes_what_the_store_holds(stored: Trial, new_instance: dg.DagsterInstance) -> None:
+    """As the first action after the database was lost, before a tick of the sensor."""
+    new = declared(stored, new_instance)
+    write_run(new.source, 4)
+    automation = Automation(new)
+    automation.evaluate()
+    assert new.run("look").success
+    assert new.samples() == ["run_1", "run_2", "run_3", "run_4"]
+    assert new.converted() == {"run_1", "run_2", "run_3"}
+    assert automation.evaluate() == {"zarr_samples": {"run_4"}}
+
 
 def test_a_new_instance_continues_a_migration(stored: Trial, new_instance: dg.DagsterInstance) -> None:
     changed = declared(stored, values_dtype="float32")

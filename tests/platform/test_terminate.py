@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import threading
@@ -63,13 +64,17 @@ def test_a_terminated_conversion_keeps_what_it_converted(trial: Trial) -> None:
         write_run(trial.source, number)
     assert trial.run("look").success
 
+    attempts = itertools.count()
+
     class Terminating(ConversionPool):
+        """Terminates the first attempt: a second one would convert everything."""
+
         @contextmanager
         def executor(self, workers: int, *_: object) -> Iterator[Executor]:
             ended = threading.Event()
             with ThreadPoolExecutor(1) as pool:
                 try:
-                    yield TerminatingExecutor(trial, pool, ended)
+                    yield pool if next(attempts) else TerminatingExecutor(trial, pool, ended)
                 finally:
                     ended.set()
 
@@ -90,6 +95,8 @@ def test_a_terminated_load_keeps_what_it_loaded(
 
     def terminating(loader: Any, batch_id: str) -> dict[str, Any]:
         if batch_id == "b1":
+            # Once: a second attempt would load everything.
+            monkeypatch.setattr(assets.wide_matrix.batches, "_load", load)
             terminate(instance, "trial_load")
         return load(loader, batch_id)
 

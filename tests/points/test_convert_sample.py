@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,9 +15,10 @@ import torch
 
 from tests.helpers.small_source import load_field, write_source
 from tests.helpers.stores import damage, flip, nan, objects, stored_values, write_broken
+from tests.helpers.waiting import LIMIT_SECONDS
 from zarr_core.convert import convert, iter_convert
 from zarr_core.format.shuffle import shuffle_permutation
-from zarr_core.points.convert_sample import convert_sample
+from zarr_core.points.convert_sample import convert_sample, loaded_ahead
 from zarr_core.points.manifest import load_manifest
 from zarr_core.points.settings import ConversionSettings
 from zarr_core.points.verify.store import verify_store
@@ -23,6 +26,8 @@ from zarr_core.points.writer import ZarrStoreWriter
 from zarr_core.sources import SampleTree
 from zarr_core.sources.sample import SourceSample
 from zarr_core.sources.selection import open_source, select_samples
+from zarr_core.storage import storage as storage_module
+from zarr_core.storage.backends.generic import MemoryBackend
 
 SETTINGS = {"chunk_points": 32}
 
@@ -249,3 +254,40 @@ def test_force_converts_again_a_group_that_no_manifest_names(tmp_path: Path, sou
     with ThreadPoolExecutor(1) as executor:
         assert convert("ahmedml", store, root=source, force=True, executor=executor, **SETTINGS).ok
     assert shard.read_bytes() == whole
+
+
+def test_the_next_field_is_loaded_while_one_is_used() -> None:
+    begun = {name: threading.Event() for name in "abc"}
+
+    def load(name: str) -> str:
+        begun[name].set()
+        return name.upper()
+
+    with loaded_ahead(load, list("abc")) as next_one:
+        assert begun["a"].wait(LIMIT_SECONDS)
+        assert next_one("a") == "A"
+        assert begun["b"].wait(LIMIT_SECONDS)
+        assert not begun["c"].is_set()
+        assert [next_one("b"), next_one("c")] == ["B", "C"]
+
+
+def test_the_last_object_of_a_group_is_uploaded_when_the_others_are_there(source: Path, memory_root: str) -> None:
+    class Delayed(MemoryBackend):
+        async def put(self, path: str, data: bytes | bytearray) -> None:
+            unfinished_before[path] = set(begun) - written
+            begun.append(path)
+            await asyncio.sleep(0.05)
+            await super().put(path, data)
+            written.add(path)
+
+    begun: list[str] = []
+    written: set[str] = set()
+    unfinished_before: dict[str, set[str]] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(storage_module._BACKENDS, "memory", Delayed)
+        assert convert("ahmedml", memory_root, source_url=str(source), sample_ids=["run_1"], chunk_points=32).ok
+    objects = [path for path in begun if "/run_1/" in path]
+    assert len(objects) > 10
+    assert any(unfinished_before[path] for path in objects)
+    assert objects[-1].count("/") == min(path.count("/") for path in objects)  # the group's own zarr.json
+    assert not unfinished_before[objects[-1]]

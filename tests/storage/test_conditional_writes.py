@@ -128,16 +128,21 @@ def test_a_commit_that_the_client_resends_is_made_once(memory_root: str) -> None
 # --- services without conditional writes --------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("kind", ["oci", "gs", "az"])
 def test_a_service_that_ignores_conditions_is_refused(
-    tmp_path: Path, oci_server: OciServer, monkeypatch: pytest.MonkeyPatch
+    kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with OciServer(ignore_conditions=True) as server:
-        import ocifs
+    import ocifs
 
+    with type(request.getfixturevalue(f"{kind}_server"))(ignore_conditions=True) as server:
         server.buckets["careless"] = {}
-        monkeypatch.setitem(fsspec.config.conf, "oci", {"config_kwargs": {"service_endpoint": server.url}})
-        ocifs.OCIFileSystem.clear_instance_cache()
-        storage = Storage(f"oci://careless@{NAMESPACE}/store")
+        if kind == "oci":
+            monkeypatch.setitem(fsspec.config.conf, "oci", {"config_kwargs": {"service_endpoint": server.url}})
+            ocifs.OCIFileSystem.clear_instance_cache()
+        else:
+            for name, value in server.environment().items():
+                monkeypatch.setenv(name, value)
+        storage = Storage(f"oci://careless@{NAMESPACE}/store" if kind == "oci" else f"{kind}://careless/store")
         with pytest.raises(StoreError, match="ignores If-None-Match.*would not be safe"):
             commit(storage, HEAD, add("a"))
         with pytest.raises(StoreError, match="ignores If-None-Match"):
@@ -189,12 +194,13 @@ def test_the_check_of_conditions_runs_once_per_process(oci_root: str, oci_server
     ]
 
 
-@pytest.mark.parametrize("kind", ["s3fs", "obstore", "oci"])
+@pytest.mark.parametrize("kind", ["s3fs", "obstore", "oci", "gs", "az"])
 def test_a_bucket_that_is_not_there_is_named(kind: str, request: pytest.FixtureRequest, impatient: None) -> None:
     if kind == "obstore":
         pytest.importorskip("obstore", reason="needs the obstore extra")
-    root = request.getfixturevalue("oci_root" if kind == "oci" else "s3_root").replace("//bucket-", "//missing-")
-    storage = Storage(root, backend={"s3fs": S3Backend, "obstore": ObstoreBackend, "oci": OciBackend}[kind])
+    backend = {"s3fs": S3Backend, "obstore": ObstoreBackend}.get(kind)
+    root = request.getfixturevalue("s3_root" if backend else f"{kind}_root").replace("//bucket-", "//missing-")
+    storage = Storage(root, backend=backend)
     for write in (lambda: storage.write("a", [b"x"]), lambda: commit(storage, HEAD, add("a"))):
         with pytest.raises(StoreError, match=r"//missing-.* the bucket does not exist"):
             write()

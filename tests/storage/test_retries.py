@@ -17,6 +17,7 @@ import fsspec.config
 import numpy as np
 import pytest
 
+from tests.helpers.servers.clouds import ACCOUNT
 from tests.helpers.servers.fault_proxy import FaultProxy, Faults
 from tests.helpers.servers.oci import NAMESPACE, OciServer
 from tests.helpers.small_source import KIND, load_field, write_source
@@ -186,12 +187,18 @@ def forget_filesystems() -> None:
     ocifs.OCIFileSystem.clear_instance_cache()
 
 
+# Kinds of services by backend, and the variables that name their endpoints; OCI's is in fsspec's configuration.
+SERVICES = {"s3fs": "s3", "obstore": "s3", "oci": "oci", "gs": "gs", "az": "az"}
+ENDPOINTS = {"s3": "AWS_ENDPOINT_URL", "gs": "GOOGLE_BASE_URL", "az": "AZURE_STORAGE_ENDPOINT"}
+
+
 def lead_to(monkeypatch: pytest.MonkeyPatch, kind: str, url: str) -> None:
-    """Point S3 or OCI clients to another endpoint."""
-    if kind == "oci":
+    """Point the clients of a service to another endpoint."""
+    service = SERVICES[kind]
+    if service == "oci":
         monkeypatch.setitem(fsspec.config.conf, "oci", {"config_kwargs": {"service_endpoint": url}})
     else:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        monkeypatch.setenv(ENDPOINTS[service], f"{url}/{ACCOUNT}" if service == "az" else url)
     forget_filesystems()
 
 
@@ -199,10 +206,11 @@ def lead_to(monkeypatch: pytest.MonkeyPatch, kind: str, url: str) -> None:
 def bad_network(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, quick: None
 ) -> Iterator[tuple[str, FaultProxy]]:
-    """A root on S3 or OCI (the parameter), through a proxy that fails a sixth of all requests."""
+    """A root on a service (the parameter), through a proxy that fails a sixth of all requests."""
     kind = request.param
-    root = request.getfixturevalue("oci_root" if kind == "oci" else "s3_root")
-    upstream = request.getfixturevalue("oci_server").url if kind == "oci" else os.environ["AWS_ENDPOINT_URL"]
+    service = SERVICES[kind]
+    root = request.getfixturevalue(f"{service}_root")
+    upstream = os.environ["AWS_ENDPOINT_URL"] if service == "s3" else request.getfixturevalue(f"{service}_server").url
     if kind == "s3fs":
         monkeypatch.setattr("zarr_core.storage.backends.obstore.may_be_used", lambda: False)
     with FaultProxy(upstream, Faults(slow_down=0.1, reset=0.03, truncate=0.03), seed=7) as proxy:
@@ -211,7 +219,7 @@ def bad_network(
     forget_filesystems()
 
 
-@pytest.mark.parametrize("bad_network", ["s3fs", "obstore", "oci"], indirect=True)
+@pytest.mark.parametrize("bad_network", ["s3fs", "obstore", "oci", "gs"], indirect=True)
 def test_all_steps_succeed_over_a_bad_network(bad_network: tuple[str, FaultProxy], tmp_path: Path) -> None:
     """With source and store behind it: list, load, convert, commit, read, verify."""
     root, proxy = bad_network
@@ -231,13 +239,19 @@ def test_all_steps_succeed_over_a_bad_network(bad_network: tuple[str, FaultProxy
     assert proxy.counts["truncated"] + proxy.counts["reset before"] + proxy.counts["reset after"] > 2
 
 
-PLACES: dict[str, Callable[[str], RemoteBackend] | None] = {"s3fs": S3Backend, "obstore": ObstoreBackend, "oci": None}
+PLACES: dict[str, Callable[[str], RemoteBackend] | None] = {
+    "s3fs": S3Backend,
+    "obstore": ObstoreBackend,
+    "oci": None,
+    "gs": None,
+    "az": None,
+}
 
 
 @pytest.fixture(params=PLACES)
 def anywhere(request: pytest.FixtureRequest) -> tuple[str, str, Callable[[str], RemoteBackend] | None]:
     """A kind of service, a root there, and its proxy."""
-    root = request.getfixturevalue("oci_root" if request.param == "oci" else "s3_root")
+    root = request.getfixturevalue(f"{SERVICES[request.param]}_root")
     return request.param, root, PLACES[request.param]
 
 
@@ -288,12 +302,16 @@ def test_a_server_that_never_answers_times_out(anywhere: Any, monkeypatch: pytes
     forget_filesystems()
 
 
-def test_what_one_request_costs_when_all_fail(oci_root: str, monkeypatch: pytest.MonkeyPatch, quick: None) -> None:
+def test_what_one_request_costs_when_all_fail(
+    oci_root: str, gs_root: str, az_root: str, monkeypatch: pytest.MonkeyPatch, quick: None
+) -> None:
     """The clients do not retry by themselves: the policy's attempts are the total."""
     for kind, root, backend in (
         ("s3fs", "s3://bucket/x", S3Backend),
         ("obstore", "s3://bucket/x", ObstoreBackend),
         ("oci", f"oci://bucket@{NAMESPACE}/x", None),
+        ("gs", "gs://bucket/x", None),
+        ("az", "az://bucket/x", None),
     ):
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
             monkeypatch.setenv(name, "test")

@@ -46,7 +46,7 @@ class Place:
         return not self.root.startswith("memory://")
 
 
-@pytest.fixture(params=["local", "memory", "s3fs", "obstore", "oci"])
+@pytest.fixture(params=["local", "memory", "s3fs", "obstore", "oci", "gs", "az"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """An empty root on each kind of location that can commit."""
     match request.param:
@@ -60,7 +60,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
             pytest.importorskip("obstore", reason="needs the obstore extra")
             return Place(request.getfixturevalue("s3_root"), ObstoreBackend)
         case _:
-            return Place(request.getfixturevalue("oci_root"))
+            return Place(request.getfixturevalue(f"{request.param}_root"))
 
 
 def _commit_together(place: Place, numbers: Sequence[int], barrier: Any) -> None:

@@ -36,7 +36,9 @@ _PATTERNS = (
     (re.compile(r"(https?://[^/\s]+/p)/[^\s?]+?/(?=n/)"), r"\1/***/"),
 )
 _SECRET_NAME = re.compile(
-    r"secret|token|password|passwd|passphrase|credential|signature|authorization|account[-_.]?key", re.IGNORECASE
+    r"secret|token|password|passwd|passphrase|credential|signature|authorization"
+    r"|(?:account|storage_access|storage_master|sas)[-_.]?key",
+    re.IGNORECASE,
 )
 # Shorter values may be ordinary words.
 _SHORTEST_SECRET = 8

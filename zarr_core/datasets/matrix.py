@@ -138,6 +138,16 @@ class MatrixDataset(BatchDataset):
             f"{digest.hexdigest()}"
         )
 
+    @property
+    def lineage(self) -> dict[str, str]:
+        """The data of a training run as tags, for ``mlflow.set_tags`` and the like: place, generation and content."""
+        tags = {
+            "store": self.matrix.url,
+            "generation": self.matrix.generation,
+            "fingerprint": self.fingerprint,
+        }
+        return {f"zarr_core.{name}": str(value) for name, value in tags.items()}
+
     def to_numpy(self) -> np.ndarray:
         """All values, (samples, features) of the stored dtype, NaN where missing.
 

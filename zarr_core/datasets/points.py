@@ -266,6 +266,22 @@ class ZarrPointDataset(BatchDataset):
         )
 
     @property
+    def lineage(self) -> dict[str, str]:
+        """The data of a training run as tags, for ``mlflow.set_tags`` and the like: place, generation and content.
+
+        With the generation, ``zarr-core log`` and the manifest give the source fingerprint of each sample.
+        """
+        manifest = self.reader.manifest
+        tags = {
+            "store": redact(self.config.root),
+            "dataset": manifest.dataset_name,
+            "split": self.config.split,
+            "generation": manifest.generation,
+            "fingerprint": self.fingerprint,
+        }
+        return {f"zarr_core.{name}": str(value) for name, value in tags.items()}
+
+    @property
     def epoch(self) -> int | None:
         """The epoch of the draws; None until :meth:`set_epoch` is called."""
         return self._epoch.value

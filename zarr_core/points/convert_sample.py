@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, TypeVar
+from itertools import islice
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from zarr_core._util.processes import WorkerDiedError
 from zarr_core.errors import SampleError, SourceError
@@ -15,6 +20,11 @@ from zarr_core.points.manifest import Quarantine
 from zarr_core.points.writer import WrittenSample, ZarrStoreWriter
 from zarr_core.sources.recorded import record
 from zarr_core.sources.sample import SampleSource, SourceSample
+from zarr_core.storage import is_local
+from zarr_core.storage.uploads import Uploads
+
+if TYPE_CHECKING:
+    import torch
 
 _log = logging.getLogger(__name__)
 
@@ -119,21 +129,57 @@ def _write(writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample, 
             raise SourceError(f"{sample.sample_id}: {_CHANGED}")
         return values
 
-    return writer.write_sample(
-        sample.sample_id,
-        [file for canonical, file in source.description.fields.items() if canonical in sample.files],
-        lambda canonical: unchanged(source.load(sample, canonical)),
-        fingerprint=sample.fingerprint,
-        source=record(sample),
-        # Loaded before the fields, so that the checks after each field cover it.
-        parameters=source.load_parameters(sample),
-        meshes={
-            canonical.removesuffix(f"_{POSITION}"): partial(lambda c: unchanged(source.load_mesh(sample, c)), canonical)
-            for canonical, choice in sample.choices.items()
-            if choice.keep_mesh
-        },
-        relpath=None if repair is None else repair or writer.relpath(sample.sample_id, sample.fingerprint),
-    )
+    def load(canonical: str) -> torch.Tensor:
+        return unchanged(source.load(sample, canonical))
+
+    fields = [file for canonical, file in source.description.fields.items() if canonical in sample.files]
+    # Loaded before the fields, so that the checks after each field cover it.
+    parameters = source.load_parameters(sample)
+    # A file of several arrays is loaded once for all its fields.
+    ahead = not is_local(source.url) and not sample.choices
+    names = [file.field.canonical for file in fields]
+    with Uploads(writer.storage) as uploads, loaded_ahead(load, names) if ahead else nullcontext(load) as next_field:
+        return writer.write_sample(
+            sample.sample_id,
+            fields,
+            next_field,
+            fingerprint=sample.fingerprint,
+            source=record(sample),
+            parameters=parameters,
+            meshes={
+                canonical.removesuffix(f"_{POSITION}"): partial(
+                    lambda c: unchanged(source.load_mesh(sample, c)), canonical
+                )
+                for canonical, choice in sample.choices.items()
+                if choice.keep_mesh
+            },
+            relpath=None if repair is None else repair or writer.relpath(sample.sample_id, sample.fingerprint),
+            uploads=uploads,
+        )
+
+
+@contextmanager
+def loaded_ahead(load: Callable[[str], _Loaded], names: Sequence[str]) -> Iterator[Callable[[str], _Loaded]]:
+    """While the caller works on the result for one name, the next one is loaded in a thread.
+
+    Args:
+        load: called once for each name, in order.
+        names: the names, in the order in which the caller will request them.
+    """
+    order = iter(names)
+    with ThreadPoolExecutor(1, thread_name_prefix="zarr_core.load") as thread:
+        coming = deque(thread.submit(load, name) for name in islice(order, 1))
+
+        def next_one(_: str) -> _Loaded:
+            loaded = coming.popleft().result()
+            coming.extend(thread.submit(load, name) for name in islice(order, 1))
+            return loaded
+
+        try:
+            yield next_one
+        finally:
+            for future in coming:
+                future.cancel()
 
 
 def _is_unchanged(source: SampleSource, sample: SourceSample) -> bool:

@@ -31,6 +31,7 @@ from zarr_core.points.stored_values import as_points, checked_rounding, is_lossl
 from zarr_core.sources.description import FieldFile
 from zarr_core.sources.formats.contents import Mesh
 from zarr_core.storage import Storage
+from zarr_core.storage.uploads import Uploads
 from zarr_core.versioning.generations import Retention
 
 if TYPE_CHECKING:
@@ -109,10 +110,12 @@ class ZarrStoreWriter:
         parameters: Mapping[str, Any] | None = None,
         relpath: str | None = None,
         meshes: Mapping[str, Callable[[], Mesh]] | None = None,
+        uploads: Uploads | None = None,
     ) -> WrittenSample:
         """Write one sample.
 
-        Memory: one source tensor, the permutation of its domain, one encoded shard and a few blocks of points.
+        Memory: one source tensor, the permutation of its domain, one encoded shard and a few blocks of points, and what
+        waits for its upload.
 
         Args:
             sample_id: id of the sample.
@@ -124,12 +127,13 @@ class ZarrStoreWriter:
             meshes: load the mesh of a domain; called after the fields of the domain.
             relpath: path of its group, which is repaired: objects whose bytes differ are replaced, all others stay as
                 they are, for readers of every generation that names the group. None: a new group.
+            uploads: writes a new group's objects, several at a time; the group is complete when it has finished.
 
         Raises:
             SampleError: a field is empty, misaligned, of the wrong width, not finite, does not fit its stored dtype, or
                 would lose too much by rounding (:mod:`zarr_core.format.rounding`).
         """
-        write = self.storage.write if relpath is None else self._repair
+        write = (uploads or self.storage).write if relpath is None else self._repair
         relpath = relpath or self.relpath(sample_id, fingerprint)
         arrays: dict[str, ArrayLayout] = {}
         moments: dict[str, Any] = {}
@@ -182,6 +186,8 @@ class ZarrStoreWriter:
             write(f"{relpath}/{domain}/{ZARR_JSON}", _json(EMPTY_GROUP))
         for array_name, layout in arrays.items():
             write(f"{relpath}/{array_name}/{ZARR_JSON}", _json(layout.to_zarr_json()))
+        if uploads is not None:
+            uploads.finish()  # the last object tells that the others are there
         write(f"{relpath}/{ZARR_JSON}", _json(group))
         return written_sample(relpath, group)
 

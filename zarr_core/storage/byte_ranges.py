@@ -85,7 +85,7 @@ class Objects(Protocol):
 
 
 def open_objects(root: str) -> Objects:
-    """The objects below a root: local files, or remote ones through obstore (S3, where it is installed) or fsspec."""
+    """The objects below a root: local files, or remote ones through obstore (where it is installed) or fsspec."""
     if is_local(root):
         return LocalObjects(Storage(root).location)
     return RemoteObjects(root)
@@ -170,7 +170,7 @@ class RemoteObjects(Objects):
     """Objects below any fsspec URL. Belongs to the process that made it.
 
     Args:
-        root: the URL. ``s3://`` uses obstore where it is installed, except in forks of a process that has used it.
+        root: the URL. Clouds use obstore where it is installed, except in forks of a process that has used it.
         policy: retries and timeouts; by default those of the library.
     """
 
@@ -181,8 +181,8 @@ class RemoteObjects(Objects):
         self._loop = fsspec.asyn.get_loop()
         self._service = retries.service(root)
         self._backend: RemoteBackend
-        if root.startswith("s3://") and obstore.may_be_used():
-            self._backend = obstore.ObstoreBackend(root)
+        if obstore.supports(root):
+            self._backend = obstore.BACKENDS[root.partition("://")[0]](root)
         else:
             self._backend = open_backend(root)
         self._url = root.rstrip("/")

@@ -45,6 +45,8 @@ _REFUSALS = {
     "ParamValidationError",
 }
 _PERMANENT = (FileNotFoundError, PermissionError, TypeError, AttributeError, NotImplementedError, MemoryError)
+# obstore reports the status in the text of its errors only.
+_OBSTORE_STATUS = re.compile(r"status code: (\d{3})\b")
 _SLOW_DOWN = re.compile(r"\b(429|503)\b|SlowDown|Slow Down|TooManyRequests|Too Many Requests|ServiceUnavailable", re.I)
 
 
@@ -245,6 +247,9 @@ def status_of(error: BaseException) -> int | None:
         status = getattr(each, "status", None) or getattr(response, "status_code", None)
         if isinstance(response, dict):  # botocore's
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        elif type(each).__module__.startswith("obstore"):
+            reported = _OBSTORE_STATUS.search(str(each))
+            status = int(reported[1]) if reported else None
         if isinstance(status, int):
             return status
     return None

@@ -2,7 +2,8 @@
 
 :class:`Storage` reads whole objects and byte ranges, writes whole objects, and provides the compare-and-swap that a
 commit needs. Credentials and endpoints come from the environment or from fsspec's configuration (``AWS_*``,
-``OCIFS_*``, ``FSSPEC_*``, ``~/.config/fsspec``), never from arguments, so they end up in no manifest, log or pickle.
+``GOOGLE_*``, ``AZURE_*``, ``OCIFS_*``, ``FSSPEC_*``, ``~/.config/fsspec``), never from arguments, so they end up in no
+manifest, log or pickle.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import logging
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -26,7 +28,7 @@ from zarr_core.format.names import check_relative_path
 from zarr_core.storage import retries
 from zarr_core.storage.backends import ConditionFailed, ObjectInfo, RemoteBackend, local, obstore
 from zarr_core.storage.backends.generic import FsspecBackend, MemoryBackend
-from zarr_core.storage.backends.obstore import ObstoreBackend
+from zarr_core.storage.backends.http import HttpBackend
 from zarr_core.storage.backends.oci import OciBackend
 from zarr_core.storage.backends.s3 import S3Backend
 from zarr_core.storage.temporary import add_temp_suffix
@@ -37,6 +39,13 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+# Schemes with one client.
+_BACKENDS: dict[str, Callable[[str], RemoteBackend]] = {
+    "memory": MemoryBackend,
+    "oci": OciBackend,
+    "http": HttpBackend,
+    "https": HttpBackend,
+}
 # (process, root) pairs where a conditional write was refused when its condition did not hold.
 _checked_roots: set[tuple[int, str]] = set()
 _checked_roots_lock = threading.Lock()
@@ -51,22 +60,31 @@ def open_backend(url: str) -> RemoteBackend:
     """The backend for the objects at a URL.
 
     ``s3://`` uses s3fs, which survives a fork and can commit on all tested S3 services; obstore where s3fs is missing.
+    ``gs://`` and ``az://`` use obstore. In a fork of a process that has used it, they can be read through gcsfs and
+    adlfs where these are installed.
 
     Raises:
         StoreError: no installed filesystem supports the URL.
     """
-    if url.startswith("memory://"):
-        return MemoryBackend(url)
-    if url.startswith("oci://"):
-        return OciBackend(url)
-    if url.startswith(("s3://", "s3a://")):
+    scheme = url.partition("://")[0]
+    if scheme in _BACKENDS:
+        return _BACKENDS[scheme](url)
+    if scheme in ("s3", "s3a"):
         try:
             import s3fs  # noqa: F401
         except ImportError:
-            if obstore.may_be_used():
-                return ObstoreBackend(url)
-        return S3Backend(url)
-    return FsspecBackend(url)
+            if not obstore.supports(url):
+                raise StoreError(f"{redact(url)} needs s3fs: pip install 'zarr-core[s3]'") from None
+        else:
+            return S3Backend(url)
+    if obstore.supports(url):
+        return obstore.BACKENDS[scheme](url)
+    try:
+        return FsspecBackend(url)
+    except StoreError:
+        if scheme in obstore.BACKENDS:
+            return obstore.BACKENDS[scheme](url)  # raises the reason
+        raise
 
 
 class StoredObject(NamedTuple):
@@ -81,7 +99,8 @@ class Storage:
     """Objects below one root, each written whole.
 
     Args:
-        root: a local path or any fsspec URL ("s3://bucket/prefix", "oci://bucket@namespace/prefix", "memory://x").
+        root: a local path or any fsspec URL ("s3://bucket/prefix", "gs://bucket/prefix", "az://container/prefix",
+            "oci://bucket@namespace/prefix", "memory://x").
         backend: makes the backend of a remote root; by default :func:`open_backend`.
 
     Raises:
@@ -177,11 +196,20 @@ class Storage:
         data = bytearray()
         for piece in pieces:
             data += piece
-        try:
-            self._request(name, lambda backend: backend.put(path, data), len(data))
-        except FileNotFoundError as error:
-            raise self._no_bucket() from error
+        _result(self.begin_write(name, data))
         return len(data)
+
+    def begin_write(self, name: str, data: bytes | bytearray) -> Future[None]:
+        """Begin to write a whole object of a remote location; the future ends when it is written."""
+        backend, path, what = self._backend, self.path(name), f"{self.root}/{name}"
+
+        async def put() -> None:
+            try:
+                await retries.request(self._service, what, lambda: backend.put(path, data), len(data))
+            except FileNotFoundError as error:
+                raise self._no_bucket() from error
+
+        return asyncio.run_coroutine_threadsafe(put(), fsspec.asyn.get_loop())
 
     def objects(self, prefix: str, *, recursive: bool = True) -> Iterator[StoredObject]:
         """Every object below a folder, or with that name; links are not followed.
@@ -297,12 +325,7 @@ class Storage:
 
     @staticmethod
     def _run(work: Coroutine[Any, Any, T]) -> T:
-        future = asyncio.run_coroutine_threadsafe(work, fsspec.asyn.get_loop())
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()  # where this thread was interrupted
-            raise
+        return _result(asyncio.run_coroutine_threadsafe(work, fsspec.asyn.get_loop()))
 
     def _listing(self, name: str, prefix: str, recursive: bool = True) -> Iterator[tuple[str, ObjectInfo]]:
         """Objects below a path of the service, one page at a time."""
@@ -396,3 +419,11 @@ class Storage:
         return StoreError(
             f"{self.url}: this service {what}; commits to it would not be safe: write the store elsewhere and copy it"
         )
+
+
+def _result(future: Future[T]) -> T:
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()  # where this thread was interrupted
+        raise

@@ -23,13 +23,13 @@ def make_store(root: str | os.PathLike[str], *, read_only: bool = True) -> Store
     """A Zarr store for a root: a local path or any fsspec URL, for zarr-python and what builds on it.
 
     Groups of samples are immutable and a manifest commits them: open a store for writing only for data of your own.
-    ``s3://`` uses obstore where it is installed (except in forks of a process that has used it), every other remote
-    location goes through fsspec.
+    ``s3://``, ``gs://`` and ``az://`` use obstore where it is installed (except in forks of a process that has used
+    it), every other remote location goes through fsspec.
     """
     url = os.fspath(root)
     if is_local(url):
         return LocalStore(Storage(url).location, read_only=read_only)
-    if url.startswith("s3://") and obstore.may_be_used():
+    if obstore.supports(url):
         return ObjectStore(obstore.open_obstore(url, attempts=POLICY.attempts), read_only=read_only)
     store = FsspecStore.from_url(url, storage_options=filesystem_options(url, _ATTEMPTS), read_only=read_only)
     store.fs.retries = _ATTEMPTS  # read by s3fs only

@@ -49,7 +49,7 @@ class FsspecBackend(RemoteBackend):
         protocol = self.fs.protocol if isinstance(self.fs.protocol, str) else self.fs.protocol[0]
         raise StoreError(
             f"{protocol!r} locations have no compare-and-swap, so commits to them would not be safe; write the "
-            "store to a local path, s3:// or oci:// and copy it"
+            "store to a local path, s3://, gs://, az:// or oci:// and copy it"
         )
 
     async def delete(self, path: str) -> None:

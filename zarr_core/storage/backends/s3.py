@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 from zarr_core.errors import TruncatedError
 from zarr_core.storage.backends import ConditionFailed, ObjectInfo, RemoteBackend
 from zarr_core.storage.filesystems import open_filesystem
 from zarr_core.storage.retries import status_of
+
+#: Environment variables that name the endpoint of S3, the most specific one first.
+ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 
 
 class ConditionalPut(RemoteBackend):
@@ -49,7 +53,7 @@ class S3Backend(ConditionalPut):
     @property
     def identity(self) -> str:
         """URL and endpoint."""
-        return with_endpoint(f"s3://{self.location}", self.fs.endpoint_url)
+        return with_endpoint(f"s3://{self.location}", self.fs.endpoint_url or named_endpoint())
 
     async def get(self, path: str, start: int | None = None, stop: int | None = None) -> tuple[bytes, str]:
         options = {} if byte_range(start, stop) is None else {"Range": byte_range(start, stop)}
@@ -99,9 +103,13 @@ class S3Backend(ConditionalPut):
         return await self.fs._call_s3(method, Bucket=bucket, Key=key, **options)
 
 
-def with_endpoint(url: str, endpoint: str | None = None) -> str:
+def named_endpoint(variables: Sequence[str] = ENDPOINTS) -> str:
+    """The endpoint that the first of these environment variables names; "" if none does."""
+    return next((os.environ[name] for name in variables if os.environ.get(name)), "")
+
+
+def with_endpoint(url: str, endpoint: str) -> str:
     """The URL with the service's endpoint, so that equal names at two services differ."""
-    endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     return f"{url} at {endpoint}" if endpoint else url
 
 

@@ -1,0 +1,124 @@
+"""Garbage collection and deep verification of a store: assets without automation, run by their schedules or by hand."""
+
+import hashlib
+import time
+from collections.abc import Collection
+
+import dagster as dg
+
+from assets.dataset import DatasetDeclaration
+from assets.declaration import Declaration
+from assets.tables import table
+from assets.zarr_samples import REPAIR_HINT
+from resources.stores import StoreAccess
+from sensors.schedules import scheduled
+from zarr_core._util.redaction import redact
+from zarr_core._util.units import format_size, parse_duration
+from zarr_core.points.verify.store import verify_store
+from zarr_core.storage import Storage
+from zarr_core.stores.kinds import find_head
+from zarr_core.versioning.gc import collect_garbage
+
+_DAY_SECONDS = 86_400
+
+
+def garbage_asset(declared: Declaration, store: str) -> dg.AssetsDefinition:
+    """Deletes what no kept generation names, and records what that freed.
+
+    Args:
+        declared: the dataset.
+        store: URL of its store or matrix.
+    """
+
+    @dg.asset(
+        key=declared.key("garbage"),
+        group_name=declared.name,
+        description=f"Garbage collection of `{redact(store)}`: generations that were replaced more than `gc_grace` "
+        "ago, and the objects that only they name, are deleted. Its schedule runs if `gc_schedule` is declared.",
+        kinds={"zarr"},
+    )
+    def garbage(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+        storage = Storage(store)
+        report = collect_garbage(storage, find_head(storage), parse_duration(declared.gc_grace))
+        groups = sorted(report.prefixes.items(), key=lambda item: -item[1].bytes)
+        context.log.info(f"freed {format_size(report.bytes)}; deleted generations {report.expired}")
+        return dg.MaterializeResult(
+            metadata={
+                "freed_bytes": report.bytes,
+                "deleted_groups": len(groups),
+                "deleted_generations": len(report.expired),
+                "kept_generations": len(report.kept),
+                "too_young": report.young,
+                "objects_of_other_programs": report.foreign,
+                "largest": table([{"group": name, "objects": g.objects, "bytes": g.bytes} for name, g in groups]),
+            }
+        )
+
+    return garbage
+
+
+def gc_schedules(declared: Declaration) -> list[dg.ScheduleDefinition]:
+    """The schedule of the garbage collection, if one is declared."""
+    if declared.gc_schedule is None:
+        return []
+    return [scheduled(f"{declared.name}_gc", declared.gc_schedule, f"Collects the garbage of {declared.name}.")]
+
+
+def verification_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
+    """Reads every chunk of a part of the samples per day, so that each is read within ``verify_within_days``."""
+
+    @dg.asset(
+        key=dataset.key("deep_verification"),
+        group_name=dataset.name,
+        description="Every chunk and object of a part of the samples, in all kept generations, compared with its "
+        "checksum. Its daily schedule runs if `verify_within_days` is declared: each sample is then read within so "
+        "many days. Without it, a run reads all samples.",
+        kinds={"zarr"},
+    )
+    def deep_verification(context: dg.AssetExecutionContext, stores: StoreAccess) -> dg.MaterializeResult:
+        manifest = stores.manifest(dataset.store)
+        within, today = dataset.verify_within_days or 1, int(time.time() // _DAY_SECONDS)
+        chosen = due_samples(manifest.samples, _last_day(context), today, within)
+        if chosen:
+            report = verify_store(dataset.store, sample_ids=chosen, deep=True, workers=dataset.workers)
+            if not report.ok:
+                rows = [{"sample": p.sample_id, "field": p.field, "problem": p.message} for p in report.problems]
+                named = "; ".join(str(problem) for problem in report.problems[:5])
+                # Not recorded as done: the next run reads these samples again.
+                raise dg.Failure(
+                    f"{len(report.damaged)} of {len(chosen)} samples are damaged: {named}; {REPAIR_HINT}",
+                    metadata={"problems": table(rows)},
+                    allow_retries=False,
+                )
+        context.log.info(f"{len(chosen)} of {len(manifest.samples)} samples verified")
+        return dg.MaterializeResult(
+            metadata={
+                "samples": len(chosen),
+                "of": len(manifest.samples),
+                "generation": manifest.generation,
+                "day": today,
+            }
+        )
+
+    return deep_verification
+
+
+def due_samples(sample_ids: Collection[str], last_day: int, today: int, within: int) -> list[str]:
+    """Samples to verify today: a part of them belongs to each day.
+
+    Args:
+        sample_ids: all samples.
+        last_day: day of the last verification that succeeded, in days since 1970. Samples of the days since are due.
+        today: in days since 1970.
+        within: number of days in which each sample is verified once.
+    """
+    days = range(max(last_day + 1, today - within + 1), today + 1) or [today]
+    parts = {day % within for day in days}
+    return [i for i in sample_ids if int(hashlib.sha256(i.encode()).hexdigest()[:8], 16) % within in parts]
+
+
+def _last_day(context: dg.AssetExecutionContext) -> int:
+    event = context.instance.get_latest_materialization_event(context.asset_key)
+    found = event.asset_materialization if event else None
+    day = found.metadata["day"].value if found else 0
+    return day if isinstance(day, int) else 0

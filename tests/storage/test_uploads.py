@@ -1,0 +1,110 @@
+"""Uploads go on together, in bounded memory, and all have ended when their context has."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from zarr_core.errors import TransferError
+from zarr_core.storage import Storage, retries
+from zarr_core.storage.backends.generic import MemoryBackend
+from zarr_core.storage.uploads import Uploads
+
+
+class SlowBackend(MemoryBackend):
+    """Its writes wait until they are released, if only by the beginning of another; ``broken`` cannot be written."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.released = threading.Event()
+        self.released_by = 0
+        self.in_flight: list[str] = []
+        self.most_bytes = self.bytes = 0
+
+    async def put(self, path: str, data: bytes | bytearray) -> None:
+        self.in_flight.append(path.rpartition("/")[2])
+        if len(self.in_flight) == self.released_by:
+            self.released.set()
+        self.bytes += len(data)
+        self.most_bytes = max(self.most_bytes, self.bytes)
+        while not self.released.is_set():
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.03)  # time for too many writes to begin
+        self.bytes -= len(data)
+        if path.endswith("broken"):
+            raise PermissionError("no")
+        await super().put(path, data)
+
+
+@pytest.fixture
+def slow(memory_root: str) -> tuple[Storage, SlowBackend]:
+    backend = SlowBackend(memory_root)
+    return Storage(memory_root, backend=lambda url: backend), backend
+
+
+def wait_until_begun(backend: SlowBackend, count: int) -> None:
+    while len(backend.in_flight) < count:
+        threading.Event().wait(0.001)
+
+
+def test_uploads_go_on_together(slow: tuple[Storage, SlowBackend]) -> None:
+    storage, backend = slow
+    with Uploads(storage) as uploads:
+        for name in "abc":
+            assert uploads.write(name, [b"1", b"2"]) == 2  # none of them is written yet
+        wait_until_begun(backend, 3)
+        backend.released.set()
+    assert storage.list() == {"a": 2, "b": 2, "c": 2}
+
+
+def test_bytes_that_wait_are_bounded(slow: tuple[Storage, SlowBackend], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zarr_core.storage.uploads._MAX_BYTES", 5)
+    storage, backend = slow
+    backend.released_by = 2
+    with Uploads(storage) as uploads:
+        for number in range(4):
+            uploads.write(str(number), [b"12"])
+    assert backend.most_bytes == 4
+    with Uploads(storage) as uploads:  # a larger one is written alone
+        uploads.write("4", [b"12"])
+        uploads.write("large", [bytes(20)])
+    assert backend.most_bytes == 20
+    assert storage.list() == {"0": 2, "1": 2, "2": 2, "3": 2, "4": 2, "large": 20}
+
+
+def test_a_failed_upload_is_reported_when_all_have_ended(
+    slow: tuple[Storage, SlowBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retries, "POLICY", retries.RetryPolicy(attempts=1))
+    storage, backend = slow
+    uploads = Uploads(storage)
+    uploads.write("broken", [b"1"])
+    uploads.write("a", [b"1"])
+    backend.released.set()
+    with pytest.raises(TransferError, match=r"broken was refused: PermissionError: no"), uploads:
+        pass
+    assert storage.list() == {"a": 1}
+
+
+def test_no_upload_goes_on_after_an_error(slow: tuple[Storage, SlowBackend]) -> None:
+    storage, backend = slow
+    threading.Timer(0.01, backend.released.set).start()
+
+    def convert() -> None:
+        with Uploads(storage) as uploads:
+            uploads.write("a", [b"1"])
+            raise ValueError("the sample is refused")
+
+    with pytest.raises(ValueError, match="the sample is refused"):
+        convert()
+    assert backend.bytes == 0
+    assert storage.list() == {"a": 1}
+
+
+def test_local_files_are_written_at_once(tmp_path: Path) -> None:
+    with Uploads(Storage(tmp_path)) as uploads:
+        assert uploads.write("a", [b"1", b"2"]) == 2
+        assert (tmp_path / "a").read_bytes() == b"12"
