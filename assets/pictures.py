@@ -9,6 +9,8 @@ from urllib.parse import quote
 import numpy as np
 
 _INLINE_CHARACTERS = 1000
+# Fewest characters of a run of equal cells in a picture: M1,2h3.
+_RUN_CHARACTERS = 6
 # From low to high values, as in the report's figures.
 _COLOURS = ("#34a", "#2ab", "#7d5", "#fb3", "#d31")
 
@@ -24,12 +26,16 @@ def silhouette(positions: np.ndarray, values: np.ndarray, title: str) -> str:
     extent = np.ptp(positions, axis=0)
     across = int(extent.argmax())
     up = 2 if across != 2 else 1
+    # Equal numbers of points per colour: most of a body has nearly the same pressure, and would look flat.
+    bounds = np.quantile(values, np.linspace(0, 1, len(_COLOURS) + 1)[1:-1])
     # The coarsest picture always fits: few cells have few runs of equal colour.
     for width in range(64, 7, -4):
-        cells = _cells(positions[:, across], positions[:, up], values, width)
-        image = _image(cells, title)
-        if len(image) < _INLINE_CHARACTERS:
-            return image
+        cells = _cells(positions[:, across], positions[:, up], values, bounds, width)
+        runs = np.count_nonzero((np.diff(cells, prepend=-1) != 0) & (cells >= 0))
+        if runs * _RUN_CHARACTERS < _INLINE_CHARACTERS:
+            image = _image(cells, title)
+            if len(image) < _INLINE_CHARACTERS:
+                return image
     return title
 
 
@@ -50,7 +56,7 @@ def bars(shares: Sequence[tuple[str, float]], title: str) -> str:
     return image if len(image) < _INLINE_CHARACTERS else title
 
 
-def _cells(across: np.ndarray, up: np.ndarray, values: np.ndarray, width: int) -> np.ndarray:
+def _cells(across: np.ndarray, up: np.ndarray, values: np.ndarray, bounds: np.ndarray, width: int) -> np.ndarray:
     """Colour index of each cell of a grid, -1 for cells without a point; row 0 is the top."""
     size = max(float(np.ptp(across)), 1e-9) / width
     height = max(1, min(width, round(float(np.ptp(up)) / size)))
@@ -59,16 +65,12 @@ def _cells(across: np.ndarray, up: np.ndarray, values: np.ndarray, width: int) -
     place = row * width + column
     count = np.bincount(place, minlength=width * height)
     mean = np.bincount(place, weights=values, minlength=width * height) / np.maximum(count, 1)
-    # Equal numbers of points per colour: most of a body has nearly the same pressure, and would look flat.
-    bounds = np.quantile(values, np.linspace(0, 1, len(_COLOURS) + 1)[1:-1])
     cells = np.where(count > 0, np.searchsorted(bounds, mean), -1).reshape(height, width)
-    for row in cells:
-        # An empty cell between others takes its neighbour's colour: it is no hole, only a cell without a sampled point.
-        inside = np.flatnonzero(row >= 0)
-        if len(inside):
-            part = row[inside[0] : inside[-1] + 1]
-            part[:] = part[np.maximum.accumulate(np.where(part >= 0, np.arange(len(part)), 0))]
-    return cells
+    # An empty cell between others takes its neighbour's colour: it is no hole, only a cell without a sampled point.
+    inside = cells >= 0
+    left = np.maximum.accumulate(np.where(inside, np.arange(width), 0), axis=1)
+    between = np.logical_or.accumulate(inside, axis=1) & np.logical_or.accumulate(inside[:, ::-1], axis=1)[:, ::-1]
+    return np.where(between, np.take_along_axis(cells, left, axis=1), cells)
 
 
 def _image(cells: np.ndarray, title: str) -> str:

@@ -80,7 +80,7 @@ def find_changes(
         limit: maximum number of items reported, and of items left pending; no limit if None.
     """
     fingerprints = {item_id: item.fingerprint for item_id, item in listing.items.items()}
-    differing = [i for i in sorted(fingerprints, key=natural_order) if known.get(i) != fingerprints[i]]
+    differing = sorted((i for i in fingerprints if known.get(i) != fingerprints[i]), key=natural_order)
     confirmed = [i for i in differing if before.seen_once.get(i) == fingerprints[i][:_DIGITS]][:limit]
     taken = set(confirmed)
     unconfirmed = [i for i in differing if i not in taken][:limit]

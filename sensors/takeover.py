@@ -6,6 +6,7 @@ The instance may have lost its database, or the command line may have converted 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
 import dagster as dg
 
@@ -92,6 +93,7 @@ def _held_samples(
     contents: Mapping[str, str],
 ) -> list[dg.AssetMaterialization]:
     """Materializations of the samples whose group in the store is of these versions of their sources."""
+    code_version_of = cache(dataset.code_version_of)
     current = manifest.conversion.current if manifest.conversion else None
     known = materialized_versions(instance, dataset.converted)
     found = []
@@ -105,9 +107,7 @@ def _held_samples(
         ):
             continue
         observation = {DATA_VERSION: version}, None
-        tags = version_tags(
-            dataset.code_version_of(entry.settings), data_version_of(entry), dataset.observed, observation
-        )
+        tags = version_tags(code_version_of(entry.settings), data_version_of(entry), dataset.observed, observation)
         points = sum(grid.n_points for grid in entry.domains.values())
         metadata = {"status": "in the store", "group": entry.relpath, "points": points, "bytes_out": entry.bytes}
         found.append(dg.AssetMaterialization(dataset.converted, partition=sample_id, metadata=metadata, tags=tags))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import dagster as dg
 import pytest
@@ -51,6 +53,77 @@ def test_an_asset_that_was_never_observed_has_no_observation(instance: dg.Dagste
     observation = internals.latest_observation(instance, SOURCE)
     assert observation
     assert observation[0][internals.DATA_VERSION] == "7"
+
+
+@pytest.fixture
+def on_disk(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    """An instance on disk: batches are stored in a way of their own there."""
+    with dg.DagsterInstance.local_temp(str(tmp_path), {"telemetry": {"enabled": False}}) as temporary:
+        yield temporary
+
+
+def recorded(instance: dg.DagsterInstance, key: dg.AssetKey) -> list[object]:
+    """Everything that the instance returns of an asset."""
+    latest = instance.get_latest_materialization_event(key)
+    records = [
+        *instance.fetch_observations(dg.AssetRecordsFilter(key), limit=100).records,
+        *instance.fetch_materializations(dg.AssetRecordsFilter(key), limit=100).records,
+    ]
+    found: list[object] = [
+        (r.event_type, r.partition_key, r.asset_observation, r.asset_materialization) for r in records
+    ]
+    versions = internals.observed_versions(instance, key), internals.materialized_versions(instance, key)
+    return [*found, *versions, latest and latest.asset_materialization, key in instance.all_asset_keys()]
+
+
+def test_events_in_batches_are_those_that_dagster_stores(on_disk: dg.DagsterInstance) -> None:
+    made = dg.AssetKey(["trial", "made"])
+    tags = internals.version_tags("1", "2", SOURCE, ({internals.DATA_VERSION: "3"}, None))
+    events = [
+        *(dg.AssetObservation(SOURCE, partition=name, tags={internals.DATA_VERSION: name}) for name in "abc"),
+        *(dg.AssetMaterialization(made, partition=name, metadata={"points": 3}, tags=tags) for name in "ab"),
+    ]
+    internals.report_runless_events(on_disk, events)
+    with dg.DagsterInstance.ephemeral() as other:
+        for event in events:
+            other.report_runless_asset_event(event)
+        for key in (SOURCE, made):
+            assert recorded(on_disk, key) == recorded(other, key)
+
+
+def test_materializations_in_batches_are_those_that_dagster_stores(
+    on_disk: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def events(context: dg.AssetExecutionContext) -> list[dg.AssetMaterialization]:
+        return [dg.AssetMaterialization(context.asset_key, metadata={"name": name}) for name in "ab"]
+
+    @dg.asset(name="made", output_required=False)
+    def yielded(context) -> Iterator[dg.AssetMaterialization]:
+        yield from events(context)
+
+    @dg.asset(name="made", output_required=False)
+    def batched(context) -> Iterator[dg.AssetMaterialization]:
+        with internals.MaterializationBatch(context) as batch:
+            for event in events(context):
+                batch.add(event)
+        yield from ()
+
+    found = []
+    for asset in (yielded, batched):
+        run_id = dg.materialize([asset], instance=on_disk).run_id
+        logged = [entry for entry in on_disk.all_logs(run_id) if entry.dagster_event_type == "ASSET_MATERIALIZATION"]
+        dagster_events = [entry.dagster_event for entry in logged if entry.dagster_event]
+        found.append(
+            [
+                (entry.level, entry.step_key, entry.job_name, event._replace(logging_tags={}), entry.error_info)
+                for entry, event in zip(logged, dagster_events, strict=True)
+            ]
+        )
+        assert len(logged) == 2
+    assert found[0] == found[1]
+
+    monkeypatch.setattr(internals, "_store", lambda *_: (_ for _ in ()).throw(OSError("the disk is full")))
+    assert not dg.materialize([batched], instance=on_disk, raise_on_error=False).success
 
 
 @pytest.mark.parametrize("folder", ["assets", "resources", "sensors"])
