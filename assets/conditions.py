@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import dagster as dg
 
-from sensors.dagster_internals import Cancelled, NextBatch
+from sensors.dagster_internals import Cancelled, NextBatch, Overtaken
 
 _C = dg.AutomationCondition
 
@@ -36,7 +36,7 @@ def convert_when_needed(retry_schedule: str, migration: dg.AutomationCondition |
         retry_schedule: cron schedule on which failed samples are retried.
         migration: a further reason, see :func:`migrate_in_batches`.
     """
-    source_changed = _C.any_deps_updated().since_last_handled()
+    source_changed = _since_handled(_C.any_deps_updated())
     retry = (_C.execution_failed() & _C.cron_tick_passed(retry_schedule)).since_last_handled()
     needed = _missing() | source_changed | retry
     needed = needed if migration is None else needed | migration
@@ -69,7 +69,7 @@ def follow_what_was_published() -> dg.AutomationCondition:
     """
     there = _C.any_deps_match(~_C.missing() | _C.will_be_requested())
     passed = _C.all_checks_match(_C.check_passed(), blocking_only=True)
-    news = (_C.newly_missing() | _C.any_deps_updated() | _C.all_deps_match(passed).newly_true()).since_last_handled()
+    news = _since_handled(_C.newly_missing() | _C.any_deps_updated() | _C.all_deps_match(passed).newly_true())
     # Not all_deps_blocking_checks_passed(): it does not see checks that run with a requested asset. If one of those
     # fails, the run itself stops before this asset.
     checked = _C.all_deps_match(passed | _C.will_be_requested())
@@ -85,7 +85,18 @@ def _new() -> dg.AutomationCondition:
 
 
 def _news() -> dg.AutomationCondition:
-    return (_C.newly_missing() | _C.any_deps_updated()).since_last_handled()
+    return _since_handled(_C.newly_missing() | _C.any_deps_updated())
+
+
+def _since_handled(news: dg.AutomationCondition) -> dg.AutomationCondition:
+    """Whether there was news since the last request or update, or an update came too late for the last run.
+
+    ``since_last_handled()`` alone forgets an update of a dependency that comes after the run of this asset began and
+    before the evaluation that sees the end of the run.
+    """
+    overtaken = _C.newly_updated() & Overtaken()
+    handled = (_C.newly_requested() | _C.newly_updated() | _C.initial_evaluation()) & ~overtaken
+    return (news | overtaken).since(handled.with_label("handled"))
 
 
 def _at_rest() -> dg.AutomationCondition:

@@ -312,6 +312,72 @@ def cancelled_partitions(instance: dg.DagsterInstance, key: dg.AssetKey, sources
     return set(cancelled)
 
 
+class Overtaken(dg.AutomationCondition[dg.AssetKey]):
+    """True for partitions of which a dependency changed after their latest materialization had read it.
+
+    A partition that is no longer in the newest state of its dependencies is stale in the UI, but Dagster's conditions
+    do not see that: they only compare times of updates.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name in the evaluations that the UI shows."""
+        return "overtaken"
+
+    @property
+    def requires_cursor(self) -> bool:
+        """Whether an evaluation depends on those before."""
+        return False
+
+    def evaluate(self, context: dg.AutomationContext) -> dg.AutomationResult:
+        """Compare what the candidates have read with what there is now."""
+        view, key, subset = context.asset_graph_view, context.key, context.get_empty_subset()
+        sources = view.asset_graph.get(key).parent_keys
+        if not context.candidate_subset.is_empty:
+            if context.partitions_def is None:
+                subset = context.candidate_subset if _is_overtaken(view.instance, key, sources) else subset
+            else:
+                candidates = context.candidate_subset.expensively_compute_partition_keys()
+                found = _overtaken_partitions(view.instance, key, sources, candidates)
+                subset = view.get_subset_from_partition_keys(key, context.partitions_def, found)
+        return dg.AutomationResult(context, subset)
+
+
+def _is_overtaken(instance: dg.DagsterInstance, key: dg.AssetKey, sources: Collection[dg.AssetKey]) -> bool:
+    """Whether an asset without partitions read older events of its sources than there are now."""
+    latest = instance.get_latest_materialization_event(key)
+    tags = (latest.asset_materialization.tags if latest and latest.asset_materialization else None) or {}
+    for record in instance.get_asset_records(list(sources)):
+        entry = record.asset_entry
+        # As Dagster chooses the event whose id a step records when it begins.
+        event = entry.last_materialization_record or entry.last_observation_record
+        pointer = tags.get(f"{INPUT_EVENT_POINTER}/{entry.asset_key.to_user_string()}", NO_EVENT)
+        if event and pointer != NO_EVENT and int(pointer) < event.storage_id:
+            return True
+    return False
+
+
+def _overtaken_partitions(
+    instance: dg.DagsterInstance, key: dg.AssetKey, sources: Iterable[dg.AssetKey], partitions: Collection[str]
+) -> set[str]:
+    """Partitions that were made from other versions of their sources' partitions than are observed now."""
+    event_type = dg.DagsterEventType.ASSET_MATERIALIZATION
+    ids = instance.event_log_storage.get_latest_storage_id_by_partition(key, event_type, set(partitions))
+    records = instance.fetch_materializations(
+        dg.AssetRecordsFilter(key, storage_ids=list(ids.values())), limit=max(len(ids), 1)
+    ).records
+    made = [record.asset_materialization for record in records if record.asset_materialization]
+    found = set()
+    for source in sources:
+        observed = latest_observations(instance, source, partitions)
+        for materialization in made:
+            now, _ = observed.get(materialization.partition or "", ({}, 0))
+            read = (materialization.tags or {}).get(f"{INPUT_DATA_VERSION}/{source.to_user_string()}")
+            if read is not None and DATA_VERSION in now and now[DATA_VERSION] != read:
+                found.add(materialization.partition)
+    return {partition for partition in found if partition}
+
+
 class NextBatch(dg.AutomationCondition[dg.AssetKey]):
     """True for the next few of the partitions that a function finds, as long as none of these is in progress.
 

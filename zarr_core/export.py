@@ -1,4 +1,4 @@
-"""Write a store in another format: ``zarr-core export webdataset|npy|parquet|h5ad STORE OUT``."""
+"""Write a store in another format: ``zarr-core export webdataset|npy|parquet|h5ad|croissant STORE OUT``."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ zarr-core export webdataset s3://bucket/store draws --draws-per-sample 10 --num-
 zarr-core export h5ad s3://bucket/betas betas.h5ad --values beta --features probes.txt
 zarr-core export parquet s3://bucket/betas betas_parquet
 zarr-core export npy s3://bucket/betas betas_npy --values beta
+zarr-core export croissant s3://bucket/store s3://bucket/store/croissant.json --license CC-BY-4.0
 """,
     usage="FORMAT STORE OUT [OPTIONS]",
 )
@@ -163,6 +164,40 @@ def _h5ad(
 
     rows = _rows(store, values, samples, features, generation)
     return _shown(rows, export_h5ad(rows, out, progress=not quiet), json=json, quiet=quiet)
+
+
+@app.command(
+    name="croissant",
+    usage="Usage: zarr-core export croissant STORE OUT [OPTIONS]",
+    help="A description of a point store for data catalogues: fields, units, splits, checksums, licence.",
+)
+def _croissant(
+    store: cli.Store,
+    out: Annotated[str, cli.option("Path or URL of the JSON document, such as STORE/croissant.json.")],
+    *,
+    url: Annotated[str | None, cli.option("Where others find the store. [default: STORE]")] = None,
+    description: Annotated[str, cli.option("What the dataset is, in a sentence.")] = "",
+    license: Annotated[str, cli.option("URL or SPDX identifier of the licence.")] = "",
+    creator: Annotated[str, cli.option("Person or organization.")] = "",
+    cite_as: Annotated[str, cli.option("Citation, such as BibTeX.")] = "",
+    generation: cli.Generation = None,
+    quiet: cli.Quiet = False,
+    json: cli.Json = False,
+) -> int:
+    from zarr_core.exports.croissant import croissant_document, write_croissant
+
+    document = croissant_document(
+        store,
+        generation=generation,
+        url=url,
+        description=description,
+        license=license,
+        creator=creator,
+        cite_as=cite_as,
+    )
+    written = write_croissant(document, out)
+    cli.show(f"{written}: {document['description']}", {"output": written}, json=json, quiet=quiet)
+    return cli.DONE
 
 
 def _rows(

@@ -107,6 +107,37 @@ def test_a_failed_sample_is_retried_on_schedule(trial: Trial) -> None:
     assert automation.evaluate(after=dt.timedelta(hours=1))["zarr_samples"] == {"run_1"}
 
 
+def test_a_conversion_that_ends_after_a_refresh_is_published_too(trial: Trial) -> None:
+    """Both end before the next evaluation, which sees updates of the samples and of the manifest."""
+    automation = Automation(trial)
+    automation.evaluate()
+    write_run(trial.source, 1)
+    assert trial.convert_all().success
+    assert everything_derived(automation.evaluate())
+    write_run(trial.source, 2)
+    assert trial.run("look").success
+    assert automation.evaluate() == {"zarr_samples": {"run_2"}}
+    assert trial.publish().success
+    assert trial.run("convert", "run_2", "run_2").success
+    assert everything_derived(automation.evaluate())
+    assert trial.run("refresh").success
+    assert automation.evaluate() == {}
+
+
+def test_a_change_right_after_the_conversion_is_converted(trial: Trial) -> None:
+    automation = Automation(trial)
+    automation.evaluate()
+    write_run(trial.source, 1)
+    assert trial.run("look").success
+    assert automation.evaluate() == {"zarr_samples": {"run_1"}}
+    assert trial.run("convert", "run_1", "run_1").success
+    write_run(trial.source, 1, shift=1.0)
+    assert trial.run("look").success
+    assert automation.evaluate()["zarr_samples"] == {"run_1"}
+    assert trial.run("convert", "run_1", "run_1").success
+    assert "zarr_samples" not in automation.evaluate()
+
+
 def test_a_changed_source_is_converted_again(trial: Trial) -> None:
     automation = Automation(trial)
     for number in (1, 2):

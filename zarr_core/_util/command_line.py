@@ -29,7 +29,7 @@ VERBS = {
     "verify": "Check a store, and compare its rows with their source.",
     "benchmark": "Compare a store with its source: equality, bytes read, samples per second.",
     "stage": "Copy a store, or the part of it that a training run reads, to fast storage.",
-    "export": "Write a store in another format: WebDataset shards; a matrix as NumPy, Parquet or AnnData.",
+    "export": "Write a store in another format: WebDataset shards; a matrix as NumPy, Parquet or AnnData; Croissant.",
     "info": "Show what a store or one of its samples holds.",
     "log": "List the commits of a store, newest first.",
     "diff": "Show the differences between two generations of a store.",

@@ -14,6 +14,8 @@ _HOMES = {
     "export_npy": "zarr_core.exports.npy",
     "export_parquet": "zarr_core.exports.parquet",
     "export_h5ad": "zarr_core.exports.h5ad",
+    "croissant_document": "zarr_core.exports.croissant",
+    "write_croissant": "zarr_core.exports.croissant",
 }
 __all__ = sorted(_HOMES)
 

@@ -1,0 +1,69 @@
+"""Croissant descriptions of point stores."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from zarr_core import WideMatrix, write_sample
+from zarr_core.__main__ import main
+from zarr_core.errors import ZarrCoreError
+from zarr_core.exports import croissant_document
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("croissant") / "store"
+    rng = np.random.default_rng(0)
+    for number, split in enumerate(["train", "train", "test", None]):
+        arrays = {"surface_position": rng.random((9 + number, 3)), "surface_pressure": rng.random(9 + number)}
+        write_sample(root, f"case/{number}", arrays, split=split)
+    return root
+
+
+def test_what_a_store_holds(store: Path) -> None:
+    document = croissant_document(store, license="CC-BY-4.0", url="s3://bucket/store/", generation=3)
+    manifest, *objects = document["distribution"]
+    assert manifest["contentUrl"] == "s3://bucket/store/generations/00000003.json"
+    data = (store / "generations" / "00000003.json").read_bytes()
+    assert manifest["sha256"] == hashlib.sha256(data).hexdigest()
+    assert [one["includes"] for one in objects] == ["samples/**/surface/**"]
+    surface, splits, samples = document["recordSet"]
+    assert [(field["@id"], field["dataType"], field["arrayShape"]) for field in surface["field"]] == [
+        ("surface/position", "cr:Float32", "-1,3"),
+        ("surface/pressure", "cr:Float16", "-1,1"),
+    ]
+    assert splits["data"] == [{"splits/name": "train"}, {"splits/name": "test"}]
+    assert [row["samples/split"] for row in samples["data"]] == ["train", "train", "test"]
+    latest = croissant_document(store)["recordSet"][-1]["data"]
+    assert [row["samples/id"] for row in latest if not row["samples/split"]] == ["case/3"]
+    assert all((store / row["samples/group"] / "zarr.json").exists() for row in latest)
+
+
+def test_the_library_of_mlcommons_validates_it(store: Path, tmp_path: Path) -> None:
+    mlcroissant = pytest.importorskip("mlcroissant", reason="needs the extra croissant")
+    out = tmp_path / "croissant.json"
+    options = ["--license", "CC-BY-4.0", "--creator", "Someone", "--cite-as", "none", "--quiet"]
+    assert main(["export", "croissant", str(store), str(out), *options]) == 0
+    dataset = mlcroissant.Dataset(jsonld=str(out))
+    assert (dataset.metadata.issues.errors, dataset.metadata.issues.warnings) == (set(), set())
+    assert [record["splits/name"] for record in dataset.records("splits")] == ["train", "test"]
+    assert len(list(dataset.records("samples"))) == 4
+
+
+def test_a_document_without_options(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", "croissant", str(store), "croissant.json", "--quiet"]) == 0
+    document = json.loads((tmp_path / "croissant.json").read_text())
+    assert document == json.loads(json.dumps(croissant_document(store)))
+    assert "license" not in document
+
+
+def test_a_matrix_is_refused(tmp_path: Path) -> None:
+    WideMatrix.create(tmp_path, ["a"], {"beta": "float32"})
+    with pytest.raises(ZarrCoreError, match="is a wide matrix"):
+        croissant_document(tmp_path)

@@ -1,0 +1,183 @@
+"""``croissant.json``: a description of a point store that data catalogues read, in the format of MLCommons.
+
+Source: https://docs.mlcommons.org/croissant/docs/croissant-spec-1.1.html. The ``mlcroissant`` library validates the
+result in the tests; writing it needs no library.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from typing import Any
+
+from zarr_core.errors import ZarrCoreError
+from zarr_core.format.object_names import MANIFEST
+from zarr_core.points.manifest import StoreManifest, load_manifest
+from zarr_core.storage import Storage
+from zarr_core.stores.info import FieldInfo, store_info
+from zarr_core.versioning.generations import generation_name
+
+# Terms of Croissant by the names that the document uses.
+_TERMS = """arrayShape citeAs column containedIn equivalentProperty extract field fileProperty fileObject fileSet
+format includes isArray isLiveDataset jsonPath key md5 parentField path recordSet references regex repeated replace
+samplingRate separator source subField transform"""
+_CONTEXT: dict[str, Any] = {
+    "@language": "en",
+    "@vocab": "https://schema.org/",
+    "cr": "http://mlcommons.org/croissant/",
+    "rai": "http://mlcommons.org/croissant/RAI/",
+    "dct": "http://purl.org/dc/terms/",
+    "sc": "https://schema.org/",
+    "conformsTo": "dct:conformsTo",
+    "data": {"@id": "cr:data", "@type": "@json"},
+    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
+    "examples": {"@id": "cr:examples", "@type": "@json"},
+    **{term: f"cr:{term}" for term in _TERMS.split()},
+}
+_DTYPES = {"float16": "cr:Float16", "float32": "cr:Float32", "float64": "cr:Float64", "bool": "sc:Boolean"}
+
+
+def croissant_document(
+    store_root: str | os.PathLike[str],
+    *,
+    generation: int | str | None = None,
+    url: str | None = None,
+    description: str = "",
+    license: str = "",
+    creator: str = "",
+    cite_as: str = "",
+) -> dict[str, Any]:
+    """Describe a generation of a point store.
+
+    The description has the manifest of the generation with its SHA-256, the objects of each domain, a record set of the
+    fields of each domain with dtype, width and units, the splits, and the split and the group of each sample. Units are
+    those of the first sample.
+
+    Args:
+        store_root: path or URL of the store.
+        generation: number or tag; the latest if None.
+        url: where others find the store, if not at ``store_root``.
+        description: of the dataset, in a sentence.
+        license: URL or SPDX identifier.
+        creator: name of the person or organization.
+        cite_as: citation, BibTeX for example.
+
+    Returns:
+        The JSON-LD document.
+
+    Raises:
+        StoreError: there is no store or no such generation.
+        ZarrCoreError: it is a matrix.
+    """
+    storage = Storage(store_root)
+    info = store_info(storage.root, generation=generation)
+    if info.kind != "points":
+        raise ZarrCoreError(f"{info.store} is a wide matrix: Croissant describes point stores")
+    manifest = load_manifest(storage.root, generation)
+    name = generation_name(info.generation) if info.generation else MANIFEST
+    if not storage.exists(name):  # of an earlier version, or removed since
+        name = MANIFEST
+    where = (url or info.store).rstrip("/")
+    sizes = "; ".join(f"{domain}: {points.least:,} to {points.most:,} points" for domain, points in info.points.items())
+    about = f"{info.samples:,} samples of {info.name}; {sizes}. Zarr v3, generation {info.generation}."
+    given = {"license": license, "citeAs": cite_as}
+    document: dict[str, Any] = {
+        "@context": _CONTEXT,
+        "@type": "sc:Dataset",
+        "conformsTo": "http://mlcommons.org/croissant/1.1",
+        "name": info.name,
+        "description": f"{description} {about}".strip(),
+        "url": where,
+        "version": f"{info.generation}.0.0",
+        **{key: text for key, text in given.items() if text},
+    }
+    if creator:
+        document["creator"] = {"@type": "sc:Organization", "name": creator}
+    if info.committed is not None:
+        document["datePublished"] = time.strftime("%Y-%m-%d", time.gmtime(info.committed))
+    paths = {field: column.array_name for field, column in manifest.fields.items()}
+    document["distribution"] = [
+        {
+            "@type": "cr:FileObject",
+            "@id": "manifest",
+            "name": "manifest",
+            "description": "The samples of this generation, and the path of the Zarr group of each.",
+            "contentUrl": f"{where}/{name}",
+            "encodingFormat": "application/json",
+            "sha256": hashlib.sha256(storage.read(name)).hexdigest(),
+        },
+        *(_objects(domain) for domain in manifest.domains),
+    ]
+    domains: dict[str, list[dict[str, Any]]] = {}
+    for field, column in info.fields.items():
+        domains.setdefault(paths[field].partition("/")[0], []).append(_field(paths[field], column))
+    document["recordSet"] = [
+        *({"@type": "cr:RecordSet", "@id": d, "name": d, "field": fields} for d, fields in domains.items()),
+        *_samples(manifest),
+    ]
+    return document
+
+
+def write_croissant(document: dict[str, Any], out: str | os.PathLike[str]) -> str:
+    """Write the document of :func:`croissant_document` to a path or URL; returns it without secrets."""
+    folder, _, name = os.fspath(out).rpartition("/")
+    target = Storage(folder or ".")
+    target.write(name, [(json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode()])
+    return f"{target.url}/{name}" if folder else name
+
+
+def _objects(domain: str) -> dict[str, Any]:
+    return {
+        "@type": "cr:FileSet",
+        "@id": f"objects/{domain}",
+        "name": f"objects/{domain}",
+        "description": "The Zarr arrays of the fields of this domain. Each chunk ends with its crc32c.",
+        "encodingFormat": "application/vnd.zarr",
+        "includes": f"samples/**/{domain}/**",
+    }
+
+
+def _field(path: str, column: FieldInfo) -> dict[str, Any]:
+    unit, domain = f", in {column.units}" if column.units else "", path.partition("/")[0]
+    return {
+        "@type": "cr:Field",
+        "@id": path,
+        "name": path,
+        "description": f"(points, {column.components}){unit}",
+        "dataType": _DTYPES.get(column.dtype, "sc:Integer"),
+        "isArray": True,
+        "arrayShape": f"-1,{column.components}",
+        "source": {"fileSet": {"@id": f"objects/{domain}"}, "extract": {"fileProperty": "content"}},
+    }
+
+
+def _samples(manifest: StoreManifest) -> list[dict[str, Any]]:
+    """The record sets of the splits and of the samples; a sample of several splits has a record in each."""
+    splits = {split: manifest.split_ids(split) for split in manifest.splits}
+    listed = {sample_id for ids in splits.values() for sample_id in ids}
+    rows = [(sample_id, split) for split, ids in splits.items() for sample_id in ids]
+    rows += [(sample_id, "") for sample_id in manifest.samples if sample_id not in listed]
+    return [
+        _inline("splits", [{"splits/name": split} for split in splits], {"name": "sc:Text"}, "cr:Split"),
+        _inline(
+            "samples",
+            [
+                {"samples/id": i, "samples/split": split, "samples/group": manifest.samples[i].relpath}
+                for i, split in rows
+            ],
+            {"id": "sc:Text", "split": "sc:Text", "group": "sc:Text"},
+        ),
+    ]
+
+
+def _inline(name: str, rows: list[dict[str, Any]], fields: dict[str, str], kind: str | None = None) -> dict[str, Any]:
+    """A record set whose records are in the document."""
+    described = [
+        {"@type": "cr:Field", "@id": f"{name}/{field}", "name": f"{name}/{field}", "dataType": dtype}
+        for field, dtype in fields.items()
+    ]
+    first = {"@id": described[0]["@id"]}
+    head: dict[str, Any] = {"@type": "cr:RecordSet", "@id": name, "name": name, "key": first, "field": described}
+    return head | ({"dataType": kind} if kind else {}) | {"data": rows}
