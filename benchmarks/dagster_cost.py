@@ -126,7 +126,8 @@ def many(result: Result, platform: Platform, plain: StoreManifest, count: int) -
         name: replace(entry, relpath=f"samples/{name}/{number:016x}", fingerprint=found[name].fingerprint)
         for number, name in enumerate(names)
     }
-    commit(Storage(dataset.store), HEAD, lambda _: replace(plain, generation=0, samples=entries, splits={}))
+    stored = replace(plain, dataset_name=dataset.name, generation=0, samples=entries, splits={})
+    commit(Storage(dataset.store), HEAD, lambda _: stored)
     seconds: dict[str, Times] = {}
     with timed(seconds, "registered"):
         observed = {i: {DATA_VERSION: item.fingerprint} for i, item in found.items()}

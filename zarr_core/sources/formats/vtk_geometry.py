@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -67,25 +68,32 @@ def _centres(block: Any) -> np.ndarray:
     They are those of ``vtkCellCenters``: of a polyhedron the centroid of its volume, otherwise the centre of the cell's
     parametric coordinates. Computed in blocks of cells, they need neither the time nor the memory of that filter.
     """
+    import torch
+
     if not block.IsA("vtkUnstructuredGrid"):
         return _centres_of_vtk(block)
     points, types = numpy_of(block.GetPoints().GetData()), numpy_of(block.GetCellTypes()).ravel()
     cells = block.GetCells()
     ids, starts = numpy_of(cells.GetConnectivityArray()), numpy_of(cells.GetOffsetsArray())
-    others: np.ndarray | None = None
-    centres = np.empty((len(types), 3), points.dtype)
-    for first in range(0, len(types), _CELLS):
-        own = types[first : first + _CELLS]
-        for kind in np.unique(own).tolist():
-            rows = first + np.flatnonzero(own == kind)
-            if kind == _POLYHEDRON:
+    blocks = [slice(first, first + _CELLS) for first in range(0, len(types), _CELLS)]
+    kinds = {int(kind) for own in blocks for kind in np.flatnonzero(np.bincount(types[own]))}
+    others = kinds - {_POLYHEDRON, *np.flatnonzero(SIZES)}
+    centres = _centres_of_vtk(block) if others else np.empty((len(types), 3), points.dtype)
+
+    def fill(own: slice) -> None:
+        for kind in kinds - others:
+            rows = own.start + np.flatnonzero(types[own] == kind)
+            if kind == _POLYHEDRON and len(rows):
                 centres[rows] = _centroids(block, points, rows)
-            elif (weights := _weights(kind)) is not None:
-                corner = starts[rows]
-                centres[rows] = sum(weight * points[ids[corner + i]] for i, weight in enumerate(weights))
-            else:
-                others = _centres_of_vtk(block) if others is None else others
-                centres[rows] = others[rows]
+            elif len(rows):
+                total, corner = np.zeros((len(rows), 3)), starts.take(rows)
+                for i, weight in enumerate(_weights(kind)):
+                    total += weight * points.take(ids.take(corner + i), axis=0)
+                centres[rows] = total
+
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # one in a worker process
+        for _ in pool.map(fill, blocks):
+            pass
     return centres
 
 
@@ -95,16 +103,14 @@ def _centres_of_vtk(block: Any) -> np.ndarray:
     centres = numpy_of(output_of(vtkCellCenters(), _bare(block), VertexCells=False).GetPoints().GetData())
     if len(centres) != block.GetNumberOfCells():
         raise ValueError("contains empty cells, which have no centre")
-    return centres.astype(numpy_of(block.GetPoints().GetData()).dtype, copy=False)
+    return centres.astype(numpy_of(block.GetPoints().GetData()).dtype)
 
 
 @cache
-def _weights(kind: int) -> np.ndarray | None:
-    """Weights of the points of a cell in its centre; None for a type without a fixed number of points."""
+def _weights(kind: int) -> np.ndarray:
+    """Weights of the points of a cell in its centre."""
     from vtkmodules.vtkCommonDataModel import vtkGenericCell
 
-    if not SIZES[kind]:
-        return None
     cell, centre, weights = vtkGenericCell.InstantiateCell(kind), [0.0] * 3, [0.0] * int(SIZES[kind])
     cell.GetParametricCenter(centre)
     cell.InterpolateFunctions(centre, weights)
@@ -125,9 +131,10 @@ def _centroids(block: Any, points: np.ndarray, rows: np.ndarray) -> np.ndarray:
     if not counts.all():
         raise ValueError(f"truncated or damaged: its polyhedron {rows[np.argmin(counts)]:,} has no faces")
     owner = np.repeat(np.arange(len(rows)), counts)
-    own = of_cells[np.arange(len(owner)) + (begin[rows] - np.cumsum(counts) + counts)[owner]]
+    own = of_cells.take(np.arange(len(owner)) + (begin[rows] - np.cumsum(counts) + counts)[owner])
     starts, ids = numpy_of(faces.GetOffsetsArray()), numpy_of(faces.GetConnectivityArray())
-    sizes = starts[own + 1] - starts[own]
+    first = starts.take(own)
+    sizes = starts.take(own + 1) - first
     if sizes.min() < 3:
         raise ValueError(f"truncated or damaged: a face of a polyhedron has {sizes.min()} points")
 
@@ -136,9 +143,10 @@ def _centroids(block: Any, points: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
     mean, moment, volume = np.empty((3, len(own))), np.empty((3, len(own))), np.empty(len(own))
     groups = []  # faces with the same number of points: their numbers, and (3, points, faces)
-    for size in np.unique(sizes).tolist():
+    for size in np.flatnonzero(np.bincount(sizes)).tolist():
         at = np.flatnonzero(sizes == size)
-        corners = points[ids[starts[own[at]] + np.arange(size)[:, None]]].transpose(2, 0, 1).astype(np.float64, "C")
+        corners = points.take(ids.take(first[at] + np.arange(size)[:, None]), axis=0)
+        corners = corners.transpose(2, 0, 1).astype(np.float64, "C")
         mean[:, at] = corners.mean(axis=1)
         groups.append((at, corners))
     centre: np.ndarray = per_cell(mean) / counts
