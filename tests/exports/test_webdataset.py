@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import pickle
 import tarfile
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -92,9 +94,17 @@ def test_draws_are_those_of_the_reader(store: Path, tmp_path: Path) -> None:
         assert_equal(arrays, reader.read_sample(sample_id, {"surface": 16}, ["surface_pressure"], seed=7, epoch=draw))
 
 
+class _Pickling(ThreadPoolExecutor):
+    """Passes calls on as processes get them."""
+
+    def submit(self, function: Any, /, *arguments: Any, **options: Any) -> Future[Any]:
+        return super().submit(pickle.loads(pickle.dumps(function)), *arguments, **options)
+
+
 def test_equal_exports_have_equal_bytes(store: Path, tmp_path: Path) -> None:
-    for name, workers in (("a", 1), ("b", 2)):
-        export_webdataset(store, tmp_path / name, shards=3, workers=workers, **DRAWS)
+    with _Pickling(2) as executor:
+        for name, workers in (("a", None), ("b", executor)):
+            export_webdataset(store, tmp_path / name, shards=3, executor=workers, **DRAWS)
     files = [{path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in "ab"]
     assert files[0] == files[1]
     assert len(files[0]) == 4
