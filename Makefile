@@ -51,13 +51,14 @@ attack: .venv/installed  ## every attack in full, about 25 minutes; also on the 
 	$(BIN)/python -m tests.attacks
 	ZARR_CORE_EXAMPLES=20 $(BIN)/python -m pytest -n 2 -m hypothesis
 
-bench: .venv/rivals  ## every benchmark of local disks in about five minutes, and docs/performance.md from their results
-	for what in local rivals endurance resume 'conversion --samples 12 --rounds 3' codecs manifest matrix warehouse; do \
+bench: .venv/rivals  ## every benchmark of local disks in about seven minutes, and docs/performance.md from their results
+	for what in local rivals endurance resume 'conversion --samples 12 --rounds 3' 'cluster --samples 12 --rounds 3' codecs manifest matrix warehouse; do \
 	  $(BIN)/python -m benchmarks.$$what $(DATED) || exit 1; done
 	$(BIN)/python -m benchmarks.report
 
-bench-s3: .venv/installed  ## reading from S3 at 0, 10 and 50 ms (AWS_ENDPOINT_URL, or Ceph's gateway), and the page
+bench-s3: .venv/installed  ## reading from S3 at 0, 10 and 50 ms, converting at 10 ms (AWS_ENDPOINT_URL, or Ceph's gateway), and the page
 	$(BIN)/python -m benchmarks.s3 $(DATED)
+	$(BIN)/python -m benchmarks.bucket $(DATED)
 	$(BIN)/python -m benchmarks.report
 
 $(DAGSTER_HOME)/dagster.yaml: deploy/local/dagster.yaml

@@ -13,7 +13,20 @@ from typing import Any
 from benchmarks.result import RESULTS, is_met, shown, table_markdown
 
 DOCS = Path(__file__).parents[1] / "docs"
-ORDER = ("local", "rivals", "s3", "endurance", "resume", "conversion", "codecs", "manifest", "matrix", "warehouse")
+ORDER = (
+    "local",
+    "rivals",
+    "s3",
+    "bucket",
+    "endurance",
+    "resume",
+    "conversion",
+    "cluster",
+    "codecs",
+    "manifest",
+    "matrix",
+    "warehouse",
+)
 HEAD = """# Performance
 
 Created by `python -m benchmarks.report` from the JSON in `benchmarks/results`; do not edit. `make bench` measures again

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from tests.helpers.faults import Kill, is_killed
 from tests.helpers.small_source import write_source
 from tests.helpers.stores import objects
+from tests.helpers.waiting import LIMIT_SECONDS
 from zarr_core._util.processes import WorkerPool
 from zarr_core.convert import ConversionReport, ConversionResult, convert, iter_convert
 from zarr_core.points.convert_sample import convert_sample
@@ -22,6 +24,7 @@ from zarr_core.points.stored_values import stored_blocks
 from zarr_core.points.writer import ZarrStoreWriter
 from zarr_core.sources.parts import Part
 from zarr_core.sources.sample import SampleSource, SourceSample
+from zarr_core.storage import Storage
 
 SETTINGS: dict[str, Any] = {"chunk_points": 32}
 IDS = ("run_1", "run_2", "run_3")
@@ -180,3 +183,27 @@ def test_a_conversion_that_is_killed_is_finished_by_the_next(tmp_path: Path, und
         del expected["generations/00000001.json"]  # the manifest is committed; the next commit archives it
     assert found == expected
     assert load_manifest(tmp_path / "store", generation=1).samples
+
+
+@pytest.mark.parametrize(("limit", "most"), [(256 << 20, 3), (1, 1)])
+def test_samples_of_a_source_on_a_network_are_converted_at_a_time(
+    source: Path, tmp_path: Path, memory_root: str, monkeypatch: pytest.MonkeyPatch, limit: int, most: int
+) -> None:
+    """As many as their size allows; in the order of the source."""
+    for file in source.rglob("*.*"):
+        Storage(memory_root).write(str(file.relative_to(source)), [file.read_bytes()])
+    monkeypatch.setattr("zarr_core.points.convert._OVERLAPPING_BYTES", limit)
+    running: list[int] = []
+    together = threading.Barrier(most)
+
+    def convert_one(writer: Any, source: Any, sample: Any, *options: Any) -> ConversionResult:
+        together.wait(LIMIT_SECONDS)
+        running.append(1)
+        result = convert_sample(writer, source, sample, *options)
+        assert len(running) <= most
+        running.pop()
+        return result
+
+    monkeypatch.setattr("zarr_core.points.convert.convert_sample", convert_one)
+    report = convert("ahmedml", tmp_path / "store", source_url=memory_root, chunk_points=32)
+    assert [result.sample_id for result in report.having("converted")] == ["run_1", "run_2", "run_3"]

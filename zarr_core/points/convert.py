@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,8 @@ from typing import Any
 from tqdm import tqdm
 
 from zarr_core._util.arguments import whole_number
-from zarr_core._util.processes import EXECUTOR_IN_FLIGHT, WorkerPool, calls_in_flight, each_result
+from zarr_core._util.budget import Budget
+from zarr_core._util.processes import EXECUTOR_IN_FLIGHT, WorkerPool, calls_in_flight, each_result, map_in_processes
 from zarr_core._util.units import format_size
 from zarr_core.errors import SourceError
 from zarr_core.points.columns import expected_columns, misfit
@@ -35,11 +36,16 @@ from zarr_core.sources.formats import require_libraries
 from zarr_core.sources.parts import Part
 from zarr_core.sources.sample import SourceSample
 from zarr_core.sources.selection import DatasetKind, open_source
+from zarr_core.storage import is_local
 
 logger = logging.getLogger(__name__)
 
 # Seconds between commits of a long conversion, so that readers can use its samples before it ends.
 _COMMIT_SECONDS = 60.0
+# Samples from a network that this process converts at a time, and how large their files may be together. A larger
+# sample is converted alone.
+_OVERLAPPING = 4
+_OVERLAPPING_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -199,7 +205,8 @@ def convert(
         fingerprint: how to notice changed samples. "version" compares names, sizes, and etags or modification times of
             the files. "content" compares the SHA-256 of each file, which copies of the data share; every file is read
             once more at each conversion. None: as the store does; "version" for a new store.
-        workers: processes; 1 converts in this process. The stored bytes are the same. Any error of a sample, also that
+        workers: processes; 1 converts in this process, several small samples at a time if the source is on a network.
+            The stored bytes are the same. Any error of a sample, also that
             its worker process was killed for memory, is its own result and does not stop the others. In this process a
             sample that kills it ends the run.
         executor: runs the conversions instead of ``workers`` processes; it is not shut down. With ``workers > 1``, it
@@ -422,6 +429,9 @@ def convert_samples(
     """Convert samples in this process, in worker processes or on an executor; yields each result when it is done."""
     source, writer = job.selection.source, job.writer
     if executor is None and (workers == 1 or len(tasks) < 2):
+        if len(tasks) > 1 and not is_local(source.url):
+            yield from _convert_overlapping(job, tasks, retry_quarantined)
+            return
         for sample, repair in tasks:
             yield convert_sample(writer, source, sample, retry_quarantined, repair)
         return
@@ -438,6 +448,23 @@ def convert_samples(
         in_flight = calls_in_flight(workers) if isinstance(executor, WorkerPool) or workers > 1 else EXECUTOR_IN_FLIGHT
         for sample_id, result in each_result(executor, (call(*task) for task in tasks), in_flight):
             yield failure(sample_id, result) if isinstance(result, Exception) else result
+
+
+def _convert_overlapping(
+    job: ConversionJob, tasks: Sequence[_Task], retry_quarantined: bool
+) -> Generator[ConversionResult, None, None]:
+    """Convert samples in threads of this process, so that some wait for the network while others are encoded."""
+    budget = Budget(_OVERLAPPING_BYTES)
+
+    def convert_one(task: _Task) -> ConversionResult:
+        sample, repair = task
+        with budget.taking(sample.n_bytes):
+            return convert_sample(job.writer, job.selection.source, sample, retry_quarantined, repair)
+
+    with ThreadPoolExecutor(_OVERLAPPING, thread_name_prefix="zarr_core.convert") as threads:
+        yield from map_in_processes(
+            convert_one, tasks, 1, lambda task, error: failure(task[0].sample_id, error), threads
+        )
 
 
 def _with_progress(results: Iterable[ConversionResult], total: int) -> Iterator[ConversionResult]:

@@ -1,0 +1,77 @@
+"""Converting from S3 to S3 at a latency, compared with disk to disk.
+
+``python -m benchmarks.bucket`` takes the server of AWS_ENDPOINT_URL, or starts Ceph's gateway, and puts the fault proxy
+in front of it, which adds the latency. Synthetic samples (see ``benchmarks.conversion``), one process, in turn; a first
+round is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+import uuid
+from pathlib import Path
+
+import torch
+
+from benchmarks.conversion import CHUNK_POINTS, make_samples
+from benchmarks.result import Result, add_arguments
+from benchmarks.servers import ProxyProcess, s3_endpoint
+from zarr_core.convert import convert
+
+
+def seconds_of(source: str, store: str) -> float:
+    started = time.perf_counter()
+    assert convert("ahmedml", store, source_url=source, chunk_points=CHUNK_POINTS).ok
+    return time.perf_counter() - started
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--samples", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--latency-ms", type=float, default=10)
+    add_arguments(parser)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    import s3fs
+
+    latency = f"{arguments.latency_ms:g} ms"
+    result = Result(
+        "bucket",
+        "Converting from S3 to S3",
+        f"{arguments.samples} synthetic samples, one process, {latency} added to each request, median of "
+        f"{arguments.rounds} rounds.",
+        arguments,
+    )
+    with tempfile.TemporaryDirectory() as folder, s3_endpoint() as endpoint, ProxyProcess(endpoint) as proxy:
+        root = Path(folder, "source")
+        make_samples(root, arguments.samples)
+        os.environ["AWS_ENDPOINT_URL"] = proxy.url
+        bucket = f"benchmark-{uuid.uuid4().hex[:8]}"
+        remote = s3fs.S3FileSystem()
+        remote.mkdir(bucket)
+        remote.put(f"{root}/", f"{bucket}/source/", recursive=True)
+        proxy.set_faults(latency_s=arguments.latency_ms / 1000)
+        seconds: dict[str, list[float]] = {"disk to disk": [], "S3 to S3": []}
+        requests = 0
+        for number in range(1 + arguments.rounds):
+            seconds["disk to disk"].append(seconds_of(str(root), f"{folder}/store{number}"))
+            proxy.counts()
+            seconds["S3 to S3"].append(seconds_of(f"s3://{bucket}/source", f"s3://{bucket}/store{number}"))
+            requests = proxy.counts()["requests"]
+        remote.rm(bucket, recursive=True)
+    medians = {name: statistics.median(values[1:]) for name, values in seconds.items()}
+    rows = [(name, value, arguments.samples / value) for name, value in medians.items()]
+    result.add_table("Ways to convert", ("way", "seconds", "samples/s"), rows, "samples/s")
+    ratio = medians["disk to disk"] / medians["S3 to S3"]
+    result.add_target(f"S3 to S3 at {latency} / disk to disk, samples/s", ratio, "at least", 0.8, "x")
+    result.add_note(f"{requests / arguments.samples:.0f} requests per sample.")
+    result.save()
+
+
+if __name__ == "__main__":
+    main()
