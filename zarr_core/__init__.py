@@ -54,6 +54,7 @@ _HOMES = {
     "store_info": "zarr_core.stores.info",
     "sample_info": "zarr_core.stores.info",
     "open_store": "zarr_core.views",
+    "as_tensorstore": "zarr_core.views",
     "export_webdataset": "zarr_core.exports",
     "ShardStream": "zarr_core.exports",
     **dict.fromkeys(_ERRORS, "zarr_core.errors"),

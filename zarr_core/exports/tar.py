@@ -36,9 +36,10 @@ def parse_key(key: str) -> tuple[str, int | None]:
 
 def npy(values: np.ndarray) -> bytes:
     """The content of a ``.npy`` file."""
-    file = io.BytesIO()
-    np.lib.format.write_array(file, np.ascontiguousarray(values), allow_pickle=False)
-    return file.getvalue()
+    head = io.BytesIO()
+    header = {"descr": np.lib.format.dtype_to_descr(values.dtype), "fortran_order": False, "shape": values.shape}
+    np.lib.format.write_array_header_1_0(head, header)
+    return head.getvalue() + values.tobytes()  # write_array copies in small pieces
 
 
 def member(name: str, data: bytes) -> Iterator[bytes]:

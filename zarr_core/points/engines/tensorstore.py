@@ -54,7 +54,7 @@ class TensorStoreEngine:
         except ImportError as error:
             raise StoreError("engine 'tensorstore' needs the extra: pip install zarr-core[tensorstore]") from error
         self._storage = Storage(root)
-        self._kvstore = _kvstore(root, self._storage)
+        self._kvstore = kvstore(root, self._storage)
         self._others: ZarrEngine | None = None
         self._process: _Process | None = None
 
@@ -163,7 +163,8 @@ class _Process:
                 self.arrays.popitem(last=False)
 
 
-def _kvstore(root: str, storage: Storage) -> dict[str, Any]:
+def kvstore(root: str, storage: Storage) -> dict[str, Any]:
+    """TensorStore's key-value store for a root; raises StoreError for a location that it does not support."""
     if is_local(root):
         return {"driver": "file", "path": storage.location}
     if not root.startswith("s3://"):

@@ -1,0 +1,85 @@
+"""Arrays of a store as ``tensorstore.TensorStore``: reads are futures, indexing is lazy, a context shares a cache."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
+from zarr_core.matrix.state import HEAD as MATRIX
+from zarr_core.matrix.state import MatrixState
+from zarr_core.points.engines.tensorstore import kvstore
+from zarr_core.points.manifest import StoreManifest
+from zarr_core.storage import Storage
+from zarr_core.stores.kinds import find_head
+from zarr_core.versioning.generations import load
+
+if TYPE_CHECKING:
+    import tensorstore
+
+
+def as_tensorstore(
+    url: str | os.PathLike[str],
+    name: str,
+    sample_id: str | None = None,
+    *,
+    generation: int | str | None = None,
+    context: tensorstore.Context | None = None,
+) -> tensorstore.TensorStore:
+    """Open an array of a store with TensorStore. Nothing but its metadata is read.
+
+    TensorStore ends the process if it cannot allocate what damaged metadata claims, and hangs in a process that was
+    forked after its use: for stores that others can write to, and for training, use ``ZarrChunkReader``.
+
+    Args:
+        url: a local path or ``s3://`` URL of a point store or a wide matrix.
+        name: canonical name of a field ("surface_pressure"), or the name of a value table ("beta").
+        sample_id: the sample of a point store; None for a matrix.
+        generation: number or tag; the latest if None.
+        context: shared by several arrays, such as ``Context({"cache_pool": {"total_bytes_limit": 10**9}})``.
+
+    Returns:
+        Read-only (points, components) of a sample in stored order, or (samples, features) of a matrix in the order of
+        ``WideMatrix.sample_ids``. New arrays have the labels of their dimensions.
+
+    Raises:
+        StoreError: there is no store or generation, TensorStore is not installed or does not support the location, or
+            the array cannot be opened.
+        UnknownFieldError: there is no such sample, field or value table.
+        ZarrCoreError: ``sample_id`` is missing, or given for a matrix.
+    """
+    try:
+        import tensorstore as ts
+    except ImportError as error:
+        raise StoreError("as_tensorstore needs the extra: pip install 'zarr-core[tensorstore]'") from error
+    storage = Storage(url)
+    head = find_head(storage)
+    state: Any = load(storage, head, generation)
+    if (head is MATRIX) != (sample_id is None):
+        raise ZarrCoreError(f"{storage.url}: sample_id is for point stores, which need it")
+    path = _matrix_array(state, name) if head is MATRIX else _sample_array(state, name, str(sample_id))
+    spec: dict[str, Any] = {"driver": "zarr3", "kvstore": kvstore(storage.root, storage)}
+    spec["kvstore"]["path"] += f"/{path}/"
+    # A matrix has no chunks of missing cells; of a sample, this library writes all.
+    spec["fill_missing_data_reads"] = head is MATRIX or not state.samples[sample_id].fingerprint
+    try:
+        array = ts.open(spec, read=True, open=True, context=context).result()
+    except ValueError as error:
+        raise StoreError(f"{storage.url}: {path} cannot be opened: {error}") from error
+    return array[np.fromiter(state.rows.values(), np.int64)] if head is MATRIX else array
+
+
+def _matrix_array(state: MatrixState, value: str) -> str:
+    if value not in state.values:
+        raise UnknownFieldError(f"the matrix has no value table {value!r}; it has {', '.join(state.values)}")
+    return state.row_copy.path(value)
+
+
+def _sample_array(state: StoreManifest, field: str, sample_id: str) -> str:
+    state.select(sample_ids=[sample_id])  # raises UnknownFieldError
+    fields = state.fields_of(sample_id)
+    if field not in fields:
+        raise UnknownFieldError(f"{sample_id} has no field {field!r}; it has {', '.join(fields)}")
+    return f"{state.samples[sample_id].relpath}/{fields[field].array_name}"
