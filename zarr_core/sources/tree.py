@@ -15,7 +15,7 @@ from zarr_core._util.redaction import printable_cause, redact
 from zarr_core.errors import SampleError, SourceError, StoreError
 from zarr_core.format.names import check_sample_id
 from zarr_core.sources.description import ANY_DEPTH, SourceDescription
-from zarr_core.sources.fields import FieldLoader
+from zarr_core.sources.fields import FieldLoader, SampleFiles
 from zarr_core.sources.formats.contents import Mesh
 from zarr_core.sources.formats.files import path_of
 from zarr_core.sources.left_out import LeftOut
@@ -146,7 +146,7 @@ class SampleTree:
         info = sample.files[canonical]
         try:
             if canonical in self._choices:
-                return self._loader.load(self._storage, sample.folder, sample.files, self._choices, canonical)
+                return self._loader.load(self._files(sample), canonical)
             return load_point_tensor(self._storage, path_of(sample.folder, info.name), info.size)
         except FileNotFoundError as error:
             raise SampleError(sample.sample_id, canonical, f"{info.name} was removed during the conversion") from error
@@ -158,9 +158,12 @@ class SampleTree:
     def load_mesh(self, sample: SourceSample, canonical: str) -> Mesh:
         """The mesh of the domain with this position field; raises SampleError."""
         try:
-            return self._loader.load_mesh(self._storage, sample.folder, sample.files, self._choices, canonical)
+            return self._loader.load_mesh(self._files(sample), canonical)
         except ValueError as error:
             raise SampleError(sample.sample_id, canonical, f"{sample.files[canonical].name}: {error}") from error
+
+    def _files(self, sample: SourceSample) -> SampleFiles:
+        return SampleFiles(self._storage, sample.folder, sample.files, self._choices)
 
     def load_parameters(self, sample: SourceSample) -> dict[str, Any]:
         """Per-sample scalars from the parameter files and tables; raises SampleError if a file cannot be used."""
