@@ -10,7 +10,7 @@ import numpy as np
 
 from zarr_core.sources.arrays import ArrayChoice
 from zarr_core.sources.formats import OpenFile, open_file
-from zarr_core.sources.formats.contents import Mesh
+from zarr_core.sources.formats.contents import Mesh, MissingArrayError
 from zarr_core.sources.sample import FileInfo
 from zarr_core.storage import Storage
 
@@ -78,8 +78,12 @@ class FieldLoader:
         key = storage.root, folder, info
         if getattr(self._opened, "key", None) != key:
             self._opened.key = self._opened.file = None  # frees the memory of the other file first
-            same = [choice for name, choice in choices.items() if name in files and files[name] == info]
-            self._opened.file = open_file(storage, folder, info, same)
+            same = {name: choice for name, choice in choices.items() if name in files and files[name] == info}
+            try:
+                self._opened.file = open_file(storage, folder, info, same.values())
+            except MissingArrayError as error:  # all arrays of the file are looked up when it is opened
+                needed = [name for name, choice in same.items() if error.array in choice.arrays]
+                raise ValueError(f"{error}; {', '.join(needed)} needs it") from error
             self._opened.key = key
         opened: OpenFile = self._opened.file
         return opened

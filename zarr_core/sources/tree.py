@@ -49,12 +49,7 @@ class SampleTree:
         self._root = os.fspath(root)
         self._loader = FieldLoader()
         self._choices = {c: f.choice for c, f in self._description.fields.items() if f.choice is not None}
-        if is_local(self._root) and os.path.isfile(self._root.partition("://")[2] or self._root):
-            raise SourceError(f"{redact(self._root)} is a file; expected the folder that contains the samples")
-        try:
-            self._storage = Storage(self._root)
-        except StoreError as error:
-            raise SourceError(str(error)) from error
+        self._storage = open_root(self._root)
 
     def __reduce__(self) -> tuple[type[SampleTree], tuple[SourceDescription, str]]:
         # Filesystem objects contain sockets and event loops, so another process opens its own.
@@ -156,8 +151,9 @@ class SampleTree:
         except FileNotFoundError as error:
             raise SampleError(sample.sample_id, canonical, f"{info.name} was removed during the conversion") from error
         except ValueError as error:
-            reason = f"{info.name}: {error}"
-            raise SampleError(sample.sample_id, canonical, reason, "repair or upload the file again") from error
+            way_out = "repair or upload the file again"
+            way_out += ", or correct the description" if canonical in self._choices else ""
+            raise SampleError(sample.sample_id, canonical, f"{info.name}: {error}", way_out) from error
 
     def load_mesh(self, sample: SourceSample, canonical: str) -> Mesh:
         """The mesh of the domain with this position field; raises SampleError."""
@@ -274,6 +270,16 @@ class SampleTree:
             if os.path.realpath(f"{folder}/{own}") != f"{os.path.realpath(folder)}/{own}":
                 raise ValueError("it is a link; replace it with a copy of the file")
         return self._storage.read(name)
+
+
+def open_root(root: str) -> Storage:
+    """The location of a dataset; raises SourceError if it cannot be reached or is not a folder."""
+    if is_local(root) and os.path.isfile(root.partition("://")[2] or root):
+        raise SourceError(f"{redact(root)} is a file; expected the folder that contains the samples")
+    try:
+        return Storage(root)
+    except StoreError as error:
+        raise SourceError(str(error)) from error
 
 
 def _missing(description: SourceDescription, found: Collection[str], problems: Mapping[str, str]) -> tuple[str, ...]:
