@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.conversion import CHUNK_POINTS, make_samples
+from benchmarks.conversion import CHUNK_POINTS, POINTS, make_samples
 from benchmarks.result import Result, add_arguments
 from benchmarks.servers import ProxyProcess, s3_endpoint
 from zarr_core.convert import convert
@@ -32,6 +32,7 @@ def seconds_of(source: str, store: str) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, default=12)
+    parser.add_argument("--scale", type=int, default=10, help="times the points of benchmarks.conversion")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--latency-ms", type=float, default=10)
     add_arguments(parser)
@@ -39,17 +40,18 @@ def main() -> None:
     torch.set_num_threads(1)
     import s3fs
 
+    points = {domain: arguments.scale * count for domain, count in POINTS.items()}
     latency = f"{arguments.latency_ms:g} ms"
     result = Result(
         "bucket",
         "Converting from S3 to S3",
-        f"{arguments.samples} synthetic samples, one process, {latency} added to each request, median of "
-        f"{arguments.rounds} rounds.",
+        f"{arguments.samples} synthetic samples of {points['volume']:,} + {points['surface']:,} points, "
+        f"one process, {latency} added to each request, median of {arguments.rounds} rounds.",
         arguments,
     )
     with tempfile.TemporaryDirectory() as folder, s3_endpoint() as endpoint, ProxyProcess(endpoint) as proxy:
         root = Path(folder, "source")
-        make_samples(root, arguments.samples)
+        make_samples(root, arguments.samples, points)
         os.environ["AWS_ENDPOINT_URL"] = proxy.url
         bucket = f"benchmark-{uuid.uuid4().hex[:8]}"
         remote = s3fs.S3FileSystem()

@@ -16,7 +16,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
 
@@ -34,7 +34,7 @@ CHUNK_POINTS = 16_384
 POINTS = {"surface": 100_000, "volume": 300_000}
 
 
-def make_samples(root: Path, count: int) -> None:
+def make_samples(root: Path, count: int, points: Mapping[str, int] = POINTS) -> None:
     """Synthetic runs with values of CFD's ranges, different in each sample."""
     for number in range(1, count + 1):
         folder = root / f"run_{number}"
@@ -42,7 +42,7 @@ def make_samples(root: Path, count: int) -> None:
         generator = torch.Generator().manual_seed(number)
         for file in resolve_kind("ahmedml").required_fields.values():
             dim = file.field.dim or 1
-            shape = (POINTS[file.domain], dim) if dim > 1 else (POINTS[file.domain],)
+            shape = (points[file.domain], dim) if dim > 1 else (points[file.domain],)
             torch.save(torch.randn(shape, generator=generator) * 10, folder / file.filename)
 
 

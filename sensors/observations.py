@@ -24,6 +24,8 @@ from zarr_core.sources.listing import Listing
 DOCUMENTS_TAG = "zarr_core/lists"
 # Data version of an item that vanished. If it returns with the same files, its version still differs.
 ABSENT = "absent"
+# Events of a tick that the sensor itself stores, if there are more.
+_MANY_EVENTS = 20
 
 
 class WatchedSource(Protocol):
@@ -137,6 +139,11 @@ def sensor_result(
     if changes.vanished:
         requests.append(dg.DeleteDynamicPartitionsRequest(source.partitions_name, list(changes.vanished)))
     events = [*observations(source, listing, changes), *more_events]
+    if len(events) > _MANY_EVENTS:
+        # The daemon would store them one by one, which takes 10 ms each.
+        of_items = [event for event in events if not isinstance(event, dg.AssetCheckEvaluation)]
+        report_runless_events(context.instance, of_items)
+        events = [event for event in events if isinstance(event, dg.AssetCheckEvaluation)]
     summary = describe(listing, changes, noun)
     context.log.info(summary)
     return dg.SensorResult(
@@ -153,8 +160,9 @@ def changes_now(
 ) -> tuple[dict[str, str | None], Changes]:
     """The known items, and all changes that two listings agree on."""
     known = known_items(instance, source)
-    pending = find_changes(first, known, PendingChanges(), limit=None).pending
-    return known, find_changes(second, known, pending, limit=None)
+    no_limit = {"limit": None, "new_limit": None}
+    pending = find_changes(first, known, PendingChanges(), **no_limit).pending
+    return known, find_changes(second, known, pending, **no_limit)
 
 
 def report_now(

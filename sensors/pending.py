@@ -13,8 +13,9 @@ from dataclasses import asdict, dataclass, field, replace
 
 from zarr_core.sources.listing import Listing
 
-# An observation takes about 7 ms on SQLite, and a tick has to end within its minute.
-MAX_CHANGES = 1000
+# A tick has to end within its minute. A change costs 10 ms, because partitions are deleted one by one; new items are
+# added at once. The cursor takes 35 bytes per pending item.
+MAX_CHANGES, MAX_NEW = 1000, 5000
 # Digits of a fingerprint that a cursor keeps.
 _DIGITS = 12
 
@@ -69,7 +70,11 @@ class Changes:
 
 
 def find_changes(
-    listing: Listing, known: Mapping[str, str | None], before: PendingChanges, limit: int | None = MAX_CHANGES
+    listing: Listing,
+    known: Mapping[str, str | None],
+    before: PendingChanges,
+    limit: int | None = MAX_CHANGES,
+    new_limit: int | None = MAX_NEW,
 ) -> Changes:
     """Compare a listing with the known items.
 
@@ -77,21 +82,24 @@ def find_changes(
         listing: the source now.
         known: fingerprint last recorded of each known item; None if there is none.
         before: changes that the previous listing left pending.
-        limit: maximum number of items reported, and of items left pending; no limit if None.
+        limit: maximum number of changed, and of vanished items; no limit if None.
+        new_limit: maximum number of new items, and of items left pending; no limit if None.
     """
     fingerprints = {item_id: item.fingerprint for item_id, item in listing.items.items()}
     differing = sorted((i for i in fingerprints if known.get(i) != fingerprints[i]), key=natural_order)
-    confirmed = [i for i in differing if before.seen_once.get(i) == fingerprints[i][:_DIGITS]][:limit]
-    taken = set(confirmed)
-    unconfirmed = [i for i in differing if i not in taken][:limit]
+    confirmed = [i for i in differing if before.seen_once.get(i) == fingerprints[i][:_DIGITS]]
+    new = [i for i in confirmed if i not in known][:new_limit]
+    changed = [i for i in confirmed if i in known][:limit]
+    taken = {*new, *changed}
+    unconfirmed = [i for i in differing if i not in taken][:new_limit]
     # An item with some of its files left is being copied again; only one without any has vanished. A source without a
     # single item is a disk that is not mounted or a bucket that cannot be listed.
     outage = not listing.items and not listing.incomplete
     gone = [] if outage else sorted(known.keys() - listing.items.keys() - listing.incomplete.keys())[:limit]
     vanished = tuple(i for i in gone if i in before.gone_once)
     return Changes(
-        new=tuple(i for i in confirmed if i not in known),
-        changed=tuple(i for i in confirmed if i in known),
+        new=tuple(new),
+        changed=tuple(changed),
         vanished=vanished,
         pending=PendingChanges(
             {i: fingerprints[i][:_DIGITS] for i in unconfirmed}, tuple(i for i in gone if i not in vanished)

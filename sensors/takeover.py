@@ -12,7 +12,7 @@ import dagster as dg
 
 from sensors.dagster_internals import DATA_VERSION, materialized_versions, version_tags
 from sensors.migration import MigratingDataset, data_version_of, group_name
-from sensors.pending import MAX_CHANGES, Changes
+from sensors.pending import MAX_NEW, Changes
 from zarr_core.points.manifest import StoreManifest
 from zarr_core.sources import SampleTree
 from zarr_core.sources.listing import Listing
@@ -57,7 +57,7 @@ def take_over(
         changes, contents = _compare_contents(tree, manifest, listing, changes, _MAX_READ_BYTES if in_a_tick else None)
     coming = {i: listing.items[i].fingerprint for i in changes.new + changes.changed}
     held = _held_samples(instance, dataset, manifest, {**known, **coming}, contents)
-    return changes, held[:MAX_CHANGES] if in_a_tick else held
+    return changes, held[:MAX_NEW] if in_a_tick else held
 
 
 def _compare_contents(

@@ -45,7 +45,7 @@ def summary(found: Survey, written: str | None = None) -> str:
     """What a location could be, in a few lines, and the command that converts it."""
     missing = f", {len(found.incomplete)} incomplete" if found.incomplete else ""
     lines = [
-        f"{found.url}: {found.samples:,} samples, {format_size(found.n_bytes)}{missing}",
+        f"{found.url}: {found.samples:,} sample{'s' * (found.samples != 1)}, {format_size(found.n_bytes)}{missing}",
         f"  kind: {' or '.join(found.kinds) or 'none that comes with the library; the description is a guess'}",
         f"  samples: {found.description.samples}",
         "  files of the first sample:",

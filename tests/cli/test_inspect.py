@@ -100,6 +100,11 @@ def test_a_folder_that_is_no_dataset(
     assert reason in capsys.readouterr().err
 
 
+def test_a_file_is_no_folder_of_samples(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["inspect", str(RAW / "run_41" / "params.json")]) == 1
+    assert "params.json is a file; expected the folder that contains the samples" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("name", "field"),
     [

@@ -212,7 +212,7 @@ def test_many_arrivals_are_taken_in_portions_and_the_cursor_stays_small() -> Non
     known: dict[str, str | None] = {}
     pending, portions, longest = PendingChanges(), [], 0
     for _ in range(5):
-        changes = find_changes(many, known, pending, limit=1000)
+        changes = find_changes(many, known, pending, new_limit=1000)
         reported = changes.new + changes.changed
         portions.append(len(reported))
         known |= {sample_id: many.items[sample_id].fingerprint for sample_id in reported}
@@ -222,6 +222,21 @@ def test_many_arrivals_are_taken_in_portions_and_the_cursor_stays_small() -> Non
     assert len(known) == 2500
     assert longest < 40_000
     assert pending == PendingChanges()
+
+
+def test_many_events_are_stored_by_the_sensor_itself(
+    trial: Trial, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one transaction; the daemon would store them one by one."""
+    monkeypatch.setattr("sensors.observations._MANY_EVENTS", 2)
+    for number in (1, 2, 3):
+        write_run(trial.source, number)
+    result = watcher.settle()
+    assert result.asset_events == []
+    assert trial.samples() == ["run_1", "run_2", "run_3"]
+    assert watcher.versions().keys() == {"run_1", "run_2", "run_3"}
+    assert None not in watcher.versions().values()
+    assert watcher.tick().asset_events == [], "the listing, too, is known"
 
 
 @pytest.mark.parametrize("cursor", [None, "", "not json", "[]", "null", '{"seen_once": 3}'])

@@ -8,13 +8,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 from threading import Thread
 from typing import Any
 
@@ -57,24 +58,28 @@ class Cluster:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[Cluster]:
-    """A scheduler and two workers of one thread."""
+def running(folder: Path, address: str = "127.0.0.1", namespaces: Sequence[str] = ()) -> Iterator[Cluster]:
+    """A scheduler and two workers of one thread, or one in each network namespace."""
     file = folder / "scheduler.json"
     # Workers import the functions of these tests.
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(["", *sys.path]).strip(os.pathsep)}
     options = ["--scheduler-file", str(file), "--no-dashboard"]
     processes = []
 
-    def start(program: str, *more: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", f"distributed.cli.dask_{program}", *options, *more]
+    def start(program: str, *more: str, prefix: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+        command = [*prefix, sys.executable, "-m", f"distributed.cli.dask_{program}", *options, *more]
         with (folder / f"{program}.log").open("ab") as log:
             processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True))
         return processes[-1]
 
     try:
-        scheduler = start("scheduler", "--port", "0", "--host", "127.0.0.1")
+        scheduler = start("scheduler", "--port", "0", "--host", address)
         wait_for(file.exists)
-        start("worker", "--nworkers", "2", "--nthreads", "1", "--local-directory", str(folder))
+        worker = ("worker", "--nthreads", "1", "--local-directory", str(folder))
+        for namespace in namespaces:
+            start(*worker, prefix=("ip", "netns", "exec", namespace))
+        if not namespaces:
+            start(*worker, "--nworkers", "2")
         yield Cluster(json.loads(file.read_text())["address"], scheduler)
     finally:
         for process in processes:
@@ -169,6 +174,74 @@ def test_a_lost_scheduler_ends_the_run_and_the_next_one_continues_it(
         assert set(report.manifest.samples) == set(IDS) - {result.sample_id for result in failed}
     monkeypatch.undo()
     assert convert("ahmedml", tmp_path / "store", root=source, chunk_points=32).ok
+    assert contents(tmp_path / "store", "samples/") == contents(sequential, "samples/")
+
+
+@contextmanager
+def two_hosts() -> Iterator[tuple[str, dict[str, str]]]:
+    """Two network namespaces on a bridge: its address, and each namespace with the cable that connects it."""
+    number = os.getpid() % 10_000
+    bridge, cables = f"zc{number}", {f"zc{number}-{host}": f"zc{number}{host}" for host in "ab"}
+
+    def ip(*arguments: str) -> None:
+        subprocess.run(["ip", *arguments], check=True)
+
+    try:
+        ip("link", "add", bridge, "type", "bridge")
+        ip("addr", "add", "10.231.7.1/24", "dev", bridge)
+        ip("link", "set", bridge, "up")
+        for at, (namespace, cable) in enumerate(cables.items(), start=2):
+            ip("netns", "add", namespace)
+            ip("link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", namespace)
+            ip("link", "set", cable, "master", bridge, "up")
+            ip("-n", namespace, "addr", "add", f"10.231.7.{at}/24", "dev", "eth0")
+            ip("-n", namespace, "link", "set", "lo", "up")
+            ip("-n", namespace, "link", "set", "eth0", "up")
+        yield "10.231.7.1", cables
+    finally:
+        for namespace in cables:
+            subprocess.run(["ip", "netns", "delete", namespace], check=False)
+        subprocess.run(["ip", "link", "delete", bridge], check=False)
+
+
+def _waits_on_the_host_to_be_cut_off(
+    folder: Path, writer: Any, source: Any, sample: Any, *options: Any
+) -> ConversionResult:
+    if sample.sample_id == "run_2" and not (folder / "cut off").exists():
+        (folder / "pid.new").write_text(str(os.getpid()))
+        (folder / "pid.new").rename(folder / "pid")
+        wait_for((folder / "cut off").exists)
+    return convert_sample(writer, source, sample, *options)
+
+
+@pytest.mark.skipif(
+    os.environ.get("TEST_NETWORK_NAMESPACES") != "1" or os.geteuid() != 0 or which("ip") is None,
+    reason="TEST_NETWORK_NAMESPACES=1 is not set, or this is not root on a system with network namespaces",
+)
+def test_a_host_that_is_cut_off_loses_no_sample(
+    source: Path, sequential: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of a sample, which the other host then converts."""
+    monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL", "30s")
+    monkeypatch.setattr("zarr_core.points.convert.convert_sample", partial(_waits_on_the_host_to_be_cut_off, tmp_path))
+    with (
+        two_hosts() as (address, cables),
+        running(tmp_path, address, list(cables)) as cluster,
+        dask_executor(cluster.address) as executor,
+    ):
+
+        def cut_off() -> None:
+            wait_for((tmp_path / "pid").exists)
+            command = ["ip", "netns", "identify", (tmp_path / "pid").read_text()]
+            namespace = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+            subprocess.run(["ip", "link", "set", cables[namespace], "down"], check=True)
+            (tmp_path / "cut off").touch()
+
+        cutting = Thread(target=cut_off)
+        cutting.start()
+        report = convert("ahmedml", tmp_path / "store", root=source, executor=executor, chunk_points=32)
+        cutting.join()
+    assert report.ok
     assert contents(tmp_path / "store", "samples/") == contents(sequential, "samples/")
 
 

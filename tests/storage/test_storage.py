@@ -12,6 +12,7 @@ import pytest
 from zarr_core._util.redaction import redact
 from zarr_core.errors import CommitConflict, SourceError, StoreError
 from zarr_core.storage import Storage
+from zarr_core.storage.byte_ranges import Request, open_objects
 
 
 def test_an_object_is_read_as_it_was_written(any_root: str) -> None:
@@ -19,6 +20,7 @@ def test_an_object_is_read_as_it_was_written(any_root: str) -> None:
     assert storage.write("a/b/c", [b"0123", b"", b"456789"]) == 10
     assert storage.read("a/b/c") == b"0123456789"
     assert storage.read("a/b/c", 2, 5) == b"234"
+    assert [bytes(data) for data in open_objects(any_root).fetch([Request("a/b/c", -3)])] == [b"789"]
     assert storage.size("a/b/c") == 10
     storage.write("a/b/c", [b"new"])
     assert storage.read("a/b/c") == b"new"
@@ -118,6 +120,24 @@ def test_a_location_that_cannot_compare_and_swap_is_refused(tmp_path: Path) -> N
 def test_an_unknown_protocol_is_a_clear_error() -> None:
     with pytest.raises(StoreError, match="nosuch"):
         Storage("nosuch://bucket/x")
+
+
+def test_a_cloud_without_its_client_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a fork of a process that has used obstore."""
+    monkeypatch.setattr("zarr_core.storage.backends.obstore.may_be_used", lambda: False)
+    for url in ("gs://bucket/x", "az://container/x", "abfss://container@account.dfs.core.windows.net/x"):
+        with pytest.raises(StoreError, match=rf"{url} needs obstore .* by 'forkserver' or 'spawn'"):
+            Storage(url)
+
+
+def test_equal_names_at_two_accounts_are_two_stores(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("obstore", reason="needs the obstore extra")
+    monkeypatch.delenv("AZURE_STORAGE_ENDPOINT", raising=False)
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "a2V5")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "one")
+    assert Storage("az://container/x").identity == "az://container/x at one"
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "two")
+    assert Storage("az://container/x").identity == "az://container/x at two"
 
 
 def test_passwords_are_not_printed() -> None:

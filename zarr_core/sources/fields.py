@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from zarr_core.sources.arrays import ArrayChoice
 from zarr_core.sources.formats import OpenFile, open_file
-from zarr_core.sources.formats.contents import Mesh
+from zarr_core.sources.formats.contents import Mesh, MissingArrayError
 from zarr_core.sources.sample import FileInfo
 from zarr_core.storage import Storage
 
 if TYPE_CHECKING:
     import torch
+
+
+@dataclass(frozen=True)
+class SampleFiles:
+    """The files of one sample that contain several arrays.
+
+    Attributes:
+        storage: the source.
+        folder: of the sample, below the root.
+        files, choices: of all its fields, by canonical name; the arrays of one file are read together.
+    """
+
+    storage: Storage
+    folder: str
+    files: Mapping[str, FileInfo]
+    choices: Mapping[str, ArrayChoice]
 
 
 class FieldLoader:
@@ -24,62 +41,39 @@ class FieldLoader:
     def __init__(self) -> None:
         self._opened = threading.local()
 
-    def load(
-        self,
-        storage: Storage,
-        folder: str,
-        files: Mapping[str, FileInfo],
-        choices: Mapping[str, ArrayChoice],
-        canonical: str,
-    ) -> torch.Tensor:
-        """One field of a sample, (points,) or (points, components).
-
-        Args:
-            storage: the source.
-            folder: of the sample, below the root.
-            files, choices: of all its fields, by canonical name; the arrays of one file are read together.
-            canonical: name of the field.
+    def load(self, sample: SampleFiles, canonical: str) -> torch.Tensor:
+        """One field, (points,) or (points, components).
 
         Raises:
             ValueError: the file is damaged, refused, or does not contain the field.
         """
         import torch
 
-        choice = choices[canonical]
-        opened = self._open(storage, folder, files, choices, canonical)
+        choice = sample.choices[canonical]
+        opened = self._open(sample, canonical)
         values = opened.values(choice)
         if choice.match:
-            position = choices[choice.match]
+            position = sample.choices[choice.match]
             own = opened.values(position)
-            wanted = self._open(storage, folder, files, choices, choice.match).values(position)
+            wanted = self._open(sample, choice.match).values(position)
             values = values[_rows_at(own, wanted)]
         return torch.from_numpy(values)
 
-    def load_mesh(
-        self,
-        storage: Storage,
-        folder: str,
-        files: Mapping[str, FileInfo],
-        choices: Mapping[str, ArrayChoice],
-        canonical: str,
-    ) -> Mesh:
-        """The mesh with this position field; arguments and errors as for :meth:`load`."""
-        return self._open(storage, folder, files, choices, canonical).mesh(choices[canonical])
+    def load_mesh(self, sample: SampleFiles, canonical: str) -> Mesh:
+        """The mesh with this position field; raises ValueError as :meth:`load`."""
+        return self._open(sample, canonical).mesh(sample.choices[canonical])
 
-    def _open(
-        self,
-        storage: Storage,
-        folder: str,
-        files: Mapping[str, FileInfo],
-        choices: Mapping[str, ArrayChoice],
-        canonical: str,
-    ) -> OpenFile:
-        info = files[canonical]
-        key = storage.root, folder, info
+    def _open(self, sample: SampleFiles, canonical: str) -> OpenFile:
+        info = sample.files[canonical]
+        key = sample.storage.root, sample.folder, info
         if getattr(self._opened, "key", None) != key:
             self._opened.key = self._opened.file = None  # frees the memory of the other file first
-            same = [choice for name, choice in choices.items() if name in files and files[name] == info]
-            self._opened.file = open_file(storage, folder, info, same)
+            same = {name: choice for name, choice in sample.choices.items() if sample.files.get(name) == info}
+            try:
+                self._opened.file = open_file(sample.storage, sample.folder, info, same.values())
+            except MissingArrayError as error:  # all arrays of the file are looked up when it is opened
+                needed = [name for name, choice in same.items() if error.array in choice.arrays]
+                raise ValueError(f"{error}; {', '.join(needed)} needs it") from error
             self._opened.key = key
         opened: OpenFile = self._opened.file
         return opened

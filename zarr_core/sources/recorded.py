@@ -13,7 +13,7 @@ from zarr_core._util.redaction import redact
 from zarr_core.errors import SourceError
 from zarr_core.format.names import check_relative_path
 from zarr_core.sources.arrays import ArrayChoice
-from zarr_core.sources.fields import FieldLoader
+from zarr_core.sources.fields import FieldLoader, SampleFiles
 from zarr_core.sources.formats.files import path_of
 from zarr_core.sources.patterns import combined
 from zarr_core.sources.sample import FileInfo, SourceSample
@@ -131,7 +131,7 @@ class RecordedSample:
         if canonical not in choices:
             return load_point_tensor(self.storage, path_of(self.folder, info.name), info.size)
         files = {canonical: info} | {name: self.file(name) for name in choices if name != canonical}
-        return self._loader.load(self.storage, self.folder, files, choices, canonical)
+        return self._loader.load(SampleFiles(self.storage, self.folder, files, choices), canonical)
 
     def _part(self, name: Any) -> FileInfo:
         name = expect(str, name, "part of a file")

@@ -24,7 +24,7 @@ from zarr_core.sources.patterns import Listing, by_sample, joined, matches, rena
 from zarr_core.sources.resolve import resolve_kind, shipped_kinds
 from zarr_core.sources.sample import FileInfo, SourceSample
 from zarr_core.sources.tables import rows_of
-from zarr_core.sources.tree import SampleTree, file_info
+from zarr_core.sources.tree import SampleTree, file_info, open_root
 from zarr_core.storage import ObjectInfo, Storage
 
 _TABLES = (".csv", ".dat")
@@ -107,7 +107,7 @@ def survey(root: str) -> Survey:
     Raises:
         SourceError: it cannot be listed, is a store, or nothing in it looks like a sample.
     """
-    storage = Storage(root)
+    storage = open_root(root)
     try:
         paths = storage.infos("")
     except OSError as error:

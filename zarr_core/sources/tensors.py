@@ -18,13 +18,16 @@ from zarr_core.storage import Storage, is_local
 # Objects up to this size are fetched in one request, larger ones in pieces of this size: memory then holds the tensor
 # and one piece.
 _PIECE_BYTES = 32 * 2**20
+# First and last bytes of a larger object, which are fetched once: torch's archives have all but the values there.
+_EDGE_BYTES = 64 * 2**10
 
 
 class RemoteFile(io.RawIOBase):
-    """A seekable view of an object; reads fetch large pieces."""
+    """A seekable view of an object; reads fetch large pieces, except near its beginning and its end."""
 
     def __init__(self, storage: Storage, name: str, size: int) -> None:
         self._storage, self._name, self._size, self._position = storage, name, size, 0
+        self._edges: dict[int, bytes] = {}
 
     def readable(self) -> bool:
         """True."""
@@ -49,9 +52,17 @@ class RemoteFile(io.RawIOBase):
         for start in range(0, len(target), _PIECE_BYTES):
             piece = target[start : start + _PIECE_BYTES]
             begin = self._position + start
-            piece[:] = self._storage.read(self._name, begin, begin + len(piece))
+            piece[:] = self._read(begin, begin + len(piece))
         self._position += len(target)
         return len(target)
+
+    def _read(self, start: int, stop: int) -> bytes:
+        for edge in (0, max(self._size - _EDGE_BYTES, 0)):
+            if edge <= start and stop <= edge + _EDGE_BYTES:
+                if edge not in self._edges:
+                    self._edges[edge] = self._storage.read(self._name, edge, min(edge + _EDGE_BYTES, self._size))
+                return self._edges[edge][start - edge : stop - edge]
+        return self._storage.read(self._name, start, stop)
 
 
 def load_pt(storage: Storage, name: str, size: int) -> Any:

@@ -15,7 +15,7 @@ from zarr_core._util.redaction import printable_cause, redact
 from zarr_core.errors import SampleError, SourceError, StoreError
 from zarr_core.format.names import check_sample_id
 from zarr_core.sources.description import ANY_DEPTH, SourceDescription
-from zarr_core.sources.fields import FieldLoader
+from zarr_core.sources.fields import FieldLoader, SampleFiles
 from zarr_core.sources.formats.contents import Mesh
 from zarr_core.sources.formats.files import path_of
 from zarr_core.sources.left_out import LeftOut
@@ -49,12 +49,7 @@ class SampleTree:
         self._root = os.fspath(root)
         self._loader = FieldLoader()
         self._choices = {c: f.choice for c, f in self._description.fields.items() if f.choice is not None}
-        if is_local(self._root) and os.path.isfile(self._root.partition("://")[2] or self._root):
-            raise SourceError(f"{redact(self._root)} is a file; expected the folder that contains the samples")
-        try:
-            self._storage = Storage(self._root)
-        except StoreError as error:
-            raise SourceError(str(error)) from error
+        self._storage = open_root(self._root)
 
     def __reduce__(self) -> tuple[type[SampleTree], tuple[SourceDescription, str]]:
         # Filesystem objects contain sockets and event loops, so another process opens its own.
@@ -151,20 +146,24 @@ class SampleTree:
         info = sample.files[canonical]
         try:
             if canonical in self._choices:
-                return self._loader.load(self._storage, sample.folder, sample.files, self._choices, canonical)
+                return self._loader.load(self._files(sample), canonical)
             return load_point_tensor(self._storage, path_of(sample.folder, info.name), info.size)
         except FileNotFoundError as error:
             raise SampleError(sample.sample_id, canonical, f"{info.name} was removed during the conversion") from error
         except ValueError as error:
-            reason = f"{info.name}: {error}"
-            raise SampleError(sample.sample_id, canonical, reason, "repair or upload the file again") from error
+            way_out = "repair or upload the file again"
+            way_out += ", or correct the description" if canonical in self._choices else ""
+            raise SampleError(sample.sample_id, canonical, f"{info.name}: {error}", way_out) from error
 
     def load_mesh(self, sample: SourceSample, canonical: str) -> Mesh:
         """The mesh of the domain with this position field; raises SampleError."""
         try:
-            return self._loader.load_mesh(self._storage, sample.folder, sample.files, self._choices, canonical)
+            return self._loader.load_mesh(self._files(sample), canonical)
         except ValueError as error:
             raise SampleError(sample.sample_id, canonical, f"{sample.files[canonical].name}: {error}") from error
+
+    def _files(self, sample: SourceSample) -> SampleFiles:
+        return SampleFiles(self._storage, sample.folder, sample.files, self._choices)
 
     def load_parameters(self, sample: SourceSample) -> dict[str, Any]:
         """Per-sample scalars from the parameter files and tables; raises SampleError if a file cannot be used."""
@@ -274,6 +273,16 @@ class SampleTree:
             if os.path.realpath(f"{folder}/{own}") != f"{os.path.realpath(folder)}/{own}":
                 raise ValueError("it is a link; replace it with a copy of the file")
         return self._storage.read(name)
+
+
+def open_root(root: str) -> Storage:
+    """The location of a dataset; raises SourceError if it cannot be reached or is not a folder."""
+    if is_local(root) and os.path.isfile(root.partition("://")[2] or root):
+        raise SourceError(f"{redact(root)} is a file; expected the folder that contains the samples")
+    try:
+        return Storage(root)
+    except StoreError as error:
+        raise SourceError(str(error)) from error
 
 
 def _missing(description: SourceDescription, found: Collection[str], problems: Mapping[str, str]) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from tests.helpers.small_source import SHARED
 from tests.helpers.solver_files import cell_array, surface, volume, write_vtk
 from zarr_core import ZarrChunkReader, verify_store
 from zarr_core.convert import convert
+from zarr_core.errors import SampleError
 from zarr_core.format.shuffle import shuffle_permutation
 from zarr_core.sources import SampleTree, SourceDescription
 from zarr_core.sources.arrays import ArrayChoice
@@ -190,7 +191,11 @@ def test_a_pattern_that_several_files_match_is_refused(tmp_path: Path) -> None:
 
 def test_an_array_that_is_not_there_is_named(tmp_path: Path) -> None:
     meshes = {"volume": {"file": "volume_*.vtu", "fields": {"pressure": "q"}}}
-    with pytest.raises(Exception, match=r"volume_1.vtu: has no array 'q' at its cells; it has p, U, ux, uy, uz"):
+    with pytest.raises(
+        SampleError,
+        match=r"volume_1.vtu: has no array 'q' at its cells; it has p, U, ux, uy, uz; volume_pressure needs it "
+        r"\(repair or upload the file again, or correct the description\)",
+    ):
         values_of(write_run(tmp_path), layout(meshes=meshes))
 
 

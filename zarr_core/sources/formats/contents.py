@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
+
+
+class MissingArrayError(ValueError):
+    """A file lacks the array of a field."""
+
+    def __init__(self, array: str, at: str, names: Iterable[str | None]) -> None:
+        super().__init__(f"has no array {array!r} at its {at}; it has {', '.join(filter(None, names)) or 'none'}")
+        self.array = array
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from zarr_core.sources.arrays import ArrayChoice, suffix_of
-from zarr_core.sources.formats.contents import Contents, FoundArray, Mesh
+from zarr_core.sources.formats.contents import Contents, FoundArray, Mesh, MissingArrayError
 from zarr_core.sources.formats.files import local_path
 from zarr_core.sources.formats.vtk_cells import check_cells, numpy_of
 from zarr_core.sources.formats.vtk_geometry import computed, unstructured
@@ -123,7 +123,7 @@ def select_arrays(reader: Any, choices: Collection[ArrayChoice], also: Collectio
         names = [getattr(reader, f"Get{kind}ArrayName")(i) for i in range(count)]
         for name in wanted:
             if name not in names:
-                raise ValueError(_no_array(name, at, names))
+                raise MissingArrayError(name, at, names)
         for name in names:
             getattr(reader, f"Set{kind}ArrayStatus")(name, int(not choices or name in wanted or name in also))
 
@@ -178,7 +178,7 @@ class _Part:
         attributes, rows = self._arrays[at]
         array = attributes.GetArray(name)
         if array is None:
-            raise ValueError(_no_array(name, at, [each.name for each in self.found(at)]))
+            raise MissingArrayError(name, at, [each.name for each in self.found(at)])
         if array.GetNumberOfTuples() != rows:
             count = array.GetNumberOfTuples()
             raise ValueError(f"truncated or damaged: array {name!r} has {count:,} of {rows:,} values")
@@ -278,10 +278,6 @@ def _joined(parts: Sequence[Any], shifts: np.ndarray) -> np.ndarray:
 def no_patch(name: str, names: Collection[str]) -> str:
     """The message for a patch that a file does not have."""
     return f"has no patch {name!r}; it has {', '.join(names) or 'none'}"
-
-
-def _no_array(name: str, at: str, names: Collection[str | None]) -> str:
-    return f"has no array {name!r} at its {at}; it has {', '.join(filter(None, names)) or 'none'}"
 
 
 def check_xml(path: Path) -> None:
