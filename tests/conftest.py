@@ -12,6 +12,7 @@ import pytest
 
 from tests.helpers import examples  # noqa: F401  (sets the profile of Hypothesis)
 from tests.helpers.fork_server import one_fork_server
+from tests.helpers.servers import s3
 from tests.helpers.servers.clouds import AzureServer, GoogleServer
 from tests.helpers.servers.oci import NAMESPACE, OciServer
 
@@ -78,20 +79,8 @@ def s3_server() -> Iterator[None]:
         with _variables({"AWS_ENDPOINT_URL": endpoint}):
             yield
         return
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    names = {
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }
-    with _variables(names):
+    with s3.s3_server() as url, _variables({"AWS_ENDPOINT_URL": url, **s3.CREDENTIALS}):
         yield
-    server.stop()
 
 
 @pytest.fixture

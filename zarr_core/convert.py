@@ -192,7 +192,7 @@ def _command(
     if quiet and not json:
         for note in report.notes:
             warnings.warn(note, stacklevel=1)
-    cli.show(summary(report, url), _document(report, url), json=json, quiet=quiet)
+    cli.show(summary(report, url), _document(report, url), json=json, quiet=quiet, problems=_refusals(report))
     return cli.DONE if report.ok else cli.FAILED
 
 
@@ -208,9 +208,14 @@ def _field_dtypes(assignments: Sequence[str]) -> dict[str, str]:
     return dtypes
 
 
+def _refusals(report: ConversionReport) -> list[str]:
+    refused = [*report.having("quarantined"), *report.having("failed")]
+    return [f"{result.status}: {result.sample_id}: {result.reason}" for result in refused]
+
+
 def summary(report: ConversionReport, store: str) -> str:
     """Result of a conversion in a few lines."""
-    converted, refused = report.having("converted"), [*report.having("quarantined"), *report.having("failed")]
+    converted = report.having("converted")
     read, written = (sum(getattr(o, name) for o in converted) for name in ("bytes_read", "bytes_written"))
     lines = [
         f"{len(converted)} converted ({format_size(read)} read, {format_size(written)} written, "
@@ -218,7 +223,7 @@ def summary(report: ConversionReport, store: str) -> str:
         f"{len(report.having('quarantined'))} quarantined, "
         f"{len(report.having('failed'))} failed",
         *([f"  retired: {', '.join(report.retired)}"] if report.retired else []),
-        *(f"  {result.status}: {result.sample_id}: {result.reason}" for result in refused),
+        *(f"  {refusal}" for refusal in _refusals(report)),
         *([f"  still to be converted, because of --limit: {report.remaining:,}"] if report.remaining else []),
         *(f"  note: {note}" for note in report.notes),
         f"store: {store}, generation {report.manifest.generation}, {len(report.manifest.samples)} samples"

@@ -78,7 +78,7 @@ def _command(
             text += f"\nconvert the samples again: {repair}"
             document |= {"repair": repair}
         document |= {"kind": "points"} | asdict(report)
-    cli.show(text, document | {"ok": report.ok}, json=json, quiet=quiet)
+    cli.show(text, document | {"ok": report.ok}, json=json, quiet=quiet, problems=report.problems)
     return cli.DONE if report.ok else cli.FAILED
 
 

@@ -7,20 +7,19 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from tests.helpers.servers.fault_proxy import FaultProxy, Faults
+from tests.helpers.servers.s3 import CREDENTIALS
 
-# The system chooses a free port; the server prints its address when it answers, and ends with its standard input.
+# The server prints its address when it answers, and ends with its standard input.
 _MOTO = """
 import sys
-from moto.server import ThreadedMotoServer
-server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-server.start()
-host, port = server.get_host_and_port()
-print(f"http://{host}:{port}", flush=True)
-sys.stdin.read()
+from tests.helpers.servers.s3 import s3_server
+with s3_server() as url:
+    print(url, flush=True)
+    sys.stdin.read()
 """
-CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
 
 
 @contextmanager
@@ -47,6 +46,7 @@ def moto() -> Iterator[str]:
     """An S3 server of its own process, in the environment as users name theirs; its URL."""
     server = subprocess.Popen(
         [sys.executable, "-c", _MOTO],
+        cwd=Path(__file__).parents[2],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -52,6 +52,14 @@ def test_what_is_left_out_is_printed_once(tmp_path: Path, line: list[str], capsy
     assert "'run 2'" in json.loads(capsys.readouterr().out)["notes"][0]
 
 
+def test_quiet_names_what_was_refused(tmp_path: Path, line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    torch.save(torch.zeros(3), tmp_path / "source" / "run_2" / "surface_pressure.pt")
+    assert command.main([*line, "--quiet"]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "quarantined: run_2: surface_pressure: " in printed.err
+
+
 def test_a_limit_leaves_the_rest_for_later(line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main([*line, "--limit", "1"]) == 0
     assert "still to be converted, because of --limit: 1" in capsys.readouterr().out

@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import pickle
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -402,36 +401,24 @@ def test_readers_in_use_work_in_child_processes(root: Path, method: str) -> None
 
 
 @pytest.fixture
-def s3_root(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def store_on_s3(root: Path, s3_root: str) -> str:
     """The store on an S3 server in this process."""
-    s3fs = pytest.importorskip("s3fs", reason="needs the s3 extra")
-    moto_server = pytest.importorskip("moto.server", reason="needs moto")
-    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "test")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    s3fs.S3FileSystem.clear_instance_cache()  # those that know another server's address
-    filesystem = s3fs.S3FileSystem()
-    bucket = f"stores-{os.urandom(4).hex()}"  # servers in one process share their content
-    filesystem.mkdir(bucket)
-    filesystem.put(f"{root}/", f"{bucket}/one/", recursive=True)
-    yield f"s3://{bucket}/one"
-    server.stop()
+    import s3fs
+
+    s3fs.S3FileSystem().put(f"{root}/", f"{s3_root}/", recursive=True)
+    return s3_root
 
 
 @pytest.mark.parametrize("engine", ["obstore", "fsspec"])
 def test_a_reader_in_use_on_s3_works_in_a_forked_child(
-    s3_root: str, monkeypatch: pytest.MonkeyPatch, engine: str
+    store_on_s3: str, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
     """Threads of remote filesystems and Rust runtimes do not survive a fork; a child that reused them would hang."""
     if engine == "obstore":
         pytest.importorskip("obstore", reason="needs the obstore extra")
     else:
         monkeypatch.setitem(sys.modules, "obstore.store", None)  # as if it were not installed
-    reader = ZarrChunkReader(s3_root)
+    reader = ZarrChunkReader(store_on_s3)
     expected = reader.read_sample("run_1", {"surface": 9, "volume": 40}, seed=3)
     context = multiprocessing.get_context("fork")
     results = context.Queue()

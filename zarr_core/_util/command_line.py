@@ -7,7 +7,7 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -169,11 +169,14 @@ def run(app: App, arguments: Sequence[str] | None = None) -> int:
             return INTERRUPTED
 
 
-def show(text: str, document: Any, *, json: bool, quiet: bool = False) -> None:
-    """Print the result of a verb: a JSON document if ``json``, else text unless ``quiet``."""
+def show(text: str, document: Any, *, json: bool, quiet: bool = False, problems: Iterable[object] = ()) -> None:
+    """Print the result of a verb: JSON if ``json``, its problems to stderr if ``quiet``, else text."""
     if json:
         write_line(json_module.dumps(_jsonable(document), indent=2, allow_nan=False))
-    elif text and not quiet:
+    elif quiet:
+        for problem in problems:
+            print(problem, file=sys.stderr)
+    elif text:
         write_line(text)
 
 

@@ -1,0 +1,33 @@
+"""An S3 server on loopback, in this process: moto, with conditional writes that are atomic, as those of S3 are."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+#: What any client of the server may pass.
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
+
+
+@contextmanager
+def s3_server() -> Iterator[str]:
+    """The server's URL; the system chooses a free port."""
+    from moto.s3.responses import S3Response
+    from moto.server import ThreadedMotoServer
+
+    put_object, lock = S3Response.put_object, threading.Lock()
+
+    def put_one_at_a_time(response: S3Response) -> Any:
+        # moto compares the condition and stores the object in two steps, so that both of two writers could succeed.
+        with lock:
+            return put_object(response)
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    with patch.object(S3Response, "put_object", put_one_at_a_time):
+        server.start()
+        host, port = server.get_host_and_port()
+        yield f"http://{host}:{port}"
+        server.stop()
