@@ -92,9 +92,10 @@ def _since_handled(news: dg.AutomationCondition) -> dg.AutomationCondition:
     """Whether there was news since the last request or update, or an update came too late for the last run.
 
     ``since_last_handled()`` alone forgets an update of a dependency that comes after the run of this asset began and
-    before the evaluation that sees the end of the run.
+    before the evaluation that sees the end of the run, and all that it waited for when the conditions change: Dagster
+    then begins anew, as after an upgrade of this package.
     """
-    overtaken = _C.newly_updated() & Overtaken()
+    overtaken = (_C.newly_updated() | _C.initial_evaluation()) & Overtaken()
     handled = (_C.newly_requested() | _C.newly_updated() | _C.initial_evaluation()) & ~overtaken
     return (news | overtaken).since(handled.with_label("handled"))
 

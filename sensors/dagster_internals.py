@@ -362,11 +362,12 @@ def _overtaken_partitions(
 ) -> set[str]:
     """Partitions that were made from other versions of their sources' partitions than are observed now."""
     event_type = dg.DagsterEventType.ASSET_MATERIALIZATION
-    ids = instance.event_log_storage.get_latest_storage_id_by_partition(key, event_type, set(partitions))
-    records = instance.fetch_materializations(
-        dg.AssetRecordsFilter(key, storage_ids=list(ids.values())), limit=max(len(ids), 1)
-    ).records
-    made = [record.asset_materialization for record in records if record.asset_materialization]
+    found_ids = instance.event_log_storage.get_latest_storage_id_by_partition(key, event_type, set(partitions))
+    ids, made = list(found_ids.values()), []
+    for first in range(0, len(ids), _BATCH_EVENTS):
+        batch = dg.AssetRecordsFilter(key, storage_ids=ids[first : first + _BATCH_EVENTS])
+        records = instance.fetch_materializations(batch, limit=_BATCH_EVENTS).records
+        made += [record.asset_materialization for record in records if record.asset_materialization]
     found = set()
     for source in sources:
         observed = latest_observations(instance, source, partitions)

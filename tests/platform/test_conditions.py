@@ -124,6 +124,22 @@ def test_a_conversion_that_ends_after_a_refresh_is_published_too(trial: Trial) -
     assert automation.evaluate() == {}
 
 
+def test_changed_conditions_forget_no_update(trial: Trial) -> None:
+    """Dagster drops what it recorded of the conditions when they change."""
+    for number in (1, 2):
+        write_run(trial.source, number)
+    assert trial.convert_all().success
+    assert trial.run("refresh").success
+    assert Automation(trial).evaluate() == {}
+    write_run(trial.source, 2, shift=1.0)
+    assert trial.run("look").success
+    assert Automation(trial).evaluate() == {"zarr_samples": {"run_2"}}
+    assert trial.run("convert", "run_2", "run_2").success
+    automation = Automation(trial)
+    assert automation.evaluate() == {}, "one evaluation later: a run may have ended just now"
+    assert everything_derived(automation.evaluate())
+
+
 def test_a_change_right_after_the_conversion_is_converted(trial: Trial) -> None:
     automation = Automation(trial)
     automation.evaluate()

@@ -49,11 +49,13 @@ def open_obstore(url: str, attempts: int = 1) -> Any:
     """
     global _used_by
     _used_by = os.getpid()
-    return _open(url, attempts, named_endpoint(BACKENDS[url.partition("://")[0]].ENDPOINTS), retries.POLICY)
+    backend = BACKENDS[url.partition("://")[0]]
+    account = os.environ.get("AZURE_STORAGE_ACCOUNT_NAME") if backend is AzureBackend and "@" not in url else None
+    return _open(url, attempts, named_endpoint(backend.ENDPOINTS), account, retries.POLICY)
 
 
 @cache  # a store keeps its connections, and each sample of a conversion opens its own
-def _open(url: str, attempts: int, endpoint: str, policy: retries.RetryPolicy) -> Any:
+def _open(url: str, attempts: int, endpoint: str, account: str | None, policy: retries.RetryPolicy) -> Any:
     import obstore.store
 
     # Our own timeout depends on the number of bytes; this one ends requests that ours has abandoned.
@@ -61,6 +63,8 @@ def _open(url: str, attempts: int, endpoint: str, policy: retries.RetryPolicy) -
     options: Any = {"timeout": timeout, "connect_timeout": timedelta(seconds=10)}
     return obstore.store.from_url(
         url,
+        # obstore finds it in the environment as well, but then its repr, which zarr-python takes for paths, panics.
+        config=None if account is None else {"account_name": account},
         client_options=options | {"allow_http": endpoint.startswith("http://")},
         retry_config={"max_retries": attempts - 1, "retry_timeout": timedelta(seconds=policy.deadline_s)},
     )
