@@ -92,6 +92,7 @@ def test_a_matrix_of_few_features_has_an_index_of_a_megabyte_at_most(tmp_path: P
         (lambda npy: npy.replace(b"{", b"(", 1), "is not a list of features"),
         (lambda npy: npy[:20], "is not a list of features"),
         (lambda npy: b"\x80\x04" + npy, "is not a list of features"),
+        (lambda npy: npy[:-6] + b"\xff" + npy[-5:], "is not a list of features: .* can't decode byte 0xff"),
     ],
 )
 def test_invalid_feature_names_are_an_error(matrix: WideMatrix, data: Callable[[bytes], bytes], reason: str) -> None:

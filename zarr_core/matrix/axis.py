@@ -140,6 +140,8 @@ class FeatureAxis(Sequence[Any]):
             raise CorruptChunkError(f"{where}: the features are not those that the matrix was created with")
         try:
             ids = np.load(io.BytesIO(data), allow_pickle=False)
+            if ids.dtype.kind == "S" and np.ascontiguousarray(ids).view(np.uint8).max(initial=0) > 127:
+                np.char.decode(ids, "utf-8")  # raises; ASCII need not be decoded
         except Exception as error:  # NumPy passes the header to Python's parsers, which raise many kinds of errors
             raise CorruptChunkError(f"{where} is not a list of features: {error}") from error
         try:
