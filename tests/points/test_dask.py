@@ -72,9 +72,15 @@ def running(folder: Path, address: str = "127.0.0.1", namespaces: Sequence[str] 
             processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True))
         return processes[-1]
 
+    def written() -> dict[str, str] | None:
+        try:
+            return json.loads(file.read_text())
+        except (FileNotFoundError, json.JSONDecodeError):  # not there, or not yet whole
+            return None
+
     try:
         scheduler = start("scheduler", "--port", "0", "--host", address)
-        wait_for(file.exists)
+        wait_for(written)
         worker = ("worker", "--nthreads", "1", "--local-directory", str(folder))
         for namespace in namespaces:
             start(*worker, prefix=("ip", "netns", "exec", namespace))
