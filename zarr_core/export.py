@@ -28,7 +28,6 @@ Values = Annotated[list[str] | None, cli.option("Only these value tables.", meta
 Features = Annotated[
     str | None, cli.option("Only these features: first column of a .parquet file, or the words of a text file.")
 ]
-Folder = Annotated[str, cli.option("Local folder to write to.")]
 
 
 @app.command(
@@ -100,70 +99,31 @@ def _webdataset(
     return cli.DONE
 
 
-@app.command(
-    name="npy",
-    usage="Usage: zarr-core export npy STORE OUT [OPTIONS]",
-    help="Value tables of a wide matrix as .npy files for numpy.load(file, mmap_mode='r').",
-)
-def _npy(
-    store: cli.Store,
-    out: Folder,
-    *,
-    values: Values = None,
-    samples: cli.Samples = None,
-    features: Features = None,
-    generation: cli.Generation = None,
-    quiet: cli.Quiet = False,
-    json: cli.Json = False,
-) -> int:
-    from zarr_core.exports.npy import export_npy
+def _add_matrix_format(name: str, help: str) -> None:
+    """Add a command that calls ``zarr_core.exports.export_<name>``, which is imported on use."""
 
-    rows = _rows(store, values, samples, features, generation)
-    return _shown(rows, export_npy(rows, out), json=json, quiet=quiet)
+    @app.command(name=name, usage=f"Usage: zarr-core export {name} STORE OUT [OPTIONS]", help=help)
+    def _command(
+        store: cli.Store,
+        out: Annotated[str, cli.option("Local folder to write to; for h5ad a file.")],
+        *,
+        values: Values = None,
+        samples: cli.Samples = None,
+        features: Features = None,
+        generation: cli.Generation = None,
+        quiet: cli.Quiet = False,
+        json: cli.Json = False,
+    ) -> int:
+        import zarr_core.exports
 
-
-@app.command(
-    name="parquet",
-    usage="Usage: zarr-core export parquet STORE OUT [OPTIONS]",
-    help="A wide matrix as Parquet: a row per sample, a list of numbers per value table.",
-)
-def _parquet(
-    store: cli.Store,
-    out: Folder,
-    *,
-    values: Values = None,
-    samples: cli.Samples = None,
-    features: Features = None,
-    generation: cli.Generation = None,
-    quiet: cli.Quiet = False,
-    json: cli.Json = False,
-) -> int:
-    from zarr_core.exports.parquet import export_parquet
-
-    rows = _rows(store, values, samples, features, generation)
-    return _shown(rows, export_parquet(rows, out, progress=not quiet), json=json, quiet=quiet)
+        rows = _rows(store, values, samples, features, generation)
+        written = getattr(zarr_core.exports, f"export_{name}")(rows, out, progress=not quiet)
+        return _shown(rows, written, json=json, quiet=quiet)
 
 
-@app.command(
-    name="h5ad",
-    usage="Usage: zarr-core export h5ad STORE OUT [OPTIONS]",
-    help="A wide matrix as AnnData: the first value table as X, the others as layers.",
-)
-def _h5ad(
-    store: cli.Store,
-    out: Annotated[str, cli.option("Local file to write.")],
-    *,
-    values: Values = None,
-    samples: cli.Samples = None,
-    features: Features = None,
-    generation: cli.Generation = None,
-    quiet: cli.Quiet = False,
-    json: cli.Json = False,
-) -> int:
-    from zarr_core.exports.h5ad import export_h5ad
-
-    rows = _rows(store, values, samples, features, generation)
-    return _shown(rows, export_h5ad(rows, out, progress=not quiet), json=json, quiet=quiet)
+_add_matrix_format("npy", "Value tables of a wide matrix as .npy files for numpy.load(file, mmap_mode='r').")
+_add_matrix_format("parquet", "A wide matrix as Parquet: a row per sample, a list of numbers per value table.")
+_add_matrix_format("h5ad", "A wide matrix as AnnData: the first value table as X, the others as layers.")
 
 
 @app.command(

@@ -6,12 +6,13 @@ import os
 from pathlib import Path
 
 import numpy as np
+from tqdm import tqdm
 
 from zarr_core.datasets import MatrixDataset
 from zarr_core.exports.matrix_rows import MatrixRows, new_file
 
 
-def export_npy(rows: MatrixRows, out: str | os.PathLike[str]) -> Path:
+def export_npy(rows: MatrixRows, out: str | os.PathLike[str], *, progress: bool = False) -> Path:
     """Write ``<value>.npy`` for each value table, ``samples.txt`` and ``features.txt`` into a local folder.
 
     ``numpy.load(file, mmap_mode="r")`` is (samples, features) of the stored dtype, NaN where missing.
@@ -21,6 +22,7 @@ def export_npy(rows: MatrixRows, out: str | os.PathLike[str]) -> Path:
     Args:
         rows: the cells.
         out: the folder.
+        progress: show a progress bar on stderr.
 
     Returns:
         The folder.
@@ -30,7 +32,7 @@ def export_npy(rows: MatrixRows, out: str | os.PathLike[str]) -> Path:
         CorruptChunkError: stored bytes are missing or damaged.
     """
     folder = Path(out)
-    for value in rows.values:
+    for value in tqdm(rows.values, unit="table", desc="export", disable=not progress):
         dataset = MatrixDataset(rows.matrix, rows.sample_ids, rows.feature_ids, value=value)
         dataset.to_memmap(folder / f"{value}.npy")
     for name, names in (("samples", rows.sample_ids), ("features", rows.features)):

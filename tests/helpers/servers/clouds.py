@@ -9,6 +9,7 @@ with GoogleServer() as server:
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from base64 import b64encode
 from datetime import UTC, datetime
 from email.utils import format_datetime
@@ -23,7 +24,7 @@ ACCOUNT = "devstoreaccount1"
 _generations = count(1_700_000_000_000_000)
 
 
-class _CloudHandler(Handler):
+class _CloudHandler(Handler, ABC):
     """Objects below the name of a bucket, and its listing in XML."""
 
     prefix = "/"
@@ -50,15 +51,17 @@ class _CloudHandler(Handler):
             case _:
                 return self._get(objects, key)
 
+    @abstractmethod
     def _check(self, stored: Stored | None) -> None:
         """Refuse a write whose condition does not hold."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _listing(self, objects: dict[str, Stored], query: dict[str, str]) -> str:
-        raise NotImplementedError
+        """The document that answers a listing."""
 
     def _batch(self, objects: dict[str, Stored], body: bytes) -> tuple[int, bytes, dict[str, str]]:
-        raise NotImplementedError
+        """Answer several deletions in one request, where the service has that."""
+        raise Refused(405, "MethodNotAllowed")
 
 
 class _GoogleHandler(_CloudHandler):
