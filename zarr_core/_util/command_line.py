@@ -36,7 +36,7 @@ VERBS = {
     "diff": "Show the differences between two generations of a store.",
     "tag": "Name a generation, so that it is kept; list or delete such tags.",
     "gc": "Remove old generations, and everything that no kept generation names.",
-    "matrix": "Show what a wide matrix holds, complete or copy it, or retire samples and batches.",
+    "matrix": "Create, load, show, complete, copy or export a wide matrix, or retire samples.",
     "quality": "Write a quality report of a wide matrix.",
 }
 
