@@ -34,9 +34,7 @@ def lines_of_the_guide(library: str) -> str:
     return str(block)
 
 
-def test_mlflow_records_the_lineage(
-    dataset: ZarrPointDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mlflow_records_the_lineage(dataset: ZarrPointDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed: pip install mlflow-skinny")
