@@ -27,9 +27,7 @@ def _write_item(writer: Any, sample: str, samples: Samples) -> None:
 
 def _rows(item: Any, sample: str, epoch: int, draws: Draws) -> dict[str, np.ndarray]:
     return {
-        name.removesuffix(".npy"): draws.rows(
-            np.load(io.BytesIO(content)), sample, epoch, name.removesuffix(".npy")
-        )
+        name.removesuffix(".npy"): draws.rows(np.load(io.BytesIO(content)), sample, epoch, name.removesuffix(".npy"))
         for name, content in item.items()
         if name.endswith(".npy")
     }
