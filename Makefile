@@ -47,8 +47,8 @@ lint: .venv/installed  ## ruff, and mypy on zarr_core
 	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/dg check yaml
 	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/dg check defs
 
-attack: .venv/installed  ## every attack in full, about 25 minutes; also on the S3 service ATTACK_S3_ENDPOINT, if set
-	$(BIN)/python -m tests.attacks
+attack: .venv/installed  ## every attack in full, about 25 minutes; SEED=7 repeats a run; also on the S3 service ATTACK_S3_ENDPOINT, if set
+	$(BIN)/python -m tests.attacks $(if $(SEED),--seed $(SEED))
 	ZARR_CORE_EXAMPLES=20 $(BIN)/python -m pytest -n 2 -m hypothesis
 
 # `make shootout SAMPLES=/data/ahmedml BUDGET=30min TIERS='work=/work/me scratch=/scratch/me'` measures other data and disks.

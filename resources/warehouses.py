@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import dagster as dg
+import numpy as np
 
 from zarr_core.errors import MatrixError, StoreError
 from zarr_core.matrix import WideMatrix
@@ -52,7 +53,7 @@ class WarehouseAccess(dg.ConfigurableResource):
             )
         return matrix
 
-    def feature_ids(self, features: str | None, warehouse: Mapping[str, Any]) -> list[str]:
+    def feature_ids(self, features: str | None, warehouse: Mapping[str, Any]) -> list[str] | np.ndarray:
         """The axis: the first column of a Parquet file, the words of a text file, or (None) the warehouse's features.
 
         Raises:

@@ -99,9 +99,14 @@ def _webdataset(
     return cli.DONE
 
 
+#: The formats of a matrix, as ``zarr-core matrix export`` offers them.
+matrix_formats = cli.application("export", "Write a wide matrix in another format.", "", None)
+
+
 def _add_matrix_format(name: str, help: str) -> None:
     """Add a command that calls ``zarr_core.exports.export_<name>``, which is imported on use."""
 
+    @matrix_formats.command(name=name, usage=f"Usage: zarr-core matrix export {name} STORE OUT [OPTIONS]", help=help)
     @app.command(name=name, usage=f"Usage: zarr-core export {name} STORE OUT [OPTIONS]", help=help)
     def _command(
         store: cli.Store,

@@ -54,6 +54,7 @@ def format_store(info: StoreInfo) -> str:
         "copy of": ", ".join(f"{key} {value}" for key, value in info.origin.items()),
         "samples": _samples(info),
         "batches": ", ".join(f"{batch} ({count:,})" for batch, count in info.batches.items()),
+        "metadata": "; ".join(f"of {kind}: {', '.join(columns)}" for kind, columns in info.metadata.items()),
         "splits": ", ".join(
             f"{name} ({split.samples:,}{f', {split.missing:,} not in the store' * (split.missing > 0)})"
             for name, split in info.splits.items()

@@ -28,6 +28,7 @@ from zarr_core.storage.retries import RetryPolicy
 from zarr_core.storage.zarr_stores import make_store
 from zarr_core.versioning.generations import commit
 from zarr_core.warehouses import AthenaWarehouse, DuckDBWarehouse, IcebergWarehouse, Warehouse
+from zarr_core.warehouses.files import ListedFile
 
 SECRET = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLE"
 
@@ -247,7 +248,7 @@ def iceberg_in_a_database(monkeypatch: pytest.MonkeyPatch) -> Warehouse:
 
 def duckdb_that_fails(monkeypatch: pytest.MonkeyPatch) -> Warehouse:
     files = f"https://me:{SECRET}@place.invalid/lab.long/*.parquet?sig={SECRET}"
-    monkeypatch.setattr(DuckDBWarehouse, "_file_names", lambda self: [files])
+    monkeypatch.setattr(DuckDBWarehouse, "_listed", lambda self: [ListedFile(files, 0, "")])
     monkeypatch.setattr("zarr_core.warehouses.duckdb.is_local", lambda url: True)  # so that DuckDB itself fetches it
     return DuckDBWarehouse(files)
 

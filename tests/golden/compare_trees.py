@@ -18,6 +18,7 @@ Exempt, because newer trees record more or differently:
 * ``dimension_names`` of a sample's arrays: xarray opens them;
 * ``shape`` and ``attributes`` of a matrix's arrays, and the lock of a replacement: an array has as many rows as were
   claimed, not room for all that it may ever get;
+* ``source`` of a matrix's batches: they record the state of the warehouse;
 * the fingerprint of a dataset: it is a digest of content now.
 
 Exempt in any case: ``writer`` in ``claims/`` of a matrix, which is random; times of pending deletions in ``retention``;
@@ -214,6 +215,8 @@ def without_exempt(path: Path) -> bytes:
             document.pop(key, None)
         for sample in document.get("samples", {}).values():
             sample.pop("fields", None)
+        for batch in document.get("batches", {}).values():
+            batch.pop("source", None)
         for refusal in (document, *document.get("quarantine", {}).values()):
             refusal.pop("reason", None)
         if pending := document.get("retention", {}).get("condemned"):

@@ -1,30 +1,60 @@
-"""Show what a wide matrix holds, complete its column-major copy, copy it to other features, and retire samples.
+"""Create a wide matrix, load it from a warehouse, show what it holds, complete, copy or export it, and retire samples.
 
-``zarr-core matrix STORE``, ``zarr-core matrix reindex STORE TARGET --features FILE``, and
-``zarr-core matrix retire STORE --samples ID``.
+``zarr-core matrix STORE``, ``zarr-core matrix create STORE --features FILE``, ``zarr-core matrix load STORE --source
+FILES``, ``zarr-core matrix reindex STORE TARGET --features FILE``, and ``zarr-core matrix retire STORE --samples ID``.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
-from zarr_core._util.command_line import DONE, Json, Quiet, Store, WrongUseError, flag, option, run, show, verb
+from tqdm import tqdm
+
+from zarr_core._util.command_line import (
+    DONE,
+    FAILED,
+    Json,
+    Quiet,
+    Samples,
+    Store,
+    WrongUseError,
+    flag,
+    number,
+    option,
+    run,
+    show,
+    verb,
+)
 from zarr_core._util.units import format_size
+from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.axis import FeatureAxis
-from zarr_core.matrix.axis_file import read_axis_ids
+from zarr_core.matrix.axis_file import read_axis_ids, read_feature_ids
+from zarr_core.matrix.create import CHUNK_FEATURES, VALUES
+from zarr_core.matrix.ingest.loader import MatrixLoader
+from zarr_core.matrix.state import describe_source
+from zarr_core.warehouses.build import open_warehouse
 
 app = verb(
     "matrix",
     """
+zarr-core matrix create s3://bucket/betas --features probes.txt --values beta=float32 coverage=float32
+zarr-core matrix load s3://bucket/betas --source 's3://lab/long/*/*.parquet'
 zarr-core matrix s3://bucket/betas
 zarr-core matrix s3://bucket/betas --derive-columns
+zarr-core matrix export h5ad s3://bucket/betas betas.h5ad
 zarr-core matrix reindex s3://bucket/betas s3://bucket/betas-epic --features epic_probes.txt --union
 zarr-core matrix retire s3://bucket/betas --samples GSM1 GSM7 --forget
 """,
 )
+# By its import path, which defers the import: the exports lie above the matrix and need h5py and pyarrow.
+app.command("zarr_core.export:matrix_formats", name="export", help="Write a matrix as NumPy, Parquet or AnnData.")
+
+Features = Annotated[
+    str, option("The features: first column of a .parquet file, or the words of a text file.", metavar="FILE")
+]
 
 
 @app.default
@@ -41,7 +71,11 @@ def _command(
         derived = matrix.derive_columns()
         added = f"added to the column-major copy: {', '.join(derived)}"
         lines = [added if derived else "the column-major copy is up to date"]
-    lines += [str(matrix), *(f"  {batch}: {len(ids):,} samples" for batch, ids in matrix.batches.items())]
+    sources = matrix.batch_sources
+    lines.append(str(matrix))
+    for batch, ids in matrix.batches.items():
+        source = f", from {describe_source(sources[batch])}" if sources[batch] else ""
+        lines.append(f"  {batch}: {len(ids):,} samples{source}")
     document = {
         "store": matrix.url,
         "generation": matrix.generation,
@@ -49,6 +83,7 @@ def _command(
         "features": matrix.shape[1],
         "values": matrix.values,
         "batches": {batch: len(ids) for batch, ids in matrix.batches.items()},
+        "sources": sources,
         "derived": derived,
         "retired": {"batches": matrix.retired.batches, "samples": matrix.retired.samples},
     }
@@ -56,6 +91,131 @@ def _command(
         lines.append(f"  retired: {len(gone):,} samples")
     show("\n".join(lines), document, json=json)
     return DONE
+
+
+@app.command(
+    name="create",
+    usage="Usage: zarr-core matrix create STORE --features FILE [OPTIONS]",
+    help="Create an empty matrix. Its features can never change; reindex copies it to others.",
+)
+def _create(
+    store: Store,
+    *,
+    features: Features,
+    values: Annotated[
+        list[str] | None,
+        option(
+            "Value tables and their dtypes: float16, float32 or float64. [default: beta=float32 coverage=float32]",
+            metavar="NAME=DTYPE",
+            several=True,
+        ),
+    ] = None,
+    codec: Annotated[str, option("Compressor of the chunks, NAME or NAME:LEVEL.")] = "none",
+    chunk_features: Annotated[int, number("Approximate number of features per chunk.")] = CHUNK_FEATURES,
+    shard_rows: Annotated[int | None, number("Samples per shard. [default: 800 MB, at most 512 samples]")] = None,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> int:
+    matrix = WideMatrix.create(
+        store,
+        read_feature_ids(features),
+        VALUES if values is None else _pairs("--values", values),
+        codec=codec,
+        chunk_features=chunk_features,
+        shard_rows=shard_rows,
+    )
+    document = {
+        "store": matrix.url,
+        "generation": matrix.generation,
+        "features": matrix.shape[1],
+        "values": matrix.values,
+    }
+    show(str(matrix), document, json=json, quiet=quiet)
+    return DONE
+
+
+@app.command(
+    name="load",
+    usage="Usage: zarr-core matrix load STORE --source FILES [OPTIONS]",
+    help="Load batches of a long table (one row per sample and feature) that the matrix lacks. A batch that cannot be "
+    "loaded is named, and the others are loaded.",
+)
+def _load(
+    store: Store,
+    *,
+    source: Annotated[
+        str,
+        option(
+            "The long table: a glob pattern of Parquet files, or a .yaml file with the settings of a warehouse "
+            "(kind: duckdb, iceberg or athena)."
+        ),
+    ],
+    columns: Annotated[
+        list[str] | None,
+        option(
+            "Other names of the table's columns: batch, sample, feature, or a value table.",
+            metavar="NAME=COLUMN",
+            several=True,
+        ),
+    ] = None,
+    batches: Annotated[list[str] | None, option("Only these batches.", metavar="ID", several=True)] = None,
+    samples: Samples = None,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> int:
+    matrix = WideMatrix.open(store)
+    warehouse = open_warehouse(source, _pairs("--columns", columns or []), list(matrix.values)).pinned()
+    loader = MatrixLoader(warehouse, matrix)
+    if samples is not None:  # a batch is loaded whole
+        lacking = loader.lacking(samples)
+        chosen = loader.batches_of(lacking) if lacking else []
+    elif batches is None:
+        chosen = warehouse.batch_ids()
+    else:
+        chosen = []
+    chosen += [batch_id for batch_id in batches or [] if batch_id not in chosen]
+    loaded: dict[str, Any] = {}
+    failed: dict[str, str] = {}
+    retired: list[str] = []
+    for batch_id in tqdm(chosen, unit="batch", desc="load", disable=quiet or json):
+        try:
+            done = loader.ingest([batch_id])
+        except ZarrCoreError as error:
+            failed[batch_id] = str(error)
+            continue
+        retired += done.retired
+        for batch in done.batches:
+            loaded[batch_id] = {
+                "samples": list(batch.sample_ids),
+                "rows": dict(batch.rows),
+                "without_value": dict(batch.without_value),
+                "cells": batch.cells,
+            }
+    up_to_date = [batch_id for batch_id in chosen if batch_id not in loaded and batch_id not in failed]
+    problems = [f"failed: {batch_id}: {reason}" for batch_id, reason in failed.items()]
+    if retired:
+        problems.append(f"left out, because they were retired: {', '.join(retired)}")
+    count = sum(len(batch["samples"]) for batch in loaded.values())
+    lines = [f"{count:,} samples of {len(loaded):,} batches loaded, {len(up_to_date):,} batches were up to date"]
+    document = {
+        "store": matrix.url,
+        "generation": matrix.refresh().generation,
+        "loaded": loaded,
+        "up_to_date": up_to_date,
+        "failed": failed,
+        "retired": retired,
+        "sources": {batch_id: matrix.batch_sources.get(batch_id, {}) for batch_id in loaded},
+    }
+    show("\n".join([*lines, *problems, str(matrix)]), document, json=json, quiet=quiet, problems=problems)
+    return FAILED if failed else DONE
+
+
+def _pairs(name: str, given: Sequence[str]) -> dict[str, str]:
+    """The values of an option such as ``--values beta=float32``, by name."""
+    pairs = [text.partition("=") for text in given]
+    if wrong := [text for text, (_, _, value) in zip(given, pairs, strict=True) if not value]:
+        raise WrongUseError(f"{name} {wrong[0]}: expected NAME=VALUE")
+    return {key: value for key, _, value in pairs}
 
 
 @app.command(
@@ -67,9 +227,7 @@ def _reindex(
     store: Store,
     target: Annotated[str, option("Path or URL of the new matrix.")],
     *,
-    features: Annotated[
-        str, option("The features: first column of a .parquet file, or the words of a text file.", metavar="FILE")
-    ],
+    features: Features,
     union: Annotated[bool, flag("Keep the features of STORE, too.")] = False,
     quiet: Quiet = False,
     json: Json = False,

@@ -73,12 +73,14 @@ def append_batch(
     batch_id: str,
     sample_ids: Sequence[str],
     tables: Mapping[str, np.ndarray],
+    source: Mapping[str, str],
 ) -> tuple[MatrixState, bool]:
     """Write the shards of a batch and commit it, unless the matrix already holds it.
 
     Args:
         storage, state: of the matrix, now.
         batch_id, sample_ids, tables: passed :func:`check_batch`; (samples, features) arrays by value.
+        source: of the batch, for its record.
 
     Returns:
         The new state, and whether this call added the batch.
@@ -106,7 +108,7 @@ def append_batch(
         value: write_shards(storage, state, value, first, ([table[top : top + state.shard_rows]] for top in tops))
         for value, table in tables.items()
     }
-    batch = MatrixBatch(first * state.shard_rows, tuple(sample_ids), digest, written)
+    batch = MatrixBatch(first * state.shard_rows, tuple(sample_ids), digest, written, dict(source))
     added = False
 
     def change(current: MatrixState | None) -> MatrixState:

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from zarr_core._util.arguments import check_names
 from zarr_core.errors import CorruptChunkError, MatrixError, UnknownFieldError
+
+_BLOCK = 65_536  # names that are handled together
+_ZERO = "a feature's name ends with a zero character, which NumPy would drop"
 
 
 class FeatureAxis(Sequence[Any]):
@@ -59,8 +62,8 @@ class FeatureAxis(Sequence[Any]):
         return np.char.decode(found, "utf-8") if self.is_text else found
 
     def __iter__(self) -> Iterator[Any]:
-        for start in range(0, len(self), 65_536):
-            yield from self[start : start + 65_536].tolist()
+        for start in range(0, len(self), _BLOCK):
+            yield from self[start : start + _BLOCK].tolist()
 
     def __arrow_array__(self, type: Any = None) -> Any:
         """The names as an Arrow array of strings."""
@@ -140,8 +143,6 @@ class FeatureAxis(Sequence[Any]):
             raise CorruptChunkError(f"{where}: the features are not those that the matrix was created with")
         try:
             ids = np.load(io.BytesIO(data), allow_pickle=False)
-            if ids.dtype.kind == "S" and np.ascontiguousarray(ids).view(np.uint8).max(initial=0) > 127:
-                np.char.decode(ids, "utf-8")  # raises; ASCII need not be decoded
         except Exception as error:  # NumPy passes the header to Python's parsers, which raise many kinds of errors
             raise CorruptChunkError(f"{where} is not a list of features: {error}") from error
         try:
@@ -165,22 +166,105 @@ def _as_array(ids: Sequence[str] | Sequence[int] | np.ndarray) -> np.ndarray:
         raise MatrixError(f"feature {error.object!r:.80} is not valid Unicode") from error
 
 
-def _encoded(ids: Sequence[str] | Sequence[int] | np.ndarray) -> np.ndarray:
-    if isinstance(ids, list | tuple) and any(isinstance(name, str) and name.endswith("\0") for name in ids):
-        raise MatrixError("a feature's name ends with a zero character, which NumPy would drop")
+def _encoded(ids: Any) -> np.ndarray:
     if isinstance(ids, FeatureAxis):
         return ids.ids
-    found = np.asarray(ids)
-    if found.ndim == 1 and found.dtype.kind in "UT":
-        found = np.char.encode(found.astype(str), "utf-8")
+    if hasattr(ids, "__arrow_c_array__") or hasattr(ids, "__arrow_c_stream__"):
+        return _checked(from_arrow(ids))
+    if isinstance(ids, list | tuple) and len(ids) and all(isinstance(name, str) for name in ids):
+        if any(name.endswith("\0") for name in ids):
+            raise MatrixError(_ZERO)
+        found = _in_blocks(ids, lambda block: np.array([name.encode() for name in block]))
+    else:
+        found = np.asarray(ids)
+    if found.ndim == 1 and found.dtype.kind in "UT" and len(found):
+        found = _in_blocks(found, lambda block: np.char.encode(block.astype(str), "utf-8"))
     elif found.ndim == 1 and found.dtype.kind == "O" and all(isinstance(name, str) for name in found):
-        found = np.array([name.encode() for name in found])
+        return _encoded(list(found)) if len(found) else found
     elif found.ndim == 1 and found.dtype.kind in "iu":
         if found.dtype == np.uint64 and len(found) and found.max() > np.iinfo(np.int64).max:
             raise MatrixError(f"feature {found.max()} does not fit in a signed 64-bit integer; use strings as names")
         return found.astype("<i8")
     if found.ndim != 1 or (found.dtype.kind != "S" and len(found)):
         raise MatrixError("names of features must be strings or integers")
-    if found.dtype.kind == "S" and len(found) and not np.char.str_len(found).all():
-        raise MatrixError("a feature has an empty name")
+    return _checked(found)
+
+
+def _checked(found: np.ndarray) -> np.ndarray:
+    """The names; raises MatrixError if one of them is empty or is not UTF-8."""
+    for start in range(0, len(found), _BLOCK) if found.dtype.kind == "S" else ():
+        block = np.ascontiguousarray(found[start : start + _BLOCK])
+        if not np.char.str_len(block).all():
+            raise MatrixError("a feature has an empty name")
+        if block.view(np.uint8).max(initial=0) > 127:  # ASCII need not be decoded
+            try:
+                np.char.decode(block, "utf-8")
+            except UnicodeDecodeError as error:
+                raise MatrixError(f"the name of a feature is not UTF-8: {error}") from error
     return found
+
+
+def _in_blocks(names: Any, encode: Callable[[Any], np.ndarray]) -> np.ndarray:
+    """Encoded names. Memory: the result twice, whatever the names take as Python or NumPy strings."""
+    return np.concatenate([encode(names[start : start + _BLOCK]) for start in range(0, len(names), _BLOCK)])
+
+
+def words(text: bytes) -> np.ndarray:
+    """The words of a text, (n,) bytes, without a Python object per word."""
+    data = np.frombuffer(text, np.uint8)
+    inside = ~np.isin(data, np.frombuffer(b" \t\n\r\v\f", np.uint8))
+    edges = np.flatnonzero(np.diff(inside, prepend=False, append=False)).reshape(-1, 2)
+    return _fixed_width(data[inside], edges[:, 1] - edges[:, 0])
+
+
+def from_arrow(names: Any) -> np.ndarray:
+    """Names of an Arrow array as bytes (UTF-8), or int64, without Python strings.
+
+    Args:
+        names: an array or chunked array of strings or integers, of pyarrow or any library with its interface.
+
+    Raises:
+        MatrixError: a name is missing, or they are neither strings nor integers.
+    """
+    import pyarrow as pa
+
+    if not isinstance(names, pa.ChunkedArray):
+        names = pa.chunked_array(names if hasattr(names, "__arrow_c_stream__") else [pa.array(names)])
+    if names.null_count:
+        raise MatrixError("a feature has no name: the column of features has null values")
+    if pa.types.is_dictionary(names.type):
+        names = names.cast(names.type.value_type)
+    if pa.types.is_integer(names.type):
+        return _encoded(names.to_numpy())
+    try:
+        text = names.cast(pa.large_string()).cast(pa.large_binary())
+    except pa.ArrowException as error:
+        raise MatrixError(f"names of features must be strings or integers, not {names.type}") from error
+    if not (pa.types.is_string(names.type) or pa.types.is_large_string(names.type) or "view" in str(names.type)):
+        raise MatrixError(f"names of features must be strings or integers, not {names.type}")
+    parts = []
+    for chunk in text.chunks:
+        _, offsets, data = chunk.buffers()
+        ends = np.frombuffer(offsets, np.int64)[chunk.offset : chunk.offset + len(chunk) + 1]
+        used = np.frombuffer(data or b"", np.uint8)[ends[0] : ends[-1]]
+        parts.append(_fixed_width(used, np.diff(ends)))
+    return np.concatenate(parts) if parts else np.empty(0, "S1")
+
+
+def _fixed_width(data: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Names that follow each other without gaps, as a NumPy array of bytes.
+
+    Args:
+        data: uint8, the bytes of all names.
+        lengths: bytes of each name.
+    """
+    width = max(1, int(lengths.max(initial=0)))
+    found = np.zeros((len(lengths), width), np.uint8)
+    end = 0
+    for start in range(0, len(lengths), _BLOCK):
+        block = lengths[start : start + _BLOCK]
+        begin, end = end, end + int(block.sum())
+        if end > begin and not data[begin - 1 + np.cumsum(block)].all():
+            raise MatrixError(_ZERO)
+        found[start : start + _BLOCK][np.arange(width) < block[:, None]] = data[begin:end]
+    return found.view(f"S{width}").reshape(-1)

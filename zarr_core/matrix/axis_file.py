@@ -7,16 +7,20 @@ import numpy as np
 
 from zarr_core._util.redaction import printable_cause, redact
 from zarr_core.errors import MatrixError
+from zarr_core.matrix.axis import from_arrow, words
 
 
-def read_feature_ids(url: str) -> list[str]:
-    """The first column of a Parquet file (``.parquet``), or the words of any other file.
+def read_feature_ids(url: str) -> np.ndarray:
+    """The first column of a Parquet file (``.parquet``), or the words of any other file, without Python strings.
 
     Args:
         url: a local path or any fsspec URL.
 
+    Returns:
+        (features,) bytes (UTF-8), or int64 if the column of a Parquet file holds integers.
+
     Raises:
-        MatrixError: the file cannot be read.
+        MatrixError: the file cannot be read, or the column is neither of strings nor of integers.
     """
     import pyarrow as pa
     import pyarrow.parquet
@@ -24,25 +28,25 @@ def read_feature_ids(url: str) -> list[str]:
     try:
         with fsspec.open(url, "rb") as file:
             if not url.endswith(".parquet"):
-                words: list[str] = file.read().decode().split()
-                return words
-            columns = pyarrow.parquet.read_table(file)
-    except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
+                return words(file.read())
+            first = pyarrow.parquet.ParquetFile(file).schema_arrow.names[:1]
+            columns = pyarrow.parquet.read_table(file, columns=first)
+    except (OSError, pa.ArrowException) as error:
         message = f"features {redact(url)} cannot be read: {redact(str(error))}"
         raise MatrixError(message) from printable_cause(error)
-    return [str(name) for name in columns.column(0).to_pylist()]
+    if not columns.num_columns:
+        raise MatrixError(f"features {redact(url)}: the file has no column")
+    return from_arrow(columns.column(0))
 
 
-def read_axis_ids(url: str, text: bool) -> list[str] | np.ndarray:
-    """The names of :func:`read_feature_ids` in the type of an axis: strings, or an int64 array if not ``text``.
+def read_axis_ids(url: str, text: bool) -> np.ndarray:
+    """The names of :func:`read_feature_ids` in the type of an axis: bytes, or int64 if not ``text``.
 
     Raises:
         MatrixError: the file cannot be read, or a name is no integer.
     """
     names = read_feature_ids(url)
-    if text:
-        return names
     try:
-        return np.array([int(name) for name in names], np.int64)
+        return names.astype("S" if text else np.int64, copy=False)
     except (ValueError, OverflowError) as error:
         raise MatrixError(f"the features of this matrix are integers: {error}") from error

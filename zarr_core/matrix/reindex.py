@@ -74,7 +74,7 @@ def reindex(
     batches: dict[str, MatrixBatch] = {}
     with tqdm(total=len(source.rows), unit="sample", disable=not progress) as bar:
         for batch_id, batch in source.batches.items():
-            batches[batch_id] = writer.write(storage, state, batch.sample_ids, first)
+            batches[batch_id] = writer.write(storage, state, batch.sample_ids, first, batch.source)
             first += shards_of(len(batch.sample_ids))
             bar.update(len(batch.sample_ids))
     state = replace(state, batches=batches)

@@ -165,7 +165,7 @@ def _rewrite(
     writer = BatchRewriter(fetcher, state, state.axis.length)
     rewritten = {}
     for batch_id, samples in staying.items():
-        rewritten[batch_id] = writer.write(storage, state, samples, first)
+        rewritten[batch_id] = writer.write(storage, state, samples, first, state.batches[batch_id].source)
         first += copy.shards_of(len(samples))
     return rewritten
 

@@ -34,8 +34,15 @@ class BatchRewriter:
     ) -> None:
         self._fetcher, self._source, self._length, self._features = fetcher, source, length, features
 
-    def write(self, storage: Storage, state: MatrixState, sample_ids: Sequence[str], first: int) -> MatrixBatch:
-        """Write the shards of a batch, from number ``first`` on; returns its entry.
+    def write(
+        self,
+        storage: Storage,
+        state: MatrixState,
+        sample_ids: Sequence[str],
+        first: int,
+        source: Mapping[str, str],
+    ) -> MatrixBatch:
+        """Write the shards of a batch, from number ``first`` on; returns its entry with the ``source`` of the batch.
 
         Memory: an encoded shard twice, and 64 MiB of cells per value. Each row is read twice, for its shard and for the
         digest by which a later append recognizes the batch.
@@ -46,7 +53,7 @@ class BatchRewriter:
             value: write_shards(storage, state, value, first, (self._blocks(value, part) for part in parts))
             for value in self._source.values
         }
-        return MatrixBatch(first * height, tuple(sample_ids), self._digest(sample_ids), written)
+        return MatrixBatch(first * height, tuple(sample_ids), self._digest(sample_ids), written, source)
 
     def _digest(self, sample_ids: Sequence[str]) -> str:
         ordered = sorted(sample_ids)

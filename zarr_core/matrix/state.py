@@ -24,18 +24,22 @@ from zarr_core.storage import Storage
 from zarr_core.versioning.generations import Change, Head, Retention
 
 FORMAT = "zarr_core.matrix"
-#: Version 2 has the key "retired". It is written only where something was retired, so that a library that does not
-#: know the key refuses the matrix instead of loading retired samples again.
-FORMAT_VERSIONS = (1, 2)
+#: Version 2 has the key "retired", version 3 "metadata" or "origin". They are written only where a matrix has these
+#: keys, so that a library that does not know them refuses the matrix, instead of loading retired samples again,
+#: dropping the metadata, or appending to a staged copy.
+FORMAT_VERSIONS = (1, 2, 3)
 HEAD_NAME = "HEAD.json"
 AXIS = "cpg_ids"
+METADATA = "metadata"
 
 # Upper limits that protect the reader's memory against hostile metadata. Warehouses join positions as 32-bit integers.
 MAX_LENGTH = 2**31 - 1
 MAX_CHUNK_BYTES = 1 << 30
 
 _VALUE_NAME = re.compile(r"[a-z][a-z0-9_]*")
-_OTHER = re.compile(rf"({AXIS}/[0-9a-f]{{16}}\.npy|[a-z][a-z0-9_]*\.zarr/zarr\.json)(\.lock)?")
+_OTHER = re.compile(
+    rf"({AXIS}/[0-9a-f]{{16}}\.npy|{METADATA}/[0-9a-f]{{16}}\.parquet|[a-z][a-z0-9_]*\.zarr/zarr\.json)(\.lock)?"
+)
 #: Pattern of the names of shards, of both copies.
 SHARD = re.compile(r"[a-z][a-z0-9_]*\.zarr/c/\d+/\d+")
 
@@ -67,12 +71,14 @@ class MatrixBatch:
         sample_ids: samples in the order of their rows.
         digest: digest of samples and values, independent of their order.
         bytes: stored bytes by value.
+        source: state of the warehouse that the batch was loaded from: kind, table or files, snapshot; for people.
     """
 
     row: _Count
     sample_ids: tuple[str, ...]
     digest: str
     bytes: Mapping[str, _Count]
+    source: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +94,36 @@ class ColumnBlock:
     row: _Count
     batches: tuple[str, ...]
     bytes: Mapping[str, _Count]
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataTable:
+    """A table beside the matrix: one row per sample, or per batch.
+
+    Attributes:
+        path: name of the object, a Parquet file. It is written once.
+        sha256: digest of the object's bytes.
+        rows: number of rows.
+        columns: Arrow type by column, without the column of the ids.
+    """
+
+    path: Annotated[str, AfterValidator(check_relative_path)]
+    sha256: str
+    rows: _Count
+    columns: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The matrix that a staged copy was made from.
+
+    Attributes:
+        store: its location, without credentials.
+        generation: the generation that was copied.
+    """
+
+    store: str
+    generation: _Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +168,8 @@ class MatrixState:
         batches: batches by id, in the order of their rows.
         column_blocks: content of the column-major copy.
         retired: batches and samples that must not be appended again.
+        metadata: tables about the samples: "samples", by sample id, and "batches", by batch id.
+        origin: of a staged copy, which is never written otherwise.
         retention: tags and pending deletions; recorded in the current state only.
     """
 
@@ -149,6 +187,8 @@ class MatrixState:
     batches: Mapping[str, MatrixBatch]
     column_blocks: tuple[ColumnBlock, ...]
     retired: Retired = field(default_factory=Retired)
+    metadata: Mapping[Literal["samples", "batches"], MetadataTable] = field(default_factory=dict)
+    origin: Origin | None = None
     retention: Retention = field(default_factory=Retention)
 
     @property
@@ -197,10 +237,14 @@ class MatrixState:
 
     def to_json(self) -> bytes:
         """The content of ``HEAD.json``. Equal states give equal bytes."""
-        new = self.retired != Retired()
-        document: dict[str, Any] = {"format": FORMAT, "format_version": FORMAT_VERSIONS[new]}
-        exclude = {"retention"} if new else {"retention", "retired"}
-        document |= _STATE.dump_python(self, by_alias=True, exclude=exclude)
+        optional = {"retired": self.retired != Retired(), METADATA: self.metadata, "origin": self.origin}
+        absent = {key for key, value in optional.items() if not value}
+        version = 3 if self.metadata or self.origin else 2 if optional["retired"] else 1
+        document: dict[str, Any] = {"format": FORMAT, "format_version": version}
+        document |= _STATE.dump_python(self, by_alias=True, exclude={"retention", *absent})
+        for batch in document["batches"].values():
+            if not batch["source"]:
+                del batch["source"]
         if retention := self.retention.to_document():
             document["retention"] = retention
         return (json.dumps(document, separators=(",", ":"), ensure_ascii=False) + "\n").encode()
@@ -218,7 +262,7 @@ class MatrixState:
             raise ManifestError(f"{where} is not the head of a matrix: {error}") from error
         kind, version = document.get("format"), document.get("format_version")
         if kind != FORMAT or version not in FORMAT_VERSIONS:
-            known = " and ".join(map(str, FORMAT_VERSIONS))
+            known = ", ".join(map(str, FORMAT_VERSIONS))
             raise ManifestError(
                 f"{where} is {kind!r:.100} version {version!r:.100}; this library reads {FORMAT} {known}"
             )
@@ -295,6 +339,7 @@ def is_name(text: object) -> bool:
 def named(state: MatrixState) -> Iterator[str]:
     """Every object that a state needs: shards, the names of the features, metadata of the arrays."""
     yield state.axis.path
+    yield from (table.path for table in state.metadata.values())
     for copy in (state.row_copy, state.column_copy):
         for value in state.values:
             yield f"{copy.path(value)}/{ZARR_JSON}"
@@ -303,6 +348,7 @@ def named(state: MatrixState) -> Iterator[str]:
 
 def _roots(state: MatrixState) -> Iterator[str]:
     yield AXIS
+    yield METADATA
     yield from (copy.path(value) for value in state.values for copy in (state.row_copy, state.column_copy))
 
 
@@ -320,7 +366,9 @@ def changes(before: MatrixState | None, after: MatrixState) -> list[Change]:
         tables = ", ".join(f"{value} {dtype}" for value, dtype in after.values.items())
         return [Change("created", note=f"{after.axis.length:,} features; {tables}; {after.codec}")]
     added = [batch_id for batch_id in after.batches if batch_id not in before.batches]
-    found = [Change("added", tuple(added), f"{len(after.samples_of(added)):,} samples")] if added else []
+    sources = dict.fromkeys(describe_source(after.batches[batch_id].source) for batch_id in added)
+    note = "; ".join([f"{len(after.samples_of(added)):,} samples", *(source for source in sources if source)])
+    found = [Change("added", tuple(added), note)] if added else []
     before_held = {batch_id for block in before.column_blocks for batch_id in block.batches}
     held = [batch_id for block in after.column_blocks for batch_id in block.batches]
     gone = [batch_id for batch_id in before.batches if batch_id not in after.batches]
@@ -334,7 +382,18 @@ def changes(before: MatrixState | None, after: MatrixState) -> list[Change]:
         found.append(Change("reinstated", reinstated))
     if transposed := [batch_id for batch_id in held if batch_id not in before_held]:
         found.append(Change("transposed", tuple(transposed)))
+    for kind in ("samples", "batches"):
+        table = after.metadata.get(kind)
+        if table != before.metadata.get(kind):
+            note = f"{table.rows:,} rows: {', '.join(table.columns)}" if table else "removed"
+            found.append(Change(f"metadata of {kind}", note=note))
     return found
+
+
+def describe_source(source: Mapping[str, str]) -> str:
+    """The source of a batch on one line, as in "iceberg, table lab.long, snapshot 123"; "" if none was recorded."""
+    shown = {name: value[:12] if name == "sha256" else value for name, value in source.items()}
+    return ", ".join(value if name == "kind" else f"{name} {value}" for name, value in shown.items())
 
 
 #: How a matrix keeps its state, for the code that is shared by all kinds of stores. A shard is created whole or not at

@@ -173,6 +173,11 @@ class WideMatrix:
         return {batch_id: list(batch.sample_ids) for batch_id, batch in self._state.batches.items()}
 
     @property
+    def batch_sources(self) -> dict[str, dict[str, str]]:
+        """State of the warehouse that each batch was loaded from; empty for a batch without a record."""
+        return {batch_id: dict(batch.source) for batch_id, batch in self._state.batches.items()}
+
+    @property
     def sample_ids(self) -> list[str]:
         """Every sample, in the order of the rows."""
         return list(self._state.rows)
@@ -216,7 +221,14 @@ class WideMatrix:
 
     # --- writing
 
-    def append(self, batch_id: str, sample_ids: Sequence[str], values: Mapping[str, np.ndarray]) -> bool:
+    def append(
+        self,
+        batch_id: str,
+        sample_ids: Sequence[str],
+        values: Mapping[str, np.ndarray],
+        *,
+        source: Mapping[str, str] | None = None,
+    ) -> bool:
         """Append a batch of samples: writes its shards and one commit.
 
         Any number of processes may append at once. A call that died at any point can be repeated: committed batches
@@ -226,6 +238,7 @@ class WideMatrix:
             batch_id: name of the batch.
             sample_ids: (samples,) names of its samples.
             values: (samples, features) array of the stored dtype for each value table, NaN for missing cells.
+            source: recorded with the batch: the kind of its source, and whatever identifies the state of it, as text.
 
         Returns:
             True if the batch was added, False if the matrix already holds it with the same samples and values, in any
@@ -243,7 +256,7 @@ class WideMatrix:
             feature = self.feature_ids[column]
             raise MatrixError(f"{where}: {value} of sample {sample_ids[row]!r} is infinite at feature {feature!r}")
         self.refresh()
-        self._state, added = append_batch(self._storage, self._state, batch_id, sample_ids, tables)
+        self._state, added = append_batch(self._storage, self._state, batch_id, sample_ids, tables, source or {})
         return added
 
     def derive_columns(self) -> list[str]:

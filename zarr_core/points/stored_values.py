@@ -76,8 +76,12 @@ def stored_blocks(
     # The difference of a float32 and its rounding to float16 is a float32 number; integers need more digits.
     precise = torch.float32 if values.dtype in (torch.float32, torch.bfloat16) else torch.float64
     difference = torch.empty((min(block, _DIFFERENCE_POINTS), layout.dim), dtype=precise)
+    buffer = torch.empty((min(slab, len(rows)), layout.dim), dtype=values.dtype)
+    values = values.detach().contiguous()
     for start in range(0, len(rows), slab):
-        gathered = values.index_select(0, torch.from_numpy(rows[start : start + slab]))
+        gathered = buffer[: len(rows) - start]
+        # NumPy gathers rows of 1 and 2 components three times as fast as torch; "clip" because it need not buffer.
+        np.take(_bits(values), rows[start : start + slab], axis=0, out=_bits(gathered), mode="clip")
         for first in range(0, len(gathered), block):
             source = gathered[first : first + block]
             if source.dtype is dtype:
@@ -98,6 +102,13 @@ def stored_blocks(
                     torch.sub(source[part], error.copy_(stored[: len(source)][part]), out=error)
                     rounding.add(points[part], error.numpy())
             yield points
+
+
+def _bits(values: torch.Tensor) -> np.ndarray:
+    """The tensor's memory as an array. NumPy has no bfloat16, so that is given as int16."""
+    import torch
+
+    return (values.view(torch.int16) if values.dtype is torch.bfloat16 else values).numpy()
 
 
 def not_finite(sample_id: str, name: FieldName, layout: ArrayLayout, values: torch.Tensor) -> SampleError:

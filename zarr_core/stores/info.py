@@ -6,7 +6,7 @@ import os
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from zarr_core._util.documents import DocumentError
@@ -94,6 +94,8 @@ class StoreInfo:
         retired: ids of retired samples, without those of a matrix's retired batches.
         retired_batches: number of retired samples by retired batch of a matrix.
         column_major: number of samples in a matrix's column-major copy.
+        batch_sources: state of the warehouse that a batch of a matrix was loaded from, where it was recorded.
+        metadata: columns of a matrix's tables "samples" and "batches".
     """
 
     store: str
@@ -117,6 +119,8 @@ class StoreInfo:
     retired: tuple[str, ...] = ()
     retired_batches: Mapping[str, int] = field(default_factory=dict)
     column_major: int = 0
+    batch_sources: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    metadata: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -302,6 +306,9 @@ def _matrix_info(storage: Storage, state: MatrixState, committed: float | None, 
         retired=state.retired.samples,
         retired_batches={name: len(sample_ids) for name, sample_ids in state.retired.batches.items()},
         column_major=len(state.column_copy.positions),
+        origin={} if state.origin is None else asdict(state.origin),
+        batch_sources={name: batch.source for name, batch in state.batches.items() if batch.source},
+        metadata={kind: tuple(table.columns) for kind, table in state.metadata.items()},
     )
 
 

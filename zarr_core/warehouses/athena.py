@@ -98,11 +98,15 @@ class AthenaWarehouse(LongTable):
             awswrangler.s3.delete_objects(f"{self.staging}/unloads/", last_modified_end=datetime.now(UTC) - _ORPHAN_AGE)
         axis = self._axis_table(feature_ids)
         numbers = {batch_id: number for number, batch_id in enumerate(batches)}
+        queries: dict[str, list[str]] = {batch_id: [] for batch_id in batches}
         with self._prefix() as prefix:
             for value in values:
                 for part, wanted in enumerate(_parts(batches)):
-                    self._unload(self._positions_query(value, wanted, axis), f"{prefix}/{value}/{part}", ["batch"])
-            yield _UnloadedFiles(repr(self), prefix, numbers)
+                    query = self._positions_query(value, wanted, axis)
+                    execution = self._unload(query, f"{prefix}/{value}/{part}", ["batch"])
+                    for batch_id in {row[0] for row in wanted}:
+                        queries[batch_id].append(execution)
+            yield _UnloadedFiles(repr(self), prefix, numbers, f"{self.database}.{self.table}", queries)
 
     def _distinct(self, names: Sequence[str], among: Sequence[str] | None) -> Iterable[tuple[str | None, ...]]:
         looked_up = self.sample_batches and set(names) <= {self.columns.batch, self.columns.sample}
@@ -130,8 +134,8 @@ class AthenaWarehouse(LongTable):
         )
         return f"{query} WHERE long.batch_id IN {in_list(dict.fromkeys(row[0] for row in wanted))}"
 
-    def _unload(self, query: str, path: str, partitioned_by: list[str] | None = None) -> None:
-        """Run a query that writes its rows below an empty path."""
+    def _unload(self, query: str, path: str, partitioned_by: list[str] | None = None) -> str:
+        """Run a query that writes its rows below an empty path; returns the id of its execution."""
         import awswrangler
 
         with _service_errors(repr(self)):
@@ -142,6 +146,7 @@ class AthenaWarehouse(LongTable):
         usd = max(scanned, _LEAST_BYTES_CHARGED) / _TERABYTE * self.usd_per_terabyte
         self.cost += Cost(queries=1, bytes_scanned=scanned, usd=usd)
         logger.info("%r: query %s scanned %s", self, metadata.execution_id, format_size(scanned))
+        return str(metadata.execution_id)
 
     @contextmanager
     def _prefix(self) -> Iterator[str]:
@@ -185,6 +190,12 @@ class _UnloadedFiles:
     warehouse: str
     prefix: str
     numbers: Mapping[str, int]
+    table: str
+    queries: Mapping[str, Sequence[str]]
+
+    def source(self, batch_id: str) -> dict[str, str]:
+        """The table, and the ids of the query executions: one per value, or several."""
+        return {"kind": "athena", "table": self.table, "queries": " ".join(self.queries[batch_id])}
 
     def rows(self, batch_id: str, value: str) -> Iterator[pa.RecordBatch]:
         import awswrangler

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from zarr_core._util.documents import parse_yaml
 from zarr_core.errors import WarehouseError
 from zarr_core.warehouses.athena import AthenaWarehouse
 from zarr_core.warehouses.duckdb import DuckDBWarehouse
@@ -45,6 +46,35 @@ def build_warehouse(settings: Mapping[str, Any]) -> Warehouse:
     except TypeError as error:
         raise WarehouseError(f"warehouse of kind {kind}: {error}") from error
     return _KINDS[kind](**arguments)
+
+
+def open_warehouse(source: str, columns: Mapping[str, str], values: Sequence[str]) -> Warehouse:
+    """The warehouse that a command line names, without querying it.
+
+    Args:
+        source: glob pattern of Parquet files, or a ``.yaml`` file with the settings of :func:`build_warehouse`.
+        columns: other names of columns: of "batch", "sample", "feature" or a value.
+        values: names of the values that will be unloaded.
+
+    Raises:
+        WarehouseError: the file cannot be read, or a setting or column is unknown.
+    """
+    if source.endswith((".yaml", ".yml")):
+        if columns:
+            raise WarehouseError(f"{source} describes the warehouse; name the columns there, under the key columns")
+        try:
+            with open(source, "rb") as file:
+                settings = parse_yaml(file.read())
+        except (OSError, ValueError) as error:
+            raise WarehouseError(f"{source} cannot be read: {error}") from error
+        if not isinstance(settings, dict):
+            raise WarehouseError(f"{source}: expected a mapping with the key kind, got {settings!r:.80}")
+        return build_warehouse(settings)
+    roles = {name: column for name, column in columns.items() if name in ("batch", "sample", "feature")}
+    if unknown := [name for name in columns if name not in roles and name not in values]:
+        known = ", ".join(["batch", "sample", "feature", *values])
+        raise WarehouseError(f"no column {', '.join(unknown)} to name; there are {known}")
+    return DuckDBWarehouse(source, LongColumns(**roles, values={name: columns.get(name, name) for name in values}))
 
 
 def _check_names(where: str, settings: object, known: list[str]) -> None:

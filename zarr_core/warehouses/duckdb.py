@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +16,7 @@ from fsspec.core import url_to_fs
 from zarr_core._util.redaction import redact
 from zarr_core.errors import WarehouseError
 from zarr_core.storage import is_local
-from zarr_core.warehouses.files import list_files
+from zarr_core.warehouses.files import ListedFile, list_files
 from zarr_core.warehouses.join import PositionJoin, duckdb_connection
 from zarr_core.warehouses.long import LongTable
 from zarr_core.warehouses.protocol import Cost, LongColumns
@@ -39,7 +41,7 @@ class DuckDBWarehouse(LongTable):
     def __init__(self, files: str, columns: LongColumns | None = None) -> None:
         super().__init__(columns)
         self.files = files
-        self._pinned: list[str] | None = None
+        self._pinned: list[ListedFile] | None = None
 
     def __repr__(self) -> str:
         return f"DuckDBWarehouse({redact(self.files)!r})"
@@ -47,7 +49,7 @@ class DuckDBWarehouse(LongTable):
     def pinned(self) -> DuckDBWarehouse:
         """The current list of files. Files that are added later are not visible through it."""
         pinned = DuckDBWarehouse(self.files, self.columns)
-        pinned._pinned = self._file_names()
+        pinned._pinned = self._listed()
         return pinned
 
     @contextmanager
@@ -57,28 +59,26 @@ class DuckDBWarehouse(LongTable):
         """Make rows readable. Each call of ``rows`` runs one query and streams its result."""
         for value in values:
             value_column(self.columns, value)
-        files = self._file_names()
+        files = self._listed()
         with self._connection() as connection:
             yield _JoinedFiles(self, files, PositionJoin(connection, self.columns, batches, feature_ids))
 
     def _distinct(self, names: Sequence[str], among: Sequence[str] | None) -> Iterable[tuple[str | None, ...]]:
-        files = self._file_names()
+        files = self._listed()
         with self._connection() as connection:
             self.make_view(connection, files, among if names[0] == self.columns.batch else None)
             return connection.sql(distinct_query("long", names, among)).fetchall()
 
     def make_view(
-        self, connection: duckdb.DuckDBPyConnection, files: Sequence[str], batch_ids: Collection[str] | None
+        self, connection: duckdb.DuckDBPyConnection, files: Sequence[ListedFile], batch_ids: Collection[str] | None
     ) -> None:
         """Create the view ``long`` with at least the rows of ``batch_ids`` (None: of all batches).
 
         A file is left out only if its folder names another batch. Each column gets a type that holds the values of all
         files: by default DuckDB would take the first file's type and round the values of the others.
         """
-        folder = batch_folder(self.columns.batch)
-        homes = [(file, folder.search(file)) for file in files]
-        chosen = [file for file, home in homes if batch_ids is None or home is None or unquote(home[1]) in batch_ids]
-        named_files = ", ".join(map(literal, chosen or files[:1]))  # without a match any file gives the columns
+        chosen = self.files_of(files, batch_ids) or files[:1]  # without a match any file gives the columns
+        named_files = ", ".join(literal(file.name) for file in chosen)
         connection.execute(
             f"CREATE OR REPLACE VIEW long AS SELECT * FROM read_parquet([{named_files}], "
             "union_by_name = true, hive_partitioning = true, hive_types_autocast = false)"
@@ -92,10 +92,16 @@ class DuckDBWarehouse(LongTable):
                 f"{', '.join(sorted(present))}. Set the column names with LongColumns"
             )
 
-    def _file_names(self) -> list[str]:
+    def files_of(self, files: Sequence[ListedFile], batch_ids: Collection[str] | None) -> list[ListedFile]:
+        """The files that may hold rows of batches (None: of all): a folder may name the batch of its files."""
+        folder = batch_folder(self.columns.batch)
+        homes = [(file, folder.search(file.name)) for file in files]
+        return [file for file, home in homes if batch_ids is None or home is None or unquote(home[1]) in batch_ids]
+
+    def _listed(self) -> list[ListedFile]:
         if self._pinned is not None:
             return self._pinned
-        found = [file.name for file in list_files(self.files)]
+        found = list_files(self.files)
         if not found:
             raise WarehouseError(f"{self!r}: no file matches the pattern")
         return found
@@ -112,12 +118,18 @@ class DuckDBWarehouse(LongTable):
 @dataclass(frozen=True)
 class _JoinedFiles:
     warehouse: DuckDBWarehouse
-    files: Sequence[str]
+    files: Sequence[ListedFile]
     join: PositionJoin
 
     def rows(self, batch_id: str, value: str) -> Iterator[pa.RecordBatch]:
         self.warehouse.make_view(self.join.connection, self.files, [batch_id])
         return self.join.rows(batch_id, value)
+
+    def source(self, batch_id: str) -> dict[str, str]:
+        """The files that may hold the batch, by a digest of their names, sizes and versions (times or etags)."""
+        chosen = self.warehouse.files_of(self.files, [batch_id])
+        digest = hashlib.sha256(json.dumps(chosen).encode()).hexdigest()
+        return {"kind": "parquet", "files": redact(self.warehouse.files), "count": str(len(chosen)), "sha256": digest}
 
 
 def batch_folder(column: str) -> re.Pattern[str]:

@@ -166,6 +166,12 @@ class _JoinedScans:
         self.join.connection.register("long", self.warehouse.scan(names, [batch_id]))
         return self.join.rows(batch_id, value)
 
+    def source(self, batch_id: str) -> dict[str, str]:
+        """The table and its snapshot; without the latter if the warehouse was not pinned."""
+        snapshot = self.warehouse.snapshot_id
+        table = {"kind": "iceberg", "table": self.warehouse.table}
+        return table if snapshot is None else {**table, "snapshot": str(snapshot)}
+
 
 def _of_sql_catalogues() -> tuple[type[Exception], ...]:
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,6 +56,19 @@ class Unloaded(Protocol):
             Record batches with the columns ``sample`` (int32, position among the batch's requested sample ids),
             ``feature`` (int32, position on the axis; null if the feature is not on it), ``value`` (any number type;
             null if missing) and ``outside`` (id of a feature that is not on the axis; null for all others).
+        """
+        ...
+
+
+@runtime_checkable
+class Traced(Protocol):
+    """Unloaded rows that know which state of the warehouse they are from. An optional part of :class:`Unloaded`."""
+
+    def source(self, batch_id: str) -> dict[str, str]:
+        """The state that the rows of a batch were read from, to be recorded with the batch, without credentials.
+
+        Returns:
+            ``kind`` first, as in "iceberg"; then the table or files, and the snapshot or another identification.
         """
         ...
 

@@ -75,6 +75,16 @@ def test_loads_in_the_requested_order(
         loader = MatrixLoader(warehouse, WideMatrix.create(root, FEATURES))
         assert_holds(loader, long, ["s2", "s3", "s'4"])
         assert_holds(loader, long, [*SAMPLES[::-1], "s2"])
+        sources = loader.matrix.batch_sources
+        if kind == "iceberg":
+            snapshot = str(warehouse.pinned().snapshot_id)  # type: ignore[attr-defined]
+            assert sources["001"] == {"kind": "iceberg", "table": "lab.long", "snapshot": snapshot}
+        elif kind == "athena":
+            assert sources["b-1"]["table"].endswith(".long")
+            assert len(sources["b-1"]["queries"].split()) == 2  # one per value
+        else:
+            assert {source["kind"] for source in sources.values()} == {"parquet"}
+            assert sources["001"]["sha256"] != sources["b-1"]["sha256"]
     assert_holds(loader, long, SAMPLES)  # from the matrix alone
 
 

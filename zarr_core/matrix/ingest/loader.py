@@ -23,7 +23,7 @@ from zarr_core.matrix.append import LATER
 from zarr_core.matrix.ingest.leases import Leases
 from zarr_core.matrix.ingest.scatter import WideBlock, scatter
 from zarr_core.matrix.wide import WideMatrix
-from zarr_core.warehouses.protocol import Cost, Unloaded, Warehouse
+from zarr_core.warehouses.protocol import Cost, Traced, Unloaded, Warehouse
 
 logger = logging.getLogger(__name__)
 
@@ -113,10 +113,9 @@ class MatrixLoader:
             raise UnknownFieldError(
                 f"{self.matrix.url} has no value table {value!r}; it has {', '.join(self.matrix.values)}"
             )
-        missing = self._lacking(sample_ids)
-        if missing:
+        if missing := self.lacking(sample_ids):
             warehouse = self._pinned_warehouse()
-            self._ingest(warehouse, self._resolve(warehouse, missing))
+            self._ingest(warehouse, self.batches_of(missing, warehouse))
         return self.matrix.read(sample_ids, value=value)
 
     def ingest(self, batch_ids: Sequence[str]) -> Ingested:
@@ -138,8 +137,12 @@ class MatrixLoader:
             )
         return self.warehouse.pinned()
 
-    def _lacking(self, sample_ids: Sequence[str]) -> list[str]:
-        """Samples that the matrix does not hold, without duplicates."""
+    def lacking(self, sample_ids: Sequence[str]) -> list[str]:
+        """Samples that the matrix does not hold, without duplicates.
+
+        Raises:
+            UnknownFieldError: one of them was retired.
+        """
         requested = dict.fromkeys(sample_ids)
         if retired := requested.keys() & self.matrix.retired.sample_ids:
             raise UnknownFieldError(f"{self.matrix.url}: sample {min(retired)!r} was retired")
@@ -148,8 +151,13 @@ class MatrixLoader:
             lacking -= set(self.matrix.refresh().sample_ids)
         return [sample_id for sample_id in requested if sample_id in lacking]
 
-    def _resolve(self, warehouse: Warehouse, sample_ids: Sequence[str]) -> list[str]:
-        """Ids of the batches that hold the samples."""
+    def batches_of(self, sample_ids: Sequence[str], warehouse: Warehouse | None = None) -> list[str]:
+        """Ids of the batches of the warehouse (or of a pinned state of it) that hold the samples.
+
+        Raises:
+            UnknownFieldError: no batch holds one of them.
+        """
+        warehouse = warehouse or self.warehouse
         batches = warehouse.batches_of(sample_ids)
         unknown = [sample_id for sample_id in sample_ids if sample_id not in batches]
         if unknown:
@@ -248,7 +256,8 @@ class MatrixLoader:
                 f"batch {batch_id} returned different numbers of rows: "
                 f"{', '.join(f'{n:,} for {value}' for value, n in rows.items())}. It changed meanwhile; load again"
             )
-        if not self._append_once(batch_id, sample_ids, tables):
+        source = unloaded.source(batch_id) if isinstance(unloaded, Traced) else {}
+        if not self._append_once(batch_id, sample_ids, tables, source):
             logger.info(
                 "%s: samples of batch %s were loaded by another loader in the meantime", self.matrix.url, batch_id
             )
@@ -266,14 +275,16 @@ class MatrixLoader:
         )
         return IngestedBatch(batch_id, tuple(sample_ids), rows, without, cells, seconds)
 
-    def _append_once(self, batch_id: str, sample_ids: Sequence[str], tables: Mapping[str, np.ndarray]) -> bool:
+    def _append_once(
+        self, batch_id: str, sample_ids: Sequence[str], tables: Mapping[str, np.ndarray], source: Mapping[str, str]
+    ) -> bool:
         """Whether this call added the samples: False if the lease was lost and another loader added some of them."""
         name = batch_id
         if batch_id in self.matrix.batches:
             digest = hashlib.sha256("\n".join(sample_ids).encode()).hexdigest()[:12]
             name = f"{batch_id}{LATER}{digest}"
         try:
-            return self.matrix.append(name, sample_ids, tables)
+            return self.matrix.append(name, sample_ids, tables, source=source)
         except MatrixError:
             if set(sample_ids).isdisjoint(self.matrix.refresh().sample_ids):
                 raise
