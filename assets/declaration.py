@@ -8,6 +8,7 @@ import dagster as dg
 import pydantic
 from pydantic import Field
 
+from assets.exports import ExportDeclaration
 from sensors.failures import PUBLISHED_WITHIN_HOURS
 from zarr_core._util.units import parse_duration
 from zarr_core.errors import ZarrCoreError
@@ -39,6 +40,7 @@ class Declaration(dg.Model, dg.Resolvable):
         description="Send an alert if a change of the source is not followed by a manifest for so long; never if left "
         "out.",
     )
+    exports: list[ExportDeclaration] = Field(default=[], description="Copies of the store in other formats.")
     retry_seconds: float = Field(
         default=20.0, description="Pause before a run whose network or storage failed is tried again."
     )
@@ -71,6 +73,9 @@ class Declaration(dg.Model, dg.Resolvable):
         for name in names:
             if getattr(self, name) < minimum:
                 raise ValueError(f"{name} must be at least {minimum}, not {getattr(self, name)}")
+
+    def _absolute_exports(self, project: Path) -> list[ExportDeclaration]:
+        return [each.model_copy(update={"output": absolute(project, each.output)}) for each in self.exports]
 
     @property
     def freshness_policy(self) -> dg.FreshnessPolicy | None:
