@@ -22,6 +22,7 @@ from zarr_core.matrix import lazy, sample_table
 from zarr_core.matrix import rows as row_copy
 from zarr_core.matrix.append import append_batch, check_batch, find_infinite
 from zarr_core.matrix.axis import FeatureAxis
+from zarr_core.matrix.axis_file import read_axis_ids
 from zarr_core.matrix.create import CHUNK_FEATURES, COLUMN_CHUNK, MAX_SHARDS, VALUES, commit_new, new_state
 from zarr_core.matrix.derive import derive_columns
 from zarr_core.matrix.fetch import ChunkFetcher
@@ -29,6 +30,7 @@ from zarr_core.matrix.metadata import announce
 from zarr_core.matrix.reindex import reindex
 from zarr_core.matrix.retire import Retirement, forget, reinstate, retire
 from zarr_core.matrix.sample_table import Kind, MetadataReport
+from zarr_core.matrix.selection import Duplicates, FeatureSelection, Unknown, select_names, select_regions
 from zarr_core.matrix.state import HEAD, SHARD, MatrixState, Retired
 from zarr_core.storage import Storage
 from zarr_core.storage import byte_ranges as objects
@@ -391,9 +393,9 @@ class WideMatrix:
         """Copy the matrix to another feature axis, as a new matrix; without the warehouse.
 
         Batches, samples, values and metadata stay, and so do batch and sample order. Cells of features that this matrix
-        lacks are missing (NaN). Features that are not on the new axis are left out, with a warning. Tags and earlier
-        generations are not copied, nor is the column-major copy. Nothing is visible at the location until everything is committed;
-        a call that died can be repeated, and ``gc`` deletes what it left. Memory: the two axes, an encoded
+        lacks are missing (NaN). Features that are not on the new axis are left out, with a warning. Tags, earlier
+        generations and the column-major copy are not copied. Nothing is visible at the location until everything is
+        committed; a call that died can be repeated, and ``gc`` deletes what it left. Memory: the two axes, an encoded
         shard twice (800 MB at most, in pieces and joined), and 64 MiB per value.
 
         Args:
@@ -427,7 +429,7 @@ class WideMatrix:
     def read(
         self,
         sample_ids: Sequence[str],
-        feature_ids: Sequence[str] | Sequence[int] | np.ndarray | None = None,
+        feature_ids: FeatureSelection | Sequence[str] | Sequence[int] | np.ndarray | None = None,
         value: str = "beta",
         out: np.ndarray | None = None,
     ) -> np.ndarray:
@@ -435,7 +437,7 @@ class WideMatrix:
 
         Args:
             sample_ids: names of the rows; may repeat.
-            feature_ids: names of the columns, all by default.
+            feature_ids: names of the columns, or the result of :meth:`select`; all by default.
             value: name of the value table.
             out: output array of the shape and dtype of the result.
 
@@ -447,6 +449,14 @@ class WideMatrix:
             CorruptChunkError: stored bytes are missing or damaged.
             StoreError: the matrix cannot be reached.
         """
+        if isinstance(feature_ids, FeatureSelection):
+            cells = feature_ids.combine(self.read(sample_ids, self.feature_ids.ids[feature_ids.positions], value))
+            if out is None:
+                return cells
+            if (out.shape, out.dtype) != (cells.shape, cells.dtype):
+                raise MatrixError(f"out is {out.dtype} {out.shape}; the result is {cells.dtype} {cells.shape}")
+            out[...] = cells
+            return out
         state = self._state
         if value not in state.values:
             raise self._unknown_value(value)
@@ -483,6 +493,55 @@ class WideMatrix:
         for place, first in repeated:
             out[place] = out[first]
         return out
+
+    def select(
+        self,
+        names: str | os.PathLike[str] | Sequence[str] | Sequence[int] | np.ndarray | None = None,
+        *,
+        regions: Sequence[str] | None = None,
+        manifest: Any = None,
+        stem: bool = False,
+        duplicates: Duplicates = "error",
+        unknown: Unknown = "error",
+    ) -> FeatureSelection:
+        """Features by name or by region, for :meth:`read` and ``MatrixDataset``.
+
+        Args:
+            names: names in the order of the result, or a file of them: the first column of a ``.parquet`` file, or the
+                words of a text file.
+            regions: instead of names, such as ["chr1:1000-2000", "chr21"]: positions from the first to the last, both
+                included, counted from 1. Features that are named "chromosome:position" have a position; others need a
+                manifest. The prefix "chr" may be left out.
+            manifest: positions of probes: path or URL of a ``.csv``, ``.tsv`` or ``.parquet`` file, or a table, with
+                columns such as IlmnID, CHR and MAPINFO, or probe_id, chr and pos.
+            stem: compare names without the suffix of EPICv2 probes: "cg00000029" selects the column
+                "cg00000029_TC21", and the other way round. On an axis of several array types it selects all columns
+                of the locus.
+            duplicates: what a stem with several columns becomes: an "error", the "first" of them in the order of the
+                axis, or the "mean" of those with a value.
+            unknown: "skip" leaves names out that are not on the axis, with a warning. For regions, probes of the
+                manifest that are not on the axis are always left out so.
+
+        Raises:
+            UnknownFieldError: a name or chromosome is not on the axis, or nothing is selected.
+            MatrixError: an argument is invalid, or a file cannot be read.
+        """
+        if (names is None) == (regions is None):
+            raise MatrixError("select needs names or regions")
+        axis = self.feature_ids
+        if regions is not None:
+            found = select_regions(axis, regions, manifest, stem=stem, duplicates=duplicates)
+        else:
+            if manifest is not None:
+                raise MatrixError("a manifest is for regions")
+            if isinstance(names, str | os.PathLike):
+                names = read_axis_ids(os.fspath(names), axis.is_text)
+            assert names is not None
+            found = select_names(axis, names, stem=stem, duplicates=duplicates, unknown=unknown)
+        if found.unknown:
+            few = ", ".join(found.unknown[:5])
+            logger.warning("%s: %d features are not on the axis: %s", self.url, len(found.unknown), few)
+        return found
 
     def to_dask(self, value: str = "beta") -> dask.array.Array:
         """The samples of this generation as a dask array, in the order of :attr:`sample_ids`.
