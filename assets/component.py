@@ -4,6 +4,7 @@ import dagster as dg
 
 from assets.checks import dataset_checks
 from assets.dataset import DatasetDeclaration
+from assets.exports import export_asset
 from assets.manifest import manifest_asset
 from assets.migration import migration_job
 from assets.report import report_asset
@@ -57,6 +58,7 @@ def dataset_definitions(dataset: DatasetDeclaration) -> dg.Definitions:
             report_asset(dataset),
             garbage_asset(dataset, dataset.store),
             verification_asset(dataset),
+            *(export_asset(dataset.name, dataset.store, dataset.published, export) for export in dataset.exports),
         ],
         asset_checks=dataset_checks(dataset),
         jobs=[

@@ -10,6 +10,7 @@ import pydantic
 from pydantic import Field
 
 from assets.declaration import Declaration, absolute
+from assets.exports import POINT_FORMATS, check_exports
 from resources.pools import PoolDeclaration
 from zarr_core._util.redaction import redact
 from zarr_core.errors import ZarrCoreError
@@ -56,6 +57,7 @@ class DatasetDeclaration(Declaration):
         self._check_at_least(1, "batch_size", "workers", "checked_samples")
         if self.verify_within_days is not None:
             self._check_at_least(1, "verify_within_days")
+        check_exports(self.exports, POINT_FORMATS)
         try:
             _ = self.settings
         except ZarrCoreError as error:
@@ -71,7 +73,7 @@ class DatasetDeclaration(Declaration):
         """
         kind = absolute(folder, self.kind) if self.kind.endswith((".yaml", ".yml")) else self.kind
         paths = {name: absolute(project, getattr(self, name)) for name in ("source", "store", "report")}
-        return self.model_copy(update={"kind": kind, **paths})
+        return self.model_copy(update={"kind": kind, **paths, "exports": self._absolute_exports(project)})
 
     @property
     def settings(self) -> ConversionSettings:

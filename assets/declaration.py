@@ -8,6 +8,7 @@ import dagster as dg
 import pydantic
 from pydantic import Field
 
+from assets.exports import ExportDeclaration
 from zarr_core._util.units import parse_duration
 from zarr_core.errors import ZarrCoreError
 from zarr_core.versioning.gc import DEFAULT_GRACE
@@ -33,6 +34,7 @@ class Declaration(dg.Model, dg.Resolvable):
     fresh_within_days: int | None = Field(
         default=None, description="Send an alert if nothing was converted for this many days; never if left out."
     )
+    exports: list[ExportDeclaration] = Field(default=[], description="Copies of the store in other formats.")
     retry_seconds: float = Field(
         default=20.0, description="Pause before a run whose network or storage failed is tried again."
     )
@@ -64,6 +66,9 @@ class Declaration(dg.Model, dg.Resolvable):
         for name in names:
             if getattr(self, name) < minimum:
                 raise ValueError(f"{name} must be at least {minimum}, not {getattr(self, name)}")
+
+    def _absolute_exports(self, project: Path) -> list[ExportDeclaration]:
+        return [each.model_copy(update={"output": absolute(project, each.output)}) for each in self.exports]
 
     @property
     def freshness_policy(self) -> dg.FreshnessPolicy | None:

@@ -31,10 +31,9 @@ from playwright.sync_api import Page, sync_playwright  # noqa: E402
 
 from assets.dataset import DatasetDeclaration  # noqa: E402
 from assets.zarr_samples import FORCE_TAG  # noqa: E402
-from resources.alerts import Alerts  # noqa: E402
 from resources.pools import ConversionPool  # noqa: E402
 from sensors.dagster_internals import partition_range_tags  # noqa: E402
-from sensors.failures import failed_runs  # noqa: E402
+from sensors.failures import failure_message  # noqa: E402
 from tests.platform.deployment import Deployment  # noqa: E402
 from tests.platform.trial import corrupt, definitions_of, write_run  # noqa: E402
 from zarr_core.points.manifest import load_manifest  # noqa: E402
@@ -110,14 +109,10 @@ class Jobs:
         tags = {**(tags or {}), **(partition_range_tags(sample_ids[0], sample_ids[-1]) if sample_ids else {})}
         found = definitions_of(self.dataset, pool).resolve_job_def(f"ahmed_rans_{job}")
         with suppress(KeyboardInterrupt):  # of a terminated run
-            result = found.execute_in_process(
-                instance=self.instance, tags=tags, asset_selection=assets, raise_on_error=False
-            )
+            found.execute_in_process(instance=self.instance, tags=tags, asset_selection=assets, raise_on_error=False)
         (run,) = self.instance.get_runs(limit=1)
         if run.status is dg.DagsterRunStatus.FAILURE:  # the daemon's sensor adds the reason to the events of the run
-            event = result.get_run_failure_event()
-            context = dg.build_run_status_sensor_context("failed_runs", event, self.instance, run)
-            failed_runs(context.for_run_failure(), alerts=Alerts())
+            self.instance.report_engine_event(failure_message(self.instance, run), run)
         return run.run_id
 
 

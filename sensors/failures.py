@@ -1,42 +1,38 @@
 """Logs failed runs, failed checks, failing sensors and stale assets, and sends alerts of them."""
 
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 
 import dagster as dg
 
 from resources.alerts import Alerts
 from sensors.dagster_internals import failed_evaluations, failing_ticks, innermost, stale_assets
 
+# Runs that one tick looks at, and the time for which an alert that cannot be sent is sent again.
+_MAX_RUNS, _SENT_FOR_SECONDS = 20, 86_400
 
-@dg.run_failure_sensor(
+
+@dg.sensor(
     name="failed_runs",
     default_status=dg.DefaultSensorStatus.RUNNING,
     minimum_interval_seconds=30,
-    # Runs of the command line (dagster job execute, dagster asset materialize) name no code location.
-    monitor_all_code_locations=True,
     description="Logs every failed run of the instance, also as the last event of the run, and sends an alert.",
 )
-def failed_runs(context: dg.RunFailureSensorContext, alerts: Alerts) -> None:
-    """Report a failed run: its failed checks and steps, and their messages."""
-    _report(context, alerts, failure_message(context))
+def failed_runs(context: dg.SensorEvaluationContext, alerts: Alerts) -> dg.SensorResult:
+    """Report failed runs: their failed checks and steps, and their messages."""
+    return _report_runs(context, alerts, dg.DagsterEventType.RUN_FAILURE, failure_message, "no run failed")
 
 
-@dg.run_status_sensor(
-    run_status=dg.DagsterRunStatus.SUCCESS,
+@dg.sensor(
     name="failed_checks",
     default_status=dg.DefaultSensorStatus.RUNNING,
     minimum_interval_seconds=30,
-    monitor_all_code_locations=True,
     description="Logs failed checks that do not fail their run, also as the last event of the run, and sends an alert.",
 )
-def failed_checks(context: dg.RunStatusSensorContext, alerts: Alerts) -> dg.SkipReason:
-    """Report the failed checks of a run that succeeded: those that block nothing."""
-    run = context.dagster_run
-    reasons = check_messages(context.instance, run.run_id)
-    if reasons:
-        _report(context, alerts, f"run {run.run_id[:8]} of {run.job_name}: {'; '.join(reasons)}")
-    return dg.SkipReason("; ".join(reasons) or f"no check of run {run.run_id[:8]} failed")
+def failed_checks(context: dg.SensorEvaluationContext, alerts: Alerts) -> dg.SensorResult:
+    """Report the failed checks of runs that succeeded: those that block nothing."""
+    return _report_runs(context, alerts, dg.DagsterEventType.RUN_SUCCESS, checks_message, "no check failed")
 
 
 @dg.sensor(
@@ -68,14 +64,48 @@ def stale_datasets(context: dg.SensorEvaluationContext, alerts: Alerts) -> dg.Se
     return _report_new(context, alerts, "is stale", stale, "no asset is stale")
 
 
-def _report(context: dg.RunStatusSensorContext, alerts: Alerts, message: str) -> None:
-    """Log a message, add it to the events of the run, and send it.
+def _report_runs(
+    context: dg.SensorEvaluationContext,
+    alerts: Alerts,
+    event_type: dg.DagsterEventType,
+    message_of: Callable[[dg.DagsterInstance, dg.DagsterRun], str | None],
+    none: str,
+) -> dg.SensorResult:
+    """Log and send a message about each run that ended since the last tick, also one of the command line.
 
-    The page of a run shows its last events. Of a failed check, Dagster's own give the name there, not the reason.
+    Dagster's own sensors of runs go on to the next run if an alert cannot be sent. Here the tick then fails, and the
+    next ticks send the same alerts again, for a day. The message is logged and added to the events of the run once.
     """
-    context.log.error(message)
-    context.instance.report_engine_event(message, context.dagster_run)
-    alerts.send(message)
+    instance = context.instance
+    before = json.loads(context.cursor or "{}").get("record_id")
+    if before is None:  # the first tick: runs that end from now on
+        ended = instance.fetch_run_status_changes(event_type, limit=1).records
+        cursor = json.dumps({"record_id": max((record.storage_id for record in ended), default=-1)})
+        return dg.SensorResult(skip_reason=none, cursor=cursor)
+    later = dg.RunStatusChangeRecordsFilter(event_type, after_storage_id=before)
+    records = instance.fetch_run_status_changes(later, limit=_MAX_RUNS, ascending=True).records
+    messages, unsent = [], []
+    for record in records:
+        run = instance.get_run_by_id(record.run_id)
+        message = run and message_of(instance, run)
+        if run is None or message is None:
+            continue
+        messages.append(message)
+        if message not in _engine_messages(instance, run.run_id):
+            context.log.error(message)
+            # The page of a run shows its last events. Of a failed check, Dagster's own give the name, not the reason.
+            instance.report_engine_event(message, run)
+        if record.timestamp > time.time() - _SENT_FOR_SECONDS:
+            unsent.append(message)
+    if unsent:
+        alerts.send("\n".join(unsent))
+    cursor = json.dumps({"record_id": max((record.storage_id for record in records), default=before)})
+    return dg.SensorResult(skip_reason="; ".join(messages) or none, cursor=cursor)
+
+
+def _engine_messages(instance: dg.DagsterInstance, run_id: str) -> list[str | None]:
+    events = instance.all_logs(run_id, of_type=dg.DagsterEventType.ENGINE_EVENT)
+    return [event.dagster_event.message for event in events if event.dagster_event]
 
 
 def _report_new(
@@ -94,12 +124,13 @@ def _report_new(
     return dg.SensorResult(skip_reason=f"{', '.join(found)} {verb}" if found else none, cursor=json.dumps(found))
 
 
-def failure_message(context: dg.RunFailureSensorContext) -> str:
+def failure_message(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
     """The run, its failed checks with their descriptions, and the steps that failed with their errors."""
-    run = context.dagster_run
-    reasons = check_messages(context.instance, run.run_id)
-    for event in context.get_step_failure_events():
-        failure = event.step_failure_data
+    reasons = _check_reasons(instance, run)
+    for event in instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE):
+        if event.dagster_event is None:
+            continue
+        failure = event.dagster_event.step_failure_data
         if failure.user_failure_data and failure.user_failure_data.description:
             reason = failure.user_failure_data.description
         else:
@@ -108,9 +139,15 @@ def failure_message(context: dg.RunFailureSensorContext) -> str:
     return f"run {run.run_id[:8]} of {run.job_name} failed: {'; '.join(reasons) or 'its process died'}"
 
 
-def check_messages(instance: dg.DagsterInstance, run_id: str) -> list[str]:
+def checks_message(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str | None:
+    """The run and its failed checks; None if no check failed."""
+    reasons = _check_reasons(instance, run)
+    return f"run {run.run_id[:8]} of {run.job_name}: {'; '.join(reasons)}" if reasons else None
+
+
+def _check_reasons(instance: dg.DagsterInstance, run: dg.DagsterRun) -> list[str]:
     """The failed checks of a run, warnings excepted, each with its description."""
     return [
         f"check {check.check_name} of {check.asset_key.to_user_string()}: {check.description or 'no description'}"
-        for check in failed_evaluations(instance, run_id)
+        for check in failed_evaluations(instance, run.run_id)
     ]

@@ -62,6 +62,7 @@ def summary(found: Survey, written: str | None = None) -> str:
         # Fields that nobody has looked at may be out of float16's range.
         dtype = "" if found.kinds else " --values-dtype float32"
         lines.append(f"next: zarr-core convert STORE --source {found.url} --dataset-kind {kind}{dtype}")
+        lines.append("then: zarr-core first-step STORE")
     else:
         lines.append(f"next: zarr-core inspect {found.url} --write description.yaml")
     return "\n".join(lines)

@@ -9,6 +9,7 @@ import pydantic
 from pydantic import Field
 
 from assets.declaration import Declaration, absolute
+from assets.exports import MATRIX_FORMATS, check_exports
 from zarr_core._util.redaction import redact
 from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix.state import check_values
@@ -47,6 +48,7 @@ class MatrixDeclaration(Declaration):
     def _check(self) -> Self:
         self._check_at_least(1, "batch_size", "checked_batches")
         check_values(self.values)
+        check_exports(self.exports, MATRIX_FORMATS)
         try:
             build_warehouse(self.warehouse)
         except ZarrCoreError as error:
@@ -60,7 +62,7 @@ class MatrixDeclaration(Declaration):
             paths["features"] = absolute(project, self.features)
         if "files" in self.warehouse:
             paths["warehouse"] = {**self.warehouse, "files": absolute(project, self.warehouse["files"])}
-        return self.model_copy(update=paths)
+        return self.model_copy(update={**paths, "exports": self._absolute_exports(project)})
 
     @property
     def partitions_name(self) -> str:

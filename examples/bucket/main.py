@@ -24,12 +24,14 @@ from pathlib import Path
 import s3fs
 import torch
 
+from zarr_core.first_step import train
 from zarr_core.points.manifest import StoreManifest, load_if_any
 from zarr_core.storage import Storage
 
 PROJECT = Path(__file__).resolve().parents[2]
 SAMPLES = PROJECT / "examples" / "data" / "ahmed_rans"
 CHANGED, BROKEN, FIELD = "run_4", "run_99", "surface_pressure.pt"
+DAEMON = [str(Path(sys.executable).with_name("dagster-daemon"))]
 # Longest time from an upload to its commit.
 PATIENCE_S = 1200
 
@@ -60,7 +62,9 @@ def run(bucket: str, log: Path) -> None:
         upload(source, folder.name, folder)
     ids = {folder.name for folder in folders}
     first = wait(store, "the bundled samples", log, lambda manifest: manifest.samples.keys() >= ids)
-    subprocess.run([sys.executable, PROJECT / "examples" / "first_step.py", store, "--steps", "3"], check=True)
+    domain, fields, losses = train(store, steps=3)
+    for step, loss in enumerate(losses, 1):
+        print(f"step {step}: loss {loss:.4f}, {domain}: {', '.join(fields)}")
 
     values = io.BytesIO()
     torch.save(2 * torch.load(SAMPLES / CHANGED / FIELD, weights_only=True), values)
@@ -138,7 +142,7 @@ def daemon(folder: Path, bucket: str) -> Iterator[Path]:
     log = folder / "daemon.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [Path(sys.executable).with_name("dagster-daemon"), "run", "-w", "workspace.yaml"],
+            [*DAEMON, "run", "-w", "workspace.yaml"],
             cwd=PROJECT,
             env=os.environ | environment,
             stdout=output,

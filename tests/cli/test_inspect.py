@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -10,13 +12,13 @@ import numpy as np
 import pytest
 import yaml
 
-from examples import first_step
 from tests.helpers.small_source import write_source
 from zarr_core import __main__ as command
 from zarr_core.sources import resolve_kind
 from zarr_core.sources.guess import field_of
 
-RAW = Path(__file__).resolve().parents[2] / "examples" / "data" / "ahmed_vtk"
+PROJECT = Path(__file__).resolve().parents[2]
+RAW = PROJECT / "examples" / "data" / "ahmed_vtk"
 
 
 def inspected(path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, object]:
@@ -25,25 +27,35 @@ def inspected(path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> 
     return found
 
 
-def test_three_commands_lead_from_an_unknown_folder_to_a_trained_step(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_three_commands_of_the_readme_lead_from_an_unknown_folder_to_a_trained_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("vtkmodules", reason="the extra vtk is not installed")
-    description, store = tmp_path / "raw.yaml", tmp_path / "store"
-    assert command.main(["inspect", str(RAW), "--write", str(description)]) == 0
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(PROJECT / "examples")
+    block = re.search(r"## Convert\n\n```\n(.*?)```", (PROJECT / "README.md").read_text(), re.DOTALL)
+    assert block
+    inspect, convert, first_step = (shlex.split(line, comments=True) for line in block[1].splitlines())
+    assert command.main(inspect[1:]) == 0
     out = capsys.readouterr().out
     assert "2 samples" in out
-    assert f"--dataset-kind {description} --values-dtype float32" in out
-    kind = ["--dataset-kind", str(description), "--values-dtype", "float32"]
-    assert command.main(["convert", str(store), "--source", str(RAW), *kind, "--quiet"]) == 0
-    assert 0 < first_step.main([str(store)]) < 10
-    assert set(resolve_kind(str(description)).fields) == {
+    assert f"next: {shlex.join(convert)}\n".replace("raw_store", "STORE") in out
+    assert f"then: {shlex.join(first_step)}\n".replace("raw_store", "STORE") in out
+    assert command.main(convert[1:]) == 0
+    capsys.readouterr()
+    assert command.main(first_step[1:]) == 0
+    losses = re.findall(r"^step (\d): loss (\S+)$", capsys.readouterr().out, re.MULTILINE)
+    assert [step for step, _ in losses] == ["1", "2", "3"]
+    assert 0 < float(losses[2][1]) < float(losses[0][1]) < 10, "it learns"
+    assert set(resolve_kind("raw.yaml").fields) == {
         *("surface_position", "surface_normals", "surface_area", "surface_pressure", "surface_friction"),
         *("volume_position", "volume_pressure", "volume_velocity"),
     }
-    assert command.main(["inspect", str(RAW), "--write", str(description)]) == 2  # it may have been edited
-    assert command.main(["inspect", str(store)]) == 1
+    assert command.main(inspect[1:]) == 2  # the description may have been edited
+    assert command.main(["inspect", "raw_store"]) == 1
     assert "is a store" in capsys.readouterr().err
+    assert command.main(["first-step", "raw_store", "--domain", "roof"]) == 1
+    assert "holds no samples with domain roof" in capsys.readouterr().err
 
 
 def test_a_published_layout_is_recognised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,8 @@ import pytest
 
 import tests.helpers.quick_dagster  # noqa: F401
 from assets.dataset import DatasetDeclaration
+from resources.alerts import MAIL_FROM, MAIL_TO, SMTP, WEBHOOK
+from tests.helpers.servers.alerts import MailServer, Webhook, serving
 from tests.platform.trial import Trial
 
 
@@ -56,3 +58,22 @@ def nothing_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves out the report, which takes most of the time of a refresh."""
     monkeypatch.setattr("zarr_core.benchmark.run_benchmark", lambda *_, **__: {})
     monkeypatch.setattr("assets.report._metadata", lambda *_: {})
+
+
+@pytest.fixture
+def webhook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Webhook]:
+    """The address that alerts go to."""
+    made = Webhook()
+    monkeypatch.setenv(WEBHOOK, made.address)
+    with serving(made.server):
+        yield made
+
+
+@pytest.fixture
+def mail_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[MailServer]:
+    """The server that takes alerts by e-mail."""
+    made = MailServer()
+    for name, value in ((SMTP, made.address), (MAIL_FROM, "dagster@example.org"), (MAIL_TO, "a@example.org")):
+        monkeypatch.setenv(name, value)
+    with serving(made.server):
+        yield made

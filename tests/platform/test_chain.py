@@ -12,7 +12,9 @@ import yaml
 from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
 from dagster._core.loader import LoadingContextForTest
 
-from sensors.failures import failure_message
+from resources.alerts import Alerts
+from sensors.failures import failed_runs, failure_message
+from tests.helpers.servers.alerts import MailServer, Webhook
 from tests.platform.trial import Trial, corrupt, write_run
 from zarr_core.points.manifest import load_manifest
 
@@ -132,15 +134,21 @@ def test_a_failure_of_the_environment_is_retried(filled: Trial, monkeypatch: pyt
 
 def alert(trial: Trial, result: dg.ExecuteInProcessResult) -> str:
     """The message of the failure sensor about a run."""
-    context = dg.build_run_status_sensor_context(
-        "failed_runs", result.get_run_failure_event(), trial.instance, result.dagster_run
-    )
-    return failure_message(context.for_run_failure())
+    return failure_message(trial.instance, result.dagster_run)
 
 
-def test_the_alert_gives_the_reason(filled: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_alert_gives_the_reason(
+    filled: Trial, monkeypatch: pytest.MonkeyPatch, webhook: Webhook, mail_server: MailServer
+) -> None:
     corrupt(filled.source / "run_2")
-    assert "1 of 3 samples could not be converted: run_2: surface_pressure" in alert(filled, filled.convert_all())
+    cursor = None
+    for convert in (filled.convert_all, lambda: None):
+        with dg.build_sensor_context(filled.instance, cursor=cursor, resources={"alerts": Alerts()}) as context:
+            cursor = failed_runs.evaluate_tick(context).cursor
+        convert()
+    (text,) = webhook.texts
+    assert "1 of 3 samples could not be converted: run_2: surface_pressure" in text
+    assert mail_server.texts == [text]
 
     monkeypatch.setattr("zarr_core.sources.SampleTree.load", lambda *_: (_ for _ in ()).throw(OSError("unplugged")))
     write_run(filled.source, 2, shift=1.0)

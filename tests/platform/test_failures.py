@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import threading
+import logging
 import time
+import traceback
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import dagster as dg
@@ -28,52 +27,9 @@ from dagster._core.scheduler.instigation import (
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 from dagster._utils.error import SerializableErrorInfo
 
-from resources.alerts import WEBHOOK, Alerts
+from resources.alerts import MAIL_TO, SMTP, Alerts
 from sensors.failures import failed_checks, failed_runs, failing_sensors, stale_datasets
-
-
-class Webhook:
-    """A server on the loopback interface that takes alerts.
-
-    Attributes:
-        texts: of the alerts that it took.
-        statuses: what it answers to the next requests, instead of 200.
-    """
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-        self.statuses: list[int] = []
-        webhook = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                document = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                status = webhook.statuses.pop(0) if webhook.statuses else 200
-                if status == 200:
-                    assert self.headers["Content-Type"] == "application/json"
-                    assert document.keys() == {"text"}
-                    webhook.texts.append(document["text"])
-                self.send_response(status)
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"http://127.0.0.1:{self.server.server_port}/services/secret"
-
-
-@pytest.fixture
-def webhook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Webhook]:
-    """The address that alerts go to."""
-    made = Webhook()
-    monkeypatch.setenv(WEBHOOK, made.address)
-    thread = threading.Thread(target=made.server.serve_forever)
-    thread.start()
-    yield made
-    made.server.shutdown()
-    thread.join()
-    made.server.server_close()
+from tests.helpers.servers.alerts import MailServer, Webhook, certificate_for_localhost, serving
 
 
 @pytest.fixture
@@ -129,7 +85,10 @@ def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
 
 
 def test_failing_sensors_are_named_once_per_error(
-    instance: dg.DagsterInstance, look: Callable[..., tuple[str, list[str]]], webhook: Webhook
+    instance: dg.DagsterInstance,
+    look: Callable[..., tuple[str, list[str]]],
+    webhook: Webhook,
+    mail_server: MailServer,
 ) -> None:
     tick(instance, "a_arrivals", TickStatus.FAILURE, "the bucket is gone\nsecond line")
     tick(instance, "b_arrivals", TickStatus.SKIPPED)
@@ -147,10 +106,15 @@ def test_failing_sensors_are_named_once_per_error(
     tick(instance, "a_arrivals", TickStatus.SKIPPED)
     assert look(failing_sensors) == ("no sensor or schedule fails", [])
     assert webhook.texts == [first, "a_arrivals fails: another reason"]
+    assert mail_server.texts == [first, *webhook.texts], "sent again to both"
+    assert mail_server.mails[0]["Subject"] == "[zarr_core] a_arrivals fails: the bucket is gone"
 
 
 def test_stale_datasets_are_named_once(
-    instance: dg.DagsterInstance, look: Callable[..., tuple[str, list[str]]], webhook: Webhook
+    instance: dg.DagsterInstance,
+    look: Callable[..., tuple[str, list[str]]],
+    webhook: Webhook,
+    mail_server: MailServer,
 ) -> None:
     repository = dg.Definitions(assets=[published, broken]).get_repository_def()
     before = FreshnessState.UNKNOWN
@@ -169,7 +133,7 @@ def test_stale_datasets_are_named_once(
         )
         before = state
         assert look(stale_datasets, repository) == found
-    assert webhook.texts == [f"published {reason}"]
+    assert webhook.texts == mail_server.texts == [f"published {reason}"]
 
 
 @dg.asset
@@ -192,6 +156,36 @@ def half_full() -> dg.AssetCheckResult:
     return dg.AssetCheckResult(passed=False, severity=dg.AssetCheckSeverity.WARN, description="a warning")
 
 
+class Ended:
+    """A sensor of ended runs, which continues from its cursor, and runs of the command line: they name no location."""
+
+    def __init__(self, sensor: dg.SensorDefinition, instance: dg.DagsterInstance) -> None:
+        self.sensor, self.instance, self.cursor = sensor, instance, None
+        resources = {"alerts": Alerts()}
+        self.definitions = dg.Definitions([published, broken], asset_checks=[hollow, half_full], resources=resources)
+
+    def tick(self) -> str | None:
+        with dg.build_sensor_context(
+            self.instance, cursor=self.cursor, definitions=self.definitions, resources={"alerts": Alerts()}
+        ) as context:
+            result = self.sensor.evaluate_tick(context)
+        self.cursor = result.cursor
+        return result.skip_message
+
+    def run(self, *assets: dg.AssetsDefinition) -> dg.DagsterRun:
+        job = self.definitions.resolve_implicit_global_asset_job_def()
+        keys = [asset.key for asset in assets]
+        run = job.execute_in_process(instance=self.instance, asset_selection=keys, raise_on_error=False).dagster_run
+        assert run.remote_job_origin is None
+        return run
+
+    def messages(self, run: dg.DagsterRun) -> list[str]:
+        """What the sensor added to the events of a run."""
+        events = [entry.dagster_event for entry in self.instance.all_logs(run.run_id)]
+        texts = [event.message or "" for event in events if event]
+        return [text for text in texts if text.startswith(f"run {run.run_id[:8]} of ")]
+
+
 @pytest.mark.parametrize(
     ("sensor", "asset", "logged"),
     [
@@ -199,48 +193,102 @@ def half_full() -> dg.AssetCheckResult:
         (failed_checks, published, "check hollow of published: run_2 is hollow"),
     ],
 )
-def test_runs_of_the_command_line_are_logged(
+def test_runs_are_reported_until_their_alert_is_sent(
     sensor: dg.SensorDefinition,
     asset: dg.AssetsDefinition,
     logged: str,
     instance: dg.DagsterInstance,
     capfd: pytest.CaptureFixture[str],
     webhook: Webhook,
+    mail_server: MailServer,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Such a run names no code location, as this one does."""
-    definitions = dg.Definitions(
-        assets=[published, broken],
-        asset_checks=[hollow, half_full],
-        sensors=[sensor],
-        resources={"alerts": Alerts()},
-    )
-
-    def errors() -> list[str]:
-        return [line for line in capfd.readouterr().err.splitlines() if " - ERROR - run " in line]
-
-    def tick(cursor: str | None) -> str | None:
-        repository = definitions.get_repository_def()
-        with dg.build_sensor_context(
-            instance,
-            cursor=cursor,
-            repository_def=repository,
-            repository_name="__repository__",
-            resources={"alerts": Alerts()},
-        ) as context:
-            return sensor.evaluate_tick(context).cursor
-
-    cursor = tick(None)
-    job = definitions.resolve_implicit_global_asset_job_def()
-    run = job.execute_in_process(instance=instance, asset_selection=[asset.key], raise_on_error=False).dagster_run
-    assert run.remote_job_origin is None
-    errors()
-    cursor = tick(cursor)
-    (error,) = errors()
-    assert error.endswith(logged)
+    ended = Ended(sensor, instance)
+    earlier = ended.run(asset)
+    ended.tick()  # the first one
+    run = ended.run(asset)
+    capfd.readouterr()
+    webhook.statuses = [403]
+    with pytest.raises(dg.Failure, match="the address in .ALERT_WEBHOOK did not take an alert: status 403") as error:
+        ended.tick()
+    assert "secret" not in "".join(traceback.format_exception(error.value))
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if " - ERROR - run " in line]
+    assert line.endswith(logged)
     last = instance.all_logs(run.run_id)[-1].dagster_event
     assert last
     assert (last.message or "").endswith(logged), "the page of the run shows its last events"
-    tick(cursor)
-    assert errors() == [], "once"
+
+    second = ended.run(asset)
+    assert (ended.tick() or "").count(logged) == 2, "reported again, because it was not sent, with what failed since"
     (text,) = webhook.texts
-    assert text.endswith(logged)
+    assert [part.endswith(logged) for part in text.splitlines()] == [True, True]
+    assert mail_server.texts == [text.splitlines()[0], text]
+    assert (ended.tick() or "").startswith("no "), "once"
+    assert [len(ended.messages(each)) for each in (earlier, run, second)] == [0, 1, 1], "logged once"
+
+    ended.run(asset)
+    webhook.statuses = [403]
+    monkeypatch.setattr("sensors.failures._SENT_FOR_SECONDS", -60)
+    assert logged in (ended.tick() or "")
+    assert len(webhook.texts) == 1, "an alert that could not be sent for a day is given up"
+
+
+@pytest.mark.parametrize("encrypted", [True, False])
+def test_mails_are_sent_encrypted_with_a_password(
+    encrypted: bool, tmp_path: Path, mail_server: MailServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate = certificate_for_localhost(tmp_path / "localhost.pem")
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    secure = MailServer(certificate, encrypted=encrypted)
+    with serving(secure.server):
+        monkeypatch.setenv(SMTP, secure.address.replace("//", "//dagster:p%40ss@"))
+        Alerts().send("run 1 failed: \u00e4\nsecond line")
+        monkeypatch.setenv("SSL_CERT_FILE", "/dev/null")
+        with pytest.raises(dg.Failure, match="ALERT_SMTP did not take an alert: SSLCertVerificationError"):
+            Alerts().send("to another server")
+    assert secure.logins == [b"\0dagster\0p@ss"]
+    (mail,) = secure.mails
+    assert secure.texts == ["run 1 failed: \u00e4\nsecond line"]
+    assert {name: mail[name] for name in ("Subject", "From", "To")} == {
+        "Subject": "[zarr_core] run 1 failed: \u00e4",
+        "From": "dagster@example.org",
+        "To": "a@example.org",
+    }
+
+
+@pytest.mark.parametrize(
+    ("address", "statuses", "reason"),
+    [
+        ("{address}", [451], "SMTPDataError, status 451"),
+        ("smtp://dagster:secret@localhost:{port}", [], "the server has no STARTTLS"),
+        ("localhost:{port}", [], "expected smtp://host:port"),
+        ("smtp://localhost:99999", [], "ValueError"),
+        ("smtp://localhost:1", [], "ConnectionRefusedError"),
+    ],
+)
+def test_a_mail_that_cannot_be_sent_is_an_error_without_the_password(
+    address: str, statuses: list[int], reason: str, mail_server: MailServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SMTP, address.format(address=mail_server.address, port=mail_server.port))
+    mail_server.statuses = statuses
+    with pytest.raises(dg.Failure, match=f"ALERT_SMTP did not take an alert: {reason}") as error:
+        Alerts().send("run 1 failed")
+    assert "secret" not in "".join(traceback.format_exception(error.value))
+    assert mail_server.mails == []
+
+
+def test_receivers_that_are_refused_are_logged(
+    mail_server: MailServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(MAIL_TO, "a@example.org, gone@example.org")
+    mail_server.refused = {"gone@example.org"}
+    monkeypatch.setattr("resources.alerts.dg.get_dagster_logger", logging.getLogger)
+    Alerts().send("long " * 10_000)
+    assert "refused the receivers gone@example.org" in caplog.text
+    assert len(mail_server.texts[0]) < 21_000
+    mail_server.refused.add("a@example.org")
+    with pytest.raises(dg.Failure, match="SMTPRecipientsRefused"):
+        Alerts().send("run 1 failed")
+    monkeypatch.delenv(MAIL_TO)
+    with pytest.raises(dg.Failure, match="ALERT_MAIL_TO must be set"):
+        Alerts().send("run 1 failed")

@@ -7,6 +7,7 @@ import pytest
 from dagster_graphql.schema import create_schema
 
 from sensors import watchdog
+from tests.helpers.servers.alerts import MailServer, Webhook
 
 
 def answer(*daemons: tuple[str, bool], error: str | None = None) -> dict[str, object]:
@@ -46,10 +47,13 @@ def test_the_query_is_one_that_dagster_answers() -> None:
     ],
 )
 def test_problems_are_named_and_sent(
-    data: dict[str, object], found: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    data: dict[str, object],
+    found: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    webhook: Webhook,
+    mail_server: MailServer,
 ) -> None:
-    sent: list[str] = []
-    monkeypatch.setattr(watchdog.Alerts, "send", lambda _, text: sent.append(text))
     monkeypatch.setattr(watchdog.sys, "argv", ["watchdog", "http://webserver:3000/"])
 
     class Response:
@@ -66,7 +70,7 @@ def test_problems_are_named_and_sent(
     monkeypatch.setattr(watchdog.requests, "post", post)
     assert watchdog.main() == bool(found)
     assert capsys.readouterr().err.splitlines() == found
-    assert sent == (["\n".join(found)] if found else [])
+    assert webhook.texts == mail_server.texts == (["\n".join(found)] if found else [])
 
 
 def test_a_webserver_that_does_not_answer_is_a_problem() -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 import torch
@@ -26,10 +29,16 @@ from zarr_core.points.writer import ZarrStoreWriter
 from zarr_core.sources import SampleTree
 from zarr_core.sources.sample import SourceSample
 from zarr_core.sources.selection import open_source, select_samples
+from zarr_core.storage import Storage, retries
 from zarr_core.storage import storage as storage_module
 from zarr_core.storage.backends.generic import MemoryBackend
 
 SETTINGS = {"chunk_points": 32}
+
+
+def upload(source: Path, root: str) -> None:
+    filesystem, path = fsspec.url_to_fs(root)
+    filesystem.put(f"{source}/", f"{path}/source/", recursive=True)
 
 
 @pytest.fixture
@@ -217,6 +226,57 @@ def test_a_slow_converter_writes_no_other_version_into_a_committed_group(
     report = convert("ahmedml", store, root=source, sample_ids=["run_2"], **SETTINGS)
     assert [result.status for result in report.results] == ["failed"]
     assert objects(store) == committed
+
+
+def test_a_file_on_a_network_is_read_in_the_version_that_was_listed(
+    source: Path, s3_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another version is refused, even if the listed one is there again afterwards."""
+    upload(source, s3_root)
+    storage, load = Storage(f"{s3_root}/source"), SampleTree.load
+
+    def changing(self: SampleTree, sample: SourceSample, canonical: str) -> torch.Tensor:
+        name = f"{sample.folder}/surface_pressure.pt"
+        before = storage.read(name)
+        other = io.BytesIO()
+        torch.save(load(self, sample, canonical) + 1, other)
+        storage.write(name, [other.getvalue() if canonical == "surface_pressure" else before])
+        try:
+            return load(self, sample, canonical)
+        finally:
+            storage.write(name, [before])
+
+    monkeypatch.setattr(SampleTree, "load", changing)
+    report = convert("ahmedml", f"{s3_root}/store", source_url=storage.root, sample_ids=["run_2"], **SETTINGS)
+    (result,) = report.results
+    assert (result.status, "surface_pressure.pt: it changed after the source was listed" in result.reason) == (
+        "failed",
+        True,
+    )
+
+
+def test_the_requests_of_a_sample_from_bucket_to_bucket(
+    source: Path, s3_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One for each file, one for each object, one to look for an earlier attempt; none twice."""
+    upload(source, s3_root)
+    requested: list[str] = []
+    request = retries.request
+
+    def counted(where: retries.Service, what: str, *arguments: Any) -> Any:
+        requested.append(what)
+        return request(where, what, *arguments)
+
+    monkeypatch.setattr(retries, "request", counted)
+    assert convert("ahmedml", f"{s3_root}/store", source_url=f"{s3_root}/source", **SETTINGS).ok
+    monkeypatch.undo()
+    files = [f"{s3_root}/source/run_2/{path.name}" for path in source.joinpath("run_2").iterdir()]
+    group = load_manifest(f"{s3_root}/store").samples["run_2"].relpath
+    written = [f"{s3_root}/store/{name}" for name in Storage(f"{s3_root}/store").list(group)]
+    assert sorted(what for what in requested if "/run_2" in what) == sorted(
+        [*files, f"{s3_root}/store/{group}", *written]
+    )
+    assert (len(files), len(written)) == (7, 17)
 
 
 def test_a_half_lost_group_is_written_again(tmp_path: Path, source: Path) -> None:

@@ -15,10 +15,12 @@ from tests.helpers.small_source import KIND, write_source
 from zarr_core.errors import SampleError, SourceError
 from zarr_core.format.names import check_sample_id, field_name
 from zarr_core.sources import SampleTree, SourceDescription, resolve_kind
+from zarr_core.sources.reading import RemoteFile
 from zarr_core.sources.recorded import RecordedSource
 from zarr_core.sources.resolve import shipped_kinds
+from zarr_core.sources.sample import FileInfo
 from zarr_core.sources.selection import open_source, select_samples
-from zarr_core.sources.tensors import RemoteFile, load_pt
+from zarr_core.sources.tensors import load_pt
 from zarr_core.storage import Storage
 from zarr_core.storage.backends import local
 
@@ -175,8 +177,9 @@ def test_the_same_sample_everywhere(tmp_path: Path, s3_root: str, memory_root: s
 
 def test_a_large_remote_file_is_fetched_in_pieces(monkeypatch: pytest.MonkeyPatch, memory_root: str) -> None:
     """Of the values; what torch has before and after them is fetched once."""
-    monkeypatch.setattr("zarr_core.sources.tensors._PIECE_BYTES", 1000)
-    monkeypatch.setattr("zarr_core.sources.tensors._EDGE_BYTES", 1000)
+    monkeypatch.setattr("zarr_core.sources.tensors.WHOLE_BYTES", 1000)
+    monkeypatch.setattr("zarr_core.sources.reading._PIECE_BYTES", 1000)
+    monkeypatch.setattr("zarr_core.sources.reading._EDGE_BYTES", 1000)
     values = torch.arange(3000, dtype=torch.float32).reshape(1000, 3)
     filesystem, path = fsspec.url_to_fs(f"{memory_root}/run_1")
     for file in resolve_kind("ahmedml").required_fields.values():
@@ -200,7 +203,7 @@ def test_a_large_remote_file_is_fetched_in_pieces(monkeypatch: pytest.MonkeyPatc
 def test_a_remote_file_reads_like_a_file(memory_root: str) -> None:
     storage = Storage(memory_root)
     storage.write("x", [b"0123456789"])
-    file = RemoteFile(storage, "x", 10)
+    file = RemoteFile(storage, "x", FileInfo("x", 10, ""))
     assert (file.seek(-3, 2), file.read(), file.read(), file.tell()) == (7, b"789", b"", 10)
     assert (file.seek(2), file.read(3), file.seek(1, 1), file.read(1)) == (2, b"234", 6, b"6")
 
@@ -262,7 +265,7 @@ def test_wherever_a_file_is_cut_it_is_the_files_fault(tmp_path: Path) -> None:
     for size in range(0, len(whole), len(whole) // 40):
         path.write_bytes(whole[:size])
         with pytest.raises(ValueError, match="truncated or not a torch file"):
-            load_pt(Storage(tmp_path), path.name, size)
+            load_pt(Storage(tmp_path), path.name, FileInfo(path.name, size, ""))
 
 
 def test_parameters_are_scalars_or_an_error(tmp_path: Path) -> None:

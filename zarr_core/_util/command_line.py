@@ -25,6 +25,7 @@ INTERRUPTED = 130
 VERBS = {
     "inspect": "Look at a folder of unknown files: what it could be, and a description to start from.",
     "convert": "Convert a dataset of .pt files, or of files that solvers write, to a store.",
+    "first-step": "Train a few steps on a point store, to see that it can be trained from.",
     "statistics": "Write the normalization statistics of a store.",
     "verify": "Check a store, and compare its rows with their source.",
     "benchmark": "Compare a store with its source: equality, bytes read, samples per second.",

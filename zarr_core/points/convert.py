@@ -45,7 +45,7 @@ _COMMIT_SECONDS = 60.0
 # Samples from a network that this process converts at a time, and how large their files may be together. A larger
 # sample is converted alone.
 _OVERLAPPING = 4
-_OVERLAPPING_BYTES = 256 << 20
+_OVERLAPPING_BYTES = 512 << 20
 
 
 @dataclass(frozen=True)

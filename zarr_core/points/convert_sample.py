@@ -125,7 +125,7 @@ def _write(writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample, 
     def unchanged(values: _Loaded) -> _Loaded:
         # The group's name is a digest of the listed files. Another converter may use or commit the same group, so data
         # of any other file version must never be written to it.
-        if not _is_unchanged(source, sample):
+        if not source.reads_listed_versions and not _is_unchanged(source, sample):
             raise SourceError(f"{sample.sample_id}: {_CHANGED}")
         return values
 
@@ -133,7 +133,7 @@ def _write(writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample, 
         return unchanged(source.load(sample, canonical))
 
     fields = [file for canonical, file in source.description.fields.items() if canonical in sample.files]
-    # Loaded before the fields, so that the checks after each field cover it.
+    # Loaded before the fields, so that checks after each field cover it.
     parameters = source.load_parameters(sample)
     # A file of several arrays is loaded once for all its fields.
     ahead = not is_local(source.url) and not sample.choices

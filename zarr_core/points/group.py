@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from zarr_core._util.documents import DocumentError, expect, parse_json
@@ -85,7 +86,7 @@ def _moments(values: dict[str, Any], field: str) -> FieldMoments:
         raise DocumentError(f"moments of {field!r}: {error}") from error
 
 
-def is_complete(storage: Storage, relpath: str, group: Any = None) -> bool:
+def is_complete(storage: Storage, relpath: str, group: Any = None, sizes: Mapping[str, int] | None = None) -> bool:
     """Whether a finished group still has all bytes of its arrays.
 
     A writer writes ``zarr.json`` last. After a power cut it may be there although an earlier shard is lost.
@@ -94,6 +95,7 @@ def is_complete(storage: Storage, relpath: str, group: Any = None) -> bool:
         storage: the store.
         relpath: path of the group below the store's root.
         group: content of the group's ``zarr.json``; read from the store if None.
+        sizes: bytes of the objects below the path by name; listed if None.
     """
     try:
         recorded = recorded_attributes(parse_json(storage.read(f"{relpath}/{ZARR_JSON}")) if group is None else group)
@@ -102,5 +104,5 @@ def is_complete(storage: Storage, relpath: str, group: Any = None) -> bool:
         expected = sum(stored_bytes(recorded).values()) + sum(mesh_bytes(recorded).values())
     except (FileNotFoundError, ValueError):
         return False
-    sizes = storage.list(relpath)
+    sizes = storage.list(relpath) if sizes is None else sizes
     return expected == sum(size for name, size in sizes.items() if "/c/" in name[len(relpath) :])

@@ -208,8 +208,14 @@ class ZarrStoreWriter:
     def _find(self, relpath: str, fingerprint: str) -> WrittenSample | Quarantine | None:
         wanted = (fingerprint, self.settings.digest)
         try:
+            sizes = self.storage.list(relpath)
+        except FileNotFoundError:
+            return None
+        if not sizes:  # of a new sample: one request
+            return None
+        try:
             group = parse_json(self.storage.read(f"{relpath}/{ZARR_JSON}"))
-            if not is_complete(self.storage, relpath, group):
+            if not is_complete(self.storage, relpath, group, sizes):
                 return None
             written = written_sample(relpath, group)
             return written if (written.entry.fingerprint, written.entry.settings) == wanted else None

@@ -79,6 +79,11 @@ class AeroSource:
         """False: such an object has the samples of one split."""
         return False
 
+    @property
+    def reads_listed_versions(self) -> bool:
+        """False: the object itself reads its files."""
+        return False
+
     def find(self, sample_ids: Collection[str] | None = None) -> FoundSamples:
         """The samples that the object lists; only ``sample_ids`` if given."""
         wanted = self._where.keys() if sample_ids is None else set(sample_ids)

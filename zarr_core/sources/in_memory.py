@@ -75,6 +75,11 @@ class ArraySource:
         """False: a sample is in one split."""
         return False
 
+    @property
+    def reads_listed_versions(self) -> bool:
+        """True: there are no files."""
+        return True
+
     def find(self, sample_ids: Collection[str] | None = None) -> FoundSamples:
         """The sample."""
         wanted = sample_ids is None or self._sample.sample_id in sample_ids

@@ -129,7 +129,7 @@ class RecordedSample:
         info = self.file(canonical)
         choices = {name: self._choice(name) for name, file in self.files.items() if "choice" in file}
         if canonical not in choices:
-            return load_point_tensor(self.storage, path_of(self.folder, info.name), info.size)
+            return load_point_tensor(self.storage, path_of(self.folder, info.name), info)
         files = {canonical: info} | {name: self.file(name) for name in choices if name != canonical}
         return self._loader.load(SampleFiles(self.storage, self.folder, files, choices), canonical)
 

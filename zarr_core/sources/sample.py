@@ -119,6 +119,10 @@ class SampleSource(Protocol):
     def lists_all_splits(self) -> bool:
         """Whether :meth:`splits` returns every split of the dataset."""
 
+    @property
+    def reads_listed_versions(self) -> bool:
+        """Whether every read raises SourceError if the file is no longer the one that was listed."""
+
     def find(self, sample_ids: Collection[str] | None = None) -> FoundSamples:
         """List the source; only ``sample_ids`` if given."""
 

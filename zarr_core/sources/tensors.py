@@ -13,72 +13,27 @@ from typing import Any
 
 import torch
 
+from zarr_core.errors import ZarrCoreError
+from zarr_core.sources.reading import WHOLE_BYTES, RemoteFile, read_listed
+from zarr_core.sources.sample import FileInfo
 from zarr_core.storage import Storage, is_local
 
-# Objects up to this size are fetched in one request, larger ones in pieces of this size: memory then holds the tensor
-# and one piece.
-_PIECE_BYTES = 32 * 2**20
-# First and last bytes of a larger object, which are fetched once: torch's archives have all but the values there.
-_EDGE_BYTES = 64 * 2**10
 
-
-class RemoteFile(io.RawIOBase):
-    """A seekable view of an object; reads fetch large pieces, except near its beginning and its end."""
-
-    def __init__(self, storage: Storage, name: str, size: int) -> None:
-        self._storage, self._name, self._size, self._position = storage, name, size, 0
-        self._edges: dict[int, bytes] = {}
-
-    def readable(self) -> bool:
-        """True."""
-        return True
-
-    def seekable(self) -> bool:
-        """True."""
-        return True
-
-    def tell(self) -> int:
-        """Current offset in bytes."""
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Set the offset; fetches nothing."""
-        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        return self._position
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill the buffer from the current offset."""
-        target = memoryview(buffer).cast("B")[: max(self._size - self._position, 0)]
-        for start in range(0, len(target), _PIECE_BYTES):
-            piece = target[start : start + _PIECE_BYTES]
-            begin = self._position + start
-            piece[:] = self._read(begin, begin + len(piece))
-        self._position += len(target)
-        return len(target)
-
-    def _read(self, start: int, stop: int) -> bytes:
-        for edge in (0, max(self._size - _EDGE_BYTES, 0)):
-            if edge <= start and stop <= edge + _EDGE_BYTES:
-                if edge not in self._edges:
-                    self._edges[edge] = self._storage.read(self._name, edge, min(edge + _EDGE_BYTES, self._size))
-                return self._edges[edge][start - edge : stop - edge]
-        return self._storage.read(self._name, start, stop)
-
-
-def load_pt(storage: Storage, name: str, size: int) -> Any:
+def load_pt(storage: Storage, name: str, info: FileInfo) -> Any:
     """The content of a ``.pt`` file, loaded with ``weights_only=True``.
 
     Raises:
         ValueError: the file is truncated, is not a torch file, or contains more than tensors and plain containers.
+        SourceError: it is not the version that was listed (see :mod:`zarr_core.sources.reading`).
     """
     file: Any
     if is_local(storage.root):
         file = storage.path(name)
-    elif size <= _PIECE_BYTES:
-        file = io.BytesIO(storage.read(name))
+    elif info.size <= WHOLE_BYTES:
+        file = io.BytesIO(read_listed(storage, name, info))
     else:
-        file = RemoteFile(storage, name, size)
-    _refuse_bombs(file, size)
+        file = RemoteFile(storage, name, info)
+    _refuse_bombs(file, info.size)
     try:
         return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
@@ -92,7 +47,7 @@ def load_pt(storage: Storage, name: str, size: int) -> Any:
         if error.errno != errno.EINVAL:
             raise
         raise ValueError("truncated or not a torch file") from error
-    except MemoryError:
+    except (MemoryError, ZarrCoreError):  # ZarrCoreError: a piece of the file could not be fetched
         raise
     except Exception as error:  # unpickling arbitrary bytes can raise anything, for example struct.error
         reason = (str(error).splitlines() or [repr(error)])[0]
@@ -118,18 +73,18 @@ def _refuse_bombs(file: Any, size: int) -> None:
         opened.seek(0)
 
 
-def load_point_tensor(storage: Storage, name: str, size: int) -> torch.Tensor:
-    """The tensor in a ``.pt`` file; raises ValueError as :func:`load_pt`, and if the file contains anything else."""
-    tensor = load_pt(storage, name, size)
+def load_point_tensor(storage: Storage, name: str, info: FileInfo) -> torch.Tensor:
+    """The tensor in a ``.pt`` file; raises as :func:`load_pt`, and ValueError if the file contains anything else."""
+    tensor = load_pt(storage, name, info)
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"contains a {type(tensor).__name__}; expected one tensor")
     if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized:
         raise ValueError("contains a nested, sparse or quantised tensor; expected a dense one")
     if tensor.device.type != "cpu":
         raise ValueError(f"contains a tensor without values (device {tensor.device.type!r}); save it from the CPU")
-    if tensor.numel() * tensor.element_size() > size:
+    if tensor.numel() * tensor.element_size() > info.size:
         # Strides of zero let a few bytes claim any number of values.
-        raise ValueError(f"claims {tensor.numel()} values, more than fit into its {size} bytes")
+        raise ValueError(f"claims {tensor.numel()} values, more than fit into its {info.size} bytes")
     return tensor.detach().resolve_neg().resolve_conj()
 
 

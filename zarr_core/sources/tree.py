@@ -20,6 +20,7 @@ from zarr_core.sources.formats.contents import Mesh
 from zarr_core.sources.formats.files import path_of
 from zarr_core.sources.left_out import LeftOut
 from zarr_core.sources.patterns import by_sample, depth, matches, renamed
+from zarr_core.sources.reading import read_listed
 from zarr_core.sources.resolve import resolve_kind
 from zarr_core.sources.sample import FileInfo, FoundSamples, SourceSample
 from zarr_core.sources.tables import Tables
@@ -69,6 +70,11 @@ class SampleTree:
     def lists_all_splits(self) -> bool:
         """True: the description has a rule for all splits."""
         return True
+
+    @property
+    def reads_listed_versions(self) -> bool:
+        """Whether the source is a service whose responses tell the versions of files."""
+        return self._storage.reads_versions
 
     def find(self, sample_ids: Collection[str] | None = None) -> FoundSamples:
         """List the location once; only ``sample_ids`` if given.
@@ -147,7 +153,7 @@ class SampleTree:
         try:
             if canonical in self._choices:
                 return self._loader.load(self._files(sample), canonical)
-            return load_point_tensor(self._storage, path_of(sample.folder, info.name), info.size)
+            return load_point_tensor(self._storage, path_of(sample.folder, info.name), info)
         except FileNotFoundError as error:
             raise SampleError(sample.sample_id, canonical, f"{info.name} was removed during the conversion") from error
         except ValueError as error:
@@ -182,11 +188,11 @@ class SampleTree:
             for info in sample.parameter_files:
                 name, where = path_of(sample.folder, info.name), info.name
                 if info.name.endswith(".json"):
-                    add(parse_json(self._read_own(name)), where)
+                    add(parse_json(self._read_own(name, info)), where)
                 elif info.name.endswith(".pt"):
-                    add(load_pt(self._storage, name, info.size), where)
+                    add(load_pt(self._storage, name, info), where)
                 else:
-                    add(parse_table(self._read_own(name), latest=info.name.endswith(".dat")), where)
+                    add(parse_table(self._read_own(name, info), latest=info.name.endswith(".dat")), where)
             where = ", ".join(table.file for table in self._description.tables)
             add(dict(sample.scalars), where)
         except ValueError as error:
@@ -262,7 +268,7 @@ class SampleTree:
                 raise SourceError(f"{self.url}/{name:.200} cannot be read: {reason}") from error
         return None
 
-    def _read_own(self, name: str) -> bytes:
+    def _read_own(self, name: str, info: FileInfo | None = None) -> bytes:
         """Content of a text file that is copied into the store; raises ValueError if it is a link.
 
         Files of tensors may be links, because only numbers are read from them. A text behind a link could publish any
@@ -272,7 +278,7 @@ class SampleTree:
             folder, _, own = self._storage.path(name).rpartition("/")
             if os.path.realpath(f"{folder}/{own}") != f"{os.path.realpath(folder)}/{own}":
                 raise ValueError("it is a link; replace it with a copy of the file")
-        return self._storage.read(name)
+        return self._storage.read(name) if info is None else read_listed(self._storage, name, info)
 
 
 def open_root(root: str) -> Storage:

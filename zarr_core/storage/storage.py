@@ -149,11 +149,28 @@ class Storage:
 
     def read(self, name: str, start: int | None = None, stop: int | None = None) -> bytes:
         """Bytes ``[start, stop)`` of an object; raises FileNotFoundError."""
-        path = self.path(name)
         if self._local:
-            return local.read(path, start, stop)
+            return local.read(self.path(name), start, stop)
+        return bytes(_result(self.begin_read(name, start, stop))[0])
+
+    def begin_read(self, name: str, start: int | None = None, stop: int | None = None) -> Future[tuple[Any, str]]:
+        """Begin to read an object of a remote location: its bytes, and its version as :meth:`infos` reports it.
+
+        The bytes are any object with Python's buffer protocol. The version is "" if :attr:`reads_versions` is False.
+        """
+        backend, path, what = self._backend, self.path(name), f"{self.root}/{name}"
         size = retries.UNKNOWN_BYTES if stop is None else stop - (start or 0)
-        return bytes(self._request(name, lambda backend: backend.get(path, start, stop), size)[0])
+
+        async def get() -> tuple[Any, str]:
+            data, version = await retries.request(self._service, what, lambda: backend.get(path, start, stop), size)
+            return data, version.strip('"') if backend.gets_listed_versions else ""
+
+        return asyncio.run_coroutine_threadsafe(get(), fsspec.asyn.get_loop())
+
+    @property
+    def reads_versions(self) -> bool:
+        """Whether each response to a read tells the object's version."""
+        return not self._local and self._backend.gets_listed_versions
 
     def exists(self, name: str) -> bool:
         """Whether the object exists now (no cached listing is used)."""

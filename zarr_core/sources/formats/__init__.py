@@ -5,8 +5,10 @@ The libraries are imported when a file is opened: ``import zarr_core`` needs non
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import importlib.util
+import platform
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Protocol
 
@@ -92,5 +94,13 @@ def open_file(storage: Storage, folder: str, info: FileInfo, choices: Collection
     if suffix not in _FORMATS:
         raise ValueError(f"no reader for this format: use .pt, {', '.join(SUFFIXES)} or an OpenFOAM case")
     module = importlib.import_module(f"zarr_core.sources.formats.{_FORMATS[suffix][0]}")
+    _return_freed_memory()  # the previous file's
     opened: OpenFile = module.open_file(storage, folder, info, choices)
+    _return_freed_memory()  # the reader's
     return opened
+
+
+def _return_freed_memory() -> None:
+    """Give freed memory back to the system. The C library of Linux (glibc) would keep it, which adds to the peak."""
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)

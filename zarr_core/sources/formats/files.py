@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from zarr_core.format.names import check_relative_path
+from zarr_core.sources.reading import RemoteFile, read_pieces
 from zarr_core.sources.sample import FileInfo
 from zarr_core.storage import Storage, is_local
 
@@ -26,8 +27,6 @@ def path_of(folder: str, name: str) -> str:
 @contextmanager
 def stream(storage: Storage, folder: str, info: FileInfo) -> Iterator[IO[bytes]]:
     """The file as a seekable stream; a remote one is read in pieces, without a copy on a disk."""
-    from zarr_core.sources.tensors import RemoteFile
-
     name = path_of(folder, info.name)
     if info.parts:
         with local_path(storage, folder, info) as path, open(path, "rb") as opened:
@@ -36,7 +35,7 @@ def stream(storage: Storage, folder: str, info: FileInfo) -> Iterator[IO[bytes]]
         with open(storage.path(name), "rb") as opened:
             yield opened
     else:
-        raw: Any = RemoteFile(storage, name, info.size)
+        raw: Any = RemoteFile(storage, name, info)
         yield io.BufferedReader(raw, 2**20)
 
 
@@ -72,5 +71,8 @@ def pieces(storage: Storage, folder: str, info: FileInfo) -> Iterator[bytes]:
     """The content of the file, of all its parts in order."""
     for part in info.stored:
         name = path_of(folder, part.name)
-        for start in range(0, part.size, _PIECE_BYTES):
-            yield storage.read(name, start, min(start + _PIECE_BYTES, part.size))
+        if is_local(storage.root):
+            for start in range(0, part.size, _PIECE_BYTES):
+                yield storage.read(name, start, min(start + _PIECE_BYTES, part.size))
+        else:
+            yield from read_pieces(storage, name, part)

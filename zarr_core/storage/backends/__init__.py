@@ -36,6 +36,8 @@ class RemoteBackend(Protocol):
     location: str
     #: A version that no object has, to test conditional writes; "" where they need no test.
     impossible_version: str
+    #: Whether :meth:`get` returns the version of :meth:`list_page` and :meth:`head`, apart from quotes.
+    gets_listed_versions: bool
 
     @property
     def identity(self) -> str:

@@ -23,6 +23,7 @@ class FsspecBackend(RemoteBackend):
     """
 
     impossible_version = ""
+    gets_listed_versions = False
 
     def __init__(self, url: str) -> None:
         self.fs, self.location = open_filesystem(url)

@@ -195,6 +195,7 @@ class GoogleBackend(ObstoreBackend):
 
     ENDPOINTS = ("GOOGLE_BASE_URL",)
     impossible_version = "1"  # generations are times in microseconds
+    gets_listed_versions = False  # listings report etags
 
     async def put_if(self, path: str, data: bytes, version: str | None) -> None:
         await self._put_on_condition(path, data, version)

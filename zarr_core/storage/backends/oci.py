@@ -19,6 +19,7 @@ class OciBackend(FsspecBackend):
     """
 
     impossible_version = "00000000-0000-0000-0000-000000000000"
+    gets_listed_versions = True
 
     async def get(self, path: str, start: int | None = None, stop: int | None = None) -> tuple[Any, str]:
         span = byte_range(start, stop)

@@ -24,6 +24,7 @@ class ConditionalPut(RemoteBackend):
     """
 
     impossible_version = f'"{"0" * 32}"'
+    gets_listed_versions = True
     _quoted = True
 
     async def put_if(self, path: str, data: bytes, version: str | None) -> None:

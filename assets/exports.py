@@ -1,0 +1,119 @@
+"""Copies of a store in other formats: an asset without automation per declared export."""
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import dagster as dg
+import pydantic
+from pydantic import Field
+
+from zarr_core._util.redaction import redact
+
+_CELLS = ("values", "sample_ids", "feature_ids")
+#: Formats of point stores and of wide matrices, and the arguments that a declaration may give them.
+POINT_FORMATS: Mapping[str, tuple[str, ...]] = {
+    "webdataset": (
+        *("split", "sample_ids", "fields", "num_points", "draws_per_sample", "seed"),
+        *("shards", "shard_bytes", "ranks", "loader_workers", "workers"),
+    ),
+    "croissant": ("url", "description", "license", "creator", "cite_as"),
+}
+MATRIX_FORMATS: Mapping[str, tuple[str, ...]] = {"npy": _CELLS, "parquet": _CELLS, "h5ad": _CELLS}
+
+
+class ExportDeclaration(dg.Model, dg.Resolvable):
+    """An export of a dataset."""
+
+    name: str = Field(description="The asset is export_<name>.", pattern="^[a-z][a-z0-9_]*$")
+    format: str = Field(description="webdataset or croissant; of a wide matrix npy, parquet or h5ad.")
+    output: str = Field(
+        repr=False, description="Folder, file or URL to write to. A generation's tar shards get a folder in it."
+    )
+    arguments: dict[str, Any] = Field(default={}, description="Arguments of the export, as in zarr_core.exports.")
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> Self:
+        known = {**POINT_FORMATS, **MATRIX_FORMATS}.get(self.format)
+        if known is None:
+            raise ValueError(f"format {self.format!r} is none of {', '.join([*POINT_FORMATS, *MATRIX_FORMATS])}")
+        if unknown := [name for name in self.arguments if name not in known]:
+            raise ValueError(f"{self.format} has no argument {unknown[0]!r}; it has {', '.join(known)}")
+        return self
+
+
+def check_exports(exports: list[ExportDeclaration], formats: Mapping[str, Any]) -> None:
+    """Raise ValueError if an export has a format of another kind of store, or the name of another one."""
+    for number, export in enumerate(exports):
+        if export.format not in formats:
+            raise ValueError(f"exports: {export.name}: {export.format} is for another kind of store")
+        if export.name in [other.name for other in exports[:number]]:
+            raise ValueError(f"exports: two have the name {export.name}")
+
+
+def export_asset(name: str, store: str, upstream: dg.AssetKey, export: ExportDeclaration) -> dg.AssetsDefinition:
+    """The asset of an export.
+
+    Args:
+        name: of the dataset.
+        store: URL of its store or matrix.
+        upstream: the asset of its generations.
+        export: what to write.
+    """
+
+    @dg.asset(
+        key=[name, f"export_{export.name}"],
+        group_name=name,
+        deps=[upstream],
+        description=f"The store as {export.format} in `{redact(export.output)}`: a copy of the generation that is "
+        "current when it is materialized.",
+        kinds={export.format},
+    )
+    def exported() -> dg.MaterializeResult:
+        return dg.MaterializeResult(metadata=_write(store, export))
+
+    return exported
+
+
+def _write(store: str, export: ExportDeclaration) -> dict[str, Any]:
+    from zarr_core import exports
+
+    if export.format == "webdataset":
+        return _write_shards(store, export)
+    if export.format == "croissant":
+        from zarr_core.points.manifest import load_manifest
+
+        generation = load_manifest(store).generation
+        document = exports.croissant_document(store, generation=generation, **export.arguments)
+        written = exports.write_croissant(document, export.output)
+        return {"generation": generation, "output": dg.MetadataValue.path(redact(written))}
+    from zarr_core.exports.matrix_rows import MatrixRows
+    from zarr_core.matrix import WideMatrix
+
+    matrix = WideMatrix.open(store)
+    rows = MatrixRows(matrix, **export.arguments)
+    getattr(exports, f"export_{export.format}")(rows, export.output)
+    samples, features = rows.shape
+    return {
+        "generation": matrix.generation,
+        "output": dg.MetadataValue.path(redact(export.output)),
+        "samples": samples,
+        "features": features,
+    }
+
+
+def _write_shards(store: str, export: ExportDeclaration) -> dict[str, Any]:
+    from zarr_core.exports import export_webdataset
+    from zarr_core.points.manifest import load_manifest
+
+    generation = load_manifest(store).generation
+    output = f"{export.output.rstrip('/')}/{generation}"
+    index = export_webdataset(store, output, generation=generation, **export.arguments)
+    (fewest, most), (least, largest) = index.evenness["items"], index.evenness["bytes"]
+    return {
+        "generation": generation,
+        "output": dg.MetadataValue.path(redact(output)),
+        "items": index.items,
+        "shards": index.planned,
+        "items_per_shard": f"{fewest:,} to {most:,}",
+        "bytes_per_shard": f"{least:,} to {largest:,}",
+    }

@@ -1,0 +1,111 @@
+"""Exports as assets: declared in ``defs.yaml``, materialized by hand."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+
+import dagster as dg
+import numpy as np
+import pytest
+
+from assets.component import PointDataset
+from assets.dataset import DatasetDeclaration
+from assets.exports import MATRIX_FORMATS, POINT_FORMATS, ExportDeclaration
+from assets.wide_matrix.declaration import MatrixDeclaration
+from tests.platform.matrix_trial import MatrixTrial, declare
+from tests.platform.trial import Trial, write_run
+from zarr_core import WideMatrix
+from zarr_core.exports import ShardItems, croissant_document, export_webdataset
+from zarr_core.exports.matrix_rows import MatrixRows
+from zarr_core.points.convert import convert
+
+
+def materialize(trial: Trial | MatrixTrial, asset: str) -> dg.AssetMaterialization:
+    job = trial.definitions.resolve_implicit_global_asset_job_def()
+    assert job.execute_in_process(instance=trial.instance, asset_selection=[trial.dataset.key(asset)]).success
+    return trial.materialization(asset)
+
+
+def test_samples_are_exported_to_a_folder_per_generation(
+    dataset: DatasetDeclaration, instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    exports = [
+        ExportDeclaration(name="shards", format="webdataset", output=str(tmp_path / "shards"), arguments={"seed": 3}),
+        ExportDeclaration(name="card", format="croissant", output=str(tmp_path / "croissant.json")),
+    ]
+    trial = Trial(dataset.model_copy(update={"exports": exports}), instance)
+    for number in (1, 2):
+        write_run(trial.source, number)
+        convert("ahmedml", trial.dataset.store, root=trial.source)
+        metadata = materialize(trial, "export_shards").metadata
+        assert metadata["generation"].value == number
+        assert metadata["items"].value == number
+        assert len(ShardItems(tmp_path / f"shards/{number}")) == number
+    materialize(trial, "export_card")
+    document = json.loads((tmp_path / "croissant.json").read_text())
+    assert document == json.loads(json.dumps(croissant_document(trial.dataset.store)))
+
+
+def test_a_matrix_is_exported(instance: dg.DagsterInstance, tmp_path: Path) -> None:
+    arguments = {"values": ["beta"], "feature_ids": ["cg003", "cg001"]}
+    trial = MatrixTrial(
+        declare(tmp_path, exports=[ExportDeclaration(name="x", format="npy", output="npy", arguments=arguments)]),
+        instance,
+    )
+    trial.write("b1")
+    trial.load_directly()
+    metadata = materialize(trial, "export_x").metadata
+    assert (metadata["samples"].value, metadata["features"].value) == (5, 2)
+    matrix = WideMatrix.open(trial.dataset.matrix)
+    np.testing.assert_array_equal(
+        np.load(tmp_path / "npy/beta.npy"), matrix.read(matrix.sample_ids, ["cg003", "cg001"], value="beta")
+    )
+    assert not [*tmp_path.glob("npy/coverage*")]
+
+
+@pytest.mark.parametrize(
+    ("export", "message"),
+    [
+        ({"format": "tfrecord"}, "format 'tfrecord' is none of webdataset, croissant, npy, parquet, h5ad"),
+        ({"format": "npy"}, "npy is for another kind of store"),
+        ({"format": "croissant", "arguments": {"licence": "MIT"}}, "croissant has no argument 'licence'"),
+    ],
+)
+def test_wrong_declarations_are_refused(dataset: DatasetDeclaration, export: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        DatasetDeclaration(**{**dict(dataset), "exports": [{"name": "x", "output": "y", **export}]})
+
+
+def test_two_exports_have_two_names(dataset: DatasetDeclaration) -> None:
+    one = {"name": "x", "format": "croissant", "output": "y"}
+    with pytest.raises(ValueError, match="two have the name x"):
+        DatasetDeclaration(**{**dict(dataset), "exports": [one, one]})
+
+
+def test_exports_are_declared_in_yaml() -> None:
+    text = (
+        "{name: a, kind: ahmedml, source: x, store: y, report: z, exports: [{name: s, format: webdataset, output: o}]}"
+    )
+    assert PointDataset.resolve_from_yaml(text).exports == [
+        ExportDeclaration(name="s", format="webdataset", output="o")
+    ]
+
+
+def test_relative_outputs_belong_to_the_project(tmp_path: Path) -> None:
+    declared = declare(tmp_path, exports=[{"name": "x", "format": "h5ad", "output": "x.h5ad"}])
+    assert isinstance(declared, MatrixDeclaration)
+    assert declared.exports[0].output == str(tmp_path / "x.h5ad")
+
+
+@pytest.mark.parametrize(
+    ("function", "names"),
+    [
+        (export_webdataset, POINT_FORMATS["webdataset"]),
+        (croissant_document, POINT_FORMATS["croissant"]),
+        *((MatrixRows.__init__, names) for names in MATRIX_FORMATS.values()),
+    ],
+)
+def test_declared_arguments_are_those_of_the_functions(function: object, names: tuple[str, ...]) -> None:
+    assert {*names} <= {*inspect.signature(function).parameters}  # type: ignore[arg-type]

@@ -1,0 +1,108 @@
+"""Train a few steps on a point store: ``zarr-core first-step STORE``.
+
+A small network predicts the fields of one domain at a point from its position. It shows that a store can be trained
+from; it is no model of anything.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import Annotated
+
+from zarr_core._util.command_line import DONE, Json, Quiet, Store, number, option, run, show, verb
+from zarr_core._util.redaction import redact
+from zarr_core.errors import StoreError
+
+app = verb(
+    "first-step",
+    """
+zarr-core first-step /data/store
+zarr-core first-step s3://bucket/store --domain surface --steps 10
+""",
+)
+
+
+@app.default
+def _command(
+    store: Store,
+    *,
+    domain: Annotated[str | None, option("Domain to train on, as volume. [default: the last of the store]")] = None,
+    steps: Annotated[int, number("Optimizer steps.")] = 3,
+    points: Annotated[int, number("Points per sample and step.")] = 1024,
+    limit: Annotated[int, number("At most N samples.")] = 8,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> int:
+    domain, targets, losses = train(store, domain, steps=steps, points=points, limit=limit)
+    lines = [f"step {step}: loss {loss:.4f}" for step, loss in enumerate(losses, 1)]
+    lines.append(f"predicted {', '.join(targets)} from {domain}_position")
+    show("\n".join(lines), {"domain": domain, "fields": targets, "losses": losses}, json=json, quiet=quiet)
+    return DONE
+
+
+def train(
+    store: str, domain: str | None = None, *, steps: int = 3, points: int = 1024, limit: int = 8
+) -> tuple[str, list[str], list[float]]:
+    """Train on the first samples of a store, with new points in each step.
+
+    Args:
+        store: path or URL of a point store.
+        domain: for example "volume"; the last of the store by default.
+        steps: number of optimizer steps.
+        points: number of points that a step draws per sample.
+        limit: maximum number of samples.
+
+    Returns:
+        The domain, the predicted fields (those that all these samples have), and the mean squared error of each step.
+        Each field component is standardized per sample.
+
+    Raises:
+        StoreError: there is no point store, it has no samples or no such domain, or the samples share no field.
+    """
+    import torch
+
+    from zarr_core.points.reader import ZarrChunkReader
+
+    torch.manual_seed(0)
+    reader = ZarrChunkReader(store)
+    manifest = reader.manifest
+    sample_ids = list(manifest.samples)[:limit]
+    if not sample_ids or domain not in (None, *manifest.domains):
+        raise StoreError(f"{redact(store)} holds no samples" + (f" with domain {domain}" if domain else ""))
+    domain = domain or list(manifest.domains)[-1]
+    position = f"{domain}_position"
+    columns = manifest.domains[domain].arrays
+    shared = set.intersection(*(set(manifest.fields_of(sample_id)) for sample_id in sample_ids))
+    targets = [field for field in columns if field in shared and field != position]
+    if position not in shared or not targets:
+        raise StoreError(
+            f"the first {len(sample_ids)} samples of {redact(store)} share no field of {domain} to predict"
+        )
+    width = sum(columns[field].dim for field in targets)
+    network = torch.nn.Sequential(
+        torch.nn.Linear(columns[position].dim, 64), torch.nn.GELU(), torch.nn.Linear(64, width)
+    )
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
+    losses = []
+    for step in range(steps):
+        errors = []
+        for sample_id in sample_ids:
+            drawn = reader.read_sample(sample_id, {domain: points}, [position, *targets], epoch=step)
+            fields = {field: torch.from_numpy(values).float() for field, values in drawn.items()}
+            target = torch.cat([fields[field].reshape(len(fields[position]), -1) for field in targets], dim=1)
+            target = (target - target.mean(dim=0)) / target.std(dim=0, correction=0).clamp_min(1e-6)
+            errors.append(torch.nn.functional.mse_loss(network(fields[position]), target))
+        loss = torch.stack(errors).mean()
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        optimizer.step()
+        losses.append(loss.item())
+    return domain, targets, losses
+
+
+main = partial(run, app)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""Reads files of a source; on a network, only in the version that was listed."""
+
+from __future__ import annotations
+
+import io
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future
+from itertools import islice
+from typing import Any
+
+from zarr_core.errors import SourceError
+from zarr_core.sources.sample import FileInfo
+from zarr_core.storage import Storage, is_local
+
+# Objects up to this size are fetched in one request, larger ones in pieces, of which _IN_FLIGHT are fetched at a time.
+# In memory are the result, and pieces of this size in all.
+WHOLE_BYTES = 32 * 2**20
+_IN_FLIGHT = 2
+_PIECE_BYTES = WHOLE_BYTES // _IN_FLIGHT
+# First and last bytes of a larger object, which are fetched once: torch's archives have all but the values there.
+_EDGE_BYTES = 64 * 2**10
+
+
+def read_listed(
+    storage: Storage, name: str, info: FileInfo, start: int | None = None, stop: int | None = None
+) -> bytes:
+    """Bytes ``[start, stop)`` of a file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        SourceError: it is not the version that was listed. Only services that tell the version in each response.
+    """
+    if is_local(storage.root):
+        return storage.read(name, start, stop)
+    return bytes(_checked(storage, name, info, storage.begin_read(name, start, stop)))
+
+
+def read_pieces(storage: Storage, name: str, info: FileInfo, start: int = 0, stop: int | None = None) -> Iterator[Any]:
+    """Bytes ``[start, stop)`` of a remote file in pieces, two of which are fetched at a time.
+
+    Raises:
+        FileNotFoundError, SourceError: as :func:`read_listed`.
+    """
+    stop = info.size if stop is None else stop
+    begun = (storage.begin_read(name, at, min(at + _PIECE_BYTES, stop)) for at in range(start, stop, _PIECE_BYTES))
+    coming = deque(islice(begun, _IN_FLIGHT))
+    try:
+        while coming:
+            yield _checked(storage, name, info, coming.popleft())
+            coming.extend(islice(begun, 1))
+    finally:
+        for future in coming:
+            future.cancel()
+
+
+def _checked(storage: Storage, name: str, info: FileInfo, reading: Future[tuple[Any, str]]) -> Any:
+    try:
+        data, version = reading.result()
+    except BaseException:
+        reading.cancel()  # where this thread was interrupted
+        raise
+    if version and info.version and version != info.version:
+        raise SourceError(f"{storage.url}/{name}: it changed after the source was listed; run again")
+    return data
+
+
+class RemoteFile(io.RawIOBase):
+    """A seekable view of an object; reads fetch large pieces, except near its beginning and its end."""
+
+    def __init__(self, storage: Storage, name: str, info: FileInfo) -> None:
+        self._storage, self._name, self._info, self._size, self._position = storage, name, info, info.size, 0
+        self._edges: dict[int, Any] = {}
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def seekable(self) -> bool:
+        """True."""
+        return True
+
+    def tell(self) -> int:
+        """Current offset in bytes."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Set the offset; fetches nothing."""
+        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill the buffer from the current offset."""
+        target = memoryview(buffer).cast("B")[: max(self._size - self._position, 0)]
+        start, stop = self._position, self._position + len(target)
+        for edge in (0, max(self._size - _EDGE_BYTES, 0)):
+            if edge <= start and stop <= edge + _EDGE_BYTES:
+                target[:] = memoryview(self._edge(edge))[start - edge : stop - edge]
+                break
+        else:
+            done = 0
+            for piece in read_pieces(self._storage, self._name, self._info, start, stop):
+                target[done : done + len(piece)] = piece
+                done += len(piece)
+        self._position = stop
+        return len(target)
+
+    def _edge(self, start: int) -> Any:
+        """The object's first or last bytes. Both are fetched at once: who reads one reads the other."""
+        if not self._edges:
+            starts = {0, max(self._size - _EDGE_BYTES, 0)}
+            begun = {at: self._storage.begin_read(self._name, at, min(at + _EDGE_BYTES, self._size)) for at in starts}
+            self._edges = {at: _checked(self._storage, self._name, self._info, begun[at]) for at in starts}
+        return self._edges[start]
