@@ -58,7 +58,7 @@ def counting(counters: list[CountingObjects], root: str) -> CountingObjects:
 def test_the_training_of_the_documentation(tmp_path: Path) -> None:
     matrix, beta = write_matrix(tmp_path / "matrix", batches=(40,))
     text = (Path(__file__).parents[2] / "docs" / "matrix.md").read_text()
-    (block,) = (block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "MatrixDataset(" in block)
+    (block,) = (block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "ResumableLoader(" in block)
     code = (
         block.replace("s3://bucket/betas", str(tmp_path / "matrix"))
         .replace("/scratch/cache", str(tmp_path / "cache"))
