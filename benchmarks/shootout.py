@@ -1,6 +1,6 @@
 """The recommendation of ``zarr-core shootout`` against a full sweep: ``python -m benchmarks.shootout``.
 
-For each set of data and tier (a local folder, and S3 at 10 ms), every format, codec, chunk size and number of workers is
+For each set of data and tier (a local folder, S3 at 10 ms), every format, codec, chunk size and number of workers is
 measured in turns, several times. The figure is the rate of the setting that the shootout named, as a share of the best
 rate of the sweep; both rates are from the sweep. The shootout measures point stores, so the sets are point stores.
 """
