@@ -15,6 +15,7 @@ from sensors.observations import ABSENT
 from zarr_core.errors import RetirementError
 from zarr_core.points.manifest import Quarantine, StoreManifest
 from zarr_core.points.publish import PublishReport, publish
+from zarr_core.points.store_settings import held_settings
 from zarr_core.sources.listing import short_digest
 from zarr_core.versioning.generations import archived
 
@@ -44,6 +45,7 @@ def manifest_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
         found = stores.source(dataset.kind, dataset.source).discover()
         if not found:
             raise dg.Failure(f"{dataset.shown_source} holds no samples: is it there? Nothing was published.")
+        before = stores.manifest_if_any(dataset.store)  # as long as it is in memory, publish() does not parse it again
         versions = observed_versions(context.instance, dataset.observed)
         try:
             report = publish(
@@ -53,7 +55,7 @@ def manifest_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
                 # Two listings apart in time did not find these.
                 retire_vanished=[i for i, version in versions.items() if version == ABSENT],
                 max_retired_share=float(context.run.tags.get(SHARE_TAG, dataset.max_retired_share)),
-                **dataset.conversion_arguments(stores.settings(dataset.store, dataset.settings)),
+                **dataset.conversion_arguments(held_settings(stores.store(dataset.store), before, dataset.settings)),
             )
         except RetirementError as error:
             way_out = f"Check the source, or run {dataset.name}_refresh with the tag {SHARE_TAG} = 1"

@@ -14,7 +14,7 @@ from dataclasses import replace
 from zarr_core.errors import StoreError
 from zarr_core.format.object_names import ZARR_JSON
 from zarr_core.points.group import read_metadata
-from zarr_core.points.manifest import ArrayColumn, Quarantine, SampleEntry, StoreManifest
+from zarr_core.points.manifest import ArrayColumn, Quarantine, SampleEntry, StoreManifest, different_fields
 from zarr_core.points.writer import written_sample
 from zarr_core.storage import Storage
 
@@ -95,8 +95,8 @@ def with_recorded_fields(
 def _most_common(samples: Mapping[str, SampleEntry]) -> dict[str, ArrayColumn]:
     """By field, the array that most samples have; the first by id of equally common ones. Dtypes do not matter."""
     found: dict[str, Counter[tuple[str, int]]] = defaultdict(Counter)
-    for _, entry in sorted(samples.items()):
-        for name, column in (entry.fields or {}).items():
-            found[name][column.array_name, column.dim] += 1
+    for fields, count in different_fields(samples):
+        for name, column in fields.items():
+            found[name][column.array_name, column.dim] += count
     common = {name: counts.most_common(1)[0][0] for name, counts in found.items()}
     return {name: ArrayColumn(array_name, name, "", dim) for name, (array_name, dim) in common.items()}

@@ -243,9 +243,9 @@ def commit(storage: Storage, head: Head[S], change: Callable[[S | None], S]) -> 
         number = _next_number(storage, current.generation, overtaken)
         return replace(changed, generation=number, retention=current.retention)
 
-    committed, swapped = _swap(storage, head, step)
-    if swapped:
-        storage.create(generation_name(committed.generation), archived(committed, committed.to_json()))
+    committed, data = _swap(storage, head, step)
+    if data is not None:
+        storage.create(generation_name(committed.generation), archived(committed, data))
     return committed
 
 
@@ -305,17 +305,17 @@ def _check_named(storage: Storage, head: Head[S], current: S, changed: S) -> Non
         raise CollectedError(storage.url, gone)
 
 
-def _swap(storage: Storage, head: Head[S], step: Callable[[S | None, bytes], S | None]) -> tuple[S, bool]:
+def _swap(storage: Storage, head: Head[S], step: Callable[[S | None, bytes], S | None]) -> tuple[S, bytes | None]:
     """Replace the head by the result of a step; repeat on the newer head whenever another writer came first.
 
-    The step returns None if there is nothing to do. Returns the current state, and whether this call committed it.
+    The step returns None if there is nothing to do. Returns the current state, and its document if this call wrote it.
     """
     for attempt in range(_COMMIT_ATTEMPTS):
         current, data, version = _current(storage, head)
         changed = step(current, data)
         if changed is None:
             assert current is not None
-            return current, False
+            return current, None
         data = changed.to_json()
         _check_readable(storage, head, data)
         try:
@@ -324,7 +324,7 @@ def _swap(storage: Storage, head: Head[S], step: Callable[[S | None, bytes], S |
             logger.info("%s: another commit came first; repeating on top of it", storage.url)
             time.sleep(random.uniform(0, 0.05 * 2 ** min(attempt, 6)))
             continue
-        return changed, True
+        return changed, data
     raise CommitConflict(f"{storage.url}: {_COMMIT_ATTEMPTS} commits in a row lost to other writers; run again")
 
 
