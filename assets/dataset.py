@@ -35,7 +35,7 @@ class DatasetDeclaration(Declaration):
     )
     dataset_name: str | None = Field(
         default=None,
-        description="Name of the dataset in its store; default: name. A renamed dataset keeps its old one.",
+        description="Name of the dataset in its store, the former one if it was renamed; default: name.",
     )
     splits: list[str] | None = Field(default=None, description="Splits to convert; all samples if left out.")
     chunk_points: int = Field(default=16_384, description="Points per chunk; close to what a training step draws.")
