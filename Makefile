@@ -17,7 +17,7 @@ export DAGSTER_HOME := $(CURDIR)/.dagster_home
 export DAGSTER_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo ui test test-rgw lint attack bench bench-s3 constraints clean
+.PHONY: help demo ui test test-rgw lint attack bench bench-s3 shootout constraints clean
 
 help:  ## show this
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -50,6 +50,13 @@ lint: .venv/installed  ## ruff, and mypy on zarr_core
 attack: .venv/installed  ## every attack in full, about 25 minutes; SEED=7 repeats a run; also on the S3 service ATTACK_S3_ENDPOINT, if set
 	$(BIN)/python -m tests.attacks $(if $(SEED),--seed $(SEED))
 	ZARR_CORE_EXAMPLES=20 $(BIN)/python -m pytest -n 2 -m hypothesis
+
+# `make shootout SAMPLES=/data/ahmedml BUDGET=30min TIERS='work=/work/me scratch=/scratch/me'` measures other data and disks.
+SAMPLES ?= $(firstword $(wildcard ../shared/data/ahmed_rans) examples/data/ahmed_rans)
+BUDGET ?= 5min
+TIERS ?= disk=/tmp memory=/dev/shm
+shootout: .venv/rivals  ## formats, settings and disks compared on real samples, in demo/shootout
+	$(BIN)/zarr-core shootout $(SAMPLES) --dataset-kind ahmedml --tiers $(TIERS) --budget $(BUDGET) --output demo/shootout
 
 bench: .venv/rivals  ## every benchmark of local disks in about seven minutes, and docs/performance.md from their results
 	for what in local rivals endurance resume 'conversion --samples 12 --rounds 3' 'cluster --samples 12 --rounds 3' codecs manifest matrix warehouse; do \

@@ -8,26 +8,32 @@ import pydantic
 from pydantic import Field
 
 from zarr_core._util.redaction import redact
+from zarr_core.storage import Storage
+from zarr_core.stores.kinds import find_head
+from zarr_core.versioning.generations import load
 
 _CELLS = ("values", "sample_ids", "feature_ids")
+_HUB = ("license", "description", "cite_as", "workers")
 #: Formats of point stores and of wide matrices, and the arguments that a declaration may give them.
 POINT_FORMATS: Mapping[str, tuple[str, ...]] = {
     "webdataset": (
         *("split", "sample_ids", "fields", "num_points", "draws_per_sample", "seed"),
         *("shards", "shard_bytes", "ranks", "loader_workers", "workers"),
     ),
+    "huggingface": _HUB,
     "croissant": ("url", "description", "license", "creator", "cite_as"),
 }
-MATRIX_FORMATS: Mapping[str, tuple[str, ...]] = {"npy": _CELLS, "parquet": _CELLS, "h5ad": _CELLS}
+MATRIX_FORMATS: Mapping[str, tuple[str, ...]] = {"npy": _CELLS, "parquet": _CELLS, "h5ad": _CELLS, "huggingface": _HUB}
 
 
 class ExportDeclaration(dg.Model, dg.Resolvable):
     """An export of a dataset."""
 
     name: str = Field(description="The asset is export_<name>.", pattern="^[a-z][a-z0-9_]*$")
-    format: str = Field(description="webdataset or croissant; of a wide matrix npy, parquet or h5ad.")
+    format: str = Field(description="webdataset, huggingface, croissant; of a matrix npy, parquet, h5ad, huggingface.")
     output: str = Field(
-        repr=False, description="Folder, file or URL to write to. A generation's tar shards get a folder in it."
+        repr=False,
+        description="Folder, file or URL to write to; webdataset and huggingface add a folder per generation.",
     )
     arguments: dict[str, Any] = Field(default={}, description="Arguments of the export, as in zarr_core.exports.")
 
@@ -35,7 +41,7 @@ class ExportDeclaration(dg.Model, dg.Resolvable):
     def _check(self) -> Self:
         known = {**POINT_FORMATS, **MATRIX_FORMATS}.get(self.format)
         if known is None:
-            raise ValueError(f"format {self.format!r} is none of {', '.join([*POINT_FORMATS, *MATRIX_FORMATS])}")
+            raise ValueError(f"format {self.format!r} is none of {', '.join({**POINT_FORMATS, **MATRIX_FORMATS})}")
         if unknown := [name for name in self.arguments if name not in known]:
             raise ValueError(f"{self.format} has no argument {unknown[0]!r}; it has {', '.join(known)}")
         return self
@@ -75,45 +81,33 @@ def export_asset(name: str, store: str, upstream: dg.AssetKey, export: ExportDec
 
 
 def _write(store: str, export: ExportDeclaration) -> dict[str, Any]:
+    """Write the current generation; returns the metadata of the materialization."""
     from zarr_core import exports
 
-    if export.format == "webdataset":
-        return _write_shards(store, export)
-    if export.format == "croissant":
-        from zarr_core.points.manifest import load_manifest
+    storage = Storage(store)
+    generation, output = load(storage, find_head(storage)).generation, export.output
+    found: dict[str, Any] = {}
+    if export.format in ("webdataset", "huggingface"):
+        output = f"{output.rstrip('/')}/{generation}"
+        write = getattr(exports, f"export_{export.format}")
+        result = write(store, output, generation=generation, **export.arguments)
+        if export.format == "webdataset":
+            (fewest, most), (least, largest) = result.evenness["items"], result.evenness["bytes"]
+            found = {
+                "items": result.items,
+                "shards": result.planned,
+                "items_per_shard": f"{fewest:,} to {most:,}",
+                "bytes_per_shard": f"{least:,} to {largest:,}",
+            }
+        else:
+            found = {f"samples/{split}": count for split, count in result.items()}
+    elif export.format == "croissant":
+        exports.write_croissant(exports.croissant_document(store, generation=generation, **export.arguments), output)
+    else:
+        from zarr_core.exports.matrix_rows import MatrixRows
+        from zarr_core.matrix import WideMatrix
 
-        generation = load_manifest(store).generation
-        document = exports.croissant_document(store, generation=generation, **export.arguments)
-        written = exports.write_croissant(document, export.output)
-        return {"generation": generation, "output": dg.MetadataValue.path(redact(written))}
-    from zarr_core.exports.matrix_rows import MatrixRows
-    from zarr_core.matrix import WideMatrix
-
-    matrix = WideMatrix.open(store)
-    rows = MatrixRows(matrix, **export.arguments)
-    getattr(exports, f"export_{export.format}")(rows, export.output)
-    samples, features = rows.shape
-    return {
-        "generation": matrix.generation,
-        "output": dg.MetadataValue.path(redact(export.output)),
-        "samples": samples,
-        "features": features,
-    }
-
-
-def _write_shards(store: str, export: ExportDeclaration) -> dict[str, Any]:
-    from zarr_core.exports import export_webdataset
-    from zarr_core.points.manifest import load_manifest
-
-    generation = load_manifest(store).generation
-    output = f"{export.output.rstrip('/')}/{generation}"
-    index = export_webdataset(store, output, generation=generation, **export.arguments)
-    (fewest, most), (least, largest) = index.evenness["items"], index.evenness["bytes"]
-    return {
-        "generation": generation,
-        "output": dg.MetadataValue.path(redact(output)),
-        "items": index.items,
-        "shards": index.planned,
-        "items_per_shard": f"{fewest:,} to {most:,}",
-        "bytes_per_shard": f"{least:,} to {largest:,}",
-    }
+        rows = MatrixRows(WideMatrix.open(store, generation), **export.arguments)
+        getattr(exports, f"export_{export.format}")(rows, output)
+        found = dict(zip(("samples", "features"), rows.shape, strict=True))
+    return {"generation": generation, "output": dg.MetadataValue.path(redact(output)), **found}

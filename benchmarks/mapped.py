@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from zarr_core.errors import CorruptChunkError
+from zarr_core.shootout.formats.stores import Reader
 from zarr_core.storage import Storage, byte_ranges
 from zarr_core.storage.byte_ranges import Request, check_size
 
@@ -57,3 +58,10 @@ class MappedObjects:
             except KeyError:  # another thread opened it first
                 break
         return found
+
+
+class Mapped(Reader):
+    """Our reader, with files mapped into memory."""
+
+    def __init__(self) -> None:
+        super().__init__(objects_factory=MappedObjects)

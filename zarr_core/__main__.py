@@ -12,6 +12,7 @@ _MODULES = {
     "benchmark": "zarr_core.benchmark.__main__",
     "first-step": "zarr_core.first_step",
     "matrix": "zarr_core.matrix.__main__",
+    "shootout": "zarr_core.shootout.__main__",
     "quality": "zarr_core.matrix.quality.__main__",
 }
 _EPILOGUE = """\

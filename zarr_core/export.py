@@ -1,4 +1,4 @@
-"""Write a store in another format: ``zarr-core export webdataset|npy|parquet|h5ad|croissant STORE OUT``."""
+"""Write a store in another format: ``zarr-core export webdataset|npy|parquet|h5ad|huggingface|croissant STORE OUT``."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ zarr-core export webdataset s3://bucket/store draws --draws-per-sample 10 --num-
 zarr-core export h5ad s3://bucket/betas betas.h5ad --values beta --features probes.txt
 zarr-core export parquet s3://bucket/betas betas_parquet
 zarr-core export npy s3://bucket/betas betas_npy --values beta
+zarr-core export huggingface /data/store hub --license cc-by-4.0
 zarr-core export croissant s3://bucket/store s3://bucket/store/croissant.json --license CC-BY-4.0
 """,
     usage="FORMAT STORE OUT [OPTIONS]",
 )
 
 Values = Annotated[list[str] | None, cli.option("Only these value tables.", metavar="NAME", several=True)]
+Description = Annotated[str, cli.option("What the dataset is, in a sentence.")]
+Citation = Annotated[str, cli.option("Citation, such as BibTeX.")]
 Features = Annotated[
     str | None, cli.option("Only these features: first column of a .parquet file, or the words of a text file.")
 ]
@@ -132,6 +135,41 @@ _add_matrix_format("h5ad", "A wide matrix as AnnData: the first value table as X
 
 
 @app.command(
+    name="huggingface",
+    usage="Usage: zarr-core export huggingface STORE OUT [OPTIONS]",
+    help="A folder for the Hugging Face Hub: a dataset card, and shards or tables that its library loads.",
+)
+def _huggingface(
+    store: cli.Store,
+    out: Annotated[str, cli.option("Folder or URL to write to, used by nothing else.")],
+    *,
+    license: Annotated[str, cli.option("Identifier of the licence on the Hub, such as cc-by-4.0.")] = "",
+    description: Description = "",
+    cite_as: Citation = "",
+    generation: cli.Generation = None,
+    workers: cli.Workers = 1,
+    quiet: cli.Quiet = False,
+    json: cli.Json = False,
+) -> int:
+    from zarr_core.exports.huggingface import export_huggingface
+
+    splits = export_huggingface(
+        store,
+        out,
+        generation=generation,
+        license=license,
+        description=description,
+        cite_as=cite_as,
+        workers=workers,
+        progress=not quiet,
+    )
+    where = Storage(out).url
+    text = f"{', '.join(f'{split}: {count:,} samples' for split, count in splits.items())}: {where}"
+    cli.show(text, {"output": where, "samples": dict(splits)}, json=json, quiet=quiet)
+    return cli.DONE
+
+
+@app.command(
     name="croissant",
     usage="Usage: zarr-core export croissant STORE OUT [OPTIONS]",
     help="A description of a point store for data catalogues: fields, units, splits, checksums, licence.",
@@ -141,10 +179,10 @@ def _croissant(
     out: Annotated[str, cli.option("Path or URL of the JSON document, such as STORE/croissant.json.")],
     *,
     url: Annotated[str | None, cli.option("Where others find the store. [default: STORE]")] = None,
-    description: Annotated[str, cli.option("What the dataset is, in a sentence.")] = "",
+    description: Description = "",
     license: Annotated[str, cli.option("URL or SPDX identifier of the licence.")] = "",
     creator: Annotated[str, cli.option("Person or organization.")] = "",
-    cite_as: Annotated[str, cli.option("Citation, such as BibTeX.")] = "",
+    cite_as: Citation = "",
     generation: cli.Generation = None,
     quiet: cli.Quiet = False,
     json: cli.Json = False,

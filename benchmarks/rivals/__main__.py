@@ -29,11 +29,11 @@ from benchmarks.rivals import (
     NPY,
     RIVALS,
     UNCOMPRESSED,
-    Entry,
+    Rival,
 )
-from benchmarks.rivals.samples import Draws
 from benchmarks.synthetic import DRAWN, POINTS, make_source, make_store
 from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.shootout.formats.samples import Draws, Runs
 
 CHECKOUT = Path(__file__).parents[2]
 HOW_TO_INSTALL = "not measured: pip install -e '.[rivals]'"
@@ -61,7 +61,7 @@ def prepare_samples(folder: Path, count: int, points: int, num_points: int, epoc
     for codec in (UNCOMPRESSED, COMPRESSED):
         make_store(source, folder / f"store-{codec}", codec, chunk_points=num_points)
     reader = ZarrChunkReader(folder / f"store-{UNCOMPRESSED}")
-    runs: dict[str, list[tuple[tuple[int, int], ...]]] = {}
+    runs: dict[str, list[dict[str, Runs]]] = {}
     for sample in reader.sample_ids:
         (folder / "samples" / sample).mkdir(parents=True)
         for field, array in reader.read_sample(sample).items():
@@ -69,13 +69,13 @@ def prepare_samples(folder: Path, count: int, points: int, num_points: int, epoc
         runs[sample] = []
         for epoch in range(epochs):
             reads = reader.field_reads(sample, {"volume": num_points}, epoch=epoch)
-            runs[sample].append(next(iter(reads.values())).drawn.runs)
-    draws = Draws(runs, num_points, num_points)
+            runs[sample].append({"volume": next(iter(reads.values())).drawn.runs})
+    draws = Draws(runs, {"volume": num_points}, num_points, dict.fromkeys(reader.fields, "volume"))
     draws.save(folder / "draws.json")
     return draws
 
 
-def run_child(entry: Entry, python: str, verb: str, *arguments: object) -> str:
+def run_child(entry: Rival, python: str, verb: str, *arguments: object) -> str:
     """What ``benchmarks.rivals.child`` prints; errors as for :func:`run_python`."""
     return run_python(python, "-m", "benchmarks.rivals.child", verb, entry.name, *arguments)
 
@@ -90,7 +90,7 @@ def run_python(python: str, *arguments: object) -> str:
     return done.stdout
 
 
-def interpreter(entry: Entry, mds_python: Path) -> str | None:
+def interpreter(entry: Rival, mds_python: Path) -> str | None:
     """The Python that has what a rival needs; None where there is none."""
     if entry.name == MDS:
         return str(mds_python) if mds_python.exists() else None
@@ -99,7 +99,7 @@ def interpreter(entry: Entry, mds_python: Path) -> str | None:
     return sys.executable
 
 
-def row(entry: Entry, measured: dict[str, Any] | str) -> list[Value]:
+def row(entry: Rival, measured: dict[str, Any] | str) -> list[Value]:
     """Of the table."""
     if isinstance(measured, str):
         return [entry.name, measured] + [None] * (len(COLUMNS) - 2)
@@ -107,7 +107,7 @@ def row(entry: Entry, measured: dict[str, Any] | str) -> list[Value]:
     return [entry.name, *values]
 
 
-def measure_rival(entry: Entry, codec: str, folder: Path, python: str, seconds: float) -> dict[str, Any]:
+def measure_rival(entry: Rival, codec: str, folder: Path, python: str, seconds: float) -> dict[str, Any]:
     """Prepare and measure."""
     place = folder / codec / entry.name.replace(" ", "-")
     run_child(entry, python, "prepare", place, folder / "samples", folder / f"store-{codec}")

@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.rivals import RIVALS, Entry
-from benchmarks.rivals.samples import Draws, Samples
+from benchmarks.rivals import RIVALS
+from zarr_core.shootout.formats import Entry
+from zarr_core.shootout.formats.samples import Draws, Samples
 
 
 class DrawDataset:

@@ -12,11 +12,11 @@ import pytest
 
 from benchmarks.report import page
 from benchmarks.result import Result, is_met, shown
-from benchmarks.rivals import DIRECT, MDS, RIVALS, UNCOMPRESSED, Entry
+from benchmarks.rivals import DIRECT, MDS, RIVALS, UNCOMPRESSED, Rival
 from benchmarks.rivals.__main__ import COLUMNS, interpreter, prepare_samples, run_child, run_python
-from benchmarks.rivals.samples import Draws
 from tests.helpers import fork_server, rival_reader
 from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.shootout.formats.samples import Draws
 
 SAMPLES, POINTS, DRAWN, EPOCHS = 2, 1000, 64, 40
 
@@ -29,7 +29,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_some_draws_wrap_around_and_some_touch_the_ragged_chunk(prepared: Path) -> None:
-    runs = [runs for epochs in Draws.load(prepared / "draws.json").runs.values() for runs in epochs]
+    runs = [runs["volume"] for epochs in Draws.load(prepared / "draws.json").runs.values() for runs in epochs]
     assert {len(each) for each in runs} == {1, 2}
     assert any(last > POINTS - POINTS % DRAWN for each in runs for _, last in each)
 
@@ -38,7 +38,7 @@ def test_some_draws_wrap_around_and_some_touch_the_ragged_chunk(prepared: Path) 
     ("entry", "codec"), [(entry, codec) for entry in RIVALS for codec in entry.codecs], ids=lambda part: str(part)[:40]
 )
 def test_every_rival_returns_the_same_rows_as_our_reader(
-    entry: Entry, codec: str, prepared: Path, tmp_path: Path
+    entry: Rival, codec: str, prepared: Path, tmp_path: Path
 ) -> None:
     python = interpreter(entry, Path(__file__).parents[2] / ".venv-mds" / "bin" / "python")
     if python is None:

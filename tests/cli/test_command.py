@@ -63,9 +63,13 @@ def as_tokens(line: str) -> str:
 
 
 def commands(verb: str) -> list[App]:
-    """The commands of a verb: itself, or one per format of ``export``."""
-    app = command.app[verb]
-    return [app] if app.default_command else [app[name] for name in app if not name.startswith("-")]
+    """The commands of a verb: itself, and those below it, such as the formats of ``export``."""
+    found, waiting = [], [command.app[verb]]
+    while waiting:
+        app = waiting.pop()
+        found += [app] if app.default_command else []
+        waiting += [app[name] for name in app if not name.startswith("-")]
+    return found
 
 
 @pytest.mark.parametrize(

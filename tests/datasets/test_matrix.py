@@ -6,11 +6,13 @@ import json
 import pickle
 import re
 from collections.abc import Callable, Sequence
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given, settings
@@ -56,7 +58,7 @@ def counting(counters: list[CountingObjects], root: str) -> CountingObjects:
 def test_the_training_of_the_documentation(tmp_path: Path) -> None:
     matrix, beta = write_matrix(tmp_path / "matrix", batches=(40,))
     text = (Path(__file__).parents[2] / "docs" / "matrix.md").read_text()
-    (block,) = (block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "MatrixDataset(" in block)
+    (block,) = (block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "ResumableLoader(" in block)
     code = (
         block.replace("s3://bucket/betas", str(tmp_path / "matrix"))
         .replace("/scratch/cache", str(tmp_path / "cache"))
@@ -363,3 +365,94 @@ def test_all_ways_of_reading_a_selection_agree(data: st.DataObject, tmp_path_fac
     whole = dataset.to_numpy()
     np.testing.assert_array_equal(torch.stack([item["beta"] for item in dataset]), whole)
     np.testing.assert_array_equal(dataset.__getitems__(range(len(samples))).tensors["beta"], whole)
+
+
+def test_low_coverage_is_missing(tmp_path: Path) -> None:
+    matrix, beta, coverage = covered_matrix(tmp_path / "m")
+    low = ~(coverage >= 10)
+    dataset = MatrixDataset(matrix, values=["beta", "coverage"], min_coverage=10, impute=0.5)
+    batch = next(iter(DataLoader(dataset, batch_size=len(matrix.sample_ids))))
+    masked = np.where(low, np.nan, beta)
+    assert torch.equal(batch["missing"], torch.from_numpy(np.isnan(masked)))
+    torch.testing.assert_close(batch["beta"], torch.from_numpy(np.nan_to_num(masked, nan=0.5)))
+    torch.testing.assert_close(batch["coverage"], torch.from_numpy(coverage), equal_nan=True)
+    np.testing.assert_array_equal(dataset.to_numpy(), masked)
+    np.testing.assert_array_equal(dataset.to_memmap(tmp_path / "x.npy"), masked)
+    np.testing.assert_allclose(dataset.feature_means()[8:], np.nanmean(masked, axis=0)[8:], rtol=1e-5)
+    dataset = MatrixDataset(matrix, min_coverage=10, coverage_mask=True)
+    assert torch.equal(dataset[3]["covered"], torch.from_numpy(~low[3]))
+    np.testing.assert_array_equal(dataset[3]["beta"].numpy(), beta[3])
+    assert set(dataset[3]) == {"beta", "missing", "sample", "covered"}
+
+
+def covered_matrix(url: Path) -> tuple[WideMatrix, np.ndarray, np.ndarray]:
+    matrix = WideMatrix.create(url, FEATURES, shard_rows=2, chunk_features=16, column_chunk=(8, 4))
+    random = np.random.default_rng(5)
+    beta = random.random((6, len(FEATURES)), dtype="float32")
+    coverage = random.integers(0, 40, beta.shape).astype("float32")
+    beta[random.random(beta.shape) < 0.1] = np.nan
+    coverage[random.random(beta.shape) < 0.1] = np.nan
+    matrix.append("a", [f"s{n}" for n in range(6)], {"beta": beta, "coverage": coverage})
+    return matrix, beta, coverage
+
+
+@settings(max_examples=examples(15), deadline=None)
+@given(least=st.integers(0, 40), share=st.floats(0, 1), features=st.lists(st.sampled_from(FEATURES), unique=True))
+def test_covered_features_are_those_of_numpy(
+    tmp_path_factory: pytest.TempPathFactory, least: int, share: float, features: list[str]
+) -> None:
+    matrix, _, coverage = covered_matrix(tmp_path_factory.mktemp("m"))
+    dataset = MatrixDataset(matrix, feature_ids=features or None)
+    columns = [FEATURES.index(name) for name in features] or list(range(len(FEATURES)))
+    enough = (coverage[:, columns] >= least).sum(axis=0) >= share * 6
+    assert dataset.covered_features(least, share).tolist() == [FEATURES[n] for n in np.array(columns)[enough]]
+
+
+def test_several_probes_of_a_locus_are_averaged_without_low_coverage(tmp_path: Path) -> None:
+    matrix = WideMatrix.create(tmp_path, ["cg1_TC11", "cg1_BC11", "cg2"])
+    beta = np.array([[0.2, 0.6, 0.5], [0.2, 0.6, 0.5]], np.float32)
+    coverage = np.array([[20, 30, 5], [20, 1, 50]], np.float32)
+    matrix.append("a", ["s0", "s1"], {"beta": beta, "coverage": coverage})
+    loci = matrix.select(["cg1", "cg2"], stem=True, duplicates="mean")
+    dataset = MatrixDataset(matrix, feature_ids=loci, min_coverage=10)
+    np.testing.assert_allclose(dataset.to_numpy(), [[0.4, np.nan], [0.2, 0.5]], rtol=1e-6)
+    assert dataset.feature_ids.tolist() == ["cg1", "cg2"]
+    assert dataset.covered_features(10).tolist() == ["cg1"]
+    one_each = matrix.select(["cg1", "cg2"], stem=True, duplicates="first")
+    fingerprints = {
+        MatrixDataset(matrix, feature_ids=loci).fingerprint,
+        MatrixDataset(matrix, feature_ids=one_each).fingerprint,
+        dataset.fingerprint,
+        MatrixDataset(matrix, feature_ids=loci, values=["beta", "coverage"]).fingerprint,
+    }
+    assert len(fingerprints) == 4
+    assert MatrixDataset(matrix, feature_ids=["cg1_TC11", "cg2"]).fingerprint in fingerprints
+
+
+def test_columns_of_metadata_are_tensors(written: tuple[str, np.ndarray], caplog: pytest.LogCaptureFixture) -> None:
+    matrix = WideMatrix.open(written[0])
+    ids = matrix.sample_ids[:4]
+    table = {"sample_id": ids, "age": [1.5, None, 3.0, 4.0], "sex": ["M", "F", None, "F"], "n": [1, 2, 3, 4]}
+    matrix.set_metadata(pa.table(table | {"day": [date(2026, 1, 1)] * 4}))
+    matrix.set_metadata(pa.table({"batch_id": ["b0", "b1", "b2"], "array": [450, 850, 850]}), "batches")
+    dataset = MatrixDataset(matrix, ids[::-1], FEATURES[:3], columns=["age", "sex", "n", "array"])
+    batch = next(iter(DataLoader(pickle.loads(pickle.dumps(dataset)), batch_size=4)))
+    torch.testing.assert_close(batch["age"], torch.tensor([4.0, 3.0, float("nan"), 1.5]), equal_nan=True)
+    assert batch["sex"].tolist() == [0, -1, 0, 1]
+    assert dataset.categories == {"sex": ["F", "M"]}
+    assert batch["n"].dtype == torch.float32  # other samples of the matrix have none
+    assert batch["array"].tolist() == [850, 450, 450, 450]
+    assert batch["array"].dtype == torch.int64
+    assert "1 samples have no age, such as b0s1" in caplog.text
+    assert dataset.metadata["sample_id"].to_pylist() == ids[::-1]
+    before = dataset.fingerprint
+    assert before != MatrixDataset(matrix, ids[::-1], FEATURES[:3]).fingerprint
+    matrix.set_metadata(pa.table({"sample_id": ids[:1], "age": [2.0]}))
+    assert MatrixDataset(matrix, ids[::-1], FEATURES[:3], columns=["age", "sex", "n", "array"]).fingerprint != before
+    with pytest.raises(ZarrCoreError, match="column 'day' is of type date32"):
+        MatrixDataset(matrix, columns=["day"])
+    with pytest.raises(UnknownFieldError, match="no metadata 'tissue'"):
+        MatrixDataset(matrix, columns=["tissue"])
+    for wrong, message in (({"values": []}, "each once"), ({"coverage_mask": True}, "needs min_coverage")):
+        with pytest.raises(ZarrCoreError, match=message):
+            MatrixDataset(matrix, **wrong)

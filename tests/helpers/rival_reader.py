@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.rivals import RIVALS
-from benchmarks.rivals.samples import Draws, Samples
+from zarr_core.shootout.formats.samples import Draws, Samples
 
 
 def main(name: str, folder: str, samples: str, store: str, draws_file: str, epochs: str, out: str) -> None:

@@ -17,7 +17,7 @@ from assets.wide_matrix.declaration import MatrixDeclaration
 from tests.platform.matrix_trial import MatrixTrial, declare
 from tests.platform.trial import Trial, write_run
 from zarr_core import WideMatrix
-from zarr_core.exports import ShardItems, croissant_document, export_webdataset
+from zarr_core.exports import ShardItems, croissant_document, export_huggingface, export_webdataset
 from zarr_core.exports.matrix_rows import MatrixRows
 from zarr_core.points.convert import convert
 
@@ -33,6 +33,7 @@ def test_samples_are_exported_to_a_folder_per_generation(
 ) -> None:
     exports = [
         ExportDeclaration(name="shards", format="webdataset", output=str(tmp_path / "shards"), arguments={"seed": 3}),
+        ExportDeclaration(name="hub", format="huggingface", output=str(tmp_path / "hub"), arguments={"license": "MIT"}),
         ExportDeclaration(name="card", format="croissant", output=str(tmp_path / "croissant.json")),
     ]
     trial = Trial(dataset.model_copy(update={"exports": exports}), instance)
@@ -43,6 +44,8 @@ def test_samples_are_exported_to_a_folder_per_generation(
         assert metadata["generation"].value == number
         assert metadata["items"].value == number
         assert len(ShardItems(tmp_path / f"shards/{number}")) == number
+    assert materialize(trial, "export_hub").metadata["samples/train"].value == 2
+    assert "license: mit" in (tmp_path / "hub/2/README.md").read_text()
     materialize(trial, "export_card")
     document = json.loads((tmp_path / "croissant.json").read_text())
     assert document == json.loads(json.dumps(croissant_document(trial.dataset.store)))
@@ -68,7 +71,7 @@ def test_a_matrix_is_exported(instance: dg.DagsterInstance, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("export", "message"),
     [
-        ({"format": "tfrecord"}, "format 'tfrecord' is none of webdataset, croissant, npy, parquet, h5ad"),
+        ({"format": "tfrecord"}, "format 'tfrecord' is none of webdataset, huggingface, croissant, npy, parquet, h5ad"),
         ({"format": "npy"}, "npy is for another kind of store"),
         ({"format": "croissant", "arguments": {"licence": "MIT"}}, "croissant has no argument 'licence'"),
     ],
@@ -104,7 +107,8 @@ def test_relative_outputs_belong_to_the_project(tmp_path: Path) -> None:
     [
         (export_webdataset, POINT_FORMATS["webdataset"]),
         (croissant_document, POINT_FORMATS["croissant"]),
-        *((MatrixRows.__init__, names) for names in MATRIX_FORMATS.values()),
+        (export_huggingface, POINT_FORMATS["huggingface"]),
+        *((MatrixRows.__init__, MATRIX_FORMATS[name]) for name in ("npy", "parquet", "h5ad")),
     ],
 )
 def test_declared_arguments_are_those_of_the_functions(function: object, names: tuple[str, ...]) -> None:

@@ -29,6 +29,7 @@ VERBS = {
     "statistics": "Write the normalization statistics of a store.",
     "verify": "Check a store, and compare its rows with their source.",
     "benchmark": "Compare a store with its source: equality, bytes read, samples per second.",
+    "shootout": "Measure formats, settings and storage with your data, and recommend one.",
     "stage": "Copy a store, or the part of it that a training run reads, to fast storage.",
     "export": "Write a store in another format: WebDataset shards; a matrix as NumPy, Parquet or AnnData; Croissant.",
     "info": "Show what a store or one of its samples holds.",

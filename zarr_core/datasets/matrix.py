@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, overload
@@ -17,7 +18,10 @@ from zarr_core.datasets.batch import Batch, BatchDataset, BatchItem
 from zarr_core.datasets.memory_map import memory_mapped, row_blocks
 from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix import WideMatrix
+from zarr_core.matrix.selection import FeatureSelection
 from zarr_core.storage.disk_cache import DEFAULT_LIMIT
+
+logger = logging.getLogger(__name__)
 
 #: Default distance from 0 and 1 to which :func:`m_values` clamps.
 M_VALUE_OFFSET = 0.001
@@ -28,14 +32,23 @@ class MatrixDataset(BatchDataset):
 
     An item has three tensors: the value under its own name, for example "beta", (features,) float32; "missing",
     (features,) bool, true where the matrix has no value, imputed or not; and "sample", the item's index in
-    ``sample_ids``, for looking up labels. A DataLoader with ``batch_size`` gets whole batches (items, features), each
-    from one read. Items do not depend on the epoch: nothing is drawn.
+    ``sample_ids``, for looking up labels. Further values and columns of metadata are further tensors. A DataLoader
+    with ``batch_size`` gets whole batches (items, features), each from one read per value. Items do not depend on the
+    epoch: nothing is drawn.
 
     Args:
         matrix: a matrix, or its path or URL. Reads use the generation at which it was opened.
         sample_ids: samples in the order of the items; by default all, in row order.
-        feature_ids: features in the order of the columns; by default all, in axis order.
+        feature_ids: features in the order of the columns, or the result of ``matrix.select(...)``; by default all, in
+            axis order.
         value: name of the value to read.
+        values: instead of ``value``, names of several values. The first is the main one: imputation, transform,
+            "missing" and :meth:`to_numpy` are about it. Items have the others as stored, NaN where missing.
+        min_coverage: cells of the main value whose coverage is lower, or missing, count as missing.
+        coverage: name of the value table with the coverage.
+        coverage_mask: do not change these cells; items have "covered", (features,) bool, instead.
+        columns: columns of the matrix's metadata. Numbers are float32, whole numbers without missing values int64,
+            truth values bool; text is int64, the index in ``categories``, -1 where missing.
         generation: generation to open, by number or tag; by default the latest.
         impute: replacement for missing values: one number, or one per feature. ``train.feature_means()`` uses only
             training samples. By default missing values stay NaN.
@@ -47,19 +60,28 @@ class MatrixDataset(BatchDataset):
     Attributes:
         matrix: the matrix.
         sample_ids: id of each item, in order.
-        value: name of the value.
+        value: name of the main value.
+        values: names of all values.
+        metadata: ``pyarrow.Table`` with a row per item, as ``WideMatrix.samples`` returns it; None without ``columns``.
+        categories: texts of each text column: those of all samples of the generation, sorted.
 
     Raises:
-        ZarrCoreError: there is no such matrix, generation, sample, feature or value, or ``impute`` has a wrong shape.
+        ZarrCoreError: there is no such matrix, generation, sample, feature, value or column, or ``impute`` has a wrong
+            shape.
     """
 
     def __init__(
         self,
         matrix: WideMatrix | str | os.PathLike[str],
         sample_ids: Sequence[str] | None = None,
-        feature_ids: Sequence[str] | Sequence[int] | np.ndarray | None = None,
+        feature_ids: FeatureSelection | Sequence[str] | Sequence[int] | np.ndarray | None = None,
         *,
         value: str = "beta",
+        values: Sequence[str] | None = None,
+        min_coverage: float | None = None,
+        coverage: str = "coverage",
+        coverage_mask: bool = False,
+        columns: Sequence[str] | None = None,
         generation: int | str | None = None,
         impute: float | np.ndarray | Tensor | None = None,
         transform: Callable[[Tensor], Tensor] | None = None,
@@ -75,18 +97,38 @@ class MatrixDataset(BatchDataset):
         else:
             self.matrix = WideMatrix.open(matrix, generation, cache_dir=cache_dir, cache_limit=cache_limit)
         check_names("sample_ids", sample_ids)
-        check_names("feature_ids", feature_ids)
-        self.value = value
+        check_names("values", values)
+        self.values = [value] if values is None else list(values)
+        if not self.values or len(set(self.values)) < len(self.values):
+            raise ZarrCoreError("values must be names of value tables, each once")
+        self.value = self.values[0]
+        self._selection: FeatureSelection | None
+        if isinstance(feature_ids, FeatureSelection):
+            self._selection = feature_ids
+        else:
+            check_names("feature_ids", feature_ids)
+            self._selection = None if feature_ids is None else self._selected(feature_ids)
+        # In the encoding of the axis, so that reading a batch does not encode them again.
+        self._columns = None if self._selection is None else self.matrix.feature_ids.ids[self._selection.positions]
+        self.min_coverage, self.coverage, self.coverage_mask = min_coverage, coverage, coverage_mask
+        if coverage_mask and min_coverage is None:
+            raise ZarrCoreError("coverage_mask needs min_coverage")
         self.transform = transform
         self.sample_ids = list(self.matrix.sample_ids if sample_ids is None else sample_ids)
-        self._feature_ids = None if feature_ids is None else self._encoded(feature_ids)
         # Reads no value, but reports unknown samples and values now instead of during an epoch.
-        self.matrix.read(self.sample_ids, self.matrix.feature_ids[:0], value)
+        for name in (*self.values, *([] if min_coverage is None else [coverage])):
+            self.matrix.read(self.sample_ids, self.matrix.feature_ids[:0], name)
+        self.metadata: Any = None
+        self.categories: dict[str, list[str]] = {}
+        self._labels: dict[str, Tensor] = {}
+        if columns is not None:
+            self._read_metadata(columns)
         self._impute = None if impute is None else self._imputed_values(impute)
 
     def __repr__(self) -> str:
+        values = "+".join(self.values)
         return (
-            f"<{type(self).__name__} {self.matrix.url}, generation {self.matrix.generation}, value {self.value}: "
+            f"<{type(self).__name__} {self.matrix.url}, generation {self.matrix.generation}, value {values}: "
             f"{len(self):,} samples x {self.n_features:,} features>"
         )
 
@@ -96,15 +138,12 @@ class MatrixDataset(BatchDataset):
     @property
     def feature_ids(self) -> np.ndarray:
         """Feature ids in the order of an item's columns."""
-        chosen = self._feature_ids
-        if chosen is None:
-            return np.asarray(self.matrix.feature_ids)
-        return np.char.decode(chosen, "utf-8") if chosen.dtype.kind == "S" else chosen
+        return np.asarray(self.matrix.feature_ids) if self._selection is None else self._selection.feature_ids
 
     @property
     def n_features(self) -> int:
         """Number of features of an item."""
-        return self.matrix.shape[1] if self._feature_ids is None else len(self._feature_ids)
+        return self.matrix.shape[1] if self._selection is None else len(self._selection)
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         return MatrixDataset.__getitems__(self, [index])[0]  # not a subclass's, which may be made of items
@@ -118,13 +157,21 @@ class MatrixDataset(BatchDataset):
         if not len(indices):
             return Batch([], None)
         places = [range(len(self))[index] for index in indices]
-        values = torch.from_numpy(self._read([self.sample_ids[place] for place in places])).float()
+        sample_ids = [self.sample_ids[place] for place in places]
+        cells, covered = self._cells(sample_ids)
+        values = torch.from_numpy(cells).float()
         missing = torch.isnan(values)
         if self._impute is not None:
             values = torch.where(missing, self._impute, values)
         if self.transform is not None:
             values = self.transform(values)
         tensors = {self.value: values, "missing": missing, "sample": torch.tensor(places)}
+        if self.coverage_mask and covered is not None:
+            tensors["covered"] = torch.from_numpy(covered)
+        for name in self.values[1:]:
+            tensors[name] = torch.from_numpy(self._read_value(sample_ids, name)).float()
+        for name, labels in self._labels.items():
+            tensors[name] = labels[places]
         items = [BatchItem({name: tensor[n] for name, tensor in tensors.items()}) for n in range(len(places))]
         return Batch(items, tensors)
 
@@ -132,9 +179,17 @@ class MatrixDataset(BatchDataset):
     def fingerprint(self) -> str:
         """Identifies the selected cells, which never change; independent of location and later appends."""
         digest = hashlib.blake2b(json.dumps(self.sample_ids).encode(), digest_size=8)
-        digest.update(b"all" if self._feature_ids is None else np.ascontiguousarray(self._feature_ids).data)
+        chosen = self._selection
+        digest.update(b"all" if chosen is None else np.ascontiguousarray(self._columns).data)
+        if chosen is not None and chosen.starts is not None:
+            digest.update(chosen.starts.tobytes())
+        if self.min_coverage is not None:
+            digest.update(json.dumps([self.coverage, self.min_coverage, self.coverage_mask]).encode())
+        if self.metadata is not None:  # unlike cells, metadata can change
+            digest.update(json.dumps(self.metadata.to_pydict(), default=str).encode())
+        values = "+".join(self.values)
         return (
-            f"matrix {self.matrix.matrix_id}, {self.value}, {len(self):,} samples x {self.n_features:,} features "
+            f"matrix {self.matrix.matrix_id}, {values}, {len(self):,} samples x {self.n_features:,} features "
             f"{digest.hexdigest()}"
         )
 
@@ -188,18 +243,84 @@ class MatrixDataset(BatchDataset):
         np.divide(total, count, out=means, where=count > 0)
         return means
 
+    def covered_features(self, min_coverage: float, share: float = 1.0) -> np.ndarray:
+        """Names of the features that enough samples cover, for the ``feature_ids`` of another dataset.
+
+        Reads blocks of rows, so the memory needed does not grow with the number of samples.
+
+        Args:
+            min_coverage: least coverage of a sample; a missing one is lower.
+            share: least share of the samples with that coverage, from 0 to 1.
+
+        Returns:
+            (n,) names in the order of :attr:`feature_ids`. A feature that is the mean of several columns is covered if
+            one of them is.
+        """
+        if not 0 <= share <= 1:
+            raise ZarrCoreError(f"share is {share!r}; it must be from 0 to 1")
+        count = np.zeros(self.n_features, np.int64)
+        for rows in row_blocks((len(self), self.n_features), np.dtype(self.matrix.values[self.coverage]).itemsize):
+            count += self._any(self._read_columns(self.sample_ids[rows], self.coverage) >= min_coverage).sum(axis=0)
+        found: np.ndarray = self.feature_ids[count >= share * len(self)]
+        return found
+
     @property
     def _dtype(self) -> str:
         return self.matrix.values[self.value]
 
     def _read(self, sample_ids: Sequence[str], out: np.ndarray | None = None) -> np.ndarray:
-        return self.matrix.read(sample_ids, self._feature_ids, self.value, out)
+        """Cells of the main value, without those of low coverage."""
+        if self.min_coverage is None and (self._selection is None or self._selection.starts is None):
+            return self.matrix.read(sample_ids, self._columns, self.value, out)
+        cells, _ = self._cells(sample_ids)
+        if out is None:
+            return cells
+        np.copyto(out, cells)
+        return out
 
-    def _encoded(self, feature_ids: Sequence[str] | Sequence[int] | np.ndarray) -> np.ndarray:
-        """The ids in the encoding of the axis, so that reading a batch does not encode them again."""
+    def _cells(self, sample_ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray | None]:
+        """Cells of the main value, and which are covered; None without ``min_coverage``."""
+        cells = self._read_columns(sample_ids, self.value)
+        if self.min_coverage is None:
+            return self._combined(cells), None
+        covered = self._read_columns(sample_ids, self.coverage) >= self.min_coverage  # not if NaN
+        if not self.coverage_mask:
+            cells[~covered] = np.nan
+        return self._combined(cells), self._any(covered)
+
+    def _read_value(self, sample_ids: Sequence[str], value: str) -> np.ndarray:
+        return self._combined(self._read_columns(sample_ids, value))
+
+    def _read_columns(self, sample_ids: Sequence[str], value: str) -> np.ndarray:
+        return self.matrix.read(sample_ids, self._columns, value)
+
+    def _combined(self, cells: np.ndarray) -> np.ndarray:
+        return cells if self._selection is None else self._selection.combine(cells)
+
+    def _any(self, cells: np.ndarray) -> np.ndarray:
+        return cells if self._selection is None else self._selection.any(cells)
+
+    def _selected(self, feature_ids: Sequence[str] | Sequence[int] | np.ndarray) -> FeatureSelection:
         axis = self.matrix.feature_ids
-        names: np.ndarray = axis.ids[axis.positions(feature_ids)]
-        return names
+        positions = axis.positions(feature_ids)
+        return FeatureSelection(positions, axis.ids[positions])
+
+    def _read_metadata(self, columns: Sequence[str]) -> None:
+        """Read columns of metadata; logs samples without a value."""
+        for name in columns:
+            if name in (*self.values, "missing", "sample", "covered"):
+                raise ZarrCoreError(f"items have the column {name!r} under the name of another tensor; rename it")
+        self.metadata = self.matrix.samples(columns, self.sample_ids)
+        everything = self.matrix.samples(columns)
+        for name in columns:
+            column = self.metadata[name]
+            self._labels[name], categories = label_tensor(name, column, everything[name])
+            if categories is not None:
+                self.categories[name] = categories
+            if column.null_count:
+                without = [i for i, null in zip(self.sample_ids, column.is_null().to_pylist(), strict=True) if null]
+                few = ", ".join(without[:5])
+                logger.warning("%s: %d samples have no %s, such as %s", self.matrix.url, len(without), name, few)
 
     def _imputed_values(self, impute: float | np.ndarray | Tensor) -> Tensor:
         fill = torch.as_tensor(impute, dtype=torch.float32)
@@ -214,6 +335,29 @@ class MatrixDataset(BatchDataset):
                 f"impute is NaN for {len(without):,} features{feature}; pass numbers, or omit them with feature_ids"
             )
         return fill
+
+
+def label_tensor(name: str, column: Any, everything: Any) -> tuple[Tensor, list[str] | None]:
+    """A column of metadata as a tensor, and the categories of text.
+
+    Args:
+        name: of the column, for messages.
+        column: ``pyarrow.ChunkedArray``, a value per item.
+        everything: the column for all samples, whose texts are the categories and whose nulls decide the dtype.
+    """
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_string(kind):
+        categories = sorted(set(everything.drop_null().to_pylist()))
+        number = {text: n for n, text in enumerate(categories)}
+        return torch.tensor([-1 if text is None else number[text] for text in column.to_pylist()]), categories
+    whole = pa.types.is_boolean(kind) or pa.types.is_integer(kind)
+    if not (whole or pa.types.is_floating(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind)):
+        raise ZarrCoreError(f"column {name!r} is of type {kind}; a tensor holds numbers, truth values and text")
+    if whole and not everything.null_count:
+        return torch.tensor(column.to_pylist(), dtype=torch.bool if pa.types.is_boolean(kind) else torch.int64), None
+    return torch.tensor([float("nan") if v is None else float(v) for v in column.to_pylist()]).float(), None
 
 
 @overload

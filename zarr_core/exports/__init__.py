@@ -14,6 +14,7 @@ _HOMES = {
     "export_npy": "zarr_core.exports.npy",
     "export_parquet": "zarr_core.exports.parquet",
     "export_h5ad": "zarr_core.exports.h5ad",
+    "export_huggingface": "zarr_core.exports.huggingface",
     "croissant_document": "zarr_core.exports.croissant",
     "write_croissant": "zarr_core.exports.croissant",
 }

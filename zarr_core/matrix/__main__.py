@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from tqdm import tqdm
@@ -15,6 +16,7 @@ from tqdm import tqdm
 from zarr_core._util.command_line import (
     DONE,
     FAILED,
+    Generation,
     Json,
     Quiet,
     Samples,
@@ -27,6 +29,7 @@ from zarr_core._util.command_line import (
     show,
     verb,
 )
+from zarr_core._util.command_line import table as format_table
 from zarr_core._util.units import format_size
 from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix import WideMatrix
@@ -34,6 +37,7 @@ from zarr_core.matrix.axis import FeatureAxis
 from zarr_core.matrix.axis_file import read_axis_ids, read_feature_ids
 from zarr_core.matrix.create import CHUNK_FEATURES, VALUES
 from zarr_core.matrix.ingest.loader import MatrixLoader
+from zarr_core.matrix.sample_table import Kind, MetadataReport
 from zarr_core.matrix.state import describe_source
 from zarr_core.warehouses.build import open_warehouse
 
@@ -42,6 +46,7 @@ app = verb(
     """
 zarr-core matrix create s3://bucket/betas --features probes.txt --values beta=float32 coverage=float32
 zarr-core matrix load s3://bucket/betas --source 's3://lab/long/*/*.parquet'
+zarr-core matrix metadata s3://bucket/betas samples.csv
 zarr-core matrix s3://bucket/betas
 zarr-core matrix s3://bucket/betas --derive-columns
 zarr-core matrix export h5ad s3://bucket/betas betas.h5ad
@@ -160,6 +165,9 @@ def _load(
     ] = None,
     batches: Annotated[list[str] | None, option("Only these batches.", metavar="ID", several=True)] = None,
     samples: Samples = None,
+    metadata: Annotated[
+        str | None, option("Also commit this table about the samples, as matrix metadata does.", metavar="TABLE")
+    ] = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> int:
@@ -195,6 +203,7 @@ def _load(
     problems = [f"failed: {batch_id}: {reason}" for batch_id, reason in failed.items()]
     if retired:
         problems.append(f"left out, because they were retired: {', '.join(retired)}")
+    report = None if metadata is None else matrix.set_metadata(metadata)
     count = sum(len(batch["samples"]) for batch in loaded.values())
     lines = [f"{count:,} samples of {len(loaded):,} batches loaded, {len(up_to_date):,} batches were up to date"]
     document = {
@@ -205,9 +214,63 @@ def _load(
         "failed": failed,
         "retired": retired,
         "sources": {batch_id: matrix.batch_sources.get(batch_id, {}) for batch_id in loaded},
+        "metadata": None if report is None else asdict(report),
     }
+    if report is not None:
+        lines += _described(report, "samples")
     show("\n".join([*lines, *problems, str(matrix)]), document, json=json, quiet=quiet, problems=problems)
     return FAILED if failed else DONE
+
+
+@app.command(
+    name="metadata",
+    usage="Usage: zarr-core matrix metadata STORE [TABLE] [OPTIONS]",
+    help="Commit a table about the samples or batches: its columns replace earlier values of the same ids, everything "
+    "else stays. Without TABLE, show the metadata of the samples.",
+)
+def _metadata(
+    store: Store,
+    table: Annotated[
+        str | None, option("A .csv, .tsv or .parquet file with a row per sample (sample_id) or batch (batch_id).")
+    ] = None,
+    *,
+    batches: Annotated[bool, flag("The table describes batches.")] = False,
+    key: Annotated[str | None, option("Column of the ids. [default: sample_id or batch_id]", metavar="COLUMN")] = None,
+    replace: Annotated[bool, flag("Drop the earlier table instead of merging.")] = False,
+    columns: Annotated[list[str] | None, option("Show only these columns.", metavar="NAME", several=True)] = None,
+    generation: Generation = None,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> int:
+    if table is not None:
+        if columns is not None or generation is not None:
+            raise WrongUseError("--columns and --generation are for showing metadata: leave TABLE out")
+        matrix = WideMatrix.open(store)
+        kind: Kind = "batches" if batches else "samples"
+        report = matrix.set_metadata(table, kind, key=key, replace=replace)
+        lines = [f"{matrix.url}, generation {report.generation}", *_described(report, kind)]
+        show("\n".join(lines), {"store": matrix.url, "kind": kind, **asdict(report)}, json=json, quiet=quiet)
+        return DONE
+    if batches or key is not None or replace:
+        raise WrongUseError("--batches, --key and --replace are for a TABLE")
+    matrix = WideMatrix.open(store, generation)
+    found = matrix.samples(columns)
+    rows = [found.column_names, *(["" if v is None else str(v) for v in row.values()] for row in found.to_pylist())]
+    document = {"store": matrix.url, "generation": matrix.generation, "samples": found.to_pylist()}
+    show(format_table(rows), document, json=json, quiet=quiet)
+    return DONE
+
+
+def _described(report: MetadataReport, kind: Kind) -> list[str]:
+    lines = [f"metadata of {report.rows:,} {kind}: {', '.join(report.columns)}"]
+    for text, names in (
+        (f"rows of {kind} that the matrix does not hold, kept for later", report.unknown),
+        (f"{kind} without metadata", report.missing),
+        ("rows of retired samples, not stored", report.retired),
+    ):
+        if names:
+            lines.append(f"  {text}: {len(names):,}, such as {', '.join(names[:5])}")
+    return lines
 
 
 def _pairs(name: str, given: Sequence[str]) -> dict[str, str]:

@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 def reindex(
+    source_storage: Storage,
     fetcher: ChunkFetcher,
     source: MatrixState,
     old: FeatureAxis,
@@ -38,7 +39,7 @@ def reindex(
     Memory: the two axes, an encoded shard twice, 64 MiB of cells per value.
 
     Args:
-        fetcher, source, old: the matrix, the state to copy and its axis.
+        source_storage, fetcher, source, old: the matrix, the state to copy and its axis.
         new, storage: axis and location of the copy.
         progress: show a progress bar on stderr.
 
@@ -61,6 +62,9 @@ def reindex(
     state = _empty_copy(source, new)
     shards_of = state.row_copy.shards_of
     count = sum(shards_of(len(batch.sample_ids)) for batch in source.batches.values())
+    state = replace(state, metadata=source.metadata)
+    for table in source.metadata.values():
+        storage.create(table.path, source_storage.read(table.path))
     if not count:
         return commit_new(storage, new, state)
     # An earlier call for this location may have died, or may be running: each writes to shards of its own.

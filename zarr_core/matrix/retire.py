@@ -17,7 +17,8 @@ from zarr_core.matrix.claims import claim
 from zarr_core.matrix.fetch import ChunkFetcher
 from zarr_core.matrix.metadata import announce
 from zarr_core.matrix.rewrite import BatchRewriter
-from zarr_core.matrix.state import HEAD, MatrixBatch, MatrixState, Retired
+from zarr_core.matrix.sample_table import Kind, without
+from zarr_core.matrix.state import HEAD, MatrixBatch, MatrixState, MetadataTable, Retired
 from zarr_core.storage import Storage
 from zarr_core.versioning.gc import GcReport, collect_garbage
 from zarr_core.versioning.generations import commit, documents, load
@@ -62,10 +63,11 @@ def retire(
             for batch_id, samples in gone.items()
         }
         rewritten = _rewrite(storage, fetcher, state, {name: ids for name, ids in staying.items() if ids})
-        committed = _commit(storage, state, gone, rewritten, batch_ids)
+        metadata = without(storage, state, {*sample_ids, *(i for samples in gone.values() for i in samples)})
+        committed = _commit(storage, state, gone, rewritten, batch_ids, metadata)
         if committed is not None:
             break
-        state = load(storage, HEAD)  # another call has rewritten one of the batches
+        state = load(storage, HEAD)  # another call has rewritten one of the batches or the metadata
     held = {batch_id for block in committed.column_blocks for batch_id in block.batches}
     before = {batch_id for block in state.column_blocks for batch_id in block.batches}
     return committed, Retirement(
@@ -176,25 +178,28 @@ def _commit(
     gone: Mapping[str, Sequence[str]],
     rewritten: Mapping[str, MatrixBatch],
     batch_ids: Sequence[str],
+    metadata: Mapping[Kind, MetadataTable],
 ) -> MatrixState | None:
-    """The committed state; None if one of the batches was changed since ``state``."""
+    """The committed state; None if one of the batches or the metadata was changed since ``state``."""
     overtaken = False
 
     def change(current: MatrixState | None) -> MatrixState:
         nonlocal overtaken
         current = _same_matrix(storage, state, current)
-        overtaken = any(current.batches.get(name) != state.batches[name] for name in gone)
+        changed = any(current.batches.get(name) != state.batches[name] for name in gone)
+        overtaken = changed or current.metadata != state.metadata
         if overtaken:
             return current
         batches = {name: batch for name, batch in current.batches.items() if name not in gone} | dict(rewritten)
         retired = _with_retired(current, gone, batch_ids)
-        if not gone and retired == current.retired:
+        if not gone and retired == current.retired and metadata == current.metadata:
             return current
         return replace(
             current,
             batches=dict(sorted(batches.items(), key=lambda item: item[1].row)),
             column_blocks=tuple(block for block in current.column_blocks if gone.keys().isdisjoint(block.batches)),
             retired=retired,
+            metadata=metadata,
         )
 
     committed = commit(storage, HEAD, change)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 from collections.abc import Iterator
@@ -107,6 +108,12 @@ def _metadata_problems(storage: Storage, state: MatrixState) -> Iterator[str]:
         yield f"{state.axis.path}: the names of the features are missing"
     except ZarrCoreError as error:
         yield str(error)
+    for kind, table in state.metadata.items():
+        try:
+            if hashlib.sha256(storage.read(table.path)).hexdigest() != table.sha256:
+                yield f"{table.path}: the metadata of the {kind} is not that which was committed"
+        except FileNotFoundError:
+            yield f"{table.path}: the metadata of the {kind} is missing"
     name = generation_name(state.generation)
     try:
         if storage.read(name) != archived(state, storage.read(HEAD.name)):

@@ -18,16 +18,19 @@ import numpy as np
 
 from zarr_core.errors import CorruptChunkError, ManifestError, MatrixError, StoreError, UnknownFieldError
 from zarr_core.matrix import columns as column_copy
-from zarr_core.matrix import lazy
+from zarr_core.matrix import lazy, sample_table
 from zarr_core.matrix import rows as row_copy
 from zarr_core.matrix.append import append_batch, check_batch, find_infinite
 from zarr_core.matrix.axis import FeatureAxis
+from zarr_core.matrix.axis_file import read_axis_ids
 from zarr_core.matrix.create import CHUNK_FEATURES, COLUMN_CHUNK, MAX_SHARDS, VALUES, commit_new, new_state
 from zarr_core.matrix.derive import derive_columns
 from zarr_core.matrix.fetch import ChunkFetcher
 from zarr_core.matrix.metadata import announce
 from zarr_core.matrix.reindex import reindex
 from zarr_core.matrix.retire import Retirement, forget, reinstate, retire
+from zarr_core.matrix.sample_table import Kind, MetadataReport
+from zarr_core.matrix.selection import Duplicates, FeatureSelection, Unknown, select_names, select_regions
 from zarr_core.matrix.state import HEAD, SHARD, MatrixState, Retired
 from zarr_core.storage import Storage
 from zarr_core.storage import byte_ranges as objects
@@ -38,6 +41,7 @@ from zarr_core.versioning.generations import check_kept, load
 
 if TYPE_CHECKING:
     import dask.array
+    import pyarrow
     import xarray
 
 logger = logging.getLogger(__name__)
@@ -213,6 +217,29 @@ class WideMatrix:
         """Batches and samples that were retired and are refused."""
         return self._state.retired
 
+    @property
+    def metadata_columns(self) -> dict[str, str]:
+        """Arrow type of each column of metadata, of batches and of samples."""
+        tables = self._state.metadata
+        return {name: kind for table in tables.values() for name, kind in table.columns.items()}
+
+    def samples(self, columns: Sequence[str] | None = None, sample_ids: Sequence[str] | None = None) -> pyarrow.Table:
+        """The metadata of the samples in this generation, as an Arrow table.
+
+        Args:
+            columns: columns of the tables of samples and batches; all by default.
+            sample_ids: samples in the order of the rows; by default all, in the order of :attr:`sample_ids`.
+
+        Returns:
+            ``sample_id``, ``batch_id`` and the columns; null where a sample or batch has no row.
+
+        Raises:
+            UnknownFieldError: there is no such column or sample.
+            MatrixError: pyarrow is not installed.
+            CorruptChunkError: a table is missing or damaged.
+        """
+        return sample_table.join(self._storage, self._state, columns, sample_ids)
+
     def refresh(self) -> WideMatrix:
         """Switch to the latest commit and return the matrix. A matrix opened at a generation stays there."""
         if not self._pinned:
@@ -258,6 +285,44 @@ class WideMatrix:
         self.refresh()
         self._state, added = append_batch(self._storage, self._state, batch_id, sample_ids, tables, source or {})
         return added
+
+    def set_metadata(
+        self, table: Any, kind: Kind = "samples", *, key: str | None = None, replace: bool = False
+    ) -> MetadataReport:
+        """Commit a table about the samples or the batches; :meth:`samples` joins both.
+
+        A later table is merged: its columns of its ids replace earlier values, and everything else stays. Rows of
+        samples that the matrix does not hold yet are kept for when they are loaded. Retiring a sample removes its row.
+
+        Args:
+            table: path or URL of a ``.csv``, ``.tsv`` or ``.parquet`` file, or a table of pyarrow, pandas or polars,
+                with one row per sample or batch.
+            kind: "samples" or "batches".
+            key: column of the ids; by default ``sample_id`` or ``batch_id``. Ids are compared as text. A column
+                ``batch_id`` in a table of samples is compared with the matrix and not stored.
+            replace: drop the earlier table.
+
+        Returns:
+            Unknown and missing ids, which are also logged as warnings.
+
+        Raises:
+            MatrixError: the table cannot be read, an id is repeated, a column has another type than before or is in the
+                other table, or the matrix was opened at a generation.
+        """
+        self._check_writable("change its metadata")
+        if kind not in sample_table.KEYS:
+            raise MatrixError(f"kind must be 'samples' or 'batches', not {kind!r:.80}")
+        given = sample_table.read_table(table, kind, key)
+        self.refresh()
+        self._state, report = sample_table.set_metadata(self._storage, self._state, kind, given, replace_all=replace)
+        for text, names in (
+            ("rows of %d %s that the matrix does not hold are kept for later, such as %s", report.unknown),
+            ("%d %s have no metadata, such as %s", report.missing),
+            ("rows of %d retired %s were not stored, such as %s", report.retired),
+        ):
+            if names:
+                logger.warning(f"%s: {text}", self.url, len(names), kind, ", ".join(names[:5]))
+        return report
 
     def derive_columns(self) -> list[str]:
         """Bring the column-major copy up to date; only batches that it lacks are read and written.
@@ -327,10 +392,10 @@ class WideMatrix:
     ) -> WideMatrix:
         """Copy the matrix to another feature axis, as a new matrix; without the warehouse.
 
-        Batches, samples and values stay, and so do batch and sample order. Cells of features that this matrix lacks are
-        missing (NaN). Features that are not on the new axis are left out, with a warning. Tags and earlier generations
-        are not copied, nor is the column-major copy. Nothing is visible at the location until everything is committed;
-        a call that died can be repeated, and ``gc`` deletes what it left. Memory: the two axes, an encoded
+        Batches, samples, values and metadata stay, and so do batch and sample order. Cells of features that this matrix
+        lacks are missing (NaN). Features that are not on the new axis are left out, with a warning. Tags, earlier
+        generations and the column-major copy are not copied. Nothing is visible at the location until everything is
+        committed; a call that died can be repeated, and ``gc`` deletes what it left. Memory: the two axes, an encoded
         shard twice (800 MB at most, in pieces and joined), and 64 MiB per value.
 
         Args:
@@ -349,7 +414,7 @@ class WideMatrix:
         self.refresh()
         axis = FeatureAxis(feature_ids)
         storage = Storage(target)
-        copy = reindex(self._fetcher, self._state, self.feature_ids, axis, storage, progress)
+        copy = reindex(self._storage, self._fetcher, self._state, self.feature_ids, axis, storage, progress)
         matrix = WideMatrix(storage, copy)
         matrix._axis = axis
         announce(storage, copy.row_copy)
@@ -364,7 +429,7 @@ class WideMatrix:
     def read(
         self,
         sample_ids: Sequence[str],
-        feature_ids: Sequence[str] | Sequence[int] | np.ndarray | None = None,
+        feature_ids: FeatureSelection | Sequence[str] | Sequence[int] | np.ndarray | None = None,
         value: str = "beta",
         out: np.ndarray | None = None,
     ) -> np.ndarray:
@@ -372,7 +437,7 @@ class WideMatrix:
 
         Args:
             sample_ids: names of the rows; may repeat.
-            feature_ids: names of the columns, all by default.
+            feature_ids: names of the columns, or the result of :meth:`select`; all by default.
             value: name of the value table.
             out: output array of the shape and dtype of the result.
 
@@ -384,6 +449,14 @@ class WideMatrix:
             CorruptChunkError: stored bytes are missing or damaged.
             StoreError: the matrix cannot be reached.
         """
+        if isinstance(feature_ids, FeatureSelection):
+            cells = feature_ids.combine(self.read(sample_ids, self.feature_ids.ids[feature_ids.positions], value))
+            if out is None:
+                return cells
+            if (out.shape, out.dtype) != (cells.shape, cells.dtype):
+                raise MatrixError(f"out is {out.dtype} {out.shape}; the result is {cells.dtype} {cells.shape}")
+            out[...] = cells
+            return out
         state = self._state
         if value not in state.values:
             raise self._unknown_value(value)
@@ -420,6 +493,55 @@ class WideMatrix:
         for place, first in repeated:
             out[place] = out[first]
         return out
+
+    def select(
+        self,
+        names: str | os.PathLike[str] | Sequence[str] | Sequence[int] | np.ndarray | None = None,
+        *,
+        regions: Sequence[str] | None = None,
+        manifest: Any = None,
+        stem: bool = False,
+        duplicates: Duplicates = "error",
+        unknown: Unknown = "error",
+    ) -> FeatureSelection:
+        """Features by name or by region, for :meth:`read` and ``MatrixDataset``.
+
+        Args:
+            names: names in the order of the result, or a file of them: the first column of a ``.parquet`` file, or the
+                words of a text file.
+            regions: instead of names, such as ["chr1:1000-2000", "chr21"]: positions from the first to the last, both
+                included, counted from 1. Features that are named "chromosome:position" have a position; others need a
+                manifest. The prefix "chr" may be left out.
+            manifest: positions of probes: path or URL of a ``.csv``, ``.tsv`` or ``.parquet`` file, or a table, with
+                columns such as IlmnID, CHR and MAPINFO, or probe_id, chr and pos.
+            stem: compare names without the suffix of EPICv2 probes: "cg00000029" selects the column
+                "cg00000029_TC21", and the other way round. On an axis of several array types it selects all columns
+                of the locus.
+            duplicates: what a stem with several columns becomes: an "error", the "first" of them in the order of the
+                axis, or the "mean" of those with a value.
+            unknown: "skip" leaves names out that are not on the axis, with a warning. For regions, probes of the
+                manifest that are not on the axis are always left out so.
+
+        Raises:
+            UnknownFieldError: a name or chromosome is not on the axis, or nothing is selected.
+            MatrixError: an argument is invalid, or a file cannot be read.
+        """
+        if (names is None) == (regions is None):
+            raise MatrixError("select needs names or regions")
+        axis = self.feature_ids
+        if regions is not None:
+            found = select_regions(axis, regions, manifest, stem=stem, duplicates=duplicates)
+        else:
+            if manifest is not None:
+                raise MatrixError("a manifest is for regions")
+            if isinstance(names, str | os.PathLike):
+                names = read_axis_ids(os.fspath(names), axis.is_text)
+            assert names is not None
+            found = select_names(axis, names, stem=stem, duplicates=duplicates, unknown=unknown)
+        if found.unknown:
+            few = ", ".join(found.unknown[:5])
+            logger.warning("%s: %d features are not on the axis: %s", self.url, len(found.unknown), few)
+        return found
 
     def to_dask(self, value: str = "beta") -> dask.array.Array:
         """The samples of this generation as a dask array, in the order of :attr:`sample_ids`.

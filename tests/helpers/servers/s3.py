@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 from unittest.mock import patch
 
@@ -15,6 +17,8 @@ CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AW
 @contextmanager
 def s3_server() -> Iterator[str]:
     """The server's URL; the system chooses a free port."""
+    from moto import backends
+    from moto.core import serialize
     from moto.s3.responses import S3Response
     from moto.server import ThreadedMotoServer
 
@@ -26,7 +30,15 @@ def s3_server() -> Iterator[str]:
             return put_object(response)
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    with patch.object(S3Response, "put_object", put_one_at_a_time):
+    # A line of log per request, a listing of moto's 200 folders per request and a time parsed per object of a listing
+    # took two thirds of the server's time.
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)
+    services = tuple(backends.list_of_moto_modules())
+    with (
+        patch.object(S3Response, "put_object", put_one_at_a_time),
+        patch.object(backends, "list_of_moto_modules", lambda: services),
+        patch.object(serialize, "parse_to_aware_datetime", cache(serialize.parse_to_aware_datetime)),
+    ):
         server.start()
         host, port = server.get_host_and_port()
         yield f"http://{host}:{port}"

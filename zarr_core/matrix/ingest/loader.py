@@ -13,6 +13,7 @@ import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, overload
 
 import numpy as np
 
@@ -24,6 +25,9 @@ from zarr_core.matrix.ingest.leases import Leases
 from zarr_core.matrix.ingest.scatter import WideBlock, scatter
 from zarr_core.matrix.wide import WideMatrix
 from zarr_core.warehouses.protocol import Cost, Traced, Unloaded, Warehouse
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 logger = logging.getLogger(__name__)
 
@@ -91,15 +95,27 @@ class MatrixLoader:
             raise WarehouseError(f"lease_seconds must be a positive number, not {lease_seconds!r:.80}")
         self.warehouse, self.matrix, self.lease_seconds = warehouse, matrix, lease_seconds
 
-    def load(self, sample_ids: Sequence[str], value: str = "beta") -> np.ndarray:
+    @overload
+    def load(self, sample_ids: Sequence[str], value: str = ..., *, metadata: Literal[False] = ...) -> np.ndarray: ...
+
+    @overload
+    def load(
+        self, sample_ids: Sequence[str], value: str = ..., *, metadata: Literal[True]
+    ) -> tuple[np.ndarray, pa.Table]: ...
+
+    def load(
+        self, sample_ids: Sequence[str], value: str = "beta", *, metadata: bool = False
+    ) -> np.ndarray | tuple[np.ndarray, pa.Table]:
         """Read samples as rows, in the given order.
 
         Args:
             sample_ids: samples to read; batches with samples that the matrix lacks are loaded first.
             value: name of the value table.
+            metadata: return the metadata of the samples, too, from the same generation.
 
         Returns:
-            (samples, features) of the table's dtype, NaN for missing cells.
+            (samples, features) of the table's dtype, NaN for missing cells; with ``metadata`` also the table of
+            ``WideMatrix.samples``, a row per sample in the same order.
 
         Raises:
             UnknownFieldError: neither the matrix nor the warehouse has a sample, it was retired, or there is no such
@@ -116,7 +132,8 @@ class MatrixLoader:
         if missing := self.lacking(sample_ids):
             warehouse = self._pinned_warehouse()
             self._ingest(warehouse, self.batches_of(missing, warehouse))
-        return self.matrix.read(sample_ids, value=value)
+        cells = self.matrix.read(sample_ids, value=value)
+        return (cells, self.matrix.samples(sample_ids=sample_ids)) if metadata else cells
 
     def ingest(self, batch_ids: Sequence[str]) -> Ingested:
         """Load whole batches into the matrix; samples that it already holds are skipped.

@@ -12,32 +12,37 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.rivals.samples import Draws, Samples
+from zarr_core.shootout.formats import Format
+from zarr_core.shootout.formats.samples import Draws, Samples
 
 
-class Whole:
+class Whole(Format):
     """A sample is an item."""
+
+    remote = False
 
     def prepare(self, samples: Samples, folder: Path) -> None:
         """Let LitData write its chunks."""
         _optimize(samples.arrays, samples.ids, folder, chunk_bytes="64MB")
 
-    def open(self, folder: Path, draws: Draws) -> None:
+    def open(self, place: str | Path, draws: Draws) -> None:
         """Open the dataset."""
         from litdata import StreamingDataset
 
         self._draws = draws
         self._items = {sample: number for number, sample in enumerate(sorted(draws.runs))}
-        self._dataset = StreamingDataset(str(folder), shuffle=False)
+        self._dataset = StreamingDataset(str(place), shuffle=False)
 
     def read(self, sample: str, epoch: int) -> dict[str, np.ndarray]:
         """Take the window of the item."""
         arrays = self._dataset[self._items[sample]]
-        return {field: self._draws.rows(array, sample, epoch) for field, array in arrays.items()}
+        return {field: self._draws.rows(array, sample, epoch, field) for field, array in arrays.items()}
 
 
-class Pieces:
-    """A chunk of 16,384 points, of all fields, is an item."""
+class Pieces(Format):
+    """A chunk of points, of all fields, is an item; for samples of one domain."""
+
+    remote = False
 
     def prepare(self, samples: Samples, folder: Path) -> None:
         """Let LitData write its chunks."""
@@ -46,12 +51,12 @@ class Pieces:
         places = [(sample, start) for sample in samples.ids for start in range(0, points, draws.chunk_points)]
         _optimize(partial(_piece, samples, draws.chunk_points), places, folder, chunk_size=1)
 
-    def open(self, folder: Path, draws: Draws) -> None:
+    def open(self, place: str | Path, draws: Draws) -> None:
         """Open the dataset."""
         from litdata import StreamingDataset
 
         self._draws = draws
-        self._dataset = StreamingDataset(str(folder), shuffle=False)
+        self._dataset = StreamingDataset(str(place), shuffle=False)
         each = len(self._dataset) // len(draws.runs)
         self._first = {sample: number * each for number, sample in enumerate(sorted(draws.runs))}
 
@@ -60,7 +65,7 @@ class Pieces:
         size = self._draws.chunk_points
         pieces = []
         items: dict[int, dict[str, np.ndarray]] = {}
-        for first, last in self._draws.runs[sample][epoch]:
+        for first, last in self._draws.of(sample, epoch, next(iter(self._draws.domains))):
             for chunk in range(first // size, (last - 1) // size + 1):
                 item = items.get(chunk)
                 if item is None:

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.rivals.samples import Draws, Samples
+from zarr_core.shootout.formats import Format
+from zarr_core.shootout.formats.files import Files
+from zarr_core.shootout.formats.samples import Draws, Samples
 
 
-class Pt:
+class Pt(Format):
     """One tensor per file.
 
     Args:
@@ -18,6 +20,7 @@ class Pt:
 
     def __init__(self, mmap: bool) -> None:
         self._mmap = mmap
+        self.remote = not mmap
 
     def prepare(self, samples: Samples, folder: Path) -> None:
         """Save the tensors."""
@@ -28,9 +31,9 @@ class Pt:
             for field, array in samples.arrays(sample).items():
                 torch.save(torch.from_numpy(array), folder / sample / f"{field}.pt")
 
-    def open(self, folder: Path, draws: Draws) -> None:
+    def open(self, place: str | Path, draws: Draws) -> None:
         """Nothing is kept but maps."""
-        self._folder, self._draws = folder, draws
+        self._files, self._draws = Files(place), draws
         self._maps: dict[str, dict[str, np.ndarray]] = {}
 
     def read(self, sample: str, epoch: int) -> dict[str, np.ndarray]:
@@ -40,10 +43,13 @@ class Pt:
             arrays = self._load(sample)
             if self._mmap:
                 self._maps[sample] = arrays
-        return {field: self._draws.rows(array, sample, epoch) for field, array in arrays.items()}
+        self.requests = self._files.requests
+        return {field: self._draws.rows(array, sample, epoch, field) for field, array in arrays.items()}
 
     def _load(self, sample: str) -> dict[str, np.ndarray]:
         import torch
 
-        files = (self._folder / sample).iterdir()
-        return {path.stem: torch.load(path, weights_only=True, mmap=self._mmap).numpy() for path in files}
+        return {
+            field: torch.load(self._files.open(f"{sample}/{field}.pt"), weights_only=True, mmap=self._mmap).numpy()
+            for field in self._draws.domains
+        }

@@ -1,4 +1,4 @@
-"""One HDF5 file per sample, kept open, with our chunk sizes."""
+"""One HDF5 file per sample, kept open, with our chunk sizes; from a URL it is fetched whole."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.rivals.samples import Draws, Samples
+from zarr_core.shootout.formats import Format
+from zarr_core.shootout.formats.files import Files
+from zarr_core.shootout.formats.samples import Draws, Samples
 
 _CHUNK_POINTS = 16_384
 
 
-class HDF5:
+class HDF5(Format):
     """One dataset per field.
 
     Args:
@@ -40,9 +42,9 @@ class HDF5:
                         }
                     file.create_dataset(field, data=array, **options)
 
-    def open(self, folder: Path, draws: Draws) -> None:
+    def open(self, place: str | Path, draws: Draws) -> None:
         """Nothing: files are opened when they are first read."""
-        self._folder, self._draws = folder, draws
+        self._at, self._draws = Files(place), draws
         self._files: dict[str, dict[str, Any]] = {}
 
     def read(self, sample: str, epoch: int) -> dict[str, np.ndarray]:
@@ -51,7 +53,11 @@ class HDF5:
 
         found = self._files.get(sample)
         if found is None:
+            at = self._at.open(f"{sample}.h5")
             # Without the cache of decoded chunks, which random windows would not find anything in.
-            file = h5py.File(self._folder / f"{sample}.h5", "r", rdcc_nbytes=0)
-            found = self._files[sample] = {field: file[field] for field in file}
-        return {field: self._draws.rows(dataset, sample, epoch) for field, dataset in found.items()}
+            file = h5py.File(at, "r", rdcc_nbytes=0)
+            found = {field: file[field] for field in file}
+            if isinstance(at, Path):
+                self._files[sample] = found
+        self.requests = self._at.requests
+        return {field: self._draws.rows(dataset, sample, epoch, field) for field, dataset in found.items()}

@@ -1,0 +1,155 @@
+"""A shootout from end to end: what it measures, what it names, and that it leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.small_source import KIND, write_source
+from zarr_core.errors import StoreError, ZarrCoreError
+from zarr_core.points.convert import convert
+from zarr_core.shootout import candidates, run, run_shootout
+from zarr_core.shootout.__main__ import main
+from zarr_core.shootout.candidates import chunk_sizes
+from zarr_core.shootout.formats import Entry
+from zarr_core.shootout.formats.npy import Window
+from zarr_core.shootout.tiers import Tier
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("shootout")
+    write_source(root / "source", surface=200, volume=600)
+    convert(KIND, root / "store", source_url=str(root / "source"), chunk_points=64, codec="none")
+    return root / "store"
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """No DataLoader workers, which take a second to start, and repetitions of one batch."""
+    monkeypatch.setattr(run._Run, "_workers", lambda _: ())
+    monkeypatch.setattr(run, "_REPETITIONS", 2)
+    monkeypatch.setattr(run, "_SHORTEST", 0.0)
+    monkeypatch.setattr(run, "_PART", 0.0)
+    monkeypatch.setattr("os.fsync", lambda _: None)
+
+
+def shootout(store: Path, tmp_path: Path, **options: Any) -> dict[str, Any]:
+    (tmp_path / "tier").mkdir(exist_ok=True)
+    arguments: dict[str, Any] = {
+        "budget": 60.0,
+        "num_surface_points": 32,
+        "num_volume_points": 64,
+        "batch_size": 2,
+        "samples": 2,
+        **options,
+    }
+    return run_shootout(str(store), {"scratch": str(tmp_path / "tier")}, tmp_path / "out", **arguments)
+
+
+def test_page_and_json_of_a_small_store(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    absent = Entry("Unheard of", "nothing:Nothing", {}, "no_such_library")
+    broken = Entry("Broken", f"{__name__}:Broken")
+    kept = [entry for entry in candidates.ENTRIES if entry.name in ("zarr_core", ".npy", ".pt", "pickle")]
+    monkeypatch.setattr(run, "ENTRIES", (*kept, absent, broken))
+    monkeypatch.setattr(candidates, "ENTRIES", (*kept, absent, broken))
+    monkeypatch.setattr(run._Run, "_finalists", lambda _: ())
+    report = shootout(store, tmp_path)
+    assert json.loads((tmp_path / "out" / "shootout.json").read_text()) == report
+    rows = report["measurements"]
+    assert {row["format"] for row in rows} == {"zarr_core", ".npy", ".pt", "pickle"}
+    assert {row["reads"] for row in rows} == {"draws", "samples"}
+    assert {row["codec"] for row in rows if row["format"] == "zarr_core"} >= {"none", "blosc-lz4:5", "zstd:3"}
+    assert len({row["chunk_points"] for row in rows if row["format"] == "zarr_core"}) > 1
+    assert all(row["low"] <= row["median"] <= row["high"] for row in rows)
+    (pt, *_) = (row for row in rows if row["format"] == ".pt")
+    assert pt["objects"] == 7, "a file per field"
+    assert pt["inodes"] == 8
+    reasons = {entry["what"]: entry["reason"] for entry in report["not_measured"]}
+    assert reasons["Unheard of"] == "no_such_library is not installed"
+    assert reasons["draws: Broken, on scratch"] == "KeyError: 'no such chunk'"
+    best = max(row["median"] for row in rows if row["reads"] == "draws")
+    assert report["verdict"]["setting"]["median"] >= 0.9 * best
+    assert list((tmp_path / "tier").iterdir()) == []
+    page = (tmp_path / "out" / "shootout.html").read_text()
+    assert report["verdict"]["command"].splitlines()[-1].partition("(")[0] in page
+    assert "no_such_library is not installed" in page
+    assert page.count("<svg") >= 3
+    assert not re.search(r"(?:src|href)=[\"']?https?:", page)
+
+
+class Broken(Window):
+    """A library that fails when it reads."""
+
+    def read(self, sample: str, epoch: int) -> Any:
+        raise KeyError("no such chunk")
+
+
+def test_a_budget_that_is_used_up_is_named(store: Path, tmp_path: Path) -> None:
+    with pytest.raises(ZarrCoreError, match="nothing was measured; draws: .npy, on scratch: about 3.0 s are needed"):
+        shootout(store, tmp_path, budget=0.5, formats=[".npy"])
+    assert list((tmp_path / "tier").iterdir()) == []
+
+
+def test_folders_are_removed_after_a_failure(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: Any) -> None:
+        assert len(list((tmp_path / "tier").iterdir())) == 1
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run._Run, "_put", failing)
+    with pytest.raises(KeyboardInterrupt):
+        shootout(store, tmp_path, formats=[".npy"])
+    assert list((tmp_path / "tier").iterdir()) == []
+
+
+def test_a_tier_on_a_url_is_copied_to_and_emptied(tmp_path: Path) -> None:
+    from zarr_core.storage import Storage
+
+    (tmp_path / "copy" / "a").mkdir(parents=True)
+    (tmp_path / "copy" / "a" / "b").write_bytes(b"123")
+    with Tier("bucket", "memory://shootout-tier") as tier:
+        tier.put("npy", tmp_path / "copy")
+        assert Storage(tier.place("npy")).read("a/b") == b"123"
+        assert not tier.drop_from_cache("npy")
+    assert Storage("memory://shootout-tier").list() == {}
+
+
+def test_a_tier_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="tier work: .*absent is no folder"):
+        Tier("work", str(tmp_path / "absent"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--tiers", "a=/x", "a=/y"], "--tiers: a is given twice"),
+        (["--tiers", "a="], "expected NAME=PATH"),
+        (["--tiers", "a=/tmp", "--budget", "soon"], "duration 'soon'"),
+        (["--tiers", "a=/tmp", "--formats", "xyz"], "no format 'xyz'; formats are zarr_core, .npy"),
+    ],
+)
+def test_wrong_arguments_are_explained(
+    arguments: list[str], message: str, store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(store), *arguments, "--quiet"]) in (1, 2)
+    assert message in capsys.readouterr().err
+
+
+def test_files_without_their_kind_are_an_error(store: Path, tmp_path: Path) -> None:
+    with pytest.raises(ZarrCoreError, match="is no store of points; .* pass --dataset-kind"):
+        shootout(store.with_name("source"), tmp_path)
+
+
+def test_source_files_are_converted_first(store: Path, tmp_path: Path) -> None:
+    report = shootout(store.with_name("source"), tmp_path, dataset_kind=KIND, formats=[".npy"])
+    assert report["workload"]["samples_total"] is None
+    assert report["workload"]["samples"] == 2
+
+
+def test_chunk_sizes_are_around_the_draw_and_at_most_a_sample() -> None:
+    assert chunk_sizes(16384, [4096], [100_000]) == [16384, 4096, 1024]
+    assert chunk_sizes(64, [32, 128], [200]) == [64, 128, 200, 32]

@@ -1,0 +1,80 @@
+"""Measures ways to hold and to read a user's data on the user's storage, and recommends one.
+
+``zarr-core shootout STORE_OR_SOURCE --tiers work=/a bucket=s3://... --budget 10min`` holds the same samples in several
+formats and settings, reads batches of each with a DataLoader, and writes ``shootout.json`` and ``shootout.html``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["run_shootout"]
+
+
+def run_shootout(
+    source: str,
+    tiers: Mapping[str, str],
+    output_dir: str | Path,
+    *,
+    budget: float = 600.0,
+    dataset_kind: str | None = None,
+    num_surface_points: int = 4096,
+    num_volume_points: int = 4096,
+    batch_size: int = 8,
+    samples: int = 16,
+    formats: Sequence[str] | None = None,
+    price_per_1000_gets: float | None = None,
+    progress: bool = False,
+) -> dict[str, Any]:
+    """Measure and write ``shootout.json`` and ``shootout.html``.
+
+    Args:
+        source: path or URL of a point store, or of files that ``dataset_kind`` describes.
+        tiers: folders and URLs to compare, by name. Each gets a folder of its own, which is removed at the end.
+        output_dir: local folder for the results; created if it does not exist.
+        budget: seconds that measuring may take. What does not fit is named in the result.
+        dataset_kind: of the files, as for :func:`zarr_core.convert.convert`; not needed for a store.
+        num_surface_points: points per draw of each domain whose name starts with "surface".
+        num_volume_points: points per draw of every other domain.
+        batch_size: samples per batch.
+        samples: measure with at most this many samples.
+        formats: only these, by the names in the result; by default all.
+        price_per_1000_gets: price of 1,000 GET requests of an object store, in any currency.
+        progress: show a progress bar.
+
+    Returns:
+        The content of ``shootout.json``.
+
+    Raises:
+        ZarrCoreError: the ``report`` extra is not installed, an argument is out of range, or nothing could be measured.
+        StoreError, SourceError: the source or a tier cannot be used.
+    """
+    from zarr_core.reports import report_imports
+
+    # Fail before minutes of measuring if the page cannot be rendered.
+    with report_imports():
+        from zarr_core.shootout.page import render_page
+    from zarr_core.shootout.run import Options, measure_all
+
+    options = Options(
+        source=source,
+        tiers=dict(tiers),
+        budget=budget,
+        dataset_kind=dataset_kind,
+        num_surface_points=num_surface_points,
+        num_volume_points=num_volume_points,
+        batch_size=batch_size,
+        samples=samples,
+        formats=None if formats is None else tuple(formats),
+        price_per_1000_gets=price_per_1000_gets,
+        progress=progress,
+    )
+    report = measure_all(options)
+    folder = Path(output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "shootout.json").write_text(json.dumps(report, indent=1) + "\n")
+    (folder / "shootout.html").write_text(render_page(report))
+    return report

@@ -1,0 +1,100 @@
+"""Compare formats, settings and storage: ``zarr-core shootout STORE_OR_SOURCE --tiers work=/a --budget 10min``."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+from zarr_core._util import command_line as cli
+from zarr_core._util.units import parse_duration
+from zarr_core.shootout import run_shootout
+
+app = cli.verb(
+    "shootout",
+    """
+zarr-core shootout /data/store --tiers work=/work/me scratch=/scratch/me --budget 10min
+zarr-core shootout s3://bucket/store --tiers scratch=/scratch/me bucket=s3://bucket/tmp --price-per-1000-gets 0.0004
+zarr-core shootout /data/ahmedml --dataset-kind ahmedml --tiers /data/tmp --num-surface-points 16384
+""",
+    usage="STORE_OR_SOURCE --tiers NAME=PATH... [OPTIONS]",
+)
+
+
+@app.default
+def _command(
+    store: Annotated[str, cli.option("Path or URL of a store, or of files that --dataset-kind describes.")],
+    *,
+    tiers: Annotated[
+        list[str],
+        cli.option("Folders and URLs to compare; nothing is left in them.", metavar="NAME=PATH", several=True),
+    ],
+    budget: Annotated[str, cli.option("Time for measuring, such as 90s, 10min or 1h.", metavar="TIME")] = "10min",
+    output: Annotated[
+        str, cli.option("Folder for shootout.json and shootout.html.", metavar="DIR")
+    ] = "shootout-report",
+    dataset_kind: Annotated[
+        str | None, cli.option("Kind of the files, as for convert; not needed for a store.")
+    ] = None,
+    num_surface_points: Annotated[int, cli.number("Points drawn per surface.")] = 4096,
+    num_volume_points: Annotated[int, cli.number("Points drawn per volume.")] = 4096,
+    batch_size: Annotated[int, cli.number("Samples per batch.")] = 8,
+    limit: Annotated[int, cli.number("Measure with at most N samples.", "--samples")] = 16,
+    formats: Annotated[
+        list[str] | None, cli.option("Only these formats, by their names on the page.", metavar="NAME", several=True)
+    ] = None,
+    price_per_1000_gets: Annotated[
+        float | None, cli.option("Price of 1,000 GET requests, for the cost of an epoch.", metavar="PRICE")
+    ] = None,
+    quiet: cli.Quiet = False,
+    json: cli.Json = False,
+) -> int:
+    report = run_shootout(
+        store,
+        _tiers(tiers),
+        output,
+        budget=_seconds(budget),
+        dataset_kind=dataset_kind,
+        num_surface_points=num_surface_points,
+        num_volume_points=num_volume_points,
+        batch_size=batch_size,
+        samples=limit,
+        formats=formats,
+        price_per_1000_gets=price_per_1000_gets,
+        progress=not quiet,
+    )
+    page = (Path(output) / "shootout.html").resolve()
+    verdict = report["verdict"]
+    lines = [verdict["headline"], "", *(f"* {reason}" for reason in verdict["reasons"])]
+    if verdict["command"]:
+        lines += ["", verdict["command"]]
+    if report["not_measured"]:
+        lines += ["", f"not measured: {len(report['not_measured'])} (the page names them)"]
+    cli.show("\n".join([*lines, "", f"page: {page}"]), report | {"page": str(page)}, json=json, quiet=quiet)
+    return cli.DONE
+
+
+def _tiers(given: list[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in given:
+        name, equals, place = text.partition("=")
+        if not equals or "/" in name:
+            name, place = text, text
+        if not (name and place):
+            raise cli.WrongUseError(f"--tiers {text}: expected NAME=PATH, as in work=/work/me")
+        if name in found:
+            raise cli.WrongUseError(f"--tiers: {name} is given twice")
+        found[name] = place
+    return found
+
+
+def _seconds(text: str) -> float:
+    return parse_duration(text.removesuffix("in") if text.endswith("min") else text)
+
+
+main = partial(cli.run, app)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

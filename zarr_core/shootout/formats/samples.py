@@ -1,0 +1,71 @@
+"""Input of every format: samples as ``.npy`` files, and which of their points to read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Runs = Sequence[tuple[int, int]]
+
+
+class Samples:
+    """Arrays of samples whose points are in random order, below ``SAMPLE/FIELD.npy``.
+
+    Attributes:
+        folder: where they are.
+        store: a store of the same rows; None if there is none.
+        ids: the samples.
+        fields: of each.
+    """
+
+    def __init__(self, folder: Path, store: Path | None = None) -> None:
+        self.folder, self.store = folder, store
+        self.ids = sorted(path.name for path in folder.iterdir())
+        self.fields = sorted(path.stem for path in (folder / self.ids[0]).iterdir())
+
+    def arrays(self, sample: str) -> dict[str, np.ndarray]:
+        """Each field whole, (points, dim)."""
+        return {field: np.load(self.folder / sample / f"{field}.npy") for field in self.fields}
+
+
+class Draws:
+    """Which rows to read.
+
+    Attributes:
+        runs: by sample, epoch and domain: one or two half-open ranges of rows.
+        num_points: points of a draw by domain; a domain that is not named is read whole.
+        chunk_points: that the ranges were made for.
+        domains: domain of each field.
+    """
+
+    def __init__(
+        self,
+        runs: Mapping[str, Sequence[Mapping[str, Runs]]],
+        num_points: Mapping[str, int],
+        chunk_points: int,
+        domains: Mapping[str, str],
+    ) -> None:
+        self.runs, self.num_points, self.chunk_points, self.domains = runs, num_points, chunk_points, domains
+
+    @classmethod
+    def load(cls, path: Path) -> Draws:
+        """What :meth:`save` wrote."""
+        return cls(**json.loads(path.read_text()))
+
+    def save(self, path: Path) -> None:
+        """Write them as JSON."""
+        path.write_text(json.dumps(vars(self)))
+
+    def of(self, sample: str, epoch: int, field: str) -> Runs:
+        """The ranges of a field; epochs repeat when there are no more."""
+        epochs = self.runs[sample]
+        return epochs[epoch % len(epochs)][self.domains[field]]
+
+    def rows(self, array: Any, sample: str, epoch: int, field: str) -> np.ndarray:
+        """The rows of a whole array, copied."""
+        runs = self.of(sample, epoch, field)
+        return np.concatenate([array[first:last] for first, last in runs])

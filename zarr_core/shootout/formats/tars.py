@@ -1,0 +1,133 @@
+"""Tar files: WebDataset as it is meant to be used, and items of tar shards by their offsets."""
+
+from __future__ import annotations
+
+import io
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from zarr_core.shootout.formats import Arrays, Format, stacked
+from zarr_core.shootout.formats.files import Files
+from zarr_core.shootout.formats.samples import Draws, Samples
+
+# Shards of a small selection: every worker needs one.
+_SHARDS = 8
+# Items that a worker holds to shuffle them.
+_SHUFFLED = 100
+
+
+def _write_item(writer: Any, sample: str, samples: Samples) -> None:
+    arrays = samples.arrays(sample)
+    writer.write({"__key__": sample, **{f"{name}.npy": array for name, array in arrays.items()}})
+
+
+def _rows(item: Any, sample: str, epoch: int, draws: Draws) -> dict[str, np.ndarray]:
+    return {
+        name.removesuffix(".npy"): draws.rows(np.load(io.BytesIO(content)), sample, epoch, name.removesuffix(".npy"))
+        for name, content in item.items()
+        if name.endswith(".npy")
+    }
+
+
+class TarPerSample(Format):
+    """``SAMPLE.tar`` with a ``.npy`` file of each field, which lets WebDataset read one sample."""
+
+    remote = False
+
+    def prepare(self, samples: Samples, folder: Path) -> None:
+        """Write the tars."""
+        from webdataset import TarWriter
+
+        for sample in samples.ids:
+            with TarWriter(str(folder / f"{sample}.tar")) as writer:
+                _write_item(writer, sample, samples)
+
+    def open(self, place: str | Path, draws: Draws) -> None:
+        """Tars are opened for every read."""
+        self._folder, self._draws = Path(place), draws
+
+    def read(self, sample: str, epoch: int) -> dict[str, np.ndarray]:
+        """Take the windows of what the tar holds."""
+        from webdataset import WebDataset as Dataset
+
+        # All of the one tar, whichever worker this is.
+        options = {"shardshuffle": False, "empty_check": False, "nodesplitter": None, "workersplitter": None}
+        (found,) = Dataset(str(self._folder / f"{sample}.tar"), **options)
+        return _rows(found, sample, epoch, self._draws)
+
+
+class WebDataset(Format):
+    """Shards of whole samples, streamed: shards in random order, samples shuffled in a buffer."""
+
+    streams = True
+
+    def prepare(self, samples: Samples, folder: Path) -> None:
+        """Deal the samples to the shards."""
+        from webdataset import TarWriter
+
+        shards = min(_SHARDS, len(samples.ids))
+        for shard in range(shards):
+            with TarWriter(str(folder / f"{shard:06d}.tar")) as writer:
+                for sample in samples.ids[shard::shards]:
+                    _write_item(writer, sample, samples)
+
+    def open(self, place: str | Path, draws: Draws) -> None:
+        """Find the shards."""
+        self._files, self._draws = Files(place), draws
+        self._shards = self._files.names(".tar")
+
+    def stream(self, epoch: int, worker: int, workers: int) -> Iterator[dict[str, np.ndarray]]:
+        """Each worker reads shards of its own."""
+        from webdataset.filters import shuffle
+        from webdataset.tariterators import group_by_keys, tar_file_expander
+
+        order = random.Random(epoch).sample(self._shards, len(self._shards))[worker::workers]
+        items = group_by_keys(tar_file_expander(self._opened(order)))
+        for item in shuffle(_SHUFFLED, rng=random.Random(f"{epoch} {worker}"))(items):
+            yield _rows(item, item["__key__"], epoch, self._draws)
+
+    def _opened(self, shards: Sequence[str]) -> Iterator[dict[str, Any]]:
+        for name in shards:
+            found = self._files.open(name)
+            self.requests = self._files.requests
+            yield {"url": name, "stream": found.open("rb") if isinstance(found, Path) else found}
+
+
+class IndexedTars(Format):
+    """Shards of ``zarr-core export webdataset``, an item by its offset, as ``ShardStream`` reads them."""
+
+    def prepare(self, samples: Samples, folder: Path) -> None:
+        """Export a store of the samples."""
+        from zarr_core.exports import export_webdataset
+
+        assert samples.store is not None
+        export_webdataset(samples.store, folder, shards=min(_SHARDS, len(samples.ids)))
+
+    def open(self, place: str | Path, draws: Draws) -> None:
+        """Read the index."""
+        from zarr_core.exports import ShardItems
+
+        self._items, self._draws = ShardItems(str(place)), draws
+        self.requests = 0
+        listed = (item.sample_id for shard in self._items.index.shards.values() for item in shard.items)
+        self._numbers = {sample_id: number for number, sample_id in enumerate(listed)}
+
+    def read(self, sample: str, epoch: int) -> dict[str, np.ndarray]:
+        """One byte range, all of the item."""
+        return self._read([(sample, epoch)])[0]
+
+    def read_batch(self, items: Sequence[tuple[str, int]]) -> Arrays:
+        """One byte range per item, all in flight together."""
+        return stacked(self._read(items))
+
+    def _read(self, items: Sequence[tuple[str, int]]) -> list[dict[str, np.ndarray]]:
+        found = self._items.__getitems__([self._numbers[sample] for sample, _ in items])
+        self.requests = (self.requests or 0) + len(items)
+        return [
+            {name: self._draws.rows(tensor.numpy(), *at, name) for name, tensor in item.items()}
+            for at, item in zip(items, found, strict=True)
+        ]

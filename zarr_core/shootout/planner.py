@@ -1,0 +1,98 @@
+"""Runs measurements in the order of their importance until a budget of time is used."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from zarr_core.errors import ZarrCoreError
+
+
+@dataclass(frozen=True)
+class Step:
+    """One measurement, or the choice of the next ones.
+
+    Attributes:
+        priority: steps run in ascending order.
+        name: for the progress bar and the list of what was not measured.
+        kind: steps of one kind take about equally long.
+        guess: seconds that the first of its kind may take; 0 for a choice, which is always made.
+        work: is given the time at which the budget ends, and returns further steps.
+    """
+
+    priority: tuple[int, ...]
+    name: str
+    kind: str
+    guess: float
+    work: Callable[[float], Iterable[Step] | None]
+
+
+class Progress(Protocol):
+    """Shows what is being done."""
+
+    def show(self, name: str, done: int, known: int, left: float) -> None:
+        """A step begins.
+
+        Args:
+            name: of the step.
+            done, known: numbers of steps.
+            left: seconds of the budget.
+        """
+
+
+class Planner:
+    """Runs steps within a budget.
+
+    A step runs only if what steps of its kind took, or its guess, still fits into the budget. So the budget is exceeded
+    at most by what one step takes longer than the longest of its kind before.
+
+    Args:
+        seconds: the budget.
+        clock: monotonic time in seconds.
+        progress: is told of each step.
+
+    Attributes:
+        not_run: name of each step that did not run, and the reason.
+    """
+
+    def __init__(
+        self, seconds: float, clock: Callable[[], float] = time.monotonic, progress: Progress | None = None
+    ) -> None:
+        self._clock, self._progress = clock, progress
+        self.end = clock() + seconds
+        self.not_run: list[tuple[str, str]] = []
+        self._queue: list[tuple[tuple[int, ...], int, Step]] = []
+        self._added = self._done = 0
+        self._took: dict[str, float] = {}
+
+    def add(self, steps: Iterable[Step]) -> None:
+        """Add steps to be run."""
+        for step in steps:
+            heapq.heappush(self._queue, (step.priority, self._added, step))
+            self._added += 1
+
+    def run(self) -> None:
+        """Run all steps that fit. An error of this library or of the system in a step is the reason in ``not_run``."""
+        while self._queue:
+            step = heapq.heappop(self._queue)[-1]
+            began = self._clock()
+            left, needed = self.end - began, self._took.get(step.kind, step.guess)
+            if step.guess and needed > left:
+                reason = f"about {needed:.1f} s are needed, and {max(left, 0):.1f} s of the budget were left"
+                self.not_run.append((step.name, reason))
+                continue
+            if self._progress:
+                self._progress.show(step.name, self._done, self._added, left)
+            try:
+                self.add(step.work(self.end) or ())
+            except (ZarrCoreError, OSError, MeasurementError) as error:
+                self.not_run.append((step.name, " ".join(str(error).split())))
+            self._done += 1
+            self._took[step.kind] = max(self._took.get(step.kind, 0.0), self._clock() - began)
+
+
+class MeasurementError(Exception):
+    """A format could not be written or read; the message names the cause."""

@@ -1,0 +1,398 @@
+"""Plans and takes all measurements of a shootout."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from zarr_core._util.arguments import whole_number
+from zarr_core.errors import ZarrCoreError
+from zarr_core.format.codecs import Codec
+from zarr_core.reports.environment import environment
+from zarr_core.shootout.candidates import ENTRIES, OURS, Candidate, candidate, chunk_sizes, codecs
+from zarr_core.shootout.formats.samples import Samples
+from zarr_core.shootout.loading import Reading, time_reading
+from zarr_core.shootout.planner import MeasurementError, Planner, Step
+from zarr_core.shootout.tiers import Tier, footprint
+from zarr_core.shootout.verdict import Measurement, choose, judge
+from zarr_core.shootout.workload import Workload, take_workload
+
+# Seconds of a repetition, at least and at most, and its part of the budget.
+_SHORTEST, _LONGEST, _PART = 0.05, 0.5, 1 / 1200
+# Part of the budget that is left for the page.
+_RESERVE = 0.03
+_REPETITIONS = 5
+# How many of the fastest settings of a tier are measured with workers, and again at the end.
+_FINALISTS = 3
+# Settings this much slower than the fastest one are not measured again.
+_CLOSE = 0.8
+
+
+@dataclass(frozen=True)
+class Options:
+    """Arguments of :func:`zarr_core.shootout.run_shootout`."""
+
+    source: str
+    tiers: dict[str, str]
+    budget: float
+    dataset_kind: str | None = None
+    num_surface_points: int = 4096
+    num_volume_points: int = 4096
+    batch_size: int = 8
+    samples: int = 16
+    formats: tuple[str, ...] | None = None
+    price_per_1000_gets: float | None = None
+    progress: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("num_surface_points", "num_volume_points", "batch_size", "samples"):
+            whole_number(name, getattr(self, name), 1)
+        if not self.budget > 0:
+            raise ZarrCoreError(f"budget must be positive, not {self.budget}")
+        if not self.tiers:
+            raise ZarrCoreError("tiers must name at least one folder or URL")
+        known = [entry.name for entry in ENTRIES]
+        for name in self.formats or ():
+            if name not in known:
+                raise ZarrCoreError(f"no format {name!r}; formats are {', '.join(known)}")
+
+
+def measure_all(options: Options) -> dict[str, Any]:
+    """Everything that the budget allows; the content of ``shootout.json``.
+
+    Raises:
+        ZarrCoreError: nothing could be measured; the message has the first reason.
+        StoreError, SourceError: the source or a tier cannot be used.
+    """
+    with ExitStack() as cleanup:
+        bar = cleanup.enter_context(_Bar(options))
+        planner = Planner(options.budget * (1 - _RESERVE), progress=bar)
+        tiers = [cleanup.enter_context(Tier(name, place)) for name, place in options.tiers.items()]
+        folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="zarr-core-shootout-")))
+        workload = take_workload(
+            options.source,
+            options.dataset_kind,
+            folder,
+            limit=options.samples,
+            num_surface_points=options.num_surface_points,
+            num_volume_points=options.num_volume_points,
+        )
+        run = _Run(options, tiers, workload, folder)
+        planner.add(run.first_steps())
+        planner.run()
+        return run.report(planner)
+
+
+class _Bar:
+    """The progress bar: steps done, and what is left of the budget."""
+
+    def __init__(self, options: Options) -> None:
+        self._bar = tqdm(total=1, unit="measurement", desc="shootout", disable=not options.progress)
+
+    def __enter__(self) -> _Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
+
+    def show(self, name: str, done: int, known: int, left: float) -> None:
+        """See :class:`zarr_core.shootout.planner.Progress`."""
+        self._bar.total, self._bar.n = known, done
+        minutes, seconds = divmod(round(max(left, 0)), 60)
+        self._bar.set_postfix_str(f"{minutes}:{seconds:02d} of the budget left; {name}")
+
+
+class _Run:
+    """State of one shootout."""
+
+    def __init__(self, options: Options, tiers: list[Tier], workload: Workload, folder: Path) -> None:
+        self.options, self.tiers, self.workload, self.folder = options, tiers, workload, folder
+        self.measured: list[Measurement] = []
+        self.absent: list[tuple[str, str]] = []
+        self.footprints: dict[str, dict[str, int]] = {}
+        self.copied: dict[str, list[float]] = {tier.name: [0.0, 0.0] for tier in tiers}
+        self.cold: dict[str, bool] = {}
+        self._on_tier: set[tuple[str, str]] = set()
+        self._seconds = min(max(options.budget * _PART, _SHORTEST), _LONGEST)
+        facts = workload.facts
+        codec = facts["codec"] if facts["codec"] in codecs(facts["codec"]) else "blosc-lz4"
+        self.codec, self.chunk_points = str(Codec.parse(codec)), int(facts["chunk_points"])
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self.worker_counts = sorted({1, 2, min(cores, 16)})
+
+    # --- steps
+
+    def first_steps(self) -> Iterable[Step]:
+        """Draws in each format on each tier; later steps follow from their results."""
+        for place, entry in enumerate(ENTRIES):
+            if self.options.formats is not None and entry.name not in self.options.formats:
+                continue
+            if not entry.installed:
+                self.absent.append((entry.name, f"{entry.package} is not installed"))
+                continue
+            chosen = candidate(entry.name, self.codec, self.chunk_points)
+            for number, tier in enumerate(self.tiers):
+                if not tier.local and not entry.make().remote:
+                    self.absent.append((f"{entry.name} on {tier.name}", "it reads local files only"))
+                    continue
+                yield self._reading((1, place, number), tier, chosen, "draws")
+                yield self._reading((4, place, number), tier, chosen, "samples")
+        yield Step((2,), "choice of store settings", "choice", 0, lambda _: self._sweep())
+        yield Step((3,), "choice of workers", "choice", 0, lambda _: self._workers())
+        yield Step((3, 8), "choice of prefetching", "choice", 0, lambda _: self._prefetch())
+        yield Step((3, 9), "choice of the fastest", "choice", 0, lambda _: self._decoding())
+        yield Step((5,), "choice of finalists", "choice", 0, lambda _: self._finalists())
+
+    def _reading(
+        self,
+        priority: tuple[int, ...],
+        tier: Tier,
+        chosen: Candidate,
+        reads: str,
+        workers: int = 0,
+        prefetch: int = 2,
+        pin: bool = False,
+    ) -> Step:
+        settings = "" if not workers else f", {workers} workers, prefetch_factor {prefetch}" + ", pinned" * pin
+        name = f"{reads}: {chosen.label}{settings}, on {tier.name}"
+
+        def work(end: float) -> None:
+            if tier.local or not workers:
+                self._put(tier, chosen)
+            dropped = not workers and tier.drop_from_cache(chosen.copy)
+            reading = Reading(
+                chosen.entry,
+                tier.place(chosen.copy),
+                self.workload.draws[reads],
+                self.options.batch_size,
+                workers,
+                prefetch,
+                pin,
+            )
+            timing = time_reading(reading, seconds=self._seconds, repetitions=_REPETITIONS, end=end, cold=not workers)
+            # Some filesystems lie in memory, and some networks' are no block device: then the files may not be dropped.
+            dropped = dropped and timing.from_device is not False
+            if not workers:
+                self.cold[tier.name] = self.cold.get(tier.name, False) or dropped
+            first = timing.first if dropped or not tier.local else None
+            self.measured.append(
+                Measurement(
+                    tier.name,
+                    chosen.format,
+                    reads,
+                    timing.rates,
+                    chosen.codec,
+                    chosen.chunk_points,
+                    workers,
+                    prefetch,
+                    pin,
+                    first,
+                    None if tier.local else timing.requests,
+                    **{key: value / len(self.workload.samples.ids) for key, value in self._footprint(chosen).items()},
+                )
+            )
+
+        new = (tier.name, chosen.copy) not in self._on_tier
+        kind = f"{tier.name} {reads} {bool(workers)} {new}"
+        return Step(priority, name, kind, 3 + 3 * workers, work)
+
+    def _sweep(self) -> Iterable[Step]:
+        """Codecs, and then chunk sizes with the fastest codec."""
+        if not any(m.format == OURS for m in self.measured):
+            return
+        for number, tier in enumerate(self.tiers):
+            for codec in codecs(self.codec)[1:]:
+                yield self._reading((2, 1, number), tier, candidate(OURS, codec, self.chunk_points), "draws")
+        yield Step((2, 2), "choice of a codec", "choice", 0, lambda _: self._chunks())
+
+    def _chunks(self) -> Iterable[Step]:
+        facts = self.workload.facts
+        n_points = [most for _, most in facts["points"].values()]
+        for number, tier in enumerate(self.tiers):
+            stores = self._of(tier, "draws", OURS)
+            if not stores:
+                continue
+            for size in chunk_sizes(self.chunk_points, facts["num_points"].values(), n_points)[1:]:
+                chosen = candidate(OURS, choose(stores).codec, size)
+                yield self._reading((2, 3, number), tier, chosen, "draws")
+
+    def _workers(self) -> Iterable[Step]:
+        for number, tier in enumerate(self.tiers):
+            for place, m in enumerate(self._fastest(tier, "draws")):
+                for workers in self.worker_counts:
+                    yield self._reading((3, place, number, workers), tier, _candidate_of(m), "draws", workers)
+
+    def _prefetch(self) -> Iterable[Step]:
+        """Deeper prefetching and pinned memory, where workers are not slower than none."""
+        import torch
+
+        if not torch.cuda.is_available():
+            self.absent.append(("pinned memory", "there is no CUDA device"))
+        for number, tier in enumerate(self.tiers):
+            found = self._of(tier, "draws")
+            if not found or not (best := max(found, key=lambda m: m.median)).workers:
+                continue
+            chosen = _candidate_of(best)
+            yield self._reading((3, 8, 1, number), tier, chosen, "draws", best.workers, 4)
+            if torch.cuda.is_available():
+                yield self._reading((3, 8, 2, number), tier, chosen, "draws", best.workers, 2, True)
+
+    def _decoding(self) -> Iterable[Step]:
+        """The fastest settings, read from local files in memory: what is left without storage."""
+        for tier in self.tiers:
+            for m in self._fastest(tier, "draws")[:1]:
+                for like in (m, max(self._of(tier, "draws"), key=lambda found: found.median)):
+                    yield self._from_memory(like)
+
+    def _from_memory(self, m: Measurement) -> Step:
+        chosen = _candidate_of(m)
+
+        def work(end: float) -> None:
+            place = str(self._prepared(chosen))
+            draws, entry = self.workload.draws[m.reads], chosen.entry
+            reading = Reading(entry, place, draws, self.options.batch_size, m.workers, m.prefetch, m.pin)
+            timing = time_reading(reading, seconds=self._seconds, repetitions=3, end=end)
+            rate = sorted(timing.rates)[len(timing.rates) // 2]
+            for other in self.measured:
+                same = (other.format, other.codec, other.chunk_points, other.reads, other.workers)
+                if same == (m.format, m.codec, m.chunk_points, m.reads, m.workers):
+                    other.memory = rate
+
+        return Step((3, 9, 1), f"from memory: {m.setting}", f"memory {bool(m.workers)}", 2 + 3 * m.workers, work)
+
+    def _finalists(self) -> Iterable[Step]:
+        """The fastest settings once more, so that their errors get smaller and later load affects all of them."""
+        for number, tier in enumerate(self.tiers):
+            found = sorted(self._of(tier, "draws"), key=lambda m: -m.median)[:_FINALISTS]
+            for m in found:
+                if m.median >= _CLOSE * found[0].median:
+                    yield self._again((5, 1, number), tier, m)
+        yield Step((5, 2), "choice of the fastest", "choice", 0, lambda _: self._missing_memory())
+
+    def _again(self, priority: tuple[int, ...], tier: Tier, m: Measurement) -> Step:
+        def work(end: float) -> None:
+            chosen = _candidate_of(m)
+            reading = Reading(
+                chosen.entry,
+                tier.place(chosen.copy),
+                self.workload.draws[m.reads],
+                self.options.batch_size,
+                m.workers,
+                m.prefetch,
+                m.pin,
+            )
+            timing = time_reading(reading, seconds=self._seconds, repetitions=_REPETITIONS, end=end)
+            m.rates += timing.rates
+
+        kind = f"{tier.name} {m.reads} {bool(m.workers)} False"
+        return Step(priority, f"again: {m.setting}, on {tier.name}", kind, 3 + 3 * m.workers, work)
+
+    def _missing_memory(self) -> Iterable[Step]:
+        for tier in self.tiers:
+            found = self._of(tier, "draws")
+            if found and (m := choose(found)).memory is None:
+                yield replace(self._from_memory(m), priority=(5, 3))
+
+    # --- what there is
+
+    def _of(self, tier: Tier, reads: str, format: str | None = None) -> list[Measurement]:
+        return [m for m in self.measured if m.tier == tier.name and m.reads == reads and format in (None, m.format)]
+
+    def _fastest(self, tier: Tier, reads: str) -> list[Measurement]:
+        """The fastest settings without workers, of different formats, and the fastest store."""
+        found = sorted((m for m in self._of(tier, reads) if not m.workers), key=lambda m: -m.median)
+        best: dict[str, Measurement] = {}
+        for m in found:
+            best.setdefault(m.format, m)
+        chosen = list(best.values())[: _FINALISTS - 1]
+        return chosen + [m for m in best.values() if m.format == OURS and m not in chosen]
+
+    def _put(self, tier: Tier, chosen: Candidate) -> None:
+        key = (tier.name, chosen.copy)
+        if key in self._on_tier:
+            return
+        folder = self._prepared(chosen)
+        seconds = tier.put(chosen.copy, folder)
+        self._on_tier.add(key)
+        self.copied[tier.name][0] += self._footprint(chosen)["bytes"]
+        self.copied[tier.name][1] += seconds
+
+    def _prepared(self, chosen: Candidate) -> Path:
+        folder = self.folder / "copies" / chosen.copy
+        if folder.is_dir():
+            return folder
+        samples = self.workload.samples
+        if chosen.entry.factory.endswith(":IndexedTars"):
+            store = self._prepared(candidate(OURS, self.codec, self.chunk_points))
+            samples = Samples(samples.folder, store / "store")
+        building = folder.with_name(f"{folder.name}.building")
+        building.mkdir(parents=True)
+        self._guarded(lambda: chosen.entry.make().prepare(samples, building))
+        building.rename(folder)
+        return folder
+
+    @staticmethod
+    def _guarded(prepare: Callable[[], None]) -> None:
+        try:
+            prepare()
+        except (ZarrCoreError, OSError):
+            raise
+        # A format is another library, which may raise anything; one of them must not end the others.
+        except Exception as error:
+            raise MeasurementError(f"{type(error).__name__}: {error}") from error
+
+    def _footprint(self, chosen: Candidate) -> dict[str, int]:
+        if chosen.copy not in self.footprints:
+            self.footprints[chosen.copy] = footprint(self._prepared(chosen))
+        return self.footprints[chosen.copy]
+
+    def report(self, planner: Planner) -> dict[str, Any]:
+        """The content of ``shootout.json``."""
+        not_measured = [*self.absent, *planner.not_run]
+        if not self.measured:
+            reason = ": ".join((planner.not_run or self.absent)[0])
+            raise ZarrCoreError(f"nothing was measured; {reason}")
+        tiers = {tier.name: {**tier.facts(), "dropped_from_cache": self.cold.get(tier.name)} for tier in self.tiers}
+        rates = {name: size / seconds for name, (size, seconds) in self.copied.items() if seconds}
+        facts = {**self.workload.facts, "codec": self.codec}
+        verdict = judge(
+            self.measured,
+            tiers,
+            facts,
+            rates,
+            batch_size=self.options.batch_size,
+            price_per_1000_gets=self.options.price_per_1000_gets,
+            memory_bytes=_memory_bytes(),
+        )
+        return {
+            "format": 1,
+            "created": datetime.now(UTC).isoformat(timespec="minutes"),
+            "environment": environment(),
+            "workload": facts,
+            "batch_size": self.options.batch_size,
+            "budget_seconds": self.options.budget,
+            "tiers": tiers,
+            "copied_bytes_per_second": rates,
+            "measurements": [m.to_document() for m in self.measured],
+            "not_measured": [{"what": what, "reason": reason} for what, reason in not_measured],
+            "verdict": verdict,
+        }
+
+
+def _candidate_of(m: Measurement) -> Candidate:
+    return candidate(m.format, m.codec or "none", m.chunk_points)
+
+
+def _memory_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return None

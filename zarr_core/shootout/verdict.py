@@ -1,0 +1,311 @@
+"""The recommendation, from measured numbers alone."""
+
+from __future__ import annotations
+
+import shlex
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from zarr_core._util.units import format_size
+from zarr_core.shootout.candidates import OURS
+
+# A setting that is at most this much slower than the best one may be named instead, if the error bars overlap.
+_TOLERANCE = 0.1
+# Share of the time that is spent waiting for storage from which storage is called the bottleneck.
+_BOTTLENECK = 0.5
+
+
+@dataclass
+class Measurement:
+    """One way to read on one tier.
+
+    Attributes:
+        tier, format: names.
+        reads: "draws" or "samples" (whole).
+        codec, chunk_points: settings of a store; "" and 0 for other formats.
+        workers, prefetch, pin: of the DataLoader.
+        rates: samples per second of each repetition, in later epochs.
+        first: samples per second of the first epoch; None if not measured.
+        requests: to a URL per sample; None if not counted.
+        bytes, objects, inodes: per sample, on this tier.
+        memory: median samples per second from local files in memory; None if not measured.
+    """
+
+    tier: str
+    format: str
+    reads: str
+    rates: list[float]
+    codec: str = ""
+    chunk_points: int = 0
+    workers: int = 0
+    prefetch: int = 2
+    pin: bool = False
+    first: float | None = None
+    requests: float | None = None
+    bytes: float = 0.0
+    objects: float = 0.0
+    inodes: float = 0.0
+    memory: float | None = field(default=None)
+
+    @property
+    def median(self) -> float:
+        """Samples per second."""
+        return statistics.median(self.rates)
+
+    @property
+    def low(self) -> float:
+        """First quartile of the repetitions."""
+        return _quantile(self.rates, 0.25)
+
+    @property
+    def high(self) -> float:
+        """Third quartile of the repetitions."""
+        return _quantile(self.rates, 0.75)
+
+    @property
+    def setting(self) -> str:
+        """Format and settings in words."""
+        parts = [self.format]
+        if self.codec:
+            parts += [f"chunk_points {self.chunk_points}", self.codec]
+        parts.append("no workers" if not self.workers else f"{self.workers} worker{'s' * (self.workers > 1)}")
+        if self.workers and self.prefetch != 2:
+            parts.append(f"prefetch_factor {self.prefetch}")
+        if self.pin:
+            parts.append("pinned memory")
+        return ", ".join(parts)
+
+    @property
+    def waiting(self) -> dict[str, float | None]:
+        """Share of the time that is spent waiting for storage: in the first epoch, and in later ones."""
+
+        def share(rate: float | None) -> float | None:
+            return None if rate is None or not self.memory else max(0.0, 1 - rate / self.memory)
+
+        return {"first": share(self.first), "later": share(self.median)}
+
+    def to_document(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "median": self.median, "low": self.low, "high": self.high, "waiting": self.waiting}
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    """Interpolated linearly between the sorted values."""
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    below = ordered[int(place)]
+    return below + (place % 1) * (ordered[min(int(place) + 1, len(ordered) - 1)] - below)
+
+
+def choose(measured: Iterable[Measurement]) -> Measurement:
+    """The recommended one: the fastest, or one that cannot be told from it and needs less.
+
+    Among those whose error bars overlap with the fastest one's and whose median is within 10 %, the one with the fewest
+    workers, then the fewest bytes.
+    """
+    found = list(measured)
+    best = max(found, key=lambda m: m.median)
+    equal = [m for m in found if m is best or (m.high >= best.low and m.median >= (1 - _TOLERANCE) * best.median)]
+    return min(equal, key=lambda m: (m.workers, m.pin, m.bytes, -m.median))
+
+
+def judge(
+    measured: Sequence[Measurement],
+    tiers: Mapping[str, Mapping[str, Any]],
+    facts: Mapping[str, Any],
+    copy_rates: Mapping[str, float],
+    *,
+    batch_size: int,
+    price_per_1000_gets: float | None = None,
+    memory_bytes: int | None = None,
+) -> dict[str, Any]:
+    """The verdict in words, with the numbers that it rests on.
+
+    Args:
+        measured: everything that was measured; at least one.
+        tiers: facts of each tier by name.
+        facts: of the workload.
+        copy_rates: bytes per second that were written to each tier.
+        batch_size: samples per batch.
+        price_per_1000_gets: of an object store.
+        memory_bytes: of this machine.
+    """
+    reads = "draws" if any(m.reads == "draws" for m in measured) else "samples"
+    of_reads = [m for m in measured if m.reads == reads]
+    named = choose(of_reads)
+    by_tier = {tier: choose(found) for tier in tiers if (found := [m for m in of_reads if m.tier == tier])}
+    stores = [m for m in of_reads if m.format == OURS]
+    own = choose(stores) if stores else None
+    bottleneck = _bottleneck(named, by_tier, tiers)
+    reasons = [
+        f"{named.setting} on {named.tier}: {_rate(named, reads)}.",
+        *_alternatives(named, of_reads),
+        *(_tier_sentence(m, reads) for m in by_tier.values()),
+        *_whole_samples(measured, reads),
+        *_staging(named, by_tier, tiers, facts, copy_rates),
+        *_memory(named, facts, memory_bytes),
+        *_inodes(named, measured, tiers, facts),
+        *_money(by_tier.values(), price_per_1000_gets, facts),
+    ]
+    if own is not None and named.format != OURS:
+        reasons.insert(
+            1,
+            f"The best setting of a store here is {own.setting} on {own.tier}: {_rate(own, reads)}. It adds checksums, "
+            "versions and new draws in each epoch.",
+        )
+    return {
+        "headline": f"{named.setting}, on {named.tier}. {bottleneck}",
+        "setting": named.to_document(),
+        "by_tier": {tier: m.to_document() for tier, m in by_tier.items()},
+        "store": None if own is None else own.to_document(),
+        "bottleneck": bottleneck,
+        "reasons": reasons,
+        "command": _command(named, own, facts, tiers, batch_size),
+    }
+
+
+def _rate(m: Measurement, reads: str) -> str:
+    what = "draws" if reads == "draws" else "whole samples"
+    first = f", {m.first:,.0f} in the first epoch" if m.first else ""
+    return f"{m.median:,.0f} {what}/s (quartiles {m.low:,.0f} to {m.high:,.0f} of {len(m.rates)} repetitions{first})"
+
+
+def _bottleneck(named: Measurement, by_tier: Mapping[str, Measurement], tiers: Mapping[str, Mapping[str, Any]]) -> str:
+    slow = [tier for tier, m in by_tier.items() if (m.waiting["later"] or 0) >= _BOTTLENECK]
+    better = [tier for tier in slow if named.median > by_tier[tier].high and tiers[named.tier]["local"]]
+    if better:
+        return f"{' and '.join(better)} {'is' if len(better) == 1 else 'are'} the bottleneck: stage to {named.tier}."
+    if named.tier in slow:
+        return f"{named.tier} is the bottleneck."
+    if named.memory is None:
+        return "The bottleneck was not determined."
+    if (named.waiting["first"] or 0) >= _BOTTLENECK:
+        return f"{named.tier} is the bottleneck of the first epoch; later epochs read from memory."
+    return "Decoding and copying are the bottleneck, not storage."
+
+
+def _tier_sentence(m: Measurement, reads: str) -> str:
+    text = f"Best on {m.tier}: {m.setting}, {_rate(m, reads)}."
+    shares = [
+        f"{share:.0%} of the time in {'the first epoch' if epoch == 'first' else 'later epochs'}"
+        for epoch, share in m.waiting.items()
+        if share is not None
+    ]
+    return f"{text} It waits for storage {' and '.join(shares)}." if shares else text
+
+
+def _alternatives(named: Measurement, found: Sequence[Measurement]) -> list[str]:
+    best = max(found, key=lambda m: m.median)
+    if best is not named:
+        return [
+            f"{best.setting} on {best.tier} was measured at {best.median:,.0f}/s, within the error; the setting named "
+            "needs fewer workers or bytes."
+        ]
+    others = [m for m in found if m.format != named.format and m.tier == named.tier]
+    if not others:
+        return []
+    rival = max(others, key=lambda m: m.median)
+    return [f"The next format on {named.tier} is {rival.setting}: {rival.median / named.median:.2f} times as fast."]
+
+
+def _whole_samples(measured: Sequence[Measurement], reads: str) -> list[str]:
+    whole = [m for m in measured if m.reads == "samples"]
+    if reads == "samples" or not whole:
+        return []
+    best = choose(whole)
+    return [f"To read whole samples: {best.setting} on {best.tier}, {_rate(best, 'samples')}."]
+
+
+def _staging(
+    named: Measurement,
+    by_tier: Mapping[str, Measurement],
+    tiers: Mapping[str, Mapping[str, Any]],
+    facts: Mapping[str, Any],
+    copy_rates: Mapping[str, float],
+) -> list[str]:
+    samples = facts["samples_total"] or facts["samples"]
+    sentences = []
+    for tier, m in by_tier.items():
+        if tiers[tier]["local"] or not tiers[named.tier]["local"] or named.tier not in copy_rates:
+            continue
+        saved = samples / m.median - samples / named.median
+        if saved <= 0:
+            continue
+        # Reading all bytes from the bucket once, and writing them.
+        whole = samples * named.bytes
+        epochs = (whole / copy_rates[named.tier] + samples / m.median) / saved
+        sentences.append(
+            f"Staging {format_size(whole)} from {tier} to {named.tier} pays after about {max(epochs, 1):.0f} epochs."
+        )
+    return sentences
+
+
+def _memory(named: Measurement, facts: Mapping[str, Any], memory_bytes: int | None) -> list[str]:
+    whole = named.bytes * (facts["samples_total"] or facts["samples"])
+    if memory_bytes is None or whole < memory_bytes or not named.first:
+        return []
+    return [
+        f"All samples take {format_size(whole)}, more than the memory of this machine: expect the rate of the first "
+        "epoch in every epoch."
+    ]
+
+
+def _inodes(
+    named: Measurement,
+    measured: Sequence[Measurement],
+    tiers: Mapping[str, Mapping[str, Any]],
+    facts: Mapping[str, Any],
+) -> list[str]:
+    samples, free = facts["samples_total"] or facts["samples"], tiers[named.tier].get("inodes_free")
+    fewest = min(measured, key=lambda m: m.inodes)
+    needed = f"{named.format} needs {named.inodes:.3g} inodes and {format_size(named.bytes)} per sample"
+    if free and named.inodes * samples > free:
+        return [f"{needed}: more than the {free:,} inodes that are free on {named.tier}; {fewest.format} needs least."]
+    return [f"{needed}; {fewest.format} needs the fewest inodes, {fewest.inodes:.3g}."]
+
+
+def _money(found: Iterable[Measurement], price: float | None, facts: Mapping[str, Any]) -> list[str]:
+    samples = facts["samples_total"] or facts["samples"]
+    if price is None:
+        return []
+    return [
+        f"An epoch of {samples:,} samples from {m.tier} costs {m.requests * samples / 1000 * price:.3g} for "
+        f"{m.requests * samples:,.0f} requests."
+        for m in found
+        if m.requests
+    ]
+
+
+def _command(
+    named: Measurement,
+    own: Measurement | None,
+    facts: Mapping[str, Any],
+    tiers: Mapping[str, Mapping[str, Any]],
+    batch_size: int,
+) -> str:
+    """Shell commands and a line of Python, of the named setting if this library writes it, else of the best store."""
+    m = named if named.codec or own is None else own
+    source, place = facts["source"], f"{tiers[m.tier]['url'].rstrip('/')}/{facts['dataset_name']}"
+    lines = [] if m is named else [f"# zarr-core does not write {named.format}; the best setting of a store:"]
+    if named.format in ("WebDataset", "tar shards, indexed"):
+        place = f"{tiers[named.tier]['url'].rstrip('/')}/{facts['dataset_name']}_shards"
+        store = source if facts["is_store"] else "STORE"
+        lines = [shlex.join(["zarr-core", "export", "webdataset", store, place])]
+        m = named
+    elif m.codec:
+        settings = ["--chunk-points", str(m.chunk_points), "--codec", m.codec]
+        if not facts["is_store"]:
+            kind = ["--source", source, "--dataset-kind", facts["dataset_kind"]]
+            lines.append(shlex.join(["zarr-core", "convert", place, *kind, *settings]))
+        else:
+            if (m.codec, m.chunk_points) != (facts["codec"], facts["chunk_points"]):
+                kind = ["--source", "SOURCE", "--dataset-kind", facts["dataset_kind"] or "KIND", "--reconvert"]
+                lines.append(shlex.join(["zarr-core", "convert", source, *kind, *settings]))
+            if not source.startswith(tiers[m.tier]["url"]):
+                lines.append(shlex.join(["zarr-core", "stage", place, "--source", source]))
+    more = f", prefetch_factor={m.prefetch}" if m.workers else ""
+    pinned = ", pin_memory=True" if m.pin else ""
+    lines.append(f"DataLoader(dataset, batch_size={batch_size}, num_workers={m.workers}{more}{pinned})")
+    return "\n".join(lines)
