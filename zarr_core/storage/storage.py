@@ -28,7 +28,7 @@ from zarr_core.format.names import check_relative_path
 from zarr_core.storage import retries
 from zarr_core.storage.backends import ConditionFailed, ObjectInfo, RemoteBackend, local, obstore
 from zarr_core.storage.backends.generic import FsspecBackend, MemoryBackend
-from zarr_core.storage.backends.http import HttpBackend
+from zarr_core.storage.backends.http import HttpBackend, HubBackend
 from zarr_core.storage.backends.oci import OciBackend
 from zarr_core.storage.backends.s3 import S3Backend
 from zarr_core.storage.temporary import add_temp_suffix
@@ -45,6 +45,7 @@ _BACKENDS: dict[str, Callable[[str], RemoteBackend]] = {
     "oci": OciBackend,
     "http": HttpBackend,
     "https": HttpBackend,
+    "hf": HubBackend,
 }
 # (process, root) pairs where a conditional write was refused when its condition did not hold.
 _checked_roots: set[tuple[int, str]] = set()
