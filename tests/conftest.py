@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,6 +53,18 @@ def _no_waiting_for_the_disk() -> Iterator[None]:
     os.fsync, os.sync = lambda _: None, lambda: None
     yield
     os.fsync, os.sync = before
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_commits_by_the_clock() -> Iterator[None]:
+    """A long conversion or copy commits once a minute: on a busy machine, that would add generations to a short one."""
+    import zarr_core.points.convert
+    import zarr_core.points.stage
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (zarr_core.points.convert, zarr_core.points.stage):
+            patch.setattr(module, "_COMMIT_SECONDS", math.inf)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

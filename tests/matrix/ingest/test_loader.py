@@ -374,10 +374,10 @@ def test_a_lost_lease_on_a_batch_that_has_grown_meanwhile(
     write_long(long, {"b-1": ["s9", "s8"]}, seed=5)
     append = WideMatrix.append
 
-    def overtaken(matrix: WideMatrix, *arguments: Any) -> bool:
+    def overtaken(matrix: WideMatrix, *arguments: Any, **options: Any) -> bool:
         monkeypatch.setattr(WideMatrix, "append", append)
         assert earlier.load(["s1"]).shape == (1, len(FEATURES))
-        return append(matrix, *arguments)
+        return append(matrix, *arguments, **options)
 
     monkeypatch.setattr(WideMatrix, "append", overtaken)
     done = loader.ingest(["b-1"])
