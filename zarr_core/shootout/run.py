@@ -368,6 +368,11 @@ class _Run:
         if not self.measured:
             reason = ": ".join((planner.not_run or self.absent)[0])
             raise ZarrCoreError(f"nothing was measured; {reason}")
+        counted = {
+            (m.tier, m.format, m.codec, m.chunk_points, m.reads): m.requests for m in self.measured if m.requests
+        }
+        for m in self.measured:  # workers are processes of their own, which count for themselves
+            m.requests = m.requests or counted.get((m.tier, m.format, m.codec, m.chunk_points, m.reads))
         tiers = {tier.name: {**tier.facts(), "dropped_from_cache": self.cold.get(tier.name)} for tier in self.tiers}
         rates = {name: size / seconds for name, (size, seconds) in self.copied.items() if seconds}
         facts = {**self.workload.facts, "codec": self.codec}
