@@ -11,6 +11,7 @@ from pydantic import Field
 
 from assets.declaration import Declaration, absolute
 from assets.exports import POINT_FORMATS, check_exports
+from assets.shootout import ShootoutDeclaration
 from resources.pools import PoolDeclaration
 from zarr_core._util.redaction import redact
 from zarr_core.errors import ZarrCoreError
@@ -27,6 +28,11 @@ class DatasetDeclaration(Declaration):
     # URLs may hold passwords.
     source: str = Field(repr=False, description="Folder or URL that holds the sample folders; it is watched.")
     store: str = Field(repr=False, description="Folder or URL of the store.")
+    notifications: str | None = Field(
+        default=None,
+        description="URL of a queue of SQS that the source's bucket notifies of its objects. The sensor then looks at "
+        "the samples that are named there, and lists the whole source once per hour.",
+    )
     splits: list[str] | None = Field(default=None, description="Splits to convert; all samples if left out.")
     chunk_points: int = Field(default=16_384, description="Points per chunk; close to what a training step draws.")
     shard_points: int | None = Field(default=None, description="Maximum points per shard; no limit if left out.")
@@ -51,10 +57,15 @@ class DatasetDeclaration(Declaration):
     verify_within_days: int | None = Field(
         default=None, description="Read every chunk of each sample once in so many days; never if left out."
     )
+    shootout: ShootoutDeclaration | None = Field(
+        default=None, description="Formats, settings and storage to compare; no such asset if left out."
+    )
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> Self:
         self._check_at_least(1, "batch_size", "workers", "checked_samples")
+        if self.notifications is not None and not self.source.startswith(("s3://", "{{")):
+            raise ValueError("notifications: only sources in S3 have them")
         if self.verify_within_days is not None:
             self._check_at_least(1, "verify_within_days")
         check_exports(self.exports, POINT_FORMATS)
@@ -73,7 +84,12 @@ class DatasetDeclaration(Declaration):
         """
         kind = absolute(folder, self.kind) if self.kind.endswith((".yaml", ".yml")) else self.kind
         paths = {name: absolute(project, getattr(self, name)) for name in ("source", "store", "report")}
-        return self.model_copy(update={"kind": kind, **paths, "exports": self._absolute_exports(project)})
+        shootout = self.shootout
+        if shootout is not None:
+            tiers = {name: absolute(project, place) for name, place in shootout.tiers.items()}
+            shootout = shootout.model_copy(update={"tiers": tiers})
+        exports = self._absolute_exports(project)
+        return self.model_copy(update={"kind": kind, **paths, "exports": exports, "shootout": shootout})
 
     @property
     def settings(self) -> ConversionSettings:

@@ -37,7 +37,7 @@ def manifest_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
         code_version=dataset.code_version,
         description="`manifest.json`: which samples the store holds, in which split, and what was refused. The only "
         "object of the store that is ever replaced; a training run can pin each of its generations.",
-        metadata=dataset.summary(),
+        metadata={**dataset.summary(), **dataset.published_metadata},
         kinds={"json", "zarr"},
     )
     def manifest(context: dg.AssetExecutionContext, stores: StoreAccess) -> dg.MaterializeResult:

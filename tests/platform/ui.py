@@ -12,7 +12,6 @@ from dagster._core.remote_origin import InProcessCodeLocationOrigin
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._core.workspace.load_target import InProcessWorkspaceLoadTarget
-from dagster_graphql.schema import create_schema
 
 _TERMINATE = """mutation ($id: String!) { terminateRun(runId: $id) { __typename } }"""
 _BACKFILL = """mutation ($params: LaunchBackfillParams!) {
@@ -35,6 +34,8 @@ class Ui:
     """The pages and buttons of the UI, as the requests that they make."""
 
     def __init__(self, context: WorkspaceProcessContext) -> None:
+        from dagster_graphql.schema import create_schema  # a second to import
+
         self._context, self._schema = context, create_schema()
 
     def _ask(self, query: str, **variables: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -51,10 +51,17 @@ def _pickling_as_before() -> Iterator[None]:
 
 @dataclass
 class Cluster:
-    """Addresses and processes."""
+    """Address and processes, the scheduler first."""
 
     address: str
-    scheduler: subprocess.Popen[bytes]
+    processes: list[subprocess.Popen[bytes]]
+
+    def end(self) -> None:
+        """Kill all processes, and those that they started."""
+        for process in self.processes:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 @contextmanager
@@ -64,13 +71,13 @@ def running(folder: Path, address: str = "127.0.0.1", namespaces: Sequence[str] 
     # Workers import the functions of these tests.
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(["", *sys.path]).strip(os.pathsep)}
     options = ["--scheduler-file", str(file), "--no-dashboard"]
-    processes = []
+    cluster = Cluster("", [])
 
-    def start(program: str, *more: str, prefix: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+    def start(program: str, *more: str, prefix: Sequence[str] = ()) -> None:
         command = [*prefix, sys.executable, "-m", f"distributed.cli.dask_{program}", *options, *more]
         with (folder / f"{program}.log").open("ab") as log:
-            processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True))
-        return processes[-1]
+            process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+        cluster.processes.append(process)
 
     def written() -> dict[str, str] | None:
         try:
@@ -79,18 +86,17 @@ def running(folder: Path, address: str = "127.0.0.1", namespaces: Sequence[str] 
             return None
 
     try:
-        scheduler = start("scheduler", "--port", "0", "--host", address)
+        start("scheduler", "--port", "0", "--host", address)
         wait_for(written)
         worker = ("worker", "--nthreads", "1", "--local-directory", str(folder))
         for namespace in namespaces:
             start(*worker, prefix=("ip", "netns", "exec", namespace))
         if not namespaces:
             start(*worker, "--nworkers", "2")
-        yield Cluster(json.loads(file.read_text())["address"], scheduler)
+        cluster.address = json.loads(file.read_text())["address"]
+        yield cluster
     finally:
-        for process in processes:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        cluster.end()
 
 
 @pytest.fixture(scope="module")
@@ -161,14 +167,15 @@ def _waits_at_run_2(folder: Path, writer: Any, source: Any, sample: Any, *option
 
 
 def test_a_lost_scheduler_ends_the_run_and_the_next_one_continues_it(
-    source: Path, sequential: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, source: Path, sequential: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The last test with this cluster: a start of workers takes ten seconds of a core."""
     monkeypatch.setattr("zarr_core.points.convert.convert_sample", partial(_waits_at_run_2, tmp_path))
-    with running(tmp_path) as cluster, dask_executor(cluster.address) as executor:
+    with dask_executor(cluster.address) as executor:
 
         def lose() -> None:
             wait_for((tmp_path / "waiting").exists)
-            cluster.scheduler.kill()
+            cluster.processes[0].kill()
 
         losing = Thread(target=lose)
         losing.start()
@@ -178,6 +185,7 @@ def test_a_lost_scheduler_ends_the_run_and_the_next_one_continues_it(
         assert "run_2" in {result.sample_id for result in failed}
         assert len(report.results) == len(IDS)
         assert set(report.manifest.samples) == set(IDS) - {result.sample_id for result in failed}
+    cluster.end()
     monkeypatch.undo()
     assert convert("ahmedml", tmp_path / "store", root=source, chunk_points=32).ok
     assert contents(tmp_path / "store", "samples/") == contents(sequential, "samples/")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import statistics
 import tempfile
+import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -19,7 +21,7 @@ from zarr_core.format.codecs import Codec
 from zarr_core.reports.environment import environment
 from zarr_core.shootout.candidates import ENTRIES, OURS, Candidate, candidate, chunk_sizes, codecs
 from zarr_core.shootout.formats.samples import Samples
-from zarr_core.shootout.loading import Reading, time_reading
+from zarr_core.shootout.loading import Reading, Timing, time_reading
 from zarr_core.shootout.planner import MeasurementError, Planner, Step
 from zarr_core.shootout.tiers import Tier, footprint
 from zarr_core.shootout.verdict import Measurement, choose, judge
@@ -27,6 +29,8 @@ from zarr_core.shootout.workload import Workload, take_workload
 
 # Seconds of a repetition, at least and at most, and its part of the budget.
 _SHORTEST, _LONGEST, _PART = 0.05, 0.5, 1 / 1200
+# Part of the budget that one measurement may take: a slow one then has fewer repetitions, and no further epoch.
+_SHARE = 1 / 30
 # Part of the budget that is left for the page.
 _RESERVE = 0.03
 _REPETITIONS = 5
@@ -177,7 +181,7 @@ class _Run:
                 prefetch,
                 pin,
             )
-            timing = time_reading(reading, seconds=self._seconds, repetitions=_REPETITIONS, end=end, cold=not workers)
+            timing = self._time(reading, end, cold=not workers)
             # Some filesystems lie in memory, and some networks' are no block device: then the files may not be dropped.
             dropped = dropped and timing.from_device is not False
             if not workers:
@@ -203,6 +207,10 @@ class _Run:
         new = (tier.name, chosen.copy) not in self._on_tier
         kind = f"{tier.name} {reads} {bool(workers)} {new}"
         return Step(priority, name, kind, 3 + 3 * workers, work)
+
+    def _time(self, reading: Reading, end: float, cold: bool = False) -> Timing:
+        end = min(end, time.monotonic() + _SHARE * self.options.budget)
+        return time_reading(reading, seconds=self._seconds, repetitions=_REPETITIONS, end=end, cold=cold)
 
     def _sweep(self) -> Iterable[Step]:
         """Codecs, and then chunk sizes with the fastest codec."""
@@ -259,8 +267,8 @@ class _Run:
             place = str(self._prepared(chosen))
             draws, entry = self.workload.draws[m.reads], chosen.entry
             reading = Reading(entry, place, draws, self.options.batch_size, m.workers, m.prefetch, m.pin)
-            timing = time_reading(reading, seconds=self._seconds, repetitions=3, end=end)
-            rate = sorted(timing.rates)[len(timing.rates) // 2]
+            timing = self._time(reading, end)
+            rate = statistics.median(timing.rates)
             for other in self.measured:
                 same = (other.format, other.codec, other.chunk_points, other.reads, other.workers)
                 if same == (m.format, m.codec, m.chunk_points, m.reads, m.workers):
@@ -289,7 +297,7 @@ class _Run:
                 m.prefetch,
                 m.pin,
             )
-            timing = time_reading(reading, seconds=self._seconds, repetitions=_REPETITIONS, end=end)
+            timing = self._time(reading, end)
             m.rates += timing.rates
 
         kind = f"{tier.name} {m.reads} {bool(m.workers)} False"
@@ -360,6 +368,11 @@ class _Run:
         if not self.measured:
             reason = ": ".join((planner.not_run or self.absent)[0])
             raise ZarrCoreError(f"nothing was measured; {reason}")
+        counted = {
+            (m.tier, m.format, m.codec, m.chunk_points, m.reads): m.requests for m in self.measured if m.requests
+        }
+        for m in self.measured:  # workers are processes of their own, which count for themselves
+            m.requests = m.requests or counted.get((m.tier, m.format, m.codec, m.chunk_points, m.reads))
         tiers = {tier.name: {**tier.facts(), "dropped_from_cache": self.cold.get(tier.name)} for tier in self.tiers}
         rates = {name: size / seconds for name, (size, seconds) in self.copied.items() if seconds}
         facts = {**self.workload.facts, "codec": self.codec}

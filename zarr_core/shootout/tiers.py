@@ -6,13 +6,18 @@ import os
 import secrets
 import shutil
 import time
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from zarr_core._util.redaction import redact
 from zarr_core.errors import StoreError
 from zarr_core.storage import Storage, is_local
+
+# Objects that are written to a URL at a time.
+_UPLOADS = 8
 
 
 class Tier:
@@ -55,8 +60,12 @@ class Tier:
         """Copy a folder, through to the device; returns the seconds."""
         started = time.perf_counter()
         storage = Storage(self.place(name))
-        for path in _files(folder):
+
+        def copy(path: Path) -> None:
             storage.write(str(path.relative_to(folder)), [path.read_bytes()])
+
+        with ThreadPoolExecutor(1 if self.local else _UPLOADS) as pool:
+            deque(pool.map(copy, _files(folder)), maxlen=0)
         if self.local:  # what is not on the device yet cannot be dropped from the page cache
             for path in _files(Path(self.place(name))):
                 with path.open("rb") as file:

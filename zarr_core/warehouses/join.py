@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -22,17 +23,22 @@ _ROWS_EACH = 1 << 17
 
 @contextmanager
 def duckdb_connection(warehouse: str) -> Iterator[duckdb.DuckDBPyConnection]:
-    """An in-memory DuckDB connection. Raises its errors as WarehouseError with the warehouse's name."""
+    """An in-memory DuckDB connection. Raises its errors as WarehouseError with the warehouse's name.
+
+    What does not fit into its memory goes to the system's folder of temporary files (TMPDIR), and is deleted at the
+    end; DuckDB's own choice is a folder ``.tmp`` in the working directory.
+    """
     import duckdb
     import pyarrow as pa
 
-    connection = duckdb.connect()
-    try:
-        yield connection
-    except (duckdb.Error, pa.ArrowException) as error:
-        raise WarehouseError(f"{warehouse}: {redact(str(error))}") from printable_cause(error)
-    finally:
-        connection.close()
+    with tempfile.TemporaryDirectory(prefix="zarr-core-duckdb-") as scratch:
+        connection = duckdb.connect(config={"temp_directory": scratch})
+        try:
+            yield connection
+        except (duckdb.Error, pa.ArrowException) as error:
+            raise WarehouseError(f"{warehouse}: {redact(str(error))}") from printable_cause(error)
+        finally:
+            connection.close()
 
 
 class PositionJoin:
