@@ -68,7 +68,7 @@ class DatasetDeclaration(Declaration):
     @pydantic.model_validator(mode="after")
     def _check(self) -> Self:
         self._check_at_least(1, "batch_size", "workers", "checked_samples")
-        if self.notifications is not None and not self.source.startswith(("s3://", "{{")):
+        if self.notifications is not None and not self.source.startswith("s3://"):
             raise ValueError("notifications: only sources in S3 have them")
         if self.verify_within_days is not None:
             self._check_at_least(1, "verify_within_days")
