@@ -33,6 +33,10 @@ class DatasetDeclaration(Declaration):
         description="URL of a queue of SQS that the source's bucket notifies of its objects. The sensor then looks at "
         "the samples that are named there, and lists the whole source once per hour.",
     )
+    dataset_name: str | None = Field(
+        default=None,
+        description="Name of the dataset in its store, the former one if it was renamed; default: name.",
+    )
     splits: list[str] | None = Field(default=None, description="Splits to convert; all samples if left out.")
     chunk_points: int = Field(default=16_384, description="Points per chunk; close to what a training step draws.")
     shard_points: int | None = Field(default=None, description="Maximum points per shard; no limit if left out.")

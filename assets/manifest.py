@@ -51,7 +51,7 @@ def manifest_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
             report = publish(
                 dataset.kind,
                 dataset.store,
-                dataset_name=dataset.name,
+                dataset_name=dataset.dataset_name or dataset.name,
                 # Two listings apart in time did not find these.
                 retire_vanished=[i for i, version in versions.items() if version == ABSENT],
                 max_retired_share=float(context.run.tags.get(SHARE_TAG, dataset.max_retired_share)),
