@@ -28,6 +28,15 @@ class DatasetDeclaration(Declaration):
     # URLs may hold passwords.
     source: str = Field(repr=False, description="Folder or URL that holds the sample folders; it is watched.")
     store: str = Field(repr=False, description="Folder or URL of the store.")
+    notifications: str | None = Field(
+        default=None,
+        description="URL of a queue of SQS that the source's bucket notifies of its objects. The sensor then looks at "
+        "the samples that are named there, and lists the whole source once per hour.",
+    )
+    dataset_name: str | None = Field(
+        default=None,
+        description="Name of the dataset in its store, the former one if it was renamed; default: name.",
+    )
     splits: list[str] | None = Field(default=None, description="Splits to convert; all samples if left out.")
     chunk_points: int = Field(default=16_384, description="Points per chunk; close to what a training step draws.")
     shard_points: int | None = Field(default=None, description="Maximum points per shard; no limit if left out.")
@@ -59,6 +68,8 @@ class DatasetDeclaration(Declaration):
     @pydantic.model_validator(mode="after")
     def _check(self) -> Self:
         self._check_at_least(1, "batch_size", "workers", "checked_samples")
+        if self.notifications is not None and not self.source.startswith(("s3://", "{{")):
+            raise ValueError("notifications: only sources in S3 have them")
         if self.verify_within_days is not None:
             self._check_at_least(1, "verify_within_days")
         check_exports(self.exports, POINT_FORMATS)

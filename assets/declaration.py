@@ -9,6 +9,7 @@ import pydantic
 from pydantic import Field
 
 from assets.exports import ExportDeclaration
+from sensors.failures import PUBLISHED_WITHIN_HOURS
 from zarr_core._util.units import parse_duration
 from zarr_core.errors import ZarrCoreError
 from zarr_core.versioning.gc import DEFAULT_GRACE
@@ -34,6 +35,11 @@ class Declaration(dg.Model, dg.Resolvable):
     fresh_within_days: int | None = Field(
         default=None, description="Send an alert if nothing was converted for this many days; never if left out."
     )
+    published_within_hours: int | None = Field(
+        default=None,
+        description="Send an alert if a change of the source is not followed by a manifest for so long; never if left "
+        "out.",
+    )
     exports: list[ExportDeclaration] = Field(default=[], description="Copies of the store in other formats.")
     retry_seconds: float = Field(
         default=20.0, description="Pause before a run whose network or storage failed is tried again."
@@ -58,8 +64,9 @@ class Declaration(dg.Model, dg.Resolvable):
             parse_duration(self.gc_grace)
         except ZarrCoreError as error:
             raise ValueError(f"gc_grace: {error}") from error
-        if self.fresh_within_days is not None:
-            self._check_at_least(1, "fresh_within_days")
+        for name in ("fresh_within_days", "published_within_hours"):
+            if getattr(self, name) is not None:
+                self._check_at_least(1, name)
         return self
 
     def _check_at_least(self, minimum: int, *names: str) -> None:
@@ -75,6 +82,12 @@ class Declaration(dg.Model, dg.Resolvable):
         """Policy of the asset of the converted items."""
         days = self.fresh_within_days
         return None if days is None else dg.FreshnessPolicy.time_window(fail_window=timedelta(days=days))
+
+    @property
+    def published_metadata(self) -> dict[str, int]:
+        """Metadata of the asset that publishes, by which a sensor notices that it is late."""
+        hours = self.published_within_hours
+        return {} if hours is None else {PUBLISHED_WITHIN_HOURS: hours}
 
     def key(self, asset: str) -> dg.AssetKey:
         """Key of one of the dataset's assets ("manifest")."""

@@ -37,7 +37,7 @@ def manifest_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
         code_version=dataset.code_version,
         description="`manifest.json`: which samples the store holds, in which split, and what was refused. The only "
         "object of the store that is ever replaced; a training run can pin each of its generations.",
-        metadata=dataset.summary(),
+        metadata={**dataset.summary(), **dataset.published_metadata},
         kinds={"json", "zarr"},
     )
     def manifest(context: dg.AssetExecutionContext, stores: StoreAccess) -> dg.MaterializeResult:
@@ -51,7 +51,7 @@ def manifest_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
             report = publish(
                 dataset.kind,
                 dataset.store,
-                dataset_name=dataset.name,
+                dataset_name=dataset.dataset_name or dataset.name,
                 # Two listings apart in time did not find these.
                 retire_vanished=[i for i, version in versions.items() if version == ABSENT],
                 max_retired_share=float(context.run.tags.get(SHARE_TAG, dataset.max_retired_share)),

@@ -28,7 +28,9 @@ def migration_job(dataset: DatasetDeclaration) -> dg.JobDefinition:
         # The store may have a dtype for a field that the kind no longer has.
         own = manifest.conversion.settings[manifest.conversion.current]["field_dtypes"] if manifest.conversion else {}
         arguments["field_dtypes"] = dict.fromkeys(own, NO_OWN_DTYPE) | arguments["field_dtypes"]
-        manifest = publish(dataset.kind, dataset.store, dataset_name=dataset.name, reconvert=True, **arguments).manifest
+        manifest = publish(
+            dataset.kind, dataset.store, dataset_name=dataset.dataset_name or dataset.name, reconvert=True, **arguments
+        ).manifest
         state = check_settings(context.instance, dataset, manifest, listing)
         context.log.info(f"generation {manifest.generation}: {state.description}")
 

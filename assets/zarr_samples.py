@@ -6,7 +6,6 @@ from typing import Any
 
 import dagster as dg
 import numpy as np
-import zarr
 
 from assets.conditions import convert_when_needed, migrate_in_batches
 from assets.dataset import DatasetDeclaration
@@ -20,9 +19,11 @@ from sensors.migration import CHECK, data_version_of, samples_to_migrate
 from zarr_core._util.documents import DocumentError, parse_json
 from zarr_core.format.object_names import ZARR_JSON
 from zarr_core.points.convert import ConversionResult, iter_convert
+from zarr_core.points.engines import FieldRead
+from zarr_core.points.engines.direct import DirectEngine
 from zarr_core.points.group import recorded_attributes
 from zarr_core.points.manifest import SampleEntry, StoreManifest
-from zarr_core.storage.zarr_stores import make_store
+from zarr_core.points.sampling import Draw
 
 _PICTURE_POINTS = 4096
 # Lines of progress in the log of a run, at most.
@@ -129,7 +130,7 @@ class EntryReader:
     def __init__(self, stores: StoreAccess, dataset: DatasetDeclaration, log: dg.DagsterLogManager) -> None:
         self._log = log
         self._storage = stores.store(dataset.store)
-        self._arrays = make_store(dataset.store)
+        self._arrays = DirectEngine(dataset.store)
         self._open_manifest = lambda: stores.manifest(dataset.store)
 
     @cached_property
@@ -153,26 +154,30 @@ class EntryReader:
             raise DocumentError(f"{entry.relpath}/{ZARR_JSON} holds no records of a conversion")
         numbers = _numbers(result, entry, recorded)
         try:
-            picture = self._picture(entry, recorded["moments"])
-        except Exception as error:  # zarr-python raises anything for a damaged chunk; a picture never fails a sample
+            picture = self._picture(result.sample_id, entry, recorded["moments"])
+        except Exception as error:  # a picture never fails a sample
             reason = f"no picture, its group is damaged: {type(error).__name__}: {error}; {REPAIR_HINT}"
             self._log.warning(f"{result.sample_id}: {reason}")
             return {"picture": reason, **numbers}
         return {**({"picture": dg.MetadataValue.md(picture)} if picture else {}), **numbers}
 
-    def _picture(self, entry: SampleEntry, moments: dict[str, Any]) -> str:
+    def _picture(self, sample_id: str, entry: SampleEntry, moments: dict[str, Any]) -> str:
         """The surface from the side, coloured by its first scalar; "" for a sample without one."""
         scalars = [f for f, m in moments.items() if f.startswith("surface_") and len(m["mean"]) == 1]
         if not scalars or "surface" not in entry.domains:
             return ""
 
-        def some(field: str) -> np.ndarray:
-            # The points are stored in random order, so the first ones cover the whole surface.
-            path = f"{entry.relpath}/surface/{field.removeprefix('surface_')}"
-            array = zarr.open_array(self._arrays, path=path, mode="r", zarr_format=3)
-            return np.asarray(array[:_PICTURE_POINTS], np.float64)
+        grid = entry.domains["surface"]
+        # The points are stored in random order, so the first ones cover the whole surface.
+        first = Draw(((0, min(_PICTURE_POINTS, grid.n_points)),), grid.chunk_points)
 
-        return silhouette(some("surface_position"), some(scalars[0])[:, 0], scalars[0])
+        def some(field: str) -> FieldRead:
+            dtype = entry.fields[field].dtype if entry.fields else ""
+            array, dim = f"surface/{field.removeprefix('surface_')}", len(moments[field]["mean"])
+            return FieldRead(self._storage.url, sample_id, field, entry, array, dim, dtype, "surface", first)
+
+        positions, values = self._arrays.read([some("surface_position"), some(scalars[0])])
+        return silhouette(positions.astype(np.float64), values[:, 0].astype(np.float64), scalars[0])
 
 
 def failure(failed: Sequence[ConversionResult], total: int) -> dg.Failure:

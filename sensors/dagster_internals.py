@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Self
 
 import dagster as dg
+from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
 from dagster._core.definitions.freshness import FreshnessState
 from dagster._core.events import AssetObservationData, DagsterEvent, StepMaterializationData
 from dagster._core.events.log import EventLogEntry
@@ -487,3 +488,19 @@ def stale_assets(instance: dg.DagsterInstance, keys: Iterable[dg.AssetKey]) -> l
     """Those of the assets that fail their freshness policy, which the daemon evaluates."""
     records = instance.get_freshness_state_records(list(keys))
     return sorted(key for key, record in records.items() if record.freshness_state is FreshnessState.FAIL)
+
+
+def older_than_its_source(instance: dg.DagsterInstance, graph: BaseAssetGraph, key: dg.AssetKey, at: float) -> bool:
+    """Whether an observable asset that this one is made from changed after its materialization, and before a time."""
+    made = instance.get_latest_materialization_event(key)
+    ancestors, waiting = {key}, [key]
+    while waiting:
+        new = graph.get(waiting.pop()).parent_keys - ancestors
+        ancestors |= new
+        waiting += new
+    for source in ancestors:
+        if graph.get(source).is_observable:
+            later = dg.AssetRecordsFilter(source, after_timestamp=made.timestamp if made else 0.0, before_timestamp=at)
+            if instance.fetch_observations(later, limit=1).records:
+                return True
+    return False

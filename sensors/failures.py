@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 import dagster as dg
 
 from resources.alerts import Alerts
-from sensors.dagster_internals import failed_evaluations, failing_ticks, innermost, stale_assets
+from sensors.dagster_internals import failed_evaluations, failing_ticks, innermost, older_than_its_source, stale_assets
 
+# Metadata of an asset: it must be materialized so soon after a change of its source.
+PUBLISHED_WITHIN_HOURS = "zarr_core/published_within_hours"
 # Runs that one tick looks at, and the time for which an alert that cannot be sent is sent again.
 _MAX_RUNS, _SENT_FOR_SECONDS = 20, 86_400
 
@@ -52,15 +54,22 @@ def failing_sensors(context: dg.SensorEvaluationContext, alerts: Alerts) -> dg.S
     name="stale_datasets",
     default_status=dg.DefaultSensorStatus.RUNNING,
     minimum_interval_seconds=300,
-    description="Logs assets that are older than their freshness policy allows, once, and sends an alert. A dataset has"
-    " a policy if it declares fresh_within_days.",
+    description="Logs assets that are older than their freshness policy allows, and those that are older than their"
+    " source, once, and sends an alert. A dataset declares fresh_within_days and published_within_hours.",
 )
 def stale_datasets(context: dg.SensorEvaluationContext, alerts: Alerts) -> dg.SensorResult:
     """Report assets that became stale since the tick before."""
-    repository = context.repository_def
-    keys = repository.asset_graph.get_all_asset_keys() if repository else ()
+    graph = context.repository_def.asset_graph if context.repository_def else None
+    keys = graph.get_all_asset_keys() if graph else ()
     reason = "nothing was converted for longer than fresh_within_days"
     stale = {key.to_user_string(): reason for key in stale_assets(context.instance, keys)}
+    if graph is not None:
+        limits = {key: graph.get(key).metadata.get(PUBLISHED_WITHIN_HOURS) for key in keys}
+        stale |= {
+            key.to_user_string(): f"its source has changed since, more than {hours} hours ago"
+            for key, hours in limits.items()
+            if hours and older_than_its_source(context.instance, graph, key, time.time() - 3600 * int(str(hours)))
+        }
     return _report_new(context, alerts, "is stale", stale, "no asset is stale")
 
 

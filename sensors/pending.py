@@ -27,10 +27,12 @@ class PendingChanges:
     Attributes:
         seen_once: the first digits of the fingerprint of each new or changed item.
         gone_once: known items that the listing lacks.
+        listed_at: when the whole source was listed last, in seconds since 1970, if a queue notifies the sensor.
     """
 
     seen_once: Mapping[str, str] = field(default_factory=dict)
     gone_once: tuple[str, ...] = ()
+    listed_at: float = 0.0
 
     def to_cursor(self) -> str:
         """Serialize for a sensor's cursor."""
@@ -45,7 +47,12 @@ class PendingChanges:
             return PendingChanges()
         document = document if isinstance(document, dict) else {}
         seen, gone = document.get("seen_once"), document.get("gone_once")
-        return PendingChanges(seen if isinstance(seen, dict) else {}, tuple(gone) if isinstance(gone, list) else ())
+        listed_at = document.get("listed_at")
+        return PendingChanges(
+            seen if isinstance(seen, dict) else {},
+            tuple(gone) if isinstance(gone, list) else (),
+            listed_at if isinstance(listed_at, float) else 0.0,
+        )
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,10 @@ class Changes:
     changed: tuple[str, ...]
     vanished: tuple[str, ...]
     pending: PendingChanges
+
+    def with_listed_at(self, listed_at: float) -> Changes:
+        """The same changes, with the time of the last listing of the whole source."""
+        return replace(self, pending=replace(self.pending, listed_at=listed_at))
 
     def with_new_pending(self, fingerprints: Mapping[str, str]) -> Changes:
         """The same changes, but these new items, given with their fingerprints, stay pending."""

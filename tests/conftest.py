@@ -21,6 +21,7 @@ from tests.helpers.servers.oci import NAMESPACE, OciServer
 # The slowest files, in this order: they run first, so that no worker is left with one at the end.
 _LONGEST = (
     "tests/platform/test_daemon.py",
+    "tests/examples/test_bucket.py",
     "tests/platform/test_conditions.py",
     "tests/platform/test_chain.py",
     "tests/matrix/test_crashes.py",

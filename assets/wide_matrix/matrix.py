@@ -24,7 +24,7 @@ def matrix_asset(declared: MatrixDeclaration) -> dg.AssetsDefinition:
         code_version=declared.code_version,
         description="`HEAD.json`: which samples the matrix holds. Replaced by each commit; every "
         "generation is kept, and a training run can pin one.",
-        metadata=declared.summary(),
+        metadata={**declared.summary(), **declared.published_metadata},
         kinds={"json", "zarr"},
     )
     def matrix(context: dg.AssetExecutionContext, warehouses: WarehouseAccess) -> dg.MaterializeResult:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -82,3 +84,32 @@ def test_the_values_of_the_helm_chart_agree_with_the_instance_settings() -> None
         deployed["image"]["tag"]
         in yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())["x-dagster"]["image"]
     )
+
+
+def test_the_image_has_what_it_needs_and_its_user_may_write_where_volumes_are() -> None:
+    """Without a registry there is no base image to build it on; ``test_image.py`` builds it where there is one."""
+    lines = (DEPLOY / "Dockerfile").read_text()
+    (base,) = re.findall(r"^ARG BASE=python:(3\.\d+)-slim\nFROM \$\{BASE\}$", lines, re.MULTILINE)
+    assert (PROJECT / "constraints" / f"{base}.txt").is_file()
+    (folder,) = re.findall(r"^WORKDIR (\S+)$", lines, re.MULTILINE)
+    assert re.findall(r"^COPY (.*)$", lines, re.MULTILINE) == [". ."]
+    ignored = (PROJECT / ".dockerignore").read_text().split()
+    needed = ["definitions.py", "workspace.yaml", "pyproject.toml", "README.md", "LICENSE", "constraints", "deploy"]
+    for name in (*needed, "assets", "sensors", "resources", "zarr_core", "examples"):
+        assert (PROJECT / name).exists()
+        assert not any(fnmatch(name, pattern) for pattern in ignored)
+    copied = re.findall(r"cp (\S+) \S+", lines)
+    assert copied == ["deploy/production/dagster.yaml"]
+    assert dockerfile_command()[-2:] == ["--module-name", "definitions"]
+    (owned,) = re.findall(r"chown -R dagster (.*)$", lines, re.MULTILINE)
+    assert lines.index("chown") < lines.index("\nUSER dagster")
+    places = {os.path.join(folder, place) for place in owned.split()}
+    services = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())["services"]
+    for name in ("code", "webserver", "daemon"):
+        assert {volume.partition(":")[2] for volume in services[name]["volumes"]} <= places
+    reports = [
+        yaml.safe_load(path.read_text())["attributes"]["report"]
+        for path in sorted(PROJECT.glob("assets/datasets/*/defs.yaml"))
+    ]
+    assert reports
+    assert all(re.search(r"'demo/", report) for report in reports), "below a folder that the user may write"

@@ -17,6 +17,7 @@ from sensors.failures import failed_runs, failure_message
 from tests.helpers.servers.alerts import MailServer, Webhook
 from tests.platform.trial import Trial, corrupt, write_run
 from zarr_core.points.manifest import load_manifest
+from zarr_core.stage import stage_store
 
 
 @pytest.fixture
@@ -173,6 +174,28 @@ def test_a_vanished_sample_is_retired(filled: Trial) -> None:
     assert filled.run("refresh").success
     assert sorted(load_manifest(filled.dataset.store).samples) == ["run_1", "run_4"]
     assert filled.materialization("manifest").metadata["retired"].value == 1
+
+
+@pytest.mark.usefixtures("nothing_measured")
+def test_a_renamed_dataset_goes_on_with_its_store(filled: Trial) -> None:
+    """As docs/production.md says; its store was staged to another place meanwhile."""
+    assert filled.convert_all().success
+    assert filled.publish().success
+    moved = f"{filled.dataset.store}_moved"
+    assert not stage_store(filled.dataset.store, moved).failed
+    renamed = Trial(filled.dataset.model_copy(update={"name": "renamed", "store": moved}), filled.instance)
+    assert renamed.run("look").success
+    assert renamed.converted() == {"run_1", "run_2", "run_4"}, "taken over without a conversion"
+    write_run(renamed.source, 5)
+    assert renamed.run("look").success
+    assert renamed.run("convert", "run_5").success
+    refused = renamed.publish()
+    (failure,) = [event.step_failure_data for event in refused.all_events if event.is_step_failure]
+    assert "give dataset_name 'trial'" in (failure.error.cause.message if failure.error.cause else "")
+    renamed = Trial(renamed.dataset.model_copy(update={"dataset_name": "trial"}), filled.instance)
+    assert renamed.publish().success
+    manifest = load_manifest(moved)
+    assert (manifest.dataset_name, set(manifest.samples)) == ("trial", {"run_1", "run_2", "run_4", "run_5"})
 
 
 @pytest.mark.usefixtures("nothing_measured")

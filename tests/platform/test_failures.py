@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import dagster as dg
 import pytest
@@ -27,9 +28,11 @@ from dagster._core.scheduler.instigation import (
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 from dagster._utils.error import SerializableErrorInfo
 
+from assets.dataset import DatasetDeclaration
 from resources.alerts import MAIL_TO, SMTP, Alerts
-from sensors.failures import failed_checks, failed_runs, failing_sensors, stale_datasets
+from sensors.failures import PUBLISHED_WITHIN_HOURS, failed_checks, failed_runs, failing_sensors, stale_datasets
 from tests.helpers.servers.alerts import MailServer, Webhook, certificate_for_localhost, serving
+from tests.platform.trial import definitions_of
 
 
 @pytest.fixture
@@ -134,6 +137,55 @@ def test_stale_datasets_are_named_once(
         before = state
         assert look(stale_datasets, repository) == found
     assert webhook.texts == mail_server.texts == [f"published {reason}"]
+
+
+@dg.observable_source_asset
+def source() -> dg.DataVersion:
+    return dg.DataVersion("1")
+
+
+@dg.asset(deps=[source])
+def converted() -> None:
+    pass
+
+
+@dg.asset(deps=[converted], metadata={PUBLISHED_WITHIN_HOURS: 2})
+def manifest() -> None:
+    pass
+
+
+def test_a_manifest_older_than_its_source_is_stale(
+    instance: dg.DagsterInstance,
+    look: Callable[..., tuple[str, list[str]]],
+    webhook: Webhook,
+    mail_server: MailServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    repository = dg.Definitions(assets=[source, converted, manifest]).get_repository_def()
+    reason = "its source has changed since, more than 2 hours ago"
+
+    def hours_later(hours: float) -> tuple[str, list[str]]:
+        with monkeypatch.context() as patched:
+            now = time.time() + 3600 * hours
+            patched.setattr("sensors.failures.time", SimpleNamespace(time=lambda: now))
+            return look(stale_datasets, repository)
+
+    assert hours_later(3) == ("no asset is stale", [])
+    instance.report_runless_asset_event(dg.AssetObservation(source.key))
+    assert hours_later(1) == ("no asset is stale", [])
+    assert hours_later(3) == ("manifest is stale", [f"manifest is stale: {reason}"]), "never made"
+    instance.report_runless_asset_event(dg.AssetMaterialization(manifest.key))
+    assert hours_later(3) == ("no asset is stale", [])
+    instance.report_runless_asset_event(dg.AssetObservation(source.key))
+    instance.report_runless_asset_event(dg.AssetMaterialization(converted.key))
+    assert hours_later(3) == ("manifest is stale", [f"manifest is stale: {reason}"])
+    assert webhook.texts == mail_server.texts == [f"manifest is stale: {reason}"] * 2
+
+
+def test_a_dataset_declares_when_its_manifest_is_late(dataset: DatasetDeclaration) -> None:
+    declared = dataset.model_copy(update={"published_within_hours": 2})
+    graph = definitions_of(declared).resolve_asset_graph()
+    assert graph.get(declared.published).metadata[PUBLISHED_WITHIN_HOURS] == 2
 
 
 @dg.asset

@@ -71,7 +71,7 @@ class Trial:
         """Run ``look``, ``convert`` (the samples from the first to the last named) or ``refresh``."""
         tags = {**(tags or {}), **(partition_range_tags(sample_ids[0], sample_ids[-1]) if sample_ids else {})}
         definitions = definitions_of(self.dataset, pool) if pool else self.definitions
-        found = definitions.resolve_job_def(f"trial_{job}")
+        found = definitions.resolve_job_def(f"{self.dataset.name}_{job}")
         return found.execute_in_process(instance=self.instance, tags=tags, raise_on_error=False)
 
     def convert_all(self) -> dg.ExecuteInProcessResult:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +106,19 @@ def test_folders_are_removed_after_a_failure(store: Path, tmp_path: Path, monkey
     with pytest.raises(KeyboardInterrupt):
         shootout(store, tmp_path, formats=[".npy"])
     assert list((tmp_path / "tier").iterdir()) == []
+
+
+def test_folders_are_removed_when_a_scheduler_ends_the_job(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(run._Run, "_put", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    try:
+        arguments = [str(store), "--tiers", f"a={tmp_path}", "--formats", ".npy", "--output", str(tmp_path / "out")]
+        assert main([*arguments, "--quiet"]) == 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_tier_on_a_url_is_copied_to_and_emptied(tmp_path: Path) -> None:

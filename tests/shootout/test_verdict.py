@@ -20,6 +20,7 @@ FACTS: dict[str, Any] = {
     "dataset_name": "cars",
     "samples": 8,
     "samples_total": 500,
+    "bytes_raw": 8e6,
     "codec": "none",
     "chunk_points": 4096,
 }
@@ -73,6 +74,17 @@ def test_without_a_slow_tier_decoding_is_the_bottleneck() -> None:
     assert verdict(ours("scratch", 1000, memory=1100.0))["bottleneck"] == (
         "Decoding and copying are the bottleneck, not storage."
     )
+
+
+def test_first_epochs_decide_where_the_data_do_not_fit_into_memory() -> None:
+    mapped = Measurement("scratch", ".npy", "draws", [3000.0], first=100.0, memory=3050.0, bytes=1e6)
+    store = ours("scratch", 1000, first=400.0, memory=1000.0)
+    small = verdict(mapped, store, memory_bytes=10**9)
+    assert small["setting"]["format"] == ".npy"
+    assert any(reason.startswith("In the first epoch, and in each epoch of data that") for reason in small["reasons"])
+    large = verdict(mapped, store, memory_bytes=10**8)
+    assert large["setting"]["format"] == "zarr_core"
+    assert large["reasons"][0].startswith("All samples take 500 MB, more than the memory of this machine")
 
 
 measurements = st.builds(

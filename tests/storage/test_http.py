@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -67,6 +70,107 @@ def test_everything_else_is_refused(served: tuple[str, str], work: Callable[[Sto
 def test_a_source_on_a_web_server_is_refused(served: tuple[str, str]) -> None:
     with pytest.raises(SourceError, match="cannot be listed: a web server cannot be listed"):
         SampleTree(KIND, served[1]).discover()
+
+
+class _Hub(BaseHTTPRequestHandler):
+    """A Hub with one private repository, which keeps its files on another host."""
+
+    bucket, cdn = "", ""
+    tokens: ClassVar[list[str | None]] = []
+
+    def do_GET(self) -> None:
+        self.tokens.append(self.headers["Authorization"])
+        files, tree = "/datasets/user/cars/resolve/v1/", "/api/datasets/user/cars/tree/v1/"
+        body = b""
+        if self.headers["Authorization"] != "Bearer secret":
+            self.send_response(401)
+        elif self.path.startswith(files):
+            name = self.path.removeprefix(files)
+            self.send_response(302)
+            self.send_header("Location", f"{self.cdn}/{name}")
+            if Storage(self.bucket).exists(name):
+                info = Storage(self.bucket).info(name)
+                self.send_header("X-Linked-Size", str(info.size))
+                self.send_header("X-Linked-Etag", f'"{info.version}"')
+        else:
+            folder, _, page = self.path.removeprefix(tree).partition("?recursive=True")
+            listed = sorted(Storage(self.bucket).infos(folder).items())
+            first = 5 * int(page.removeprefix("&cursor=") or 0)
+            entries = [{"type": "directory", "path": folder, "size": 0, "oid": ""}]
+            entries += [
+                {"type": "file", "path": name, "size": 1, "oid": "", "lfs": {"size": 1, "oid": info.version}}
+                | {"size": info.size}
+                for name, info in listed[first : first + 5]
+            ]
+            body = json.dumps(entries).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            if first + 5 < len(listed):
+                url = f"{os.environ['HF_ENDPOINT']}{tree}{folder}?recursive=True&cursor={first // 5 + 1}"
+                self.send_header("Link", f'<{url}>; rel="next"')
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_HEAD = do_GET
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def hub(served: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The bucket as a repository of a Hub on loopback."""
+    _Hub.bucket, _Hub.cdn = served
+    _Hub.tokens.clear()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Hub)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    yield "hf://datasets/user/cars@v1"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_store_on_the_hugging_face_hub(
+    served: tuple[str, str], hub: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    convert(KIND, f"{served[0]}/store", root=write_source(tmp_path / "source", ("run_1",)), chunk_points=16)
+    store = f"{hub}/store"
+    read = ZarrChunkReader(store).read_sample("run_1", {"surface": 9, "volume": 40}, seed=3)
+    expected = ZarrChunkReader(f"{served[0]}/store").read_sample("run_1", {"surface": 9, "volume": 40}, seed=3)
+    for name, values in expected.items():
+        np.testing.assert_array_equal(read[name], values)
+    assert Storage(store).size("manifest.json") == Storage(f"{served[0]}/store").size("manifest.json")
+    with pytest.raises(StoreError, match="the Hugging Face Hub cannot be written to; a store at http.* can only be"):
+        Storage(store).write("a", [b"x"])
+    monkeypatch.delenv("HF_TOKEN")
+    with pytest.raises(TransferError, match="401"):
+        Storage(store).read("manifest.json")
+    assert set(_Hub.tokens) == {"Bearer secret", None}
+
+
+def test_samples_on_the_hugging_face_hub_are_converted(
+    served: tuple[str, str], hub: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_source(tmp_path / "source", ("run_1", "run_2"))
+    for path in source.rglob("*.pt"):
+        Storage(served[0]).write(f"raw/{path.relative_to(source)}", [path.read_bytes()])
+    assert convert(KIND, tmp_path / "store", source_url=f"{hub}/raw", chunk_points=16).ok
+    tree = SampleTree(KIND, f"{hub}/raw")
+    sample = tree.discover()["run_2"]
+    name = "raw/run_2/surface_pressure.pt"
+    assert sample.files["surface_pressure"].version == Storage(hub).info(name).version
+    Storage(served[0]).write(name, [b"other"])
+    assert not tree.is_unchanged(sample)
+
+
+@pytest.mark.parametrize("url", ["hf://", "hf://datasets/user", "hf://datasets//name"])
+def test_a_url_that_names_no_repository_of_a_hub(url: str) -> None:
+    with pytest.raises(StoreError, match="names no repository; expected hf://datasets/USER/NAME/PATH"):
+        Storage(url)
 
 
 class _Careless(BaseHTTPRequestHandler):

@@ -7,25 +7,22 @@ import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 
 from zarr_core._util.documents import parse_json
 from zarr_core.errors import CorruptChunkError, ManifestError, StoreError, ZarrCoreError
 from zarr_core.format.object_names import ZARR_JSON
-from zarr_core.format.ranges import MAX_READ_BYTES, coalesce
-from zarr_core.format.shards import check_chunk, decode_shard_index
 from zarr_core.matrix.axis import FeatureAxis
 from zarr_core.matrix.columns import read_columns
 from zarr_core.matrix.fetch import ChunkFetcher
 from zarr_core.matrix.layout import ChunkLayout
 from zarr_core.matrix.metadata import announced_rows
 from zarr_core.matrix.rows import ChunkCells, read_rows
+from zarr_core.matrix.shard_check import checked_pieces, read_ranges
 from zarr_core.matrix.state import HEAD, SHARD, MatrixState
 from zarr_core.storage import Storage
 from zarr_core.storage.byte_ranges import open_objects
-from zarr_core.storage.checked import read_checked
 from zarr_core.versioning.generations import archived, documents, generation_name, load
 from zarr_core.versioning.history import brought_by
 
@@ -138,36 +135,17 @@ def _metadata_problems(storage: Storage, state: MatrixState) -> Iterator[str]:
 def _check_shard(storage: Storage, layout: ChunkLayout, name: str, report: MatrixVerification) -> str:
     """Check the index and every chunk of a shard; returns the problem, or ""."""
     try:
-        size = storage.size(name)
-        tail = size - layout.flat.index_bytes
-        decode = partial(decode_shard_index, layout.flat)
-        index = read_checked(storage, name, max(0, tail), size, decode).view("<i8")
-        present = index[index[:, 0] >= 0]
-        ends = present.sum(axis=1)
-        starts = np.concatenate([np.zeros(1, ends.dtype), ends])  # of each chunk, and of the index
-        if (present[:, 0] != starts[:-1]).any() or starts[-1] != tail:
-            return "shard index: the chunks do not fill the object without gaps"
+        shard = read_ranges(storage, layout, name)
         report.shards += 1
-        report.chunks += len(present)
-        report.bytes += size
-        chunks = [(name, start, start + length) for start, length in present.tolist()]
-        for group in coalesce(chunks, max_bytes=MAX_READ_BYTES):
-            read_checked(storage, name, group[0][1], group[-1][2], partial(_check_chunks, layout, group))
+        report.chunks += len(shard.chunks)
+        report.bytes += shard.size
+        for _ in checked_pieces(storage, layout, shard):
+            pass
     except FileNotFoundError:
         return "committed but missing"
     except (CorruptChunkError, OSError) as error:
         return str(error)
     return ""
-
-
-def _check_chunks(layout: ChunkLayout, chunks: list[tuple[str, int, int]], data: bytes) -> None:
-    """Raise CorruptChunkError for the first damaged chunk of neighbouring (shard, start, stop) ranges."""
-    first = chunks[0][1]
-    for _, start, stop in chunks:
-        try:
-            check_chunk(layout.flat, data[start - first : stop - first])
-        except CorruptChunkError as error:
-            raise CorruptChunkError(f"bytes {start} to {stop}: {error}") from error
 
 
 def _differences(storage: Storage, state: MatrixState, damaged: set[str]) -> Iterator[str]:

@@ -423,6 +423,8 @@ class WideMatrix:
     def _check_writable(self, purpose: str) -> None:
         if self._pinned:
             raise MatrixError(f"{self.url} was opened at generation {self.generation}; open it without to {purpose}")
+        if origin := self._state.origin:
+            raise MatrixError(f"{self.url} is a staged copy: {purpose} in {origin.store}, and stage it again")
 
     # --- reading
 

@@ -92,7 +92,7 @@ def check_dataset(storage: Storage, manifest: StoreManifest | None, kind: str, n
     if name is not None and name != manifest.dataset_name:
         raise StoreError(
             f"{storage.url} holds the dataset {manifest.dataset_name!r}, not {name!r}; convert into another store, or "
-            f"leave out the name (or give {manifest.dataset_name!r})"
+            f"leave out the name (or give dataset_name {manifest.dataset_name!r})"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from functools import partial
 from pathlib import Path
@@ -50,6 +51,8 @@ def _command(
     quiet: cli.Quiet = False,
     json: cli.Json = False,
 ) -> int:
+    # A scheduler ends a job by SIGTERM: the folders of the tiers are then removed, as after Ctrl+C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     report = run_shootout(
         store,
         _tiers(tiers),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
@@ -16,7 +15,7 @@ Row = Mapping[str, Any]
 
 
 def rates_chart(rows: Sequence[Row], tiers: Sequence[str], name: Callable[[Row], str], label: str) -> Figure | None:
-    """Samples per second with quartiles as error bars: a group of bars per name, a bar per tier.
+    """Samples per second with quartiles as error bars: a row per name, a column per tier.
 
     Args:
         rows: measurements; of two with the same name and tier, the faster one is shown.
@@ -34,33 +33,28 @@ def rates_chart(rows: Sequence[Row], tiers: Sequence[str], name: Callable[[Row],
         return None
     fastest = {group: max(row["median"] for (g, _), row in best.items() if g == group) for group, _ in best}
     groups = sorted(fastest, key=lambda group: -fastest[group])
-    thickness = 0.8 / len(tiers)
     with rc_context(STYLE):
-        figure = Figure(figsize=(8.6, 0.6 + len(groups) * (0.16 + 0.22 * len(tiers))), layout="constrained")
-        axes = figure.add_subplot(label=label)
+        figure = Figure(figsize=(8.6, 0.5 + 0.3 * len(groups)), layout="constrained")
+        # An axis of its own for each tier: rates of disks and buckets differ a hundredfold.
         for at, tier in enumerate(tiers):
-            colour = _COLOURS[at % len(_COLOURS)]
+            axes = figure.add_subplot(1, len(tiers), at + 1, label=f"{label} {tier}")
             present = [(place, best[group, tier]) for place, group in enumerate(groups) if (group, tier) in best]
-            if not present:
-                continue
-            places = np.array([place for place, _ in present]) + (at - (len(tiers) - 1) / 2) * thickness
             rates = [row["median"] for _, row in present]
             errors = [
                 [row["median"] - row["low"] for _, row in present],
                 [row["high"] - row["median"] for _, row in present],
             ]
             axes.barh(
-                places,
+                [place for place, _ in present],
                 rates,
-                height=thickness * 0.86,
-                color=colour,
-                label=tier,
+                height=0.66,
+                color=_COLOURS[at % len(_COLOURS)],
                 xerr=errors,
                 error_kw={"ecolor": MUTED, "elinewidth": 1, "capsize": 2},
             )
-            for place, (_, row) in zip(places, present, strict=True):
+            for place, row in present:
                 axes.annotate(
-                    f"{row['median']:,.0f}",
+                    f"{row['median']:,.0f}" if row["median"] >= 10 else f"{row['median']:.2g}",
                     (row["high"], place),
                     (6, 0),
                     textcoords="offset points",
@@ -68,10 +62,10 @@ def rates_chart(rows: Sequence[Row], tiers: Sequence[str], name: Callable[[Row],
                     fontsize=8.5,
                     color=MUTED,
                 )
-        axes.set_xlim(0, 1.14 * max(row["high"] for row in best.values()))
-        bare_bars(axes, groups)
-        if len(tiers) > 1:
-            figure.legend(loc="outside upper left", ncols=len(tiers), frameon=False, handlelength=1, handleheight=1)
+            axes.set_xlim(0, 1.2 * max((row["high"] for _, row in present), default=1))
+            bare_bars(axes, groups if not at else [""] * len(groups))
+            if len(tiers) > 1:
+                axes.set_title(tier, loc="left", fontsize=10, color=MUTED)
     return figure
 
 

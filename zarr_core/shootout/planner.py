@@ -52,7 +52,7 @@ class Planner:
     Args:
         seconds: the budget.
         clock: monotonic time in seconds.
-        progress: is told of each step.
+        progress: shows each step before it runs.
 
     Attributes:
         not_run: name of each step that did not run, and the reason.

@@ -16,8 +16,8 @@ from typing import Any
 from tqdm import tqdm
 
 from zarr_core._util.arguments import whole_number
-from zarr_core.errors import ZarrCoreError
-from zarr_core.format.codecs import Codec
+from zarr_core.errors import SourceError, ZarrCoreError
+from zarr_core.format.codecs import DEFAULT_CODEC, Codec
 from zarr_core.reports.environment import environment
 from zarr_core.shootout.candidates import ENTRIES, OURS, Candidate, candidate, chunk_sizes, codecs
 from zarr_core.shootout.formats.samples import Samples
@@ -127,8 +127,15 @@ class _Run:
         self._on_tier: set[tuple[str, str]] = set()
         self._seconds = min(max(options.budget * _PART, _SHORTEST), _LONGEST)
         facts = workload.facts
-        codec = facts["codec"] if facts["codec"] in codecs(facts["codec"]) else "blosc-lz4"
-        self.codec, self.chunk_points = str(Codec.parse(codec)), int(facts["chunk_points"])
+        try:
+            self.codec = str(Codec.parse(facts["codec"]))
+        except SourceError:  # another program has written the store, with a codec that this library does not write
+            self.codec = str(Codec.parse(DEFAULT_CODEC))
+        self.chunk_points = int(facts["chunk_points"])
+        if facts["other_fields"]:
+            self.absent.append(
+                (f"{facts['other_fields']} samples", "their fields differ from those of the first sample")
+            )
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self.worker_counts = sorted({1, 2, min(cores, 16)})
 
@@ -368,6 +375,11 @@ class _Run:
         if not self.measured:
             reason = ": ".join((planner.not_run or self.absent)[0])
             raise ZarrCoreError(f"nothing was measured; {reason}")
+        counted = {
+            (m.tier, m.format, m.codec, m.chunk_points, m.reads): m.requests for m in self.measured if m.requests
+        }
+        for m in self.measured:  # workers are processes of their own, which count for themselves
+            m.requests = m.requests or counted.get((m.tier, m.format, m.codec, m.chunk_points, m.reads))
         tiers = {tier.name: {**tier.facts(), "dropped_from_cache": self.cold.get(tier.name)} for tier in self.tiers}
         rates = {name: size / seconds for name, (size, seconds) in self.copied.items() if seconds}
         facts = {**self.workload.facts, "codec": self.codec}

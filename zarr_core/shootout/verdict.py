@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from zarr_core._util.units import format_size
@@ -134,24 +134,30 @@ def judge(
     """
     reads = "draws" if any(m.reads == "draws" for m in measured) else "samples"
     of_reads = [m for m in measured if m.reads == reads]
+    samples = facts["samples_total"] or facts["samples"]
+    whole_bytes = facts["bytes_raw"] / facts["samples"] * samples
+    too_large = memory_bytes is not None and whole_bytes > memory_bytes and any(m.first for m in of_reads)
+    if too_large:  # no epoch finds its files in memory
+        of_reads = [replace(m, rates=[m.first]) for m in of_reads if m.first]
     named = choose(of_reads)
     by_tier = {tier: choose(found) for tier in tiers if (found := [m for m in of_reads if m.tier == tier])}
     stores = [m for m in of_reads if m.format == OURS]
     own = choose(stores) if stores else None
     bottleneck = _bottleneck(named, by_tier, tiers)
     reasons = [
-        f"{named.setting} on {named.tier}: {_rate(named, reads)}.",
+        *_memory(too_large, whole_bytes),
+        _tier_sentence(named, reads, "Recommended"),
         *_alternatives(named, of_reads),
-        *(_tier_sentence(m, reads) for m in by_tier.values()),
+        *_first_epoch(named, of_reads),
+        *(_tier_sentence(m, reads, "Best") for tier, m in by_tier.items() if tier != named.tier),
         *_whole_samples(measured, reads),
         *_staging(named, by_tier, tiers, facts, copy_rates),
-        *_memory(named, facts, memory_bytes),
         *_inodes(named, measured, tiers, facts),
         *_money(by_tier.values(), price_per_1000_gets, facts),
     ]
     if own is not None and named.format != OURS:
         reasons.insert(
-            1,
+            1 + too_large,
             f"The best setting of a store here is {own.setting} on {own.tier}: {_rate(own, reads)}. It adds checksums, "
             "versions and new draws in each epoch.",
         )
@@ -186,8 +192,8 @@ def _bottleneck(named: Measurement, by_tier: Mapping[str, Measurement], tiers: M
     return "Decoding and copying are the bottleneck, not storage."
 
 
-def _tier_sentence(m: Measurement, reads: str) -> str:
-    text = f"Best on {m.tier}: {m.setting}, {_rate(m, reads)}."
+def _tier_sentence(m: Measurement, reads: str, rank: str) -> str:
+    text = f"{rank} on {m.tier}: {m.setting}, {_rate(m, reads)}."
     shares = [
         f"{share:.0%} of the time in {'the first epoch' if epoch == 'first' else 'later epochs'}"
         for epoch, share in m.waiting.items()
@@ -208,6 +214,17 @@ def _alternatives(named: Measurement, found: Sequence[Measurement]) -> list[str]
         return []
     rival = max(others, key=lambda m: m.median)
     return [f"The next format on {named.tier} is {rival.setting}: {rival.median / named.median:.2f} times as fast."]
+
+
+def _first_epoch(named: Measurement, found: Sequence[Measurement]) -> list[str]:
+    timed = [m for m in found if m.first and m.tier == named.tier]
+    best = max(timed, key=lambda m: m.first or 0, default=named)
+    if not named.first or not best.first or best.first <= (1 + _TOLERANCE) * named.first:
+        return []
+    return [
+        f"In the first epoch, and in each epoch of data that do not fit into memory, {best.setting} is faster on "
+        f"{best.tier}: {best.first:,.0f} instead of {named.first:,.0f}/s."
+    ]
 
 
 def _whole_samples(measured: Sequence[Measurement], reads: str) -> list[str]:
@@ -242,13 +259,12 @@ def _staging(
     return sentences
 
 
-def _memory(named: Measurement, facts: Mapping[str, Any], memory_bytes: int | None) -> list[str]:
-    whole = named.bytes * (facts["samples_total"] or facts["samples"])
-    if memory_bytes is None or whole < memory_bytes or not named.first:
+def _memory(too_large: bool, whole_bytes: float) -> list[str]:
+    if not too_large:
         return []
     return [
-        f"All samples take {format_size(whole)}, more than the memory of this machine: expect the rate of the first "
-        "epoch in every epoch."
+        f"All samples take {format_size(whole_bytes)}, more than the memory of this machine, so that no epoch finds "
+        "its files in memory: first epochs are compared."
     ]
 
 

@@ -69,11 +69,12 @@ def take_workload(
         raise ZarrCoreError(f"{redact(source)} holds no samples")
     fields = list(manifest.fields_of(reader.sample_ids[0]))
     chosen: list[str] = []
-    size = 0
+    size = others = 0
     for sample_id in reader.sample_ids:
         if len(chosen) == limit or size > _MAX_BYTES:
             break
         if set(manifest.fields_of(sample_id)) != set(fields):
+            others += 1
             continue
         name = f"s{len(chosen):05d}"
         (folder / "samples" / name).mkdir(parents=True)
@@ -109,6 +110,7 @@ def take_workload(
         "dataset_kind": dataset_kind or manifest.dataset_kind,
         "dataset_name": manifest.dataset_name,
         "samples": len(chosen),
+        "other_fields": others,
         # Of a source, only what was converted is known.
         "samples_total": len(manifest.samples) if is_store else None,
         "fields": {field: manifest.fields[field].dtype for field in fields},

@@ -42,13 +42,20 @@ class Listing:
         return short_digest([self.documents_digest, *sorted(self.items)])
 
 
-def list_samples(tree: SampleTree, splits: Collection[str] | None = None) -> Listing:
+def list_samples(
+    tree: SampleTree, splits: Collection[str] | None = None, folders: Collection[str] | None = None
+) -> Listing:
     """List the samples of some splits (None: all), without those on the source's blacklists.
+
+    Args:
+        tree: the source.
+        splits: names of the splits.
+        folders: of samples; the others are not listed. All are by default.
 
     Raises:
         SourceError: the source cannot be listed, or a split file cannot be used.
     """
-    everything = tree.find()
+    everything = tree.find(folders=folders)
     found = everything.samples
     excluded = tree.excluded()
     if splits is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -76,10 +76,14 @@ class SampleTree:
         """Whether the source is a service whose responses tell the versions of files."""
         return self._storage.reads_versions
 
-    def find(self, sample_ids: Collection[str] | None = None) -> FoundSamples:
+    def find(self, sample_ids: Collection[str] | None = None, folders: Collection[str] | None = None) -> FoundSamples:
         """List the location once; only ``sample_ids`` if given.
 
         A folder is a sample if its name matches the description and it contains at least one field file.
+
+        Args:
+            sample_ids: ids of the samples to return.
+            folders: of samples, as :meth:`folder_of` gives them: only these are listed, those that exist.
 
         Raises:
             SourceError: the location cannot be listed.
@@ -89,8 +93,9 @@ class SampleTree:
         samples: dict[str, SourceSample] = {}
         left_out = LeftOut(description)
         tables = Tables(description, self._read_text)
-        folders, problems = by_sample(description, self._list("", left_out.dangling))
-        for folder, files in sorted(folders.items()):
+        listing = self._list("", left_out.dangling) if folders is None else self._list_some(folders)
+        by_folder, problems = by_sample(description, listing)
+        for folder, files in sorted(by_folder.items()):
             sample_id = folder.removeprefix(f"{description.subfolder}/")
             if wanted is not None and sample_id not in wanted:
                 continue
@@ -122,6 +127,21 @@ class SampleTree:
                 tables.scalars(sample_id),
             )
         return FoundSamples(samples, (*left_out.sentences(), *tables.notes(samples)), left_out.unused())
+
+    def folder_of(self, path: str) -> str | None:
+        """Folder of the sample that a file belongs to, by its path below the root; None if that does not tell."""
+        description = self._description
+        if description.names_contain_id or description.samples == ANY_DEPTH:
+            return None
+        prefix = f"{description.subfolder}/" if path.startswith(f"{description.subfolder}/") else ""
+        parts = path.removeprefix(prefix).split("/")
+        levels = description.samples.count("/") + 1
+        return f"{prefix}{'/'.join(parts[:levels])}" if len(parts) > levels else None
+
+    def folders_of(self, sample_id: str) -> list[str]:
+        """Folders that a sample may have: the root may contain the description's subfolder, or be it."""
+        subfolder = self._description.subfolder
+        return [sample_id, *([f"{subfolder}/{sample_id}"] if subfolder else [])]
 
     def discover(self, sample_ids: Collection[str] | None = None) -> dict[str, SourceSample]:
         """The samples of :meth:`find`, by id."""
@@ -243,6 +263,17 @@ class SampleTree:
             folder, _, name = path.rpartition("/")
             folders[folder][name] = file_info(name, info)
         return folders
+
+    def _list_some(self, folders: Iterable[str]) -> dict[str, dict[str, FileInfo]]:
+        """Files by folder below some folders of the root, those that exist."""
+        found: dict[str, dict[str, FileInfo]] = {}
+        for folder in sorted(folders):
+            try:
+                found |= self._list(folder)
+            except SourceError as error:
+                if not isinstance(error.__cause__, FileNotFoundError):
+                    raise
+        return found
 
     def _walk(self, folder: str, dangling: list[str]) -> Iterator[tuple[str, dict[str, FileInfo]]]:
         """Files by folder on a local disk, down to the depth of samples. Follows links: datasets are often linked."""

@@ -152,6 +152,7 @@ class MatrixLoader:
                 f"{self.matrix.url} was opened at generation {self.matrix.generation}, which lacks some of the "
                 "samples; open it without a generation to load them from the warehouse"
             )
+        self.matrix._check_writable("load from the warehouse")
         return self.warehouse.pinned()
 
     def lacking(self, sample_ids: Sequence[str]) -> list[str]:

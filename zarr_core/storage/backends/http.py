@@ -1,7 +1,8 @@
-"""Web servers: reading whole objects and byte ranges. They are neither listed nor written to."""
+"""Web servers and the Hugging Face Hub: reading whole objects and byte ranges. Only the Hub is listed."""
 
 from __future__ import annotations
 
+import os
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -17,6 +18,8 @@ class HttpBackend(FsspecBackend):
 
     The filesystem itself takes any error for a missing file, and fetches the whole object where a range is refused.
     """
+
+    _place = "a web server"
 
     async def get(self, path: str, start: int | None = None, stop: int | None = None) -> tuple[bytes, str]:
         span = byte_range(start, stop)
@@ -52,13 +55,15 @@ class HttpBackend(FsspecBackend):
     ) -> tuple[dict[str, ObjectInfo], str | None]:
         raise self._read_only("listed")
 
-    async def _request(self, method: str, path: str, headers: dict[str, str] | None = None) -> Any:
+    async def _request(
+        self, method: str, path: str, headers: dict[str, str] | None = None, *, allow_redirects: bool = True
+    ) -> Any:
         """The response to a request; raises FileNotFoundError, or aiohttp's error of another status."""
         options = dict(self.fs.kwargs)
         # Without compression, so that lengths and ranges are those of the object.
         options["headers"] = {**options.get("headers", {}), "Accept-Encoding": "identity", **(headers or {})}
         session = await self.fs.set_session()
-        response = await session.request(method, self.fs.encode_url(path), allow_redirects=True, **options)
+        response = await session.request(method, self.fs.encode_url(path), allow_redirects=allow_redirects, **options)
         if response.status in (404, 410):
             response.release()
             raise FileNotFoundError(path)
@@ -67,4 +72,64 @@ class HttpBackend(FsspecBackend):
 
     def _read_only(self, what: str) -> StoreError:
         url = redact(self.identity)
-        return StoreError(f"a web server cannot be {what}; a store at {url} can only be read, by readers and loaders")
+        return StoreError(f"{self._place} cannot be {what}; a store at {url} can only be read, by readers and loaders")
+
+
+class HubBackend(HttpBackend):
+    """Files of a repository on the Hugging Face Hub, which serves them over https.
+
+    A token in ``HF_TOKEN`` opens private ones, and ``HF_ENDPOINT`` names another Hub, as for Hugging Face's own client.
+    """
+
+    _place = "the Hugging Face Hub"
+
+    def __init__(self, url: str) -> None:
+        endpoint, repository, revision, folder = _parts_of(url)
+        self._files = f"{endpoint}/{repository}/resolve/{revision}"
+        kind = "" if repository.startswith(("datasets/", "spaces/")) else "models/"
+        self._tree = f"{endpoint}/api/{kind}{repository}/tree/{revision}"
+        super().__init__("/".join([self._files, *folder]))
+
+    async def head(self, path: str) -> ObjectInfo:
+        """Size and version as in listings. The Hub tells them before it redirects to the host of large files."""
+        async with await self._request("HEAD", path, allow_redirects=False) as response:
+            size, version = (response.headers.get(f"X-Linked-{name}") for name in ("Size", "Etag"))
+            if response.status < 300 or size is not None:
+                version = version or response.headers.get("ETag", "")
+                return ObjectInfo(int(size or response.content_length or 0), version.removeprefix("W/").strip('"'), 0.0)
+        return await super().head(path)
+
+    async def list_page(
+        self, prefix: str, token: str | None, recursive: bool = True
+    ) -> tuple[dict[str, ObjectInfo], str | None]:
+        folder = prefix[len(self._files) :].rstrip("/")
+        async with await self._request("GET", token or f"{self._tree}{folder}?recursive={recursive}") as response:
+            entries = await response.json()
+            further = response.links.get("next")
+        found = {
+            f"{self._files}/{entry['path']}": ObjectInfo(entry["size"], (entry.get("lfs") or entry)["oid"], 0.0)
+            for entry in entries
+            if entry["type"] == "file"
+        }
+        return found, None if further is None else str(further["url"])
+
+    async def _request(
+        self, method: str, path: str, headers: dict[str, str] | None = None, *, allow_redirects: bool = True
+    ) -> Any:
+        token = os.environ.get("HF_TOKEN")
+        # The client leaves the token out where the Hub redirects to another host.
+        allowed = {"Authorization": f"Bearer {token}"} if token else {}
+        return await super()._request(method, path, allowed | (headers or {}), allow_redirects=allow_redirects)
+
+
+def _parts_of(url: str) -> tuple[str, str, str, list[str]]:
+    """Hub, repository, revision and folder of "hf://datasets/user/name@revision/path"; raises StoreError."""
+    kind, *parts = url.removeprefix("hf://").rstrip("/").split("/")
+    if kind not in ("datasets", "spaces"):
+        kind, parts = "", [kind, *parts]
+    if len(parts) < 2 or not all(parts):
+        raise StoreError(f"{redact(url)} names no repository; expected hf://datasets/USER/NAME/PATH")
+    name, _, revision = parts[1].partition("@")
+    repository = f"{kind}/{parts[0]}/{name}".lstrip("/")
+    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
+    return endpoint, repository, revision or "main", parts[2:]

@@ -1,8 +1,9 @@
 """S3, Google Cloud Storage and Azure Blob Storage through obstore.
 
 It is the only client of ``gs://`` and ``az://`` that can commit. For ``s3://`` it reads about twice as fast as s3fs, so
-chunks are read through it where it is installed; writes and commits use it where s3fs is not installed. A fork of a
-process that has used obstore cannot use it, because its threads do not survive the fork.
+chunks are read through it where it is installed, and conversions read files and write arrays through it. Other writes
+and commits use it where s3fs is not installed. A fork of a process that has used obstore cannot use it, because its
+threads do not survive the fork.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from datetime import timedelta
 from functools import cache
 from typing import Any, ClassVar
 
+from fsspec.config import conf as fsspec_conf
+
 from zarr_core._util.redaction import redact
 from zarr_core.errors import StoreError
 from zarr_core.storage import retries
@@ -20,6 +23,14 @@ from zarr_core.storage.backends.s3 import ENDPOINTS, ConditionalPut, check_lengt
 
 # The process that first used obstore. In a fork of it every request would hang.
 _used_by: int | None = None
+# Variables that name the credentials of S3, and where it is.
+_CREDENTIALS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+_PLACES = (*ENDPOINTS, "AWS_REGION", "AWS_DEFAULT_REGION")
 # Listings of which further pages may be requested.
 _OPEN_LISTINGS = 64
 
@@ -38,6 +49,15 @@ def may_be_used() -> bool:
 def supports(url: str) -> bool:
     """Whether obstore has a client for the URL, and works in this process."""
     return url.partition("://")[0] in BACKENDS and may_be_used()
+
+
+def can_replace_s3fs(url: str) -> bool:
+    """Whether obstore finds in the environment what it needs for ``s3://``: credentials, and a region or an endpoint.
+
+    s3fs also finds them in the files of AWS and fsspec.
+    """
+    found = all(any(os.environ.get(name) for name in names) for names in (_CREDENTIALS, _PLACES))
+    return found and not fsspec_conf.get("s3") and supports(url)
 
 
 def open_obstore(url: str, attempts: int = 1) -> Any:

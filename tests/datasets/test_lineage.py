@@ -1,0 +1,66 @@
+"""The lines of docs/training.md that record the data of a run, and those that lead from the record to the source."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.small_source import write_source
+from zarr_core import ZarrPointDataset, build_dataset
+from zarr_core.convert import convert
+
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "training.md"
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_source(tmp_path_factory.mktemp("lineage") / "source", ("run_1", "run_2"))
+
+
+@pytest.fixture(scope="module")
+def dataset(source: Path) -> ZarrPointDataset:
+    store = source.with_name("store")
+    convert("ahmedml", store, root=source, chunk_points=32)
+    return build_dataset({"kind": "point", "root": str(store), "split": "train", "num_surface_points": 8})
+
+
+def lines_of_the_guide(library: str) -> str:
+    """The block that imports a library."""
+    blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    (block,) = (block for block in blocks if block.startswith(f"import {library}\n"))
+    return str(block)
+
+
+def test_mlflow_records_the_lineage(dataset: ZarrPointDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed: pip install mlflow-skinny")
+    mlflow.set_tracking_uri((tmp_path / "mlruns").as_uri())
+    with mlflow.start_run() as run:
+        exec(lines_of_the_guide("mlflow"), {"dataset": dataset})
+    tags = mlflow.get_run(run.info.run_id).data.tags
+    assert {name: tags[name] for name in dataset.lineage} == dataset.lineage
+
+
+def test_wandb_records_the_lineage(dataset: ZarrPointDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb = pytest.importorskip("wandb", reason="Weights & Biases is not installed: pip install wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    with wandb.init(project="test", dir=str(tmp_path)) as run:
+        exec(lines_of_the_guide("wandb"), {"dataset": dataset})
+        assert dict(run.config) == dataset.lineage
+    (recorded,) = tmp_path.rglob("*.wandb")
+    assert dataset.fingerprint.encode() in recorded.read_bytes()
+
+
+def test_a_recorded_generation_leads_to_the_files_of_its_samples(dataset: ZarrPointDataset, source: Path) -> None:
+    found: dict[str, Any] = {"tags": dataset.lineage}
+    exec(lines_of_the_guide("zarr"), found)
+    entries = dataset.reader.manifest.samples
+    assert found["fingerprints"] == {sample_id: entry.fingerprint for sample_id, entry in entries.items()}
+    sizes = {path.name: path.stat().st_size for path in (source / found["sample_id"]).glob("*.pt")}
+    assert {file["name"]: file["size"] for file in found["files"].values()} == sizes
+    assert all(file["version"] for file in found["files"].values())

@@ -1,0 +1,42 @@
+"""The page docs/cohort.md is executed: every command and every line of it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from zarr_core.__main__ import main
+from zarr_core.datasets import MatrixDataset
+
+PROJECT = Path(__file__).parents[2]
+BLOCK = re.compile(r"```(sh|python)\n(.*?)```", re.DOTALL)
+
+
+def test_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "examples").symlink_to(PROJECT / "examples")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for kind, text in BLOCK.findall((PROJECT / "docs" / "cohort.md").read_text()):
+        if kind == "python":
+            exec(text, names)
+            continue
+        for line in text.splitlines():
+            command, *words = shlex.split(line)
+            assert (command, main(words)) == ("zarr-core", 0), line
+    assert len(names["brain"]) == 8
+    assert len(names["measured"]) > 1_000
+    assert 0 < len(names["covered"]) < len(names["region"])
+    assert names["deep"].shape == (4, len(names["covered"]))
+    assert 0.7 < np.isfinite(names["deep"]).mean() <= 1
+    assert names["predicted"].shape == names["ages"].shape == (8,)
+    whole = MatrixDataset(names["matrix"], names["train"], names["measured"])
+    assert whole.fingerprint == MatrixDataset("scratch/betas", names["train"], names["measured"]).fingerprint
+    printed = capsys.readouterr().out
+    assert "28 samples of 5 batches loaded" in printed
+    assert "metadata of 28 samples: age" in printed
+    assert "added 1: lister_imr90 (2 samples; parquet" in printed
