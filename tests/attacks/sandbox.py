@@ -22,7 +22,7 @@ from tests.attacks.tally import Attack, Tally
 
 # In addition to what the libraries have mapped; a store of these tests holds a few kilobytes.
 _MEMORY = 2 << 30
-# A round takes milliseconds. Processor time finds endless loops whatever else the machine does, time on the clock waiting.
+# A round takes milliseconds. Processor time finds endless loops on a busy machine as well, time on the clock waiting.
 _PROCESSOR_SECONDS_PER_ROUND = 30
 
 TARGETS = {
