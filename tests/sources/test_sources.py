@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import pickle
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from tests.helpers.small_source import KIND, write_source
-from zarr_core.errors import SampleError, SourceError
+from zarr_core.errors import SampleError, SourceError, TransferError
 from zarr_core.format.names import check_sample_id, field_name
 from zarr_core.sources import SampleTree, SourceDescription, resolve_kind
 from zarr_core.sources.reading import RemoteFile
@@ -198,6 +199,25 @@ def test_a_large_remote_file_is_fetched_in_pieces(monkeypatch: pytest.MonkeyPatc
     assert torch.equal(tree.load(tree.discover()["run_1"], "volume_velocity"), values)
     assert max(sizes) <= 1000
     assert len(sizes) <= values.nbytes / 1000 + 8
+
+
+def test_a_large_file_that_cannot_be_fetched_is_no_damaged_file(
+    monkeypatch: pytest.MonkeyPatch, memory_root: str
+) -> None:
+    """Torch reads it in pieces; an error of the network must not refuse the sample."""
+    monkeypatch.setattr("zarr_core.sources.tensors.WHOLE_BYTES", 1000)
+    content = io.BytesIO()
+    torch.save(torch.zeros(100_000), content)
+    Storage(memory_root).write("run_1/surface_pressure.pt", [content.getvalue()])
+    tree = SampleTree("ahmedml", memory_root)
+    sample = tree.discover()["run_1"]
+
+    def refused(*_: object) -> None:
+        raise TransferError("the connection is lost")
+
+    monkeypatch.setattr("zarr_core.sources.reading.read_pieces", refused)  # what lies between the first and last bytes
+    with pytest.raises(TransferError, match="the connection is lost"):
+        tree.load(sample, "surface_pressure")
 
 
 def test_a_remote_file_reads_like_a_file(memory_root: str) -> None:

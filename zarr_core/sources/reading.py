@@ -66,7 +66,13 @@ def _checked(storage: Storage, name: str, info: FileInfo, reading: Future[tuple[
 
 
 class RemoteFile(io.RawIOBase):
-    """A seekable view of an object; reads fetch large pieces, except near its beginning and its end."""
+    """A seekable view of an object; reads fetch large pieces, except near its beginning and its end.
+
+    Attributes:
+        error: of the last read; None if it succeeded. torch replaces it by one of its own.
+    """
+
+    error: Exception | None = None
 
     def __init__(self, storage: Storage, name: str, info: FileInfo) -> None:
         self._storage, self._name, self._info, self._size, self._position = storage, name, info, info.size, 0
@@ -91,6 +97,14 @@ class RemoteFile(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """Fill the buffer from the current offset."""
+        try:
+            self.error = None
+            return self._fill(buffer)
+        except Exception as error:
+            self.error = error
+            raise
+
+    def _fill(self, buffer: Any) -> int:
         target = memoryview(buffer).cast("B")[: max(self._size - self._position, 0)]
         start, stop = self._position, self._position + len(target)
         for edge in (0, max(self._size - _EDGE_BYTES, 0)):

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from zarr_core.errors import ZarrCoreError
 from zarr_core.sources.reading import WHOLE_BYTES, RemoteFile, read_listed
 from zarr_core.sources.sample import FileInfo
 from zarr_core.storage import Storage, is_local
@@ -47,9 +46,11 @@ def load_pt(storage: Storage, name: str, info: FileInfo) -> Any:
         if error.errno != errno.EINVAL:
             raise
         raise ValueError("truncated or not a torch file") from error
-    except (MemoryError, ZarrCoreError):  # ZarrCoreError: a piece of the file could not be fetched
+    except MemoryError:
         raise
     except Exception as error:  # unpickling arbitrary bytes can raise anything, for example struct.error
+        if isinstance(file, RemoteFile) and file.error is not None:  # torch hides it behind an error of its own
+            raise file.error from None
         reason = (str(error).splitlines() or [repr(error)])[0]
         if "allocate memory" in reason:  # torch reports lack of memory as RuntimeError; the file may be sound
             raise MemoryError(reason) from error
