@@ -54,7 +54,7 @@ attack: .venv/installed  ## every attack in full, about 25 minutes; SEED=7 repea
 # `make shootout SAMPLES=/data/ahmedml BUDGET=30min TIERS='work=/work/me scratch=/scratch/me'` measures other data and disks.
 SAMPLES ?= $(firstword $(wildcard ../shared/data/ahmed_rans) examples/data/ahmed_rans)
 BUDGET ?= 5min
-TIERS ?= disk=/tmp memory=/dev/shm
+TIERS ?= disk=/tmp $(addprefix memory=,$(wildcard /dev/shm))
 shootout: .venv/rivals  ## formats, settings and disks compared on real samples, in demo/shootout
 	$(BIN)/zarr-core shootout $(SAMPLES) --dataset-kind ahmedml --tiers $(TIERS) --budget $(BUDGET) --output demo/shootout
 

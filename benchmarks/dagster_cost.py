@@ -138,7 +138,7 @@ def many(result: Result, platform: Platform, plain: StoreManifest, count: int) -
         report_runless_events(instance, events)
         instance.add_dynamic_partitions(dataset.partitions_name, list(found))
     listing = replace(real, samples={**found, **real.samples})
-    with patch.object(SampleTree, "find", lambda *_: listing):
+    with patch.object(SampleTree, "find", lambda *_, **__: listing):
         ticks, memory = [], []
         for number in range(9):
             with timed(seconds, "tick"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import re
 import resource
 import sys
 import tempfile
@@ -80,14 +81,19 @@ STEPS: dict[str, Callable[[Path, int], None]] = {"create": create, "append": app
 
 
 def _measured(step: str, root: Path, samples: int, results: multiprocessing.Queue[tuple[float, float]]) -> None:
-    # The process is new, so its peak so far is that of its imports.
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = _peak()  # of the imports, because the process is new
     started = time.process_time()
     if step in STEPS:
         STEPS[step](root, samples)
-    unit = 1 if sys.platform == "darwin" else 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    results.put(((peak - before) * unit, time.process_time() - started))
+    results.put((_peak() - before, time.process_time() - started))
+
+
+def _peak() -> int:
+    """Peak resident memory of this process in bytes."""
+    status = Path("/proc/self/status")
+    if status.exists():  # ``getrusage`` counts the memory of the parent before the exec, too
+        return int(re.search(r"VmHWM:\s+(\d+) kB", status.read_text())[1]) * 1024  # type: ignore[index]
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def measure(step: str, root: Path, samples: int) -> tuple[float, float]:

@@ -96,6 +96,8 @@ def compare(store: str, points: int, tiers: dict[str, str], arguments: argparse.
         row = named[name]
         setting = candidate(row["format"], row["codec"] or "none", row["chunk_points"]), row["workers"]
         best = max(rates, key=lambda each: rates[each])
+        for each in sorted(rates, key=lambda each: -rates[each])[:8]:
+            print(f"{name}: {each[0].label}, {each[1]} workers: {rates[each]:,.0f}/s", file=sys.stderr, flush=True)
         share = rates[setting] / rates[best] if setting in rates else None
         found.append({"tier": name, "named": setting, "best": best, "share": share})
     return found

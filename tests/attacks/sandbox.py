@@ -11,6 +11,7 @@ import importlib
 import json
 import random
 import resource
+import signal
 import sys
 import warnings
 from pathlib import Path
@@ -21,7 +22,8 @@ from tests.attacks.tally import Attack, Tally
 
 # In addition to what the libraries have mapped; a store of these tests holds a few kilobytes.
 _MEMORY = 2 << 30
-_SECONDS_A_ROUND = 30
+# A round takes milliseconds. Processor time finds endless loops on a busy machine as well, time on the clock waiting.
+_PROCESSOR_SECONDS_PER_ROUND = 30
 
 TARGETS = {
     **dict.fromkeys(("manifest", "group", "array", "shard", "forged"), "tests.attacks.fuzz_store"),
@@ -38,7 +40,7 @@ def fuzz(*targets: str) -> Attack:
         names, seed = ",".join(targets), str(chance.randrange(2**32))
         each = max(rounds // len(targets), 1)
         arguments = ["-m", "tests.attacks.sandbox", names, str(each), seed, folder]
-        _, errors = Command(arguments).finish(tally, f"{names}, seed {seed}", PATIENCE + rounds)
+        _, errors = Command(arguments).finish(tally, f"{names}, seed {seed}", 2 * PATIENCE + rounds)
         result = folder / "tally.json"
         if not result.exists():
             tally.add("tracebacks", 1, f"{names}, seed {seed}: the process ended: {errors[-1500:]}")
@@ -67,6 +69,7 @@ def main() -> None:
     limit = pages * resource.getpagesize() + _MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
+    faulthandler.register(signal.SIGPROF, chain=True)  # prints the stack, then the process ends
     numbers = random.Random(seed)
     for target in targets * rounds:
         number = numbers.randrange(2**64)
@@ -74,11 +77,13 @@ def main() -> None:
         print(
             f"{target}: one(random.Random({number}))", file=sys.stderr
         )  # the last one is the round that hung or crashed
-        faulthandler.dump_traceback_later(_SECONDS_A_ROUND, exit=True)
+        signal.setitimer(signal.ITIMER_PROF, _PROCESSOR_SECONDS_PER_ROUND)
+        faulthandler.dump_traceback_later(PATIENCE, exit=True)
         ones[target](random.Random(number))
         counted.add("rounds")
         if before != (counted.wrong, counted.tracebacks):
             counted.notes.append(f"{target}: again by one(random.Random({number}))")
+    signal.setitimer(signal.ITIMER_PROF, 0)
     faulthandler.cancel_dump_traceback_later()
     result = {key: value for key, value in vars(counted).items() if not key.startswith("_")}
     (folder / "tally.json").write_text(json.dumps(result))

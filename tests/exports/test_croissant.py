@@ -1,4 +1,4 @@
-"""Croissant descriptions of point stores."""
+"""Croissant descriptions of stores."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from zarr_core import WideMatrix, write_sample
 from zarr_core.__main__ import main
-from zarr_core.errors import ZarrCoreError
 from zarr_core.exports import croissant_document
 
 
@@ -63,7 +63,29 @@ def test_a_document_without_options(store: Path, tmp_path: Path, monkeypatch: py
     assert "license" not in document
 
 
-def test_a_matrix_is_refused(tmp_path: Path) -> None:
-    WideMatrix.create(tmp_path, ["a"], {"beta": "float32"})
-    with pytest.raises(ZarrCoreError, match="is a wide matrix"):
-        croissant_document(tmp_path)
+def test_a_matrix(tmp_path: Path) -> None:
+    matrix = WideMatrix.create(tmp_path / "betas", ["cg1", "cg2"], {"beta": "float32"})
+    matrix.append("a", ["s1", "s2"], {"beta": np.zeros((2, 2), np.float32)})
+    matrix.set_metadata(pa.table({"sample_id": ["s1", "s2"], "age": [1, 2]}))
+    out = tmp_path / "croissant.json"
+    options = ["--license", "CC-BY-4.0", "--creator", "Someone", "--cite-as", "none", "--quiet"]
+    assert main(["export", "croissant", matrix.url, str(out), *options]) == 0
+    document = json.loads(out.read_text())
+    for file in document["distribution"]:
+        if file["@type"] == "cr:FileObject":
+            assert hashlib.sha256(Path(file["contentUrl"]).read_bytes()).hexdigest() == file["sha256"]
+    assert [file["@id"] for file in document["distribution"]] == [
+        "manifest",
+        "features",
+        "metadata/samples",
+        "objects/beta",
+    ]
+    assert document["recordSet"][1]["data"] == [
+        {"samples/id": "s1", "samples/batch": "a", "samples/row": 0},
+        {"samples/id": "s2", "samples/batch": "a", "samples/row": 1},
+    ]
+    mlcroissant = pytest.importorskip("mlcroissant", reason="needs the extra croissant")
+    dataset = mlcroissant.Dataset(jsonld=str(out))
+    assert (dataset.metadata.issues.errors, dataset.metadata.issues.warnings) == (set(), set())
+    rows = [(record["samples/id"], record["samples/row"]) for record in dataset.records("samples")]
+    assert rows == [(b"s1", 0), (b"s2", 1)] or rows == [("s1", 0), ("s2", 1)]

@@ -99,7 +99,7 @@ class AthenaInDuckDB:
                 folder = urllib.parse.unquote(file.parent.relative_to(target).as_posix())
                 # Named as by Athena: without the suffix .parquet.
                 key = "/".join(part for part in (prefix, folder.strip("."), f"20261121_{number:05d}_abcde") if part)
-                s3.upload_file(str(file), bucket, key)
+                s3.put_object(Bucket=bucket, Key=key, Body=file.read_bytes())
             s3.put_object(Bucket=bucket, Key=f"{prefix}/{execution_id}-manifest.csv", Body=b"s3://...\n")
             s3.put_object(Bucket=bucket, Key=f"{prefix}/{execution_id}.metadata", Body=b"\x0a\x12")
         if self.fail:
@@ -114,7 +114,8 @@ class AthenaInDuckDB:
             folder = scratch / table["Name"]
             folder.mkdir()
             for found in s3.list_objects_v2(Bucket=bucket, Prefix=prefix)["Contents"]:
-                s3.download_file(bucket, found["Key"], str(folder / found["Key"].replace("/", "_")))
+                rows = s3.get_object(Bucket=bucket, Key=found["Key"])["Body"].read()
+                (folder / found["Key"].replace("/", "_")).write_bytes(rows)
             files[table["Name"]] = f"{folder}/*"
         for name, pattern in files.items():
             connection.execute(

@@ -25,6 +25,7 @@ _PRELOADED = [
     "zarr_core.datasets",
     "zarr_core.loader",
     "tests.helpers.faults",
+    "tests.helpers.frozen",
 ]
 
 

@@ -28,7 +28,7 @@ _PRELOADED = ["torch", "duckdb", "pandas", "matplotlib.figure", "zarr_core.point
 def _serve_code() -> None:
     """``dagster api grpc``, whose runs are forked."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*_PRELOADED, "tests.helpers.run_server"])
+    context.set_forkserver_preload([*_PRELOADED, "tests.helpers.run_server", "tests.helpers.frozen"])
     forkserver.ensure_running()  # imports while the sensors wait for the first arrivals
     change(server, "multiprocessing", SimpleNamespace(get_context=lambda _: context))
     dagster_main()

@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import boto3
 import numpy as np
@@ -41,10 +43,25 @@ def athena_over(root: Path) -> Iterator[tuple[AthenaInDuckDB, dict[str, str]]]:
     """The query runner, and the location of the warehouse: database and staging prefix."""
     boto3.setup_default_session()  # not a cached one of another server
     name = f"lab{os.urandom(4).hex()}"
-    boto3.client("s3").create_bucket(Bucket=name)
-    boto3.client("glue").create_database(DatabaseInput={"Name": name})
-    with AthenaInDuckDB(name, {"long": f"{root}/*/*.parquet"}).serving() as athena:
-        yield athena, {"database": name, "staging": f"s3://{name}/staging"}
+    with one_client_per_service():
+        boto3.client("s3").create_bucket(Bucket=name)
+        boto3.client("glue").create_database(DatabaseInput={"Name": name})
+        with AthenaInDuckDB(name, {"long": f"{root}/*/*.parquet"}).serving() as athena:
+            yield athena, {"database": name, "staging": f"s3://{name}/staging"}
+
+
+@contextmanager
+def one_client_per_service() -> Iterator[None]:
+    """boto3 makes each client once. awswrangler makes one per call, which takes as long as ten requests."""
+    make, made = boto3.Session.client, {}
+
+    def client(session: boto3.Session, service_name: str, *options: Any, **more: Any) -> Any:
+        if service_name not in made:
+            made[service_name] = make(session, service_name, *options, **more)
+        return made[service_name]
+
+    with patch.object(boto3.Session, "client", client):
+        yield
 
 
 def iceberg_settings(scratch: Path) -> dict[str, str]:

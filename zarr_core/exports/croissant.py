@@ -1,4 +1,4 @@
-"""``croissant.json``: a description of a point store that data catalogues read, in the format of MLCommons.
+"""``croissant.json``: a description of a store that data catalogues read, in the format of MLCommons.
 
 Source: https://docs.mlcommons.org/croissant/docs/croissant-spec-1.1.html. The ``mlcroissant`` library validates the
 result in the tests; writing it needs no library.
@@ -12,12 +12,13 @@ import os
 import time
 from typing import Any
 
-from zarr_core.errors import ZarrCoreError
-from zarr_core.format.object_names import MANIFEST
+from zarr_core.matrix.state import HEAD as MATRIX
+from zarr_core.matrix.state import MatrixState
 from zarr_core.points.manifest import StoreManifest, load_manifest
 from zarr_core.storage import Storage
-from zarr_core.stores.info import FieldInfo, store_info
-from zarr_core.versioning.generations import generation_name
+from zarr_core.stores.info import FieldInfo, StoreInfo, store_info
+from zarr_core.stores.kinds import find_head
+from zarr_core.versioning.generations import generation_name, load
 
 # Terms of Croissant by the names that the document uses.
 _TERMS = """arrayShape citeAs column containedIn equivalentProperty extract field fileProperty fileObject fileSet
@@ -49,11 +50,12 @@ def croissant_document(
     creator: str = "",
     cite_as: str = "",
 ) -> dict[str, Any]:
-    """Describe a generation of a point store.
+    """Describe a generation of a store.
 
-    The description has the manifest of the generation with its SHA-256, the objects of each domain, a record set of the
-    fields of each domain with dtype, width and units, the splits, and the split and the group of each sample. Units are
-    those of the first sample.
+    The description of a point store has the manifest of the generation with its SHA-256, the objects of each domain, a
+    record set of the fields of each domain with dtype, width and units, the splits, and the split and the group of each
+    sample. Units are those of the first sample. That of a wide matrix has its head, the names of the features and the
+    tables of metadata with their SHA-256, the value tables, and the batch and the row of each sample.
 
     Args:
         store_root: path or URL of the store.
@@ -69,25 +71,33 @@ def croissant_document(
 
     Raises:
         StoreError: there is no store or no such generation.
-        ZarrCoreError: it is a matrix.
     """
     storage = Storage(store_root)
     info = store_info(storage.root, generation=generation)
-    if info.kind != "points":
-        raise ZarrCoreError(f"{info.store} is a wide matrix: Croissant describes point stores")
-    manifest = load_manifest(storage.root, generation)
-    name = generation_name(info.generation) if info.generation else MANIFEST
+    head = find_head(storage)
+    name = generation_name(info.generation) if info.generation else head.name
     if not storage.exists(name):  # of an earlier version, or removed since
-        name = MANIFEST
+        name = head.name
     where = (url or info.store).rstrip("/")
-    sizes = "; ".join(f"{domain}: {points.least:,} to {points.most:,} points" for domain, points in info.points.items())
-    about = f"{info.samples:,} samples of {info.name}; {sizes}. Zarr v3, generation {info.generation}."
+    if info.kind == "points":
+        manifest = load_manifest(storage.root, generation)
+        title = info.name
+        sizes = "; ".join(f"{domain}: {n.least:,} to {n.most:,} points" for domain, n in info.points.items())
+        about = f"{info.samples:,} samples of {info.name}; {sizes}. Zarr v3, generation {info.generation}."
+        objects, records = _points(info, manifest)
+    else:
+        title = where.rpartition("/")[2] or "matrix"
+        about = (
+            f"{info.samples:,} samples x {info.features:,} features of {', '.join(info.fields)}, "
+            f"{len(info.batches):,} batches. Zarr v3, generation {info.generation}."
+        )
+        objects, records = _matrix(info, load(storage, MATRIX, generation), where)
     given = {"license": license, "citeAs": cite_as}
     document: dict[str, Any] = {
         "@context": _CONTEXT,
         "@type": "sc:Dataset",
         "conformsTo": "http://mlcommons.org/croissant/1.1",
-        "name": info.name,
+        "name": title,
         "description": f"{description} {about}".strip(),
         "url": where,
         "version": f"{info.generation}.0.0",
@@ -97,26 +107,19 @@ def croissant_document(
         document["creator"] = {"@type": "sc:Organization", "name": creator}
     if info.committed is not None:
         document["datePublished"] = time.strftime("%Y-%m-%d", time.gmtime(info.committed))
-    paths = {field: column.array_name for field, column in manifest.fields.items()}
     document["distribution"] = [
         {
             "@type": "cr:FileObject",
             "@id": "manifest",
             "name": "manifest",
-            "description": "The samples of this generation, and the path of the Zarr group of each.",
+            "description": "The samples of this generation, and where each is in the Zarr arrays.",
             "contentUrl": f"{where}/{name}",
             "encodingFormat": "application/json",
             "sha256": hashlib.sha256(storage.read(name)).hexdigest(),
         },
-        *(_objects(domain) for domain in manifest.domains),
+        *objects,
     ]
-    domains: dict[str, list[dict[str, Any]]] = {}
-    for field, column in info.fields.items():
-        domains.setdefault(paths[field].partition("/")[0], []).append(_field(paths[field], column))
-    document["recordSet"] = [
-        *({"@type": "cr:RecordSet", "@id": d, "name": d, "field": fields} for d, fields in domains.items()),
-        *_samples(manifest),
-    ]
+    document["recordSet"] = records
     return document
 
 
@@ -126,6 +129,71 @@ def write_croissant(document: dict[str, Any], out: str | os.PathLike[str]) -> st
     target = Storage(folder or ".")
     target.write(name, [(json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode()])
     return f"{target.url}/{name}" if folder else name
+
+
+def _points(info: StoreInfo, manifest: StoreManifest) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The objects and the record sets of a point store."""
+    paths = {field: column.array_name for field, column in manifest.fields.items()}
+    domains: dict[str, list[dict[str, Any]]] = {}
+    for field, column in info.fields.items():
+        domains.setdefault(paths[field].partition("/")[0], []).append(_field(paths[field], column))
+    records = [{"@type": "cr:RecordSet", "@id": d, "name": d, "field": fields} for d, fields in domains.items()]
+    return [_objects(domain) for domain in manifest.domains], [*records, *_samples(manifest)]
+
+
+def _matrix(info: StoreInfo, state: MatrixState, where: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The objects and the record sets of a wide matrix: its value tables, names, metadata, samples and batches."""
+    files = [
+        ("features", "Names of the columns, NumPy.", state.axis.path, state.axis.sha256, "application/octet-stream")
+    ]
+    for kind, table in state.metadata.items():
+        about = f"Metadata of the {kind}: {', '.join(table.columns)}."
+        files.append((f"metadata/{kind}", about, table.path, table.sha256, "application/vnd.apache.parquet"))
+    objects: list[dict[str, Any]] = [
+        {
+            "@type": "cr:FileObject",
+            "@id": name,
+            "name": name,
+            "description": about,
+            "contentUrl": f"{where}/{path}",
+            "encodingFormat": encoding,
+            "sha256": sha256,
+        }
+        for name, about, path, sha256, encoding in files
+    ]
+    fields = []
+    for value, column in info.fields.items():
+        objects.append(
+            {
+                "@type": "cr:FileSet",
+                "@id": f"objects/{value}",
+                "name": f"objects/{value}",
+                "description": "A Zarr array (rows, features), NaN where missing. Each chunk ends with its crc32c.",
+                "encodingFormat": "application/vnd.zarr",
+                "includes": f"{value}.zarr/**",
+            }
+        )
+        fields.append(
+            {
+                "@type": "cr:Field",
+                "@id": f"matrix/{value}",
+                "name": f"matrix/{value}",
+                "description": "(features,) of a sample, NaN where missing",
+                "dataType": _DTYPES[column.dtype],
+                "isArray": True,
+                "arrayShape": str(info.features),
+                "source": {"fileSet": {"@id": f"objects/{value}"}, "extract": {"fileProperty": "content"}},
+            }
+        )
+    rows = [
+        {"samples/id": sample_id, "samples/batch": batch_id, "samples/row": batch.row + n}
+        for batch_id, batch in state.batches.items()
+        for n, sample_id in enumerate(batch.sample_ids)
+    ]
+    return objects, [
+        {"@type": "cr:RecordSet", "@id": "matrix", "name": "matrix", "field": fields},
+        _inline("samples", rows, {"id": "sc:Text", "batch": "sc:Text", "row": "sc:Integer"}),
+    ]
 
 
 def _objects(domain: str) -> dict[str, Any]:

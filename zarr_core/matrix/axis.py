@@ -105,6 +105,25 @@ class FeatureAxis(Sequence[Any]):
             raise self._unknown(wanted[int(np.argmax(absent))])
         return found.astype(np.int64)
 
+    def find(self, names: Any) -> np.ndarray:
+        """Positions of an Arrow array of strings, (n,) int64, -1 where a name is null or is not on the axis."""
+        found = np.full(len(names), -1, np.int64)
+        if not self.is_text:
+            raise UnknownFieldError("the features of this matrix are integers, not strings")
+        wanted = from_arrow(names.fill_null(""))
+        if wanted.dtype.itemsize > self.ids.dtype.itemsize:  # longer names are cut off below: they are not on the axis
+            candidates = np.flatnonzero(np.char.str_len(wanted) <= self.ids.dtype.itemsize)
+        else:
+            candidates = np.arange(len(wanted))
+        wanted = wanted[candidates].astype(self.ids.dtype)
+        places = np.searchsorted(self.ids, wanted, sorter=self._order)
+        places = np.minimum(places, len(self.ids) - 1)
+        if self._order is not None:
+            places = self._order[places]
+        same = self.ids[places] == wanted
+        found[candidates[same]] = places[same]
+        return found
+
     def shared(self, other: FeatureAxis) -> tuple[np.ndarray, np.ndarray]:
         """Positions of the features that both axes have, here and there, (n,) int64 each, ascending here.
 

@@ -29,14 +29,16 @@ def read_feature_ids(url: str) -> np.ndarray:
         with fsspec.open(url, "rb") as file:
             if not url.endswith(".parquet"):
                 return words(file.read())
-            first = pyarrow.parquet.ParquetFile(file).schema_arrow.names[:1]
-            columns = pyarrow.parquet.read_table(file, columns=first)
+            table = pyarrow.parquet.ParquetFile(file)
+            first = table.schema_arrow.names[:1]
+            batches = table.iter_batches(1 << 17, columns=first, use_threads=False)
+            parts = [from_arrow(batch.column(0)) for batch in batches if first]
     except (OSError, pa.ArrowException) as error:
         message = f"features {redact(url)} cannot be read: {redact(str(error))}"
         raise MatrixError(message) from printable_cause(error)
-    if not columns.num_columns:
-        raise MatrixError(f"features {redact(url)}: the file has no column")
-    return from_arrow(columns.column(0))
+    if not parts:
+        raise MatrixError(f"features {redact(url)}: the file has no rows")
+    return np.concatenate(parts)
 
 
 def read_axis_ids(url: str, text: bool) -> np.ndarray:

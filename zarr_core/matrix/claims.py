@@ -7,14 +7,15 @@ shard. If a writer dies, its claim leaves rows that no commit names; they cost n
 
 from __future__ import annotations
 
+import io
 import json
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from zarr_core._util.documents import parse_json
 from zarr_core.errors import ManifestError, StoreError
 from zarr_core.matrix.state import MAX_LENGTH
-from zarr_core.storage import Storage
+from zarr_core.storage import Storage, is_local
 
 CLAIMS = "claims"
 
@@ -53,7 +54,7 @@ def claim(storage: Storage, copy: str, start: int, count: int, purpose: str) -> 
 
 
 def create_shard(storage: Storage, name: str, pieces: Iterable[bytes]) -> int:
-    """Write a shard at a claimed place, never over another one. Memory: the shard twice.
+    """Write a shard at a claimed place, never over another one. Memory: a piece on a local disk, elsewhere the shard.
 
     Returns:
         Size in bytes.
@@ -61,7 +62,21 @@ def create_shard(storage: Storage, name: str, pieces: Iterable[bytes]) -> int:
     Raises:
         StoreError: the object exists with other content.
     """
-    data = b"".join(pieces)
+    if is_local(storage.root):
+        size = 0
+
+        def counted() -> Iterator[bytes]:
+            nonlocal size
+            for piece in pieces:
+                size += len(piece)
+                yield piece
+
+        if not storage.create(name, counted()):
+            raise StoreError(f"{storage.url}/{name} already exists, although its place was claimed")
+        return size
+    joined = io.BytesIO()  # b"".join would hold all pieces, too
+    joined.writelines(pieces)
+    data = joined.getvalue()  # does not copy
     # If the answer to a successful request was lost, a second attempt finds the bytes of the first.
     if not storage.create(name, data) and storage.read(name) != data:
         raise StoreError(f"{storage.url}/{name} already exists with other content, although its place was claimed")

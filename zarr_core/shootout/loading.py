@@ -148,8 +148,11 @@ def time_reading(
     dataset: Any = (_Stream if reading.entry.make().streams else _Items)(reading)
     options: dict[str, Any] = {}
     if reading.workers:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", "zarr_core.shootout.loading", "zarr_core.points.reader"])
+        # A plain fork hangs after a remote filesystem was used.
+        method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+        context = multiprocessing.get_context(method)
+        if method == "forkserver":
+            context.set_forkserver_preload(["torch", "zarr_core.shootout.loading", "zarr_core.points.reader"])
         # A worker that starts slowly, or a batch that does not come, must not use up more than the budget.
         left = max(end - clock(), 1.0)
         options = {"multiprocessing_context": context, "prefetch_factor": reading.prefetch, "timeout": left}

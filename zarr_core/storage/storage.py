@@ -301,15 +301,16 @@ class Storage:
             raise StoreError(f"{self.url}: this location reports no etag, so commits to it would not be safe")
         return bytes(content), version
 
-    def create(self, name: str, data: bytes) -> bool:
+    def create(self, name: str, data: bytes | Iterable[bytes]) -> bool:
         """Write an object only if it does not exist; False if it does.
 
         Over a network, where responses get lost, an existing object with these bytes counts as written by this call.
+        Memory: one piece on a local disk, elsewhere all of them.
         """
         if not self._local:
-            return self._write_if(name, data, None)
+            return self._write_if(name, data if isinstance(data, bytes) else b"".join(data), None)
         try:
-            local.create_file(self.path(name), data)
+            local.create_file(self.path(name), [data] if isinstance(data, bytes) else data)
         except FileExistsError:
             return False
         return True

@@ -111,6 +111,8 @@ class DuckDBWarehouse(LongTable):
         with duckdb_connection(repr(self)) as connection:
             if not is_local(self.files):
                 connection.register_filesystem(url_to_fs(self.files)[0])
+            else:  # DuckDB would keep the files in its memory, beside the system's own cache
+                connection.execute("SET enable_external_file_cache = false")
             connection.execute("SET parquet_metadata_cache = true")
             yield connection
 

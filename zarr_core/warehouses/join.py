@@ -5,7 +5,8 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _ROWS_EACH = 1 << 17
+_JOINED_FEATURES = 1 << 22
 
 
 @contextmanager
@@ -41,8 +43,20 @@ def duckdb_connection(warehouse: str) -> Iterator[duckdb.DuckDBPyConnection]:
             connection.close()
 
 
+@runtime_checkable
+class Searchable(Protocol):
+    """Feature ids that find positions by themselves, without a Python string per name."""
+
+    def find(self, names: pa.Array) -> np.ndarray:
+        """(n,) positions of names, -1 where a name is null or is not among the ids."""
+        ...
+
+
 class PositionJoin:
     """Position tables of some batches and of the feature axis in a DuckDB connection, and the join with them.
+
+    The table of the axis and the join take about 100 bytes of memory per feature. More than 2^22 features are looked up
+    in the arriving rows instead, if ``feature_ids`` can do that: slower, but without these bytes.
 
     Args:
         connection: receives the tables; used by this object alone.
@@ -59,20 +73,49 @@ class PositionJoin:
         feature_ids: Sequence[str],
     ) -> None:
         self.connection, self._columns = connection, columns
-        _create_table(connection, "axis", axis_table(feature_ids))
+        self._searched: Searchable | None = None
+        if len(feature_ids) > _JOINED_FEATURES and isinstance(feature_ids, Searchable) and _has_no_null(feature_ids):
+            self._searched = feature_ids
+        _create_table(connection, "axis", axis_table(feature_ids if self._searched is None else []))
         _create_table(connection, "wanted", wanted_table(batches))
 
     def rows(self, batch_id: str, value: str) -> Iterator[pa.RecordBatch]:
         """Record batches of one batch and value, streamed, as :meth:`Unloaded.rows` defines them."""
+        # Without a table of the axis, every feature is outside of it, and its name arrives with the row.
         query = positions_query("long", self._columns, value, wanted="wanted", axis="axis")
-        yield from self.connection.sql(f"{query} WHERE long.batch_id = {literal(batch_id)}").to_arrow_reader(_ROWS_EACH)
+        rows = self.connection.sql(f"{query} WHERE long.batch_id = {literal(batch_id)}").to_arrow_reader(_ROWS_EACH)
+        yield from rows if self._searched is None else map(partial(_with_positions, self._searched), rows)
+
+
+def _has_no_null(axis: Searchable) -> bool:
+    """Whether no feature has the name that the query gives to rows without a feature id."""
+    import pyarrow as pa
+
+    return bool(axis.find(pa.array(["null"]))[0] < 0)
+
+
+def _with_positions(axis: Searchable, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows with the positions of their features, and the names of those that are not on the axis."""
+    import pyarrow as pa
+
+    names = rows.column("outside")
+    positions = axis.find(names)
+    known = positions >= 0
+    columns = {name: rows.column(name) for name in rows.schema.names}
+    columns["feature"] = pa.array(positions.astype(np.int32), mask=~known)
+    columns["outside"] = (
+        pa.nulls(len(rows), names.type)
+        if known.all()
+        else pa.array(np.where(known, None, names.to_numpy(zero_copy_only=False)), names.type)
+    )
+    return pa.RecordBatch.from_pydict(columns)
 
 
 def axis_table(feature_ids: Sequence[str]) -> pa.Table:
     """Table (feature_id, position) of an axis. An axis with ``__arrow_array__`` is converted without Python strings."""
     import pyarrow as pa
 
-    ids = pa.array(feature_ids).cast(pa.string())
+    ids = pa.array(feature_ids, None if len(feature_ids) else pa.string()).cast(pa.string())
     return pa.table({"feature_id": ids, "position": np.arange(len(ids), dtype=np.int32)})
 
 

@@ -82,12 +82,12 @@ def replace_file(target: str, pieces: Iterable[bytes], *, durable: bool) -> int:
     return size
 
 
-def create_file(target: str, data: bytes) -> None:
+def create_file(target: str, pieces: Iterable[bytes]) -> None:
     """Write a whole file if the target does not exist; raises FileExistsError.
 
     A hard link, unlike a rename, never replaces. Where the filesystem has none, a lock guards a check and a rename.
     """
-    temporary, _ = _write_temporary(target, [data], durable=True)
+    temporary, _ = _write_temporary(target, pieces, durable=True)
     try:
         try:
             os.link(temporary, target)

@@ -1,0 +1,57 @@
+"""The join with the axis, in DuckDB or, for large axes, by searching the arriving rows."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from tests.helpers.long_tables import FEATURES, write_long
+from tests.helpers.warehouse_kinds import assert_equals_pandas, wide
+from zarr_core.errors import WarehouseError
+from zarr_core.matrix.axis import FeatureAxis
+from zarr_core.warehouses import DuckDBWarehouse, join
+
+
+def test_rows_of_a_large_axis_are_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    warehouse = DuckDBWarehouse(write_long(tmp_path))
+    monkeypatch.setattr(join, "_JOINED_FEATURES", 0)
+    tables: list[int] = []
+    original = join.axis_table
+    monkeypatch.setattr(join, "axis_table", lambda ids: tables.append(len(ids)) or original(ids))
+    axis = [*FEATURES[::-1], "a feature with a longer name", "x"]
+    assert_equals_pandas(warehouse, tmp_path, axis)
+    assert set(tables) == {0}
+    with (
+        warehouse.pinned().unload({"b-1": ["s1", "s3"]}, ["beta"], FeatureAxis(FEATURES[1:])) as unloaded,
+        pytest.raises(WarehouseError, match="batch b-1, sample s[13], feature cg000 is not on the matrix's axis"),
+    ):
+        wide(unloaded, "b-1", ["s1", "s3"], "beta", FEATURES[1:])
+    tables.clear()
+    assert_equals_pandas(warehouse, tmp_path, [*axis, "null"])  # rows without a feature would be taken for it
+    assert set(tables) == {len(axis) + 1}
+
+
+def test_names_are_found_as_by_a_dictionary() -> None:
+    names = pa.array(["b", None, "zürich", "longer than any", "", "a", "b"])
+    for ids in (["b", "a", "zürich"], ["a", "b", "zürich"]):
+        expected = [ids.index(name) if name in ids else -1 for name in names.to_pylist()]
+        assert FeatureAxis(ids).find(names).tolist() == expected
+
+
+def test_duckdb_spills_to_the_folder_of_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with join.duckdb_connection("lab") as connection:
+        connection.execute("SET memory_limit = '16MB'")
+        connection.execute("CREATE TABLE much AS SELECT random() AS x FROM range(4_000_000)")
+        row = connection.execute("SELECT current_setting('temp_directory')").fetchone()
+        assert row is not None
+        assert os.listdir(row[0])
+    assert not os.path.exists(row[0])
+    assert os.listdir(tmp_path) == []
+    with pytest.raises(WarehouseError, match="lab: .*nothing"), join.duckdb_connection("lab") as connection:
+        connection.execute("SELECT * FROM nothing")
+    assert isinstance(connection, duckdb.DuckDBPyConnection)
