@@ -69,7 +69,8 @@ class RemoteFile(io.RawIOBase):
     """A seekable view of an object; reads fetch large pieces, except near its beginning and its end.
 
     Attributes:
-        error: of the last read; None if it succeeded. torch replaces it by one of its own.
+        error: of the first read that failed; None if none did. torch replaces it by one of its own, and reads on with
+            the exception set, so that further reads fail with SystemError.
     """
 
     error: Exception | None = None
@@ -98,10 +99,9 @@ class RemoteFile(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Fill the buffer from the current offset."""
         try:
-            self.error = None
             return self._fill(buffer)
         except Exception as error:
-            self.error = error
+            self.error = self.error or error
             raise
 
     def _fill(self, buffer: Any) -> int:
