@@ -179,3 +179,9 @@ def test_deleting_leaves_no_empty_folder_of_a_local_store_and_no_other_one_touch
     assert [path.name for path in (tmp_path / "store" / "a").iterdir()] == ["d"]
     storage.delete(["a/d"])
     assert list((tmp_path / "store").iterdir()) == []
+
+
+def test_a_folder_is_no_object(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(FileNotFoundError):
+        Storage(tmp_path).read("folder")

@@ -25,10 +25,13 @@ _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 
 
 def read(path: str, start: int | None = None, stop: int | None = None) -> bytes:
-    """Bytes ``[start, stop)`` of a file."""
-    with open(path, "rb") as file:
-        file.seek(start or 0)
-        return file.read() if stop is None else file.read(stop - (start or 0))
+    """Bytes ``[start, stop)`` of a file; raises FileNotFoundError for a folder as well, which is no object."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(start or 0)
+            return file.read() if stop is None else file.read(stop - (start or 0))
+    except IsADirectoryError as error:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from error
 
 
 def info(path: str, follow_links: bool = True) -> ObjectInfo:
