@@ -14,6 +14,7 @@ from zarr_core.versioning.generations import load
 
 _CELLS = ("values", "sample_ids", "feature_ids")
 _HUB = ("license", "description", "cite_as", "workers")
+_CROISSANT = ("url", "description", "license", "creator", "cite_as")
 #: Formats of point stores and of wide matrices, and the arguments that a declaration may give them.
 POINT_FORMATS: Mapping[str, tuple[str, ...]] = {
     "webdataset": (
@@ -21,16 +22,22 @@ POINT_FORMATS: Mapping[str, tuple[str, ...]] = {
         *("shards", "shard_bytes", "ranks", "loader_workers", "workers"),
     ),
     "huggingface": _HUB,
-    "croissant": ("url", "description", "license", "creator", "cite_as"),
+    "croissant": _CROISSANT,
 }
-MATRIX_FORMATS: Mapping[str, tuple[str, ...]] = {"npy": _CELLS, "parquet": _CELLS, "h5ad": _CELLS, "huggingface": _HUB}
+MATRIX_FORMATS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("npy", "parquet", "h5ad"), _CELLS),
+    "huggingface": _HUB,
+    "croissant": _CROISSANT,
+}
 
 
 class ExportDeclaration(dg.Model, dg.Resolvable):
     """An export of a dataset."""
 
     name: str = Field(description="The asset is export_<name>.", pattern="^[a-z][a-z0-9_]*$")
-    format: str = Field(description="webdataset, huggingface, croissant; of a matrix npy, parquet, h5ad, huggingface.")
+    format: str = Field(
+        description="webdataset, huggingface or croissant; of a matrix also npy, parquet, h5ad, not webdataset."
+    )
     output: str = Field(
         repr=False,
         description="Folder, file or URL to write to; webdataset and huggingface add a folder per generation.",

@@ -55,41 +55,27 @@ def _command(
     if target is not None:  # two positional arguments, as in `cp SOURCE STORE`
         source, store = store, target
     assert source is not None
-    if find_head(Storage(source)) is MATRIX:
-        if split is not None:
-            raise cli.WrongUseError("a matrix has no splits; --samples selects the batches that hold these samples")
-        with dask_executor(scheduler) as executor:
-            matrix = stage_matrix(
-                source,
-                store,
-                values=fields,
-                sample_ids=samples,
-                generation=generation,
-                check=check,
-                workers=workers,
-                executor=executor,
-                progress=not quiet,
-            )
-        url = Storage(store).url
-        text, problems = _matrix_summary(matrix, url)
-        cli.show(text, _matrix_document(matrix, url), json=json, quiet=quiet, problems=problems)
-        return cli.DONE if matrix.ok else cli.FAILED
-    with dask_executor(scheduler) as executor:
-        report = stage_store(
-            source,
-            store,
-            split=split,
-            fields=fields,
-            sample_ids=samples,
-            generation=generation,
-            check=check,
-            workers=workers,
-            executor=executor,
-            progress=not quiet,
-        )
     url = Storage(store).url
-    cli.show(summary(report, url), _document(report, url), json=json, quiet=quiet)
-    return cli.DONE if report.ok else cli.FAILED
+    is_matrix = find_head(Storage(source)) is MATRIX
+    if is_matrix and split is not None:
+        raise cli.WrongUseError("a matrix has no splits; --samples selects the batches that hold these samples")
+    with dask_executor(scheduler) as executor:
+        shared: dict[str, Any] = {
+            "sample_ids": samples,
+            "generation": generation,
+            "check": check,
+            "workers": workers,
+            "executor": executor,
+            "progress": not quiet,
+        }
+        if is_matrix:
+            matrix = stage_matrix(source, store, values=fields, **shared)
+            text, problems = _matrix_summary(matrix, url)
+            cli.show(text, _matrix_document(matrix, url), json=json, quiet=quiet, problems=problems)
+            return cli.DONE if matrix.ok else cli.FAILED
+        report = stage_store(source, store, split=split, fields=fields, **shared)
+        cli.show(summary(report, url), _document(report, url), json=json, quiet=quiet)
+        return cli.DONE if report.ok else cli.FAILED
 
 
 def summary(report: StageReport, target: str) -> str:

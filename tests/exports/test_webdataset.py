@@ -10,6 +10,7 @@ import tarfile
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from zarr_core import ZarrChunkReader, export_webdataset, write_sample
 from zarr_core.__main__ import main
 from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.exports.shard_index import ShardIndex, read_index
-from zarr_core.exports.tar import item_key, parse_key
+from zarr_core.exports.tar import item_key
 from zarr_core.exports.webdataset import deal
 from zarr_core.format.names import check_sample_id
 from zarr_core.storage import Storage
@@ -42,6 +43,12 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         split = "train" if number < 4 else "test"
         write_sample(root, sample_id, arrays, split=split, parameters={"speed": 30.5 + number}, **settings)
     return root
+
+
+def parse_key(key: str) -> tuple[str, int | None]:
+    """Sample id and draw of a key."""
+    sample_id, _, draw = key.partition(",")
+    return unquote(sample_id), int(draw) if draw else None
 
 
 def contents(out: Path) -> dict[str, dict[str, bytes]]:

@@ -42,6 +42,10 @@ def ages(**by_sample: Any) -> pa.Table:
     return pa.table({"sample_id": list(by_sample), "age": list(by_sample.values())})
 
 
+def types(matrix: WideMatrix) -> dict[str, str]:
+    return {field.name: str(field.type) for field in matrix.samples().drop_columns(["sample_id", "batch_id"]).schema}
+
+
 def test_tables_are_joined_in_the_requested_order(matrix: WideMatrix, caplog: pytest.LogCaptureFixture) -> None:
     done = matrix.set_metadata(ages(b_s1=7.0, a_s0=3.5, x=9.0, a_s1=None))
     assert (done.unknown, done.missing, done.retired) == (("x",), ("a_s2", "b_s0"), ())
@@ -59,7 +63,7 @@ def test_tables_are_joined_in_the_requested_order(matrix: WideMatrix, caplog: py
             {"sample_id": "x", "batch_id": "b@01", "array": "EPIC", "age": 9.0},
         ]
         assert opened.samples()["sample_id"].to_pylist() == opened.sample_ids
-        assert opened.metadata_columns == {"age": "double", "array": "string"}
+        assert types(opened) == {"age": "double", "array": "string"}
     changes = [change for commit in commits(Storage(matrix.url), HEAD) for change in commit.changes]
     assert [(change.what, change.note) for change in changes if "metadata" in change.what] == [
         ("metadata of batches", "2 rows: array"),
@@ -159,7 +163,7 @@ def test_what_contradicts_is_refused_and_named(matrix: WideMatrix, tmp_path: Pat
             matrix.set_metadata(wrong, **options)
     assert matrix.refresh().generation == generation
     matrix.set_metadata(table({"sample_id": ["a_s0"], "age": ["old"], "batch_id": ["a"]}), replace=True)
-    assert matrix.metadata_columns == {"array": "string", "age": "string"}
+    assert types(matrix) == {"array": "string", "age": "string"}
     with pytest.raises(UnknownFieldError, match="no sample 'x'"):
         matrix.samples(None, ["x"])
 

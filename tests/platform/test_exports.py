@@ -54,7 +54,13 @@ def test_samples_are_exported_to_a_folder_per_generation(
 def test_a_matrix_is_exported(instance: dg.DagsterInstance, tmp_path: Path) -> None:
     arguments = {"values": ["beta"], "feature_ids": ["cg003", "cg001"]}
     trial = MatrixTrial(
-        declare(tmp_path, exports=[ExportDeclaration(name="x", format="npy", output="npy", arguments=arguments)]),
+        declare(
+            tmp_path,
+            exports=[
+                ExportDeclaration(name="x", format="npy", output="npy", arguments=arguments),
+                ExportDeclaration(name="card", format="croissant", output="croissant.json"),
+            ],
+        ),
         instance,
     )
     trial.write("b1")
@@ -66,6 +72,8 @@ def test_a_matrix_is_exported(instance: dg.DagsterInstance, tmp_path: Path) -> N
         np.load(tmp_path / "npy/beta.npy"), matrix.read(matrix.sample_ids, ["cg003", "cg001"], value="beta")
     )
     assert not [*tmp_path.glob("npy/coverage*")]
+    materialize(trial, "export_card")
+    assert json.loads((tmp_path / "croissant.json").read_text())["name"] == "matrix"
 
 
 @pytest.mark.parametrize(

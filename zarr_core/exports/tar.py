@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import tarfile
 from collections.abc import Iterator
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import numpy as np
 
@@ -26,12 +26,6 @@ def item_key(sample_id: str, draw: int | None) -> str:
     """
     key = quote(sample_id, safe="").replace(".", "%2E")
     return key if draw is None else f"{key},{draw:06d}"
-
-
-def parse_key(key: str) -> tuple[str, int | None]:
-    """Sample id and draw of a key."""
-    sample_id, _, draw = key.partition(",")
-    return unquote(sample_id), int(draw) if draw else None
 
 
 def npy(values: np.ndarray) -> bytes:

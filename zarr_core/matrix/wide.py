@@ -217,12 +217,6 @@ class WideMatrix:
         """Batches and samples that were retired and are refused."""
         return self._state.retired
 
-    @property
-    def metadata_columns(self) -> dict[str, str]:
-        """Arrow type of each column of metadata, of batches and of samples."""
-        tables = self._state.metadata
-        return {name: kind for table in tables.values() for name, kind in table.columns.items()}
-
     def samples(self, columns: Sequence[str] | None = None, sample_ids: Sequence[str] | None = None) -> pyarrow.Table:
         """The metadata of the samples in this generation, as an Arrow table.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -25,6 +26,7 @@ from zarr_core.points.manifest import HEAD, StoreManifest, load_manifest
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.points.verify.store import VerificationReport, verify_store
 from zarr_core.storage import Storage
+from zarr_core.storage.backends import local
 from zarr_core.verify import format_report, main
 from zarr_core.versioning.tags import make_tag
 
@@ -176,6 +178,7 @@ def test_a_field_shuffled_like_another_domain_is_found(place: Path) -> None:
 def test_missing_and_cut_shards(place: Path) -> None:
     group = group_of(place, "run_3")
     (group / "volume/pressure/c/2/0").unlink()
+    (group / "volume/pressure/c/2/0").mkdir()  # a folder is no object
     cut = group / "surface/position/c/0/0"
     cut.write_bytes(cut.read_bytes()[:20])
     problems = messages(check(place))
@@ -184,13 +187,20 @@ def test_missing_and_cut_shards(place: Path) -> None:
     assert all(line.startswith("run_3, ") for line in problems)
 
 
-def test_an_object_that_cannot_be_read_hides_nothing(place: Path) -> None:
+def test_an_object_that_cannot_be_read_hides_nothing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     group = group_of(place, "run_1")
-    (group / "volume/pressure/c/2/0").unlink()
-    (group / "volume/pressure/c/2/0").mkdir()
+    bad = str(group / "volume/pressure/c/2/0")
     flip(group / "volume/pressure/c/3/0", 0)
+    read = local.read
+
+    def read_from_a_failing_disk(path: str, *args: Any) -> bytes:
+        if path == bad:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return read(path, *args)
+
+    monkeypatch.setattr(local, "read", read_from_a_failing_disk)
     problems = messages(check(place))
-    assert problems[0].startswith("run_1, volume_pressure: shard 2: cannot be read: [Errno 21]")
+    assert problems[0].startswith(f"run_1, volume_pressure: shard 2: cannot be read: [Errno {errno.EIO}]")
     assert problems[1] == "run_1, volume_pressure: chunk 12: checksum mismatch (volume/pressure/c/3/0)"
     assert len(problems) == 2
 
