@@ -78,8 +78,8 @@ def webdataset_epoch(url: str) -> Epoch:
 
     def opened(order: list[str]) -> Iterator[dict[str, Any]]:
         for name in order:
-            stream = io.BytesIO(storage.read(name)) if "://" in url else Path(url, name).open("rb")
-            yield {"url": name, "stream": stream}
+            with io.BytesIO(storage.read(name)) if "://" in url else open(Path(url, name), "rb") as stream:
+                yield {"url": name, "stream": stream}
 
     def epoch(number: int, points: int | None) -> int:
         generator = random.Random(number)
