@@ -95,18 +95,21 @@ def webdataset_epoch(url: str) -> Epoch:
     return epoch
 
 
-def measure(ways: dict[str, Epoch], points: int | None, rounds: int) -> dict[str, float]:
-    """Median seconds of an epoch, every way in turn; the first round is left out."""
+def measure(ways: dict[str, Epoch], points: int | None, rounds: int) -> tuple[dict[str, float], dict[str, float]]:
+    """Median seconds of an epoch, and of this process's CPU, every way in turn; the first round is left out."""
     seconds: dict[str, list[float]] = {name: [] for name in ways}
+    used: dict[str, list[float]] = {name: [] for name in ways}
     counts = set()
     for number in range(rounds + 1):
         for name, epoch in ways.items():
-            started = time.perf_counter()
+            started = time.perf_counter(), time.process_time()
             counts.add(epoch(number, points))
             if number:
-                seconds[name].append(time.perf_counter() - started)
+                seconds[name].append(time.perf_counter() - started[0])
+                used[name].append(time.process_time() - started[1])
     assert len(counts) == 1, counts
-    return {name: statistics.median(values) for name, values in seconds.items()}
+    medians = [{name: statistics.median(values) for name, values in each.items()} for each in (seconds, used)]
+    return medians[0], medians[1]
 
 
 def export_ratio(store: Path, folder: Path, rounds: int) -> float:
@@ -141,9 +144,19 @@ def export_ratio(store: Path, folder: Path, rounds: int) -> float:
 def add_place(result: Result, place: str, store: str, shards: str, points: int, rounds: int) -> None:
     """The table and the targets of one place."""
     ways = {STORE: store_epoch(store), STREAM: stream_epoch(shards), WEBDATASET: webdataset_epoch(shards)}
-    draws, whole = measure(ways, DRAWN, rounds), measure(ways, None, rounds)
-    rows: list[list[Value]] = [[name, SAMPLES / draws[name], SAMPLES / whole[name]] for name in ways]
-    result.add_table(f"Samples per second, {place}", ("read", "draws", "whole samples"), rows)
+    (draws, draws_cpu), (whole, whole_cpu) = measure(ways, DRAWN, rounds), measure(ways, None, rounds)
+    rows: list[list[Value]] = [
+        [
+            name,
+            SAMPLES / draws[name],
+            1000 * draws_cpu[name] / SAMPLES,
+            SAMPLES / whole[name],
+            1000 * whole_cpu[name] / SAMPLES,
+        ]
+        for name in ways
+    ]
+    columns = ("read", "draws/s", "CPU ms per draw", "whole samples/s", "CPU ms per whole sample")
+    result.add_table(f"Epochs, {place}", columns, rows)
     aim = points / DRAWN / 2
     for rival in (STREAM, WEBDATASET):
         result.add_target(f"{place}: draws, store / {rival}", draws[rival] / draws[STORE], "at least", aim, "x")
@@ -183,6 +196,7 @@ def main() -> None:
             proxy.set_faults(latency_s=arguments.latency / 1000)
             place = f"S3 at {arguments.latency} ms"
             add_place(result, place, remote[0], remote[1], arguments.points, arguments.rounds)
+    result.add_note("Gateway and proxy share the cores with the reader; the CPU time is that of the reader alone.")
     result.save()
 
 
