@@ -41,7 +41,7 @@ _REPETITIONS = 5
 # How many of the fastest settings of a tier are measured with workers.
 _WITH_WORKERS = 3
 # How many of them are compared in turns at the end, and how close to the fastest they are.
-_FINALISTS, _CLOSE = 6, 0.7
+_FINALISTS, _CLOSE = 8, 0.5
 # Turns of all of them, and turns at most.
 _TURNS_OF_ALL, _TURNS = 3, 10
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -177,25 +176,15 @@ class Parquet(_Table):
         import pyarrow.parquet as pq
 
         self._file = pq.ParquetFile(Path(place, "samples.parquet"), memory_map=True)
-
-    @cached_property
-    def _ends(self) -> np.ndarray:
-        """End of each row group."""
         groups = range(self._file.num_row_groups)
-        return np.cumsum([self._file.metadata.row_group(group).num_rows for group in groups])
+        self._lengths = np.array([self._file.metadata.row_group(group).num_rows for group in groups])
 
     def _cells(self, rows: np.ndarray | None, features: np.ndarray | None) -> np.ndarray:
-        rows = np.arange(self._ends[-1]) if rows is None else rows
-        group_of = np.searchsorted(self._ends, rows, side="right")
-        found: np.ndarray | None = None
-        for group in np.unique(group_of):
-            column = self._file.read_row_group(group, [self._file.schema_arrow.names[-1]]).column(0).combine_chunks()
-            cells = column.flatten().to_numpy().reshape(len(column), -1)
-            here = group_of == group
-            part = cells[rows[here] - (self._ends[group] - len(column))]
-            part = part if features is None else part[:, features]
-            if found is None:
-                found = np.empty((len(rows), part.shape[1]), part.dtype)
-            found[here] = part
-        assert found is not None
-        return found
+        rows = np.arange(self._lengths.sum()) if rows is None else rows
+        ends = self._lengths.cumsum()
+        groups, of_row = np.unique(np.searchsorted(ends, rows, side="right"), return_inverse=True)
+        skipped = ends[groups] - self._lengths[groups].cumsum()  # rows of other groups before each of these
+        column = self._file.read_row_groups(groups, [self._file.schema_arrow.names[-1]]).column(0).combine_chunks()
+        cells: np.ndarray = column.flatten().to_numpy().reshape(len(column), -1)
+        cells = cells[rows - skipped[of_row]]
+        return cells if features is None else cells[:, features]
