@@ -105,15 +105,16 @@ def test_page_and_command_of_a_small_matrix(matrix: WideMatrix, tmp_path: Path) 
     (tmp_path / "tier").mkdir()
     tiers = {"scratch": str(tmp_path / "tier")}
     report = run_shootout(
-        matrix.url, tiers, tmp_path / "out", budget=60.0, num_features=20, batch_size=2, formats=["zarr_core", COLUMNS]
+        matrix.url, tiers, tmp_path / "out", budget=60.0, num_features=20, batch_size=2, formats=[OURS, ".npy", COLUMNS]
     )
     assert json.loads((tmp_path / "out" / "shootout.json").read_text()) == report
     rows = report["measurements"]
     found = {(row["format"], row["reads"]) for row in rows}
     assert found == {
-        (OURS, "samples"),
-        *((name, reads) for name in (OURS, COLUMNS) for reads in ("selected", "features")),
+        *((name, "samples") for name in (OURS, ".npy")),
+        *((name, reads) for name in (OURS, ".npy", COLUMNS) for reads in ("selected", "features")),
     }
+    assert {row["chunk_features"] for row in rows if row["format"] == ".npy"} == {0}
     assert {row["codec"] for row in rows if row["format"] == OURS} >= {"none", "blosc-lz4:5", "zstd:3"}
     assert {row["chunk_features"] for row in rows if row["format"] == OURS} >= {16, 100, 4}
     assert all(row["objects"] > 0 < row["bytes"] for row in rows)

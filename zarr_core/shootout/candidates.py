@@ -84,7 +84,7 @@ MATRIX_ENTRIES = (
 def candidate(entry: Entry, codec: str, chunk: int, unit: str) -> Candidate:
     """A format; the settings are ignored unless it is a store."""
     if not entry.is_store:
-        return Candidate(entry)
+        return Candidate(entry, unit=unit)
     codec = str(Codec.parse(codec))
     settings = {"codec": codec, f"chunk_{unit}": chunk}
     return Candidate(replace(entry, arguments={**entry.arguments, "settings": settings}), codec, chunk, unit)
