@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import logging
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,12 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from zarr_core.errors import CorruptChunkError, ManifestError, MatrixError, StoreError, UnknownFieldError
-from zarr_core.matrix import columns as column_copy
 from zarr_core.matrix import lazy, sample_table
-from zarr_core.matrix import rows as row_copy
 from zarr_core.matrix.append import append_batch, check_batch, find_infinite
 from zarr_core.matrix.axis import FeatureAxis
 from zarr_core.matrix.axis_file import read_axis_ids
+from zarr_core.matrix.cells import read_cells
 from zarr_core.matrix.create import CHUNK_FEATURES, COLUMN_CHUNK, MAX_SHARDS, VALUES, commit_new, new_state
 from zarr_core.matrix.derive import derive_columns
 from zarr_core.matrix.fetch import ChunkFetcher
@@ -488,7 +486,7 @@ class WideMatrix:
             if first != place:
                 repeated.append((place, first))
         try:
-            self._read(state, value, places, columns, out)
+            read_cells(self._fetcher, state, value, places, columns, out)
         except CorruptChunkError as error:
             check_kept(self._storage, HEAD, state.generation, error)
             raise
@@ -586,33 +584,6 @@ class WideMatrix:
 
     def _unknown_value(self, value: str) -> UnknownFieldError:
         return UnknownFieldError(f"{self.url} has no value table {value!r}; it has {', '.join(self._state.values)}")
-
-    def _read(
-        self, state: MatrixState, value: str, places: Mapping[str, int], columns: np.ndarray | None, out: np.ndarray
-    ) -> None:
-        """Read each sample from the cheaper copy (row-major or column-major) and log the choice at debug level."""
-        log = "%s: %s of %d samples x %d features from %s: %s, %.1f ms%s"
-        fetcher, features = self._fetcher, out.shape[1]
-        picked = row_copy.pick_chunks(state.row_copy.layouts[value], columns)
-        held = [] if columns is None else [i for i in places if i in state.column_copy.positions]
-        if columns is not None and held:
-            by_rows = row_copy.expected_cost(state, value, held, picked)
-            by_columns = column_copy.expected_cost(state, value, held, columns)
-            if by_columns.weight < by_rows.weight:
-                started = time.perf_counter()
-                at = np.array([places[i] for i in held])
-                cost = column_copy.read_columns(fetcher, state, value, held, columns, out, at)
-                ms = (time.perf_counter() - started) * 1e3
-                rows = f" (rows: about {by_rows})"
-                logger.debug(log, self.url, value, len(held), features, "columns", cost, ms, rows)
-                taken = set(held)
-                places = {i: place for i, place in places.items() if i not in taken}
-        if places:
-            started = time.perf_counter()
-            at = np.array(list(places.values()))
-            cost = row_copy.read_rows(fetcher, state, value, list(places), picked, out, at)
-            ms = (time.perf_counter() - started) * 1e3
-            logger.debug(log, self.url, value, len(places), features, "rows", cost, ms, "")
 
     @property
     def _fetcher(self) -> ChunkFetcher:
