@@ -378,11 +378,13 @@ class WideMatrix:
     def reindex(
         self,
         target: str | os.PathLike[str],
-        feature_ids: Sequence[str] | Sequence[int] | np.ndarray,
+        feature_ids: Sequence[str] | Sequence[int] | np.ndarray | None = None,
         *,
+        codec: str | None = None,
+        chunk_features: int | None = None,
         progress: bool = False,
     ) -> WideMatrix:
-        """Copy the matrix to another feature axis, as a new matrix; without the warehouse.
+        """Copy the matrix to another feature axis or other settings, as a new matrix; without the warehouse.
 
         Batches, samples, values and metadata stay, and so do batch and sample order. Cells of features that this matrix
         lacks are missing (NaN). Features that are not on the new axis are left out, with a warning. Tags, earlier
@@ -392,21 +394,25 @@ class WideMatrix:
 
         Args:
             target: location of the new matrix, used by nothing else.
-            feature_ids: (features,) names of its columns, all different. ``matrix.feature_ids.union(others)`` keeps
-                all of this matrix.
+            feature_ids: (features,) names of its columns, all different; by default those of this matrix.
+                ``matrix.feature_ids.union(others)`` keeps all of this matrix.
+            codec: compressor of the copy, as for :meth:`create`; by default that of this matrix.
+            chunk_features: approximate number of features per chunk of the copy; by default as in this matrix.
             progress: show a progress bar on stderr.
 
         Returns:
             The new matrix: what was committed here when the call began, or the generation that was opened.
 
         Raises:
-            MatrixError: the location holds a matrix, the names are invalid, or none of them is on this axis.
+            MatrixError: the location holds a matrix, a setting or name is invalid, or no name is on this axis.
             CorruptChunkError: stored bytes are missing or damaged.
         """
         self.refresh()
-        axis = FeatureAxis(feature_ids)
+        old = self.feature_ids
+        axis = old if feature_ids is None else FeatureAxis(feature_ids)
         storage = Storage(target)
-        copy = reindex(self._storage, self._fetcher, self._state, self.feature_ids, axis, storage, progress)
+        settings = codec, chunk_features
+        copy = reindex(self._storage, self._fetcher, self._state, old, axis, storage, *settings, progress)
         matrix = WideMatrix(storage, copy)
         matrix._axis = axis
         announce(storage, copy.row_copy)
