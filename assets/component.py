@@ -8,7 +8,7 @@ from assets.exports import export_asset
 from assets.manifest import manifest_asset
 from assets.migration import migration_job
 from assets.report import report_asset
-from assets.shootout import shootout_asset
+from assets.shootout import shootout_assets
 from assets.source_samples import source_listing_asset, source_samples_asset
 from assets.statistics import statistics_asset
 from assets.upkeep import garbage_asset, gc_schedules, verification_asset
@@ -59,11 +59,7 @@ def dataset_definitions(dataset: DatasetDeclaration) -> dg.Definitions:
             report_asset(dataset),
             garbage_asset(dataset, dataset.store),
             verification_asset(dataset),
-            *(
-                [shootout_asset(dataset.name, dataset.store, dataset.report, dataset.published, dataset.shootout)]
-                if dataset.shootout
-                else []
-            ),
+            *shootout_assets(dataset.name, dataset.store, dataset.report, dataset.published, dataset.shootout),
             *(export_asset(dataset.name, dataset.store, dataset.published, export) for export in dataset.exports),
         ],
         asset_checks=dataset_checks(dataset),

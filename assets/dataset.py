@@ -11,7 +11,6 @@ from pydantic import Field
 
 from assets.declaration import Declaration, absolute
 from assets.exports import POINT_FORMATS, check_exports
-from assets.shootout import ShootoutDeclaration
 from resources.pools import PoolDeclaration
 from zarr_core._util.redaction import redact
 from zarr_core.errors import ZarrCoreError
@@ -47,7 +46,7 @@ class DatasetDeclaration(Declaration):
     fingerprint: Literal["version", "content"] | None = Field(
         default=None, description="Notice changed files by version (etag or time) or content; default: as the store."
     )
-    batch_size: int = Field(default=250, description="Maximum number of samples per conversion run.")
+    batch_size: int = Field(default=500, description="Maximum number of samples per conversion run.")
     workers: int = Field(default=2, description="Number of processes that convert.")
     pool: PoolDeclaration = Field(default=PoolDeclaration(), description="What converts: processes, or a Dask cluster.")
     max_retired_share: float = Field(
@@ -60,9 +59,6 @@ class DatasetDeclaration(Declaration):
 
     verify_within_days: int | None = Field(
         default=None, description="Read every chunk of each sample once in so many days; never if left out."
-    )
-    shootout: ShootoutDeclaration | None = Field(
-        default=None, description="Formats, settings and storage to compare; no such asset if left out."
     )
 
     @pydantic.model_validator(mode="after")
@@ -88,12 +84,7 @@ class DatasetDeclaration(Declaration):
         """
         kind = absolute(folder, self.kind) if self.kind.endswith((".yaml", ".yml")) else self.kind
         paths = {name: absolute(project, getattr(self, name)) for name in ("source", "store", "report")}
-        shootout = self.shootout
-        if shootout is not None:
-            tiers = {name: absolute(project, place) for name, place in shootout.tiers.items()}
-            shootout = shootout.model_copy(update={"tiers": tiers})
-        exports = self._absolute_exports(project)
-        return self.model_copy(update={"kind": kind, **paths, "exports": exports, "shootout": shootout})
+        return self.model_copy(update={"kind": kind, **paths, **self._absolute_copies(project)})
 
     @property
     def settings(self) -> ConversionSettings:

@@ -3,12 +3,14 @@
 import re
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pydantic
 from pydantic import Field
 
 from assets.exports import ExportDeclaration
+from assets.shootout import ShootoutDeclaration
 from sensors.failures import PUBLISHED_WITHIN_HOURS
 from zarr_core._util.units import parse_duration
 from zarr_core.errors import ZarrCoreError
@@ -41,6 +43,9 @@ class Declaration(dg.Model, dg.Resolvable):
         "out.",
     )
     exports: list[ExportDeclaration] = Field(default=[], description="Copies of the store in other formats.")
+    shootout: ShootoutDeclaration | None = Field(
+        default=None, description="Formats, settings and storage to compare; no such asset if left out."
+    )
     retry_seconds: float = Field(
         default=20.0, description="Pause before a run whose network or storage failed is tried again."
     )
@@ -74,8 +79,14 @@ class Declaration(dg.Model, dg.Resolvable):
             if getattr(self, name) < minimum:
                 raise ValueError(f"{name} must be at least {minimum}, not {getattr(self, name)}")
 
-    def _absolute_exports(self, project: Path) -> list[ExportDeclaration]:
-        return [each.model_copy(update={"output": absolute(project, each.output)}) for each in self.exports]
+    def _absolute_copies(self, project: Path) -> dict[str, Any]:
+        """``exports`` and ``shootout`` with absolute paths."""
+        exports = [each.model_copy(update={"output": absolute(project, each.output)}) for each in self.exports]
+        shootout = self.shootout
+        if shootout is not None:
+            tiers = {name: absolute(project, place) for name, place in shootout.tiers.items()}
+            shootout = shootout.model_copy(update={"tiers": tiers})
+        return {"exports": exports, "shootout": shootout}
 
     @property
     def freshness_policy(self) -> dg.FreshnessPolicy | None:

@@ -1,4 +1,4 @@
-"""The shootout of a dataset: which format, settings and storage suit it; an asset without automation."""
+"""The shootout of a dataset or matrix: which format, settings and storage suit it; an asset without automation."""
 
 from pathlib import Path
 from typing import Any, Self
@@ -19,6 +19,7 @@ class ShootoutDeclaration(dg.Model, dg.Resolvable):
     budget: str = Field(default="10m", description="Time that measuring may take: 90s, 10m, 1h.")
     num_surface_points: int = Field(default=4096, description="Points per draw of a surface.")
     num_volume_points: int = Field(default=4096, description="Points per draw of a volume.")
+    num_features: int = Field(default=1000, description="Features that a selection of a matrix has.")
     batch_size: int = Field(default=8, description="Samples per batch.")
     price_per_1000_gets: float | None = Field(default=None, description="Price of 1,000 GET requests.")
 
@@ -33,9 +34,9 @@ class ShootoutDeclaration(dg.Model, dg.Resolvable):
         return self
 
 
-def shootout_asset(
-    name: str, store: str, report: str, upstream: dg.AssetKey, declared: ShootoutDeclaration
-) -> dg.AssetsDefinition:
+def shootout_assets(
+    name: str, store: str, report: str, upstream: dg.AssetKey, declared: ShootoutDeclaration | None
+) -> list[dg.AssetsDefinition]:
     """The asset ``<name>/shootout``: its page, and the verdict as metadata, which Dagster plots over the runs.
 
     Args:
@@ -43,8 +44,10 @@ def shootout_asset(
         store: URL of its store.
         report: local folder; the page is written to ``shootout`` in it.
         upstream: the asset of the store's generations.
-        declared: what to compare.
+        declared: what to compare; None for no asset.
     """
+    if declared is None:
+        return []
 
     @dg.asset(
         key=[name, "shootout"],
@@ -66,12 +69,13 @@ def shootout_asset(
             budget=parse_duration(declared.budget),
             num_surface_points=declared.num_surface_points,
             num_volume_points=declared.num_volume_points,
+            num_features=declared.num_features,
             batch_size=declared.batch_size,
             price_per_1000_gets=declared.price_per_1000_gets,
         )
         return dg.MaterializeResult(metadata=_metadata(folder, found))
 
-    return shootout
+    return [shootout]
 
 
 def _metadata(folder: Path, report: dict[str, Any]) -> dict[str, Any]:

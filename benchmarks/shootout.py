@@ -2,7 +2,7 @@
 
 For each set of data and tier (a local folder, S3 at 10 ms), every format, codec, chunk size and number of workers is
 measured in turns, several times. The figure is the rate of the setting that the shootout named, as a share of the best
-rate of the sweep; both rates are from the sweep. The shootout measures point stores, so the sets are point stores.
+rate of the sweep; both rates are from the sweep. Three sets are point stores, one is a tall matrix.
 """
 
 from __future__ import annotations
@@ -14,57 +14,70 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import boto3
 
+from benchmarks.matrix import write
 from benchmarks.result import Result, Value, add_arguments
 from benchmarks.servers import ProxyProcess, s3_endpoint
 from benchmarks.synthetic import make_source, make_store
 from zarr_core.points.convert import convert
-from zarr_core.shootout.candidates import ENTRIES, OURS, Candidate, candidate, chunk_sizes, codecs
+from zarr_core.shootout.candidates import OURS, candidate, codecs
 from zarr_core.shootout.formats.samples import Samples
 from zarr_core.shootout.loading import Reading, time_reading
 from zarr_core.shootout.planner import MeasurementError
-from zarr_core.shootout.run import Options, measure_all
+from zarr_core.shootout.run import Options, measure_all, take_workload
 from zarr_core.shootout.tiers import Tier
-from zarr_core.shootout.workload import take_workload
 
 BUCKET = "shootout"
 BUNDLED = Path(__file__).parents[1] / "examples" / "data" / "ahmed_rans"
-Setting = tuple[Candidate, int]
+# Format, codec, points or features per chunk, workers.
+Setting = tuple[str, str, int, int]
 
 
-def make_sets(folder: Path) -> dict[str, tuple[str, int]]:
-    """Stores by name, and the points of a draw."""
-    few = make_store(make_source(folder / "few", 48, 2_000), folder / "few-store", "blosc-lz4")
-    many = make_store(make_source(folder / "many", 6, 400_000), folder / "many-store", "blosc-lz4")
-    convert("ahmedml", folder / "real-store", root=BUNDLED)
-    return {
-        "few points (2,000)": (str(few), 1024),
-        "many points (400,000)": (str(many), 16_384),
-        "RANS of a car": (str(folder / "real-store"), 4096),
-    }
+def make_sets(folder: Path, chosen: list[str] | None) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Name, store and options of each set; it is made when its turn comes."""
+
+    def points(n: int) -> dict[str, Any]:
+        return {"num_surface_points": n, "num_volume_points": n}
+
+    def wanted(name: str) -> bool:
+        return chosen is None or any(name.startswith(each) for each in chosen)
+
+    if wanted(name := "few points (2,000)"):
+        few = make_store(make_source(folder / "few", 48, 2_000), folder / "few-store", "blosc-lz4")
+        yield name, str(few), points(1024)
+    if wanted(name := "many points (400,000)"):
+        many = make_store(make_source(folder / "many", 6, 400_000), folder / "many-store", "blosc-lz4")
+        yield name, str(many), points(16_384)
+    if wanted(name := "RANS of a car"):
+        convert("ahmedml", folder / "real-store", root=BUNDLED)
+        yield name, str(folder / "real-store"), points(4096)
+    if wanted(name := "tall matrix (2,000 x 20,000)"):
+        matrix, _ = write(str(folder / "matrix"), "none", [f"cg{n:08d}" for n in range(20_000)], 2_000)
+        yield name, matrix.url, {}
 
 
-def sweep(store: str, tier: Tier, points: int, rounds: int, worker_counts: list[int]) -> dict[Setting, float]:
-    """Median draws per second of every setting on a tier."""
+def sweep(options: Options, tier: Tier, rounds: int, worker_counts: list[int]) -> dict[Setting, float]:
+    """Median items per second of every setting on a tier."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        work = take_workload(store, None, folder, limit=16, num_surface_points=points, num_volume_points=points)
-        current, chunk_points = work.facts["codec"], work.facts["chunk_points"]
-        largest = [most for _, most in work.facts["points"].values()]
+        work = take_workload(options, folder)
+        (reads, draws), *_ = work.draws.items()
+        current, unit = work.facts["codec"], work.facts["unit"]
         chosen = [
-            candidate(entry.name, current, chunk_points)
-            for entry in ENTRIES
-            if entry.name != OURS and entry.installed and (tier.local or entry.make().remote)
+            candidate(entry, codec, size, unit)
+            for entry in work.entries
+            if entry.installed and reads in (entry.reads or (reads,)) and (tier.local or entry.make().remote)
+            for codec in (codecs(current) if entry.name == OURS else [current])
+            for size in (work.chunk_sizes if entry.name == OURS else work.chunk_sizes[:1])
         ]
-        for codec in codecs(current):
-            chosen += [candidate(OURS, codec, size) for size in chunk_sizes(chunk_points, [points], largest)]
         samples = work.samples
-        for each in sorted(chosen, key=lambda each: each.format != OURS):
+        for each in chosen:  # ours are the first
             built = folder / "copies" / each.copy
             if not built.exists():
                 built.mkdir(parents=True)
@@ -76,31 +89,37 @@ def sweep(store: str, tier: Tier, points: int, rounds: int, worker_counts: list[
         for _ in range(rounds):
             for workers in worker_counts:
                 for each in chosen:
-                    reading = Reading(each.entry, tier.place(each.copy), work.draws["draws"], 8, workers)
+                    reading = Reading(each.entry, tier.place(each.copy), draws, options.batch_size, workers)
+                    setting = each.format, each.codec, each.chunk, workers
                     try:
                         end = time.monotonic() + 20
-                        rates[each, workers] += time_reading(reading, seconds=0.2, repetitions=3, end=end).rates
+                        rates[setting] += time_reading(reading, seconds=0.2, repetitions=3, end=end).rates
                     except MeasurementError as error:
                         print(f"{each.label}: {error}", file=sys.stderr)
         return {setting: statistics.median(found) for setting, found in rates.items()}
 
 
-def compare(store: str, points: int, tiers: dict[str, str], arguments: argparse.Namespace) -> list[dict[str, Any]]:
+def compare(options: Options, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """The setting that the shootout names for each tier, and the best one of the sweep."""
-    options = Options(store, tiers, arguments.budget, num_surface_points=points, num_volume_points=points)
-    named = measure_all(options)["verdict"]["by_tier"]
+    report = measure_all(options)
     found = []
-    for name, place in tiers.items():
+    for name, place in options.tiers.items():
         with Tier(name, place) as tier:
-            rates = sweep(store, tier, points, arguments.rounds, arguments.workers)
-        row = named[name]
-        setting = candidate(row["format"], row["codec"] or "none", row["chunk_points"]), row["workers"]
+            rates = sweep(options, tier, arguments.rounds, arguments.workers)
+        row = report["verdict"]["by_tier"][name]
+        named = row["format"], row["codec"], row[f"chunk_{report['workload']['unit']}"], row["workers"]
         best = max(rates, key=lambda each: rates[each])
         for each in sorted(rates, key=lambda each: -rates[each])[:8]:
-            print(f"{name}: {each[0].label}, {each[1]} workers: {rates[each]:,.0f}/s", file=sys.stderr, flush=True)
-        share = rates[setting] / rates[best] if setting in rates else None
-        found.append({"tier": name, "named": setting, "best": best, "share": share})
+            print(f"{name}: {shown(each)}: {rates[each]:,.0f}/s", file=sys.stderr, flush=True)
+        share = rates[named] / rates[best] if named in rates else None
+        found.append({"tier": name, "named": named, "best": best, "share": share})
     return found
+
+
+def shown(setting: Setting) -> str:
+    """A setting in words."""
+    format, codec, chunk, workers = setting
+    return f"{format}, {f'{codec}, {chunk:,} per chunk, ' if codec else ''}{workers} workers"
 
 
 def main() -> None:
@@ -108,6 +127,7 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=120.0, help="seconds of each shootout (default 120)")
     parser.add_argument("--rounds", type=int, default=3, help="of the sweep (default 3)")
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2], help="of the sweep (default 0 1 2)")
+    parser.add_argument("--sets", nargs="+", help="only sets whose names begin so (default all)")
     parser.add_argument("--local-only", action="store_true", help="without S3")
     add_arguments(parser)
     arguments = parser.parse_args()
@@ -128,10 +148,9 @@ def main() -> None:
             boto3.client("s3").create_bucket(Bucket=BUCKET)
             proxy.set_faults(latency_s=0.01)
             tiers["S3, 10 ms"] = f"s3://{BUCKET}/tmp"
-        for name, (store, points) in make_sets(folder).items():
-            for found in compare(store, points, tiers, arguments):
-                (named, n_workers), (best, b_workers) = found["named"], found["best"]
-                texts = [f"{named.label}, {n_workers} workers", f"{best.label}, {b_workers} workers"]
+        for name, store, more in make_sets(folder, arguments.sets):
+            for found in compare(Options(store, tiers, arguments.budget, **more), arguments):
+                texts = [shown(found["named"]), shown(found["best"])]
                 rows.append([f"{name}, {found['tier']}", *texts, found["share"]])
                 result.add_target(f"named / best, {name}, {found['tier']}", found["share"], "at least", 0.9)
     result.add_table("Named and best", ("data and tier", "named", "best of the sweep", "named / best"), rows)

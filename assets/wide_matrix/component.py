@@ -3,6 +3,7 @@
 import dagster as dg
 
 from assets.exports import export_asset
+from assets.shootout import shootout_assets
 from assets.upkeep import garbage_asset, gc_schedules
 from assets.wide_matrix.batches import matrix_batches_asset, warehouse_batches_asset
 from assets.wide_matrix.checks import matrix_checks
@@ -46,6 +47,9 @@ def matrix_definitions(declared: MatrixDeclaration) -> dg.Definitions:
             columns_asset(declared),
             quality_report_asset(declared),
             garbage_asset(declared, declared.matrix),
+            *shootout_assets(
+                declared.name, declared.matrix, declared.report, declared.key("matrix"), declared.shootout
+            ),
             *(export_asset(declared.name, declared.matrix, declared.key("matrix"), each) for each in declared.exports),
         ],
         asset_checks=matrix_checks(declared),

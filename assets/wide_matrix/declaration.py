@@ -62,7 +62,7 @@ class MatrixDeclaration(Declaration):
             paths["features"] = absolute(project, self.features)
         if "files" in self.warehouse:
             paths["warehouse"] = {**self.warehouse, "files": absolute(project, self.warehouse["files"])}
-        return self.model_copy(update={**paths, "exports": self._absolute_exports(project)})
+        return self.model_copy(update={**paths, **self._absolute_copies(project)})
 
     @property
     def partitions_name(self) -> str:

@@ -65,6 +65,30 @@ def test_cells_are_those_of_the_source(
     assert verify_matrix(copy.url).problems == []
 
 
+def test_a_copy_with_other_settings_holds_the_same_cells(tmp_path: Path, matrix: WideMatrix) -> None:
+    command = [
+        "reindex",
+        matrix.url,
+        str(tmp_path / "copy"),
+        "--codec",
+        "blosc-lz4",
+        "--chunk-features",
+        "30",
+        "--quiet",
+    ]
+    assert main(command) == 0
+    copy = WideMatrix.open(tmp_path / "copy")
+    assert list(copy.feature_ids) == FEATURES
+    array = zarr.open_array(tmp_path / "copy/beta.zarr", mode="r")
+    assert array.metadata.to_dict()["codecs"][0]["configuration"]["chunk_shape"] == (1, 28)  # a multiple of 4
+    for value in matrix.values:
+        np.testing.assert_array_equal(
+            copy.read(copy.sample_ids, value=value), matrix.read(matrix.sample_ids, value=value)
+        )
+    with pytest.raises(MatrixError, match="codec"):
+        matrix.reindex(tmp_path / "other", codec="unheard-of")
+
+
 def test_other_zarr_readers_open_the_copy(tmp_path: Path, matrix: WideMatrix) -> None:
     copy = matrix.reindex(tmp_path / "copy", MORE)
     array = zarr.open_array(tmp_path / "copy/depth.zarr", mode="r")
@@ -233,7 +257,7 @@ def test_the_command(tmp_path: Path, matrix: WideMatrix, capsys: pytest.CaptureF
     assert "already holds a matrix" in capsys.readouterr().err
     assert main(["reindex", matrix.url, copy, "--features", str(tmp_path / "nothing.txt")]) == 1
     assert "cannot be read" in capsys.readouterr().err
-    assert main(["reindex", matrix.url, copy]) == 2
+    assert main(["reindex", matrix.url]) == 2
     (tmp_path / "probes.parquet").write_bytes(b"no Parquet")
     assert main(command) == 1
     assert "cannot be read" in capsys.readouterr().err

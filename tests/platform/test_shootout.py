@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from assets.dataset import DatasetDeclaration
 from assets.shootout import ShootoutDeclaration
+from tests.platform.matrix_trial import MatrixTrial, declare
 from tests.platform.trial import Trial, write_run
 from zarr_core import shootout
 from zarr_core.points.convert import convert
@@ -34,6 +35,17 @@ def test_the_verdict_becomes_metadata(
     assert metadata["verdict"].startswith(".npy, ")
     assert metadata["samples_per_second/disk"] == metadata["samples_per_second"] > 0
     assert Path(metadata["report"]).is_file()
+
+
+def test_a_matrix_has_one_as_well(instance: dg.DagsterInstance, tmp_path: Path) -> None:
+    tiers = {"a": "tmp"}
+    declared = declare(tmp_path, shootout={"tiers": tiers})
+    assert declared.shootout is not None
+    assert declared.shootout.tiers == {"a": str(tmp_path / "tmp")}
+    key = declared.key("shootout")
+    asset = MatrixTrial(declared, instance).definitions.resolve_assets_def(key)
+    assert asset.automation_conditions_by_key == {}
+    assert asset.asset_deps[key] == {declared.key("matrix")}
 
 
 def test_a_shootout_needs_tiers_and_a_duration() -> None:

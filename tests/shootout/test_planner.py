@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
 
 from hypothesis import given, settings
@@ -49,6 +50,15 @@ def test_what_steps_of_a_kind_took_decides_whether_the_next_one_fits() -> None:
     assert [name for name, _ in planner.not_run] == ["slow 2", "slow 3"]
     assert planner.not_run[0][1] == "about 4.0 s are needed, and 2.0 s of the budget were left"
     assert clock.now == 109, "a shorter step that still fits is run"
+
+
+def test_a_repetition_that_does_not_fit_is_not_named() -> None:
+    clock = Clock()
+    planner = Planner(1, clock)
+    planner.add([dataclasses.replace(step(clock, "again", 5, guess=5), repeats=True)])
+    planner.run()
+    assert planner.not_run == []
+    assert clock.now == 100
 
 
 def test_important_steps_run_first_and_steps_may_add_steps() -> None:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.helpers.matrices import FEATURES, SMALL, append
 from tests.helpers.small_source import KIND, write_source
+from zarr_core.__main__ import main as zarr_core_main
 from zarr_core.errors import StoreError, ZarrCoreError
+from zarr_core.matrix import WideMatrix
 from zarr_core.points.convert import convert
-from zarr_core.shootout import candidates, run, run_shootout
+from zarr_core.shootout import candidates, run, run_shootout, workload
 from zarr_core.shootout.__main__ import main
-from zarr_core.shootout.candidates import chunk_sizes
+from zarr_core.shootout.candidates import COLUMNS, OURS, chunk_sizes
 from zarr_core.shootout.formats import Entry
 from zarr_core.shootout.formats.npy import Window
 from zarr_core.shootout.tiers import Tier
@@ -28,6 +32,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_source(root / "source", surface=200, volume=600)
     convert(KIND, root / "store", source_url=str(root / "source"), chunk_points=64, codec="none")
     return root / "store"
+
+
+@pytest.fixture(scope="module")
+def matrix(tmp_path_factory: pytest.TempPathFactory) -> WideMatrix:
+    made = WideMatrix.create(tmp_path_factory.mktemp("matrix") / "betas", FEATURES, {"beta": "float32"}, **SMALL)
+    append(made, "first", 6)
+    return made
 
 
 @pytest.fixture(autouse=True)
@@ -57,9 +68,8 @@ def test_page_and_json_of_a_small_store(store: Path, tmp_path: Path, monkeypatch
     absent = Entry("Unheard of", "nothing:Nothing", {}, "no_such_library")
     broken = Entry("Broken", f"{__name__}:Broken")
     kept = [entry for entry in candidates.ENTRIES if entry.name in ("zarr_core", ".npy", ".pt", "pickle")]
-    monkeypatch.setattr(run, "ENTRIES", (*kept, absent, broken))
-    monkeypatch.setattr(candidates, "ENTRIES", (*kept, absent, broken))
-    monkeypatch.setattr(run._Run, "_finalists", lambda _: ())
+    monkeypatch.setattr(workload, "ENTRIES", (*kept, absent, broken))
+    monkeypatch.setattr(run, "_TURNS", 1)
     report = shootout(store, tmp_path)
     assert json.loads((tmp_path / "out" / "shootout.json").read_text()) == report
     rows = report["measurements"]
@@ -89,6 +99,32 @@ class Broken(Window):
 
     def read(self, sample: str, epoch: int) -> Any:
         raise KeyError("no such chunk")
+
+
+def test_page_and_command_of_a_small_matrix(matrix: WideMatrix, tmp_path: Path) -> None:
+    (tmp_path / "tier").mkdir()
+    tiers = {"scratch": str(tmp_path / "tier")}
+    report = run_shootout(
+        matrix.url, tiers, tmp_path / "out", budget=60.0, num_features=20, batch_size=2, formats=[OURS, ".npy", COLUMNS]
+    )
+    assert json.loads((tmp_path / "out" / "shootout.json").read_text()) == report
+    rows = report["measurements"]
+    found = {(row["format"], row["reads"]) for row in rows}
+    assert found == {
+        *((name, "samples") for name in (OURS, ".npy")),
+        *((name, reads) for name in (OURS, ".npy", COLUMNS) for reads in ("selected", "features")),
+    }
+    assert {row["chunk_features"] for row in rows if row["format"] == ".npy"} == {0}
+    assert {row["codec"] for row in rows if row["format"] == OURS} >= {"none", "blosc-lz4:5", "zstd:3"}
+    assert {row["chunk_features"] for row in rows if row["format"] == OURS} >= {16, 100, 4}
+    assert all(row["objects"] > 0 < row["bytes"] for row in rows)
+    verdict = report["verdict"]
+    assert any(reason.startswith("To read features of 6 samples: ") for reason in verdict["reasons"])
+    assert verdict["setting"]["compared"]
+    page = (tmp_path / "out" / "shootout.html").read_text()
+    assert "Samples of 20 features per second, by format" in page
+    *commands, _ = (shlex.split(line) for line in verdict["command"].splitlines())
+    assert [zarr_core_main(command[1:]) for command in commands] == [0] * len(commands)
 
 
 def test_a_budget_that_is_used_up_is_named(store: Path, tmp_path: Path) -> None:
@@ -155,7 +191,7 @@ def test_wrong_arguments_are_explained(
 
 
 def test_files_without_their_kind_are_an_error(store: Path, tmp_path: Path) -> None:
-    with pytest.raises(ZarrCoreError, match="is no store of points; .* pass --dataset-kind"):
+    with pytest.raises(ZarrCoreError, match="is no store; .* pass --dataset-kind"):
         shootout(store.with_name("source"), tmp_path)
 
 
@@ -165,6 +201,6 @@ def test_source_files_are_converted_first(store: Path, tmp_path: Path) -> None:
     assert report["workload"]["samples"] == 2
 
 
-def test_chunk_sizes_are_around_the_draw_and_at_most_a_sample() -> None:
-    assert chunk_sizes(16384, [4096], [100_000]) == [16384, 4096, 1024]
-    assert chunk_sizes(64, [32, 128], [200]) == [64, 128, 200, 32]
+def test_chunk_sizes_are_at_least_one_and_at_most_a_sample() -> None:
+    assert chunk_sizes(200, 64, 128, 512, 32) == [64, 128, 200, 32]
+    assert chunk_sizes(3, 1, 0) == [1]

@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from zarr_core.shootout.candidates import ENTRIES, MATRIX_ENTRIES, Candidate, candidate
 from zarr_core.shootout.verdict import Measurement, choose, judge
 
 TIERS = {
@@ -23,12 +24,18 @@ FACTS: dict[str, Any] = {
     "bytes_raw": 8e6,
     "codec": "none",
     "chunk_points": 4096,
+    "unit": "points",
+    "reads": {"draws": "draws", "samples": "whole samples"},
 }
 
 
 def ours(tier: str, *rates: float, **more: Any) -> Measurement:
-    settings = {"codec": "blosc-lz4:5", "chunk_points": 16384, "bytes": 1e6, "inodes": 20.0}
-    return Measurement(tier, "zarr_core", "draws", list(rates), **{**settings, **more})
+    chosen = candidate(ENTRIES[0], "blosc-lz4", 16384, "points")
+    return Measurement(tier, chosen, "draws", list(rates), **{"bytes": 1e6, "inodes": 20.0, **more})
+
+
+def mapped(*rates: float, **more: Any) -> Measurement:
+    return Measurement("scratch", Candidate(ENTRIES[1]), "draws", list(rates), first=100.0, memory=3050.0, **more)
 
 
 def verdict(*measured: Measurement, **more: Any) -> dict[str, Any]:
@@ -63,11 +70,34 @@ def test_the_bucket_is_named_as_bottleneck_with_the_way_out() -> None:
 def test_another_format_wins_where_it_is_faster_and_the_best_store_is_named_too() -> None:
     found = verdict(
         ours("scratch", 1000, 1001, memory=1000.0),
-        Measurement("scratch", ".npy", "draws", [3000.0, 3100.0], first=100.0, memory=3050.0, inodes=8),
+        mapped(3000.0, 3100.0, inodes=8),
     )
     assert found["headline"].startswith(".npy, no workers, on scratch. scratch is the bottleneck of the first epoch")
     assert found["store"]["format"] == "zarr_core"
     assert "zarr-core does not write .npy" in found["command"]
+
+
+def test_the_command_of_a_matrix_copies_it_with_the_settings_and_derives_columns() -> None:
+    ours, columns = MATRIX_ENTRIES[0], MATRIX_ENTRIES[-1]
+    reads = {"samples": "whole samples", "features": "features of 8 samples"}
+    facts = FACTS | {"unit": "features", "chunk_features": 100, "dataset_name": "betas", "reads": reads}
+    few = Measurement("scratch", candidate(columns, "none", 100, "features"), "features", [10.0])
+    for codec, command in (
+        ("zstd:3", "matrix reindex /data/store /scratch/betas --chunk-features 100 --codec zstd:3"),
+        ("none", "matrix /data/store --derive-columns"),
+    ):
+        whole = Measurement("scratch", candidate(ours, codec, 100, "features"), "samples", [5.0])
+        found = judge([whole, few], TIERS, facts, {}, batch_size=8)
+        assert found["command"].splitlines()[0] == f"zarr-core {command}"
+    assert "To read features of 8 samples: zarr_core, column-major copy, chunk_features 100, none, no" in str(found)
+    exported = Measurement("scratch", Candidate(MATRIX_ENTRIES[2]), "samples", [9.0])
+    found = judge([whole, exported], TIERS, facts, {}, batch_size=8)
+    assert found["command"].startswith("zarr-core export h5ad /data/store /scratch/betas.h5ad\n")
+
+
+def test_only_settings_that_took_all_their_turns_are_compared() -> None:
+    quiet, compared = ours("scratch", 2000), ours("scratch", 1000, workers=1, compared=True)
+    assert choose([quiet, compared]) is compared
 
 
 def test_without_a_slow_tier_decoding_is_the_bottleneck() -> None:
@@ -77,12 +107,12 @@ def test_without_a_slow_tier_decoding_is_the_bottleneck() -> None:
 
 
 def test_first_epochs_decide_where_the_data_do_not_fit_into_memory() -> None:
-    mapped = Measurement("scratch", ".npy", "draws", [3000.0], first=100.0, memory=3050.0, bytes=1e6)
+    npy = mapped(3000.0, bytes=1e6)
     store = ours("scratch", 1000, first=400.0, memory=1000.0)
-    small = verdict(mapped, store, memory_bytes=10**9)
+    small = verdict(npy, store, memory_bytes=10**9)
     assert small["setting"]["format"] == ".npy"
     assert any(reason.startswith("In the first epoch, and in each epoch of data that") for reason in small["reasons"])
-    large = verdict(mapped, store, memory_bytes=10**8)
+    large = verdict(npy, store, memory_bytes=10**8)
     assert large["setting"]["format"] == "zarr_core"
     assert large["reasons"][0].startswith("All samples take 500 MB, more than the memory of this machine")
 
@@ -99,7 +129,7 @@ measurements = st.builds(
 @given(st.lists(measurements, min_size=1, max_size=6))
 def test_the_setting_named_is_the_best_one_within_its_error(measured: list[Measurement]) -> None:
     named, best = choose(measured), max(measured, key=lambda m: m.median)
-    assert named.median >= 0.9 * best.median
+    assert named.median >= 0.95 * best.median
     assert named is best or named.high >= best.low
     assert named.workers <= best.workers
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from urllib.parse import quote
 
 import numpy as np
@@ -28,21 +28,21 @@ def item_key(sample_id: str, draw: int | None) -> str:
     return key if draw is None else f"{key},{draw:06d}"
 
 
-def npy(values: np.ndarray) -> bytes:
-    """The content of a ``.npy`` file."""
+def npy(values: np.ndarray) -> list[bytes]:
+    """The content of a ``.npy`` file: the header, and the values."""
     head = io.BytesIO()
     header = {"descr": np.lib.format.dtype_to_descr(values.dtype), "fortran_order": False, "shape": values.shape}
     np.lib.format.write_array_header_1_0(head, header)
-    return head.getvalue() + values.tobytes()  # write_array copies in small pieces
+    return [head.getvalue(), values.tobytes()]  # write_array copies in small pieces
 
 
-def member(name: str, data: bytes) -> Iterator[bytes]:
-    """One file in a tar: header, content and padding. Owner and time are 0."""
+def member(name: str, content: Sequence[bytes]) -> Iterator[bytes]:
+    """One file in a tar: header, pieces of the content, and padding. Owner and time are 0."""
     info = tarfile.TarInfo(name)
-    info.size = len(data)
+    info.size = sum(map(len, content))
     yield info.tobuf(tarfile.GNU_FORMAT, "utf-8", "strict")
-    yield data
-    yield bytes(-len(data) % _BLOCK)
+    yield from content
+    yield bytes(-info.size % _BLOCK)
 
 
 def end(size: int) -> bytes:

@@ -13,7 +13,7 @@ import math
 import os
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -235,7 +235,7 @@ class _Task:
         (sample_id, draw), reader = item, _reader(self.store, self.generation, self.export)
         key, parameters = item_key(sample_id, draw), reader.read_attributes(sample_id).get("parameters", {})
         about = {"sample_id": sample_id, "draw": draw, "parameters": parameters}
-        yield from member(f"{key}.json", json.dumps(about, sort_keys=True).encode())
+        yield from member(f"{key}.json", [json.dumps(about, sort_keys=True).encode()])
         arrays = reader.read_sample(sample_id, self.num_points, self.fields, seed=self.seed, epoch=draw or 0)
         for field, values in arrays.items():
             yield from member(f"{key}.{field}.npy", npy(values))
@@ -251,22 +251,26 @@ def _write_shard(task: _Task, plan: _Plan) -> Shard:
     items: list[Item] = []
     whole, size = hashlib.sha256(), 0
 
-    def pieces() -> Iterator[bytes]:
+    def pieces(hashing: Executor) -> Iterator[bytes]:
         nonlocal size
         for item in plan.items:
             first, checksum = size, 0
+            hashed = []
             for piece in task.pieces_of(item):
                 size += len(piece)
+                hashed.append(hashing.submit(whole.update, piece))
                 checksum = google_crc32c.extend(checksum, piece)
-                whole.update(piece)
                 yield piece
+            wait(hashed)  # so that the arrays of one item at a time are in memory
             items.append(Item(*item, first, size - first, checksum))
         last = end(size)
         size += len(last)
         whole.update(last)
         yield last
 
-    task.out.write(plan.name, pieces())
+    # SHA-256 takes as long as reading the store; OpenSSL computes it without Python's global lock.
+    with ThreadPoolExecutor(1) as hashing:
+        task.out.write(plan.name, pieces(hashing))
     return Shard(plan.name, plan.inputs, whole.hexdigest(), size, tuple(items))
 
 

@@ -283,24 +283,36 @@ def _pairs(name: str, given: Sequence[str]) -> dict[str, str]:
 
 @app.command(
     name="reindex",
-    usage="Usage: zarr-core matrix reindex STORE TARGET --features FILE [OPTIONS]",
-    help="Copy a matrix to another feature axis, as a new matrix; without the warehouse.",
+    usage="Usage: zarr-core matrix reindex STORE TARGET [OPTIONS]",
+    help="Copy a matrix to another feature axis or other settings, as a new matrix; without the warehouse.",
 )
 def _reindex(
     store: Store,
     target: Annotated[str, option("Path or URL of the new matrix.")],
     *,
-    features: Features,
+    features: Annotated[
+        str | None,
+        option(
+            "The features: first column of a .parquet file, or the words of a text file. [default: those of STORE]",
+            metavar="FILE",
+        ),
+    ] = None,
     union: Annotated[bool, flag("Keep the features of STORE, too.")] = False,
+    codec: Annotated[
+        str | None, option("Compressor of the chunks, NAME or NAME:LEVEL. [default: that of STORE]")
+    ] = None,
+    chunk_features: Annotated[
+        int | None, number("Approximate number of features per chunk. [default: as in STORE]")
+    ] = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> int:
     matrix = WideMatrix.open(store)
     old = matrix.feature_ids
-    axis = FeatureAxis(read_axis_ids(features, old.is_text))
+    axis = old if features is None else FeatureAxis(read_axis_ids(features, old.is_text))
     if union:
         axis = old.union(axis)
-    copy = matrix.reindex(target, axis, progress=not quiet)
+    copy = matrix.reindex(target, axis, codec=codec, chunk_features=chunk_features, progress=not quiet)
     kept = len(old.shared(axis)[0])
     document = {
         "store": copy.url,

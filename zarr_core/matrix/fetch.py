@@ -90,7 +90,7 @@ class ChunkFetcher:
         self._files = objects if isinstance(objects, LocalObjects) and cached is None else None
         # Over a network a few unused bytes cost less than another request.
         joined = JoinedObjects(self._counter, _REQUEST_BYTES if objects.remote else 0, _RANGE_BYTES[objects.remote])
-        self._objects, self._url = joined if cached is None else cached(joined), url
+        self._objects, self.url = joined if cached is None else cached(joined), url
         self._indices: OrderedDict[str, ChunkIndex] = OrderedDict()
         self._index_bytes = 0
         self._lock = threading.Lock()
@@ -155,7 +155,7 @@ class ChunkFetcher:
                 place(chunk.tag, data)
             except CorruptChunkError as error:
                 where = f"chunk {chunk.number} of {chunk.shard}"
-                raise CorruptChunkError(f"{self._url}: {describe(chunk.tag)}: {where}: {error}") from error
+                raise CorruptChunkError(f"{self.url}: {describe(chunk.tag)}: {where}: {error}") from error
 
         fetch_checked(self._objects, requests, use)
 
@@ -178,7 +178,7 @@ class ChunkFetcher:
             try:
                 index = ChunkIndex.from_shards(layout.flat, [decode_shard_index(layout.flat, data.tobytes())])
             except CorruptChunkError as error:
-                raise CorruptChunkError(f"{self._url}: {describe(chunk.tag)}: {chunk.shard}: {error}") from error
+                raise CorruptChunkError(f"{self.url}: {describe(chunk.tag)}: {chunk.shard}: {error}") from error
             found[chunk.shard] = index
             self._keep(chunk.shard, index)
 
@@ -198,7 +198,7 @@ class ChunkFetcher:
         self, where: str, chunk: WantedChunk, request: Request, describe: Describe, error: Exception
     ) -> Exception:
         """The error to raise for a request that failed."""
-        what = f"{self._url}: {describe(chunk.tag)}"
+        what = f"{self.url}: {describe(chunk.tag)}"
         if isinstance(error, CorruptChunkError):
             return CorruptChunkError(f"{what}: {where}: {error}")
         if isinstance(error, FileNotFoundError):

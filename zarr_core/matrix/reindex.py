@@ -32,6 +32,8 @@ def reindex(
     old: FeatureAxis,
     new: FeatureAxis,
     storage: Storage,
+    codec: str | None = None,
+    chunk_features: int | None = None,
     progress: bool = False,
 ) -> MatrixState:
     """Write a copy of one state of a matrix to another axis and commit it; returns its state.
@@ -41,11 +43,12 @@ def reindex(
     Args:
         source_storage, fetcher, source, old: the matrix, the state to copy and its axis.
         new, storage: axis and location of the copy.
+        codec, chunk_features: settings of the copy, as for ``WideMatrix.create``; by default those of the source.
         progress: show a progress bar on stderr.
 
     Raises:
-        MatrixError: the axes have no feature in common, the location holds a matrix, or the copy needs more shards than
-            a matrix can have.
+        MatrixError: a setting is invalid, the axes have no feature in common, the location holds a matrix, or the copy
+            needs more shards than a matrix can have.
     """
     features = old.shared(new)
     if not len(features[0]):
@@ -59,7 +62,7 @@ def reindex(
             *(dropped, len(old), old[int(np.argmin(kept))]),
         )
     check_vacant(storage)
-    state = _empty_copy(source, new)
+    state = _empty_copy(source, new, codec, chunk_features)
     shards_of = state.row_copy.shards_of
     count = sum(shards_of(len(batch.sample_ids)) for batch in source.batches.values())
     state = replace(state, metadata=source.metadata)
@@ -86,15 +89,17 @@ def reindex(
     return commit_new(storage, new, state)
 
 
-def _empty_copy(source: MatrixState, axis: FeatureAxis) -> MatrixState:
-    """The state of the copy without batches: settings of the source, layout for the new axis."""
-    # A source of a single chunk per row has no width of its own choice.
-    one_chunk = source.axis.length <= source.chunk_features
+def _empty_copy(source: MatrixState, axis: FeatureAxis, codec: str | None, chunk_features: int | None) -> MatrixState:
+    """The state of the copy without batches: settings of the source if none are given, layout for the new axis."""
+    if chunk_features is None:
+        # A source of a single chunk per row has no width of its own choice.
+        one_chunk = source.axis.length <= source.chunk_features
+        chunk_features = max(source.chunk_features, CHUNK_FEATURES) if one_chunk else source.chunk_features
     state = new_state(
         axis,
         source.values,
-        codec=source.codec,
-        chunk_features=max(source.chunk_features, CHUNK_FEATURES) if one_chunk else source.chunk_features,
+        codec=source.codec if codec is None else codec,
+        chunk_features=chunk_features,
         shard_rows=None,
         max_shards=source.max_shards,
         column_chunk=source.column_chunk,

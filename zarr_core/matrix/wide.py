@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import logging
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,12 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from zarr_core.errors import CorruptChunkError, ManifestError, MatrixError, StoreError, UnknownFieldError
-from zarr_core.matrix import columns as column_copy
 from zarr_core.matrix import lazy, sample_table
-from zarr_core.matrix import rows as row_copy
 from zarr_core.matrix.append import append_batch, check_batch, find_infinite
 from zarr_core.matrix.axis import FeatureAxis
 from zarr_core.matrix.axis_file import read_axis_ids
+from zarr_core.matrix.cells import read_cells
 from zarr_core.matrix.create import CHUNK_FEATURES, COLUMN_CHUNK, MAX_SHARDS, VALUES, commit_new, new_state
 from zarr_core.matrix.derive import derive_columns
 from zarr_core.matrix.fetch import ChunkFetcher
@@ -380,11 +378,13 @@ class WideMatrix:
     def reindex(
         self,
         target: str | os.PathLike[str],
-        feature_ids: Sequence[str] | Sequence[int] | np.ndarray,
+        feature_ids: Sequence[str] | Sequence[int] | np.ndarray | None = None,
         *,
+        codec: str | None = None,
+        chunk_features: int | None = None,
         progress: bool = False,
     ) -> WideMatrix:
-        """Copy the matrix to another feature axis, as a new matrix; without the warehouse.
+        """Copy the matrix to another feature axis or other settings, as a new matrix; without the warehouse.
 
         Batches, samples, values and metadata stay, and so do batch and sample order. Cells of features that this matrix
         lacks are missing (NaN). Features that are not on the new axis are left out, with a warning. Tags, earlier
@@ -394,21 +394,25 @@ class WideMatrix:
 
         Args:
             target: location of the new matrix, used by nothing else.
-            feature_ids: (features,) names of its columns, all different. ``matrix.feature_ids.union(others)`` keeps
-                all of this matrix.
+            feature_ids: (features,) names of its columns, all different; by default those of this matrix.
+                ``matrix.feature_ids.union(others)`` keeps all of this matrix.
+            codec: compressor of the copy, as for :meth:`create`; by default that of this matrix.
+            chunk_features: approximate number of features per chunk of the copy; by default as in this matrix.
             progress: show a progress bar on stderr.
 
         Returns:
             The new matrix: what was committed here when the call began, or the generation that was opened.
 
         Raises:
-            MatrixError: the location holds a matrix, the names are invalid, or none of them is on this axis.
+            MatrixError: the location holds a matrix, a setting or name is invalid, or no name is on this axis.
             CorruptChunkError: stored bytes are missing or damaged.
         """
         self.refresh()
-        axis = FeatureAxis(feature_ids)
+        old = self.feature_ids
+        axis = old if feature_ids is None else FeatureAxis(feature_ids)
         storage = Storage(target)
-        copy = reindex(self._storage, self._fetcher, self._state, self.feature_ids, axis, storage, progress)
+        settings = codec, chunk_features
+        copy = reindex(self._storage, self._fetcher, self._state, old, axis, storage, *settings, progress)
         matrix = WideMatrix(storage, copy)
         matrix._axis = axis
         announce(storage, copy.row_copy)
@@ -482,7 +486,7 @@ class WideMatrix:
             if first != place:
                 repeated.append((place, first))
         try:
-            self._read(state, value, places, columns, out)
+            read_cells(self._fetcher, state, value, places, columns, out)
         except CorruptChunkError as error:
             check_kept(self._storage, HEAD, state.generation, error)
             raise
@@ -580,33 +584,6 @@ class WideMatrix:
 
     def _unknown_value(self, value: str) -> UnknownFieldError:
         return UnknownFieldError(f"{self.url} has no value table {value!r}; it has {', '.join(self._state.values)}")
-
-    def _read(
-        self, state: MatrixState, value: str, places: Mapping[str, int], columns: np.ndarray | None, out: np.ndarray
-    ) -> None:
-        """Read each sample from the cheaper copy (row-major or column-major) and log the choice at debug level."""
-        log = "%s: %s of %d samples x %d features from %s: %s, %.1f ms%s"
-        fetcher, features = self._fetcher, out.shape[1]
-        picked = row_copy.pick_chunks(state.row_copy.layouts[value], columns)
-        held = [] if columns is None else [i for i in places if i in state.column_copy.positions]
-        if columns is not None and held:
-            by_rows = row_copy.expected_cost(state, value, held, picked)
-            by_columns = column_copy.expected_cost(state, value, held, columns)
-            if by_columns.weight < by_rows.weight:
-                started = time.perf_counter()
-                at = np.array([places[i] for i in held])
-                cost = column_copy.read_columns(fetcher, state, value, held, columns, out, at)
-                ms = (time.perf_counter() - started) * 1e3
-                rows = f" (rows: about {by_rows})"
-                logger.debug(log, self.url, value, len(held), features, "columns", cost, ms, rows)
-                taken = set(held)
-                places = {i: place for i, place in places.items() if i not in taken}
-        if places:
-            started = time.perf_counter()
-            at = np.array(list(places.values()))
-            cost = row_copy.read_rows(fetcher, state, value, list(places), picked, out, at)
-            ms = (time.perf_counter() - started) * 1e3
-            logger.debug(log, self.url, value, len(places), features, "rows", cost, ms, "")
 
     @property
     def _fetcher(self) -> ChunkFetcher:

@@ -23,8 +23,9 @@ def run_shootout(
     dataset_kind: str | None = None,
     num_surface_points: int = 4096,
     num_volume_points: int = 4096,
+    num_features: int = 1000,
     batch_size: int = 8,
-    samples: int = 16,
+    samples: int | None = None,
     formats: Sequence[str] | None = None,
     price_per_1000_gets: float | None = None,
     progress: bool = False,
@@ -32,15 +33,16 @@ def run_shootout(
     """Measure and write ``shootout.json`` and ``shootout.html``.
 
     Args:
-        source: path or URL of a point store, or of files that ``dataset_kind`` describes.
+        source: path or URL of a point store, of a wide matrix, or of files that ``dataset_kind`` describes.
         tiers: folders and URLs to compare, by name. Each gets a folder of its own, which is removed at the end.
         output_dir: local folder for the results; created if it does not exist.
         budget: seconds that measuring may take. What does not fit is named in the result.
         dataset_kind: of the files, as for :func:`zarr_core.convert.convert`; not needed for a store.
         num_surface_points: points per draw of each domain whose name starts with "surface".
         num_volume_points: points per draw of every other domain.
+        num_features: features of a matrix that a selection of features has.
         batch_size: samples per batch.
-        samples: measure with at most this many samples.
+        samples: measure with at most this many samples; by default 16 of points, and 128 MiB of a matrix.
         formats: only these, by the names in the result; by default all.
         price_per_1000_gets: price of 1,000 GET requests of an object store, in any currency.
         progress: show a progress bar.
@@ -66,6 +68,7 @@ def run_shootout(
         dataset_kind=dataset_kind,
         num_surface_points=num_surface_points,
         num_volume_points=num_volume_points,
+        num_features=num_features,
         batch_size=batch_size,
         samples=samples,
         formats=None if formats is None else tuple(formats),

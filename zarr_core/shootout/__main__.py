@@ -17,6 +17,7 @@ app = cli.verb(
     """
 zarr-core shootout /data/store --tiers work=/work/me scratch=/scratch/me --budget 10min
 zarr-core shootout s3://bucket/store --tiers scratch=/scratch/me bucket=s3://bucket/tmp --price-per-1000-gets 0.0004
+zarr-core shootout /data/betas --tiers scratch=/scratch/me --num-features 1000
 zarr-core shootout /data/ahmedml --dataset-kind ahmedml --tiers /data/tmp --num-surface-points 16384
 """,
     usage="STORE_OR_SOURCE --tiers NAME=PATH... [OPTIONS]",
@@ -40,8 +41,12 @@ def _command(
     ] = None,
     num_surface_points: Annotated[int, cli.number("Points drawn per surface.")] = 4096,
     num_volume_points: Annotated[int, cli.number("Points drawn per volume.")] = 4096,
+    num_features: Annotated[int, cli.number("Features that a selection of a matrix has.")] = 1000,
     batch_size: Annotated[int, cli.number("Samples per batch.")] = 8,
-    limit: Annotated[int, cli.number("Measure with at most N samples.", "--samples")] = 16,
+    limit: Annotated[
+        int | None,
+        cli.number("Measure with at most N samples. [default: 16 of points, 128 MiB of a matrix]", "--samples"),
+    ] = None,
     formats: Annotated[
         list[str] | None, cli.option("Only these formats, by their names on the page.", metavar="NAME", several=True)
     ] = None,
@@ -61,6 +66,7 @@ def _command(
         dataset_kind=dataset_kind,
         num_surface_points=num_surface_points,
         num_volume_points=num_volume_points,
+        num_features=num_features,
         batch_size=batch_size,
         samples=limit,
         formats=formats,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from zarr_core.format.codecs import Codec
 from zarr_core.shootout.formats import Entry
 
 OURS = "zarr_core"
+COLUMNS = "zarr_core, column-major copy"
 _HOME = "zarr_core.shootout.formats"
 _CODECS = ("none", "blosc-lz4", "blosc-zstd:1", "zstd:3")
+_STORE: dict[str, Any] = {"copy": "store", "is_store": True}
 
 
 @dataclass(frozen=True)
@@ -18,56 +20,74 @@ class Candidate:
     """A format with its settings.
 
     Attributes:
-        format: name.
-        copy: name of the folder that holds its bytes; formats that read the same bytes share it.
-        codec, chunk_points: settings of a store; "" and 0 for other formats.
+        entry: what reads it, and writes it.
+        codec, chunk: settings of a store: compressor, and units per chunk; "" and 0 for other formats.
+        unit: "points" or "features".
     """
 
-    format: str
-    copy: str
+    entry: Entry
     codec: str = ""
-    chunk_points: int = 0
+    chunk: int = 0
+    unit: str = "points"
+
+    @property
+    def format(self) -> str:
+        """Name of the format."""
+        return self.entry.name
+
+    @property
+    def copy(self) -> str:
+        """Name of the folder that holds its bytes."""
+        name = (self.entry.copy or self.entry.name).replace(" ", "-").replace(",", "").strip(".")
+        return f"{name}-{self.codec.replace(':', '-')}-{self.chunk}" if self.codec else name
 
     @property
     def label(self) -> str:
         """Format and settings."""
-        return f"{self.format}, {self.codec}, {self.chunk_points:,} points" if self.codec else self.format
-
-    @property
-    def entry(self) -> Entry:
-        """What reads it, and writes it."""
-        found = next(entry for entry in ENTRIES if entry.name == self.format)
-        if not self.codec:
-            return found
-        settings = {"codec": self.codec, "chunk_points": self.chunk_points}
-        return Entry(found.name, found.factory, {**found.arguments, "settings": settings}, found.package)
+        return f"{self.format}, {self.codec}, {self.chunk:,} {self.unit}" if self.codec else self.format
 
 
-#: In the order of their importance.
+#: Formats of samples of points, in the order of their importance.
 ENTRIES = (
-    Entry(OURS, f"{_HOME}.stores:Reader"),
+    Entry(OURS, f"{_HOME}.stores:Reader", **_STORE),
     Entry(".npy", f"{_HOME}.npy:Window"),
     Entry(".pt", f"{_HOME}.pt:Pt", {"mmap": False}),
-    Entry("WebDataset", f"{_HOME}.tars:WebDataset", {}, "webdataset"),
+    Entry("WebDataset", f"{_HOME}.tars:WebDataset", {}, "webdataset", export="webdataset"),
     Entry("HDF5", f"{_HOME}.hdf5:HDF5", {"compression": None}, "h5py"),
-    Entry("zarr-python", f"{_HOME}.stores:Reader", {"engine": "zarr"}),
-    Entry("TensorStore", f"{_HOME}.stores:Reader", {"engine": "tensorstore"}, "tensorstore"),
-    Entry(".pt, memory map", f"{_HOME}.pt:Pt", {"mmap": True}),
+    Entry("zarr-python", f"{_HOME}.stores:Reader", {"engine": "zarr"}, **_STORE),
+    Entry("TensorStore", f"{_HOME}.stores:Reader", {"engine": "tensorstore"}, "tensorstore", **_STORE),
+    Entry(".pt, memory map", f"{_HOME}.pt:Pt", {"mmap": True}, copy=".pt"),
     Entry("pickle", f"{_HOME}.pickles:Pickle"),
-    Entry("tar shards, indexed", f"{_HOME}.tars:IndexedTars"),
+    Entry("tar shards, indexed", f"{_HOME}.tars:IndexedTars", export="webdataset"),
     Entry("LitData", f"{_HOME}.litdata_items:Whole", {}, "litdata"),
     Entry("MDS", f"{_HOME}.mds:MDS", {}, "streaming"),
 )
-_STORES = {OURS, "zarr-python", "TensorStore"}
-_COPIES = {".pt, memory map": ".pt"}
+#: Formats of a wide matrix, in the order of their importance.
+MATRIX_ENTRIES = (
+    Entry(OURS, f"{_HOME}.matrices:Matrix", **_STORE),
+    Entry(".npy", f"{_HOME}.matrices:Npy", export="npy"),
+    Entry("h5ad", f"{_HOME}.matrices:H5ad", {}, "h5py", export="h5ad"),
+    Entry("Parquet", f"{_HOME}.matrices:Parquet", {}, "pyarrow", export="parquet"),
+    Entry("zarr-python", f"{_HOME}.matrices:ZarrPython", **_STORE),
+    # Whole samples are never read from the column-major copy.
+    Entry(
+        COLUMNS,
+        f"{_HOME}.matrices:Matrix",
+        {"columns": True},
+        copy="columns",
+        is_store=True,
+        reads=("selected", "features"),
+    ),
+)
 
 
-def candidate(name: str, codec: str, chunk_points: int) -> Candidate:
-    """A format; the settings are ignored unless it reads stores."""
-    if name in _STORES:
-        codec = str(Codec.parse(codec))
-        return Candidate(name, f"store-{codec.replace(':', '-')}-{chunk_points}", codec, chunk_points)
-    return Candidate(name, _COPIES.get(name, name).replace(" ", "-").replace(",", "").strip("."))
+def candidate(entry: Entry, codec: str, chunk: int, unit: str) -> Candidate:
+    """A format; the settings are ignored unless it is a store."""
+    if not entry.is_store:
+        return Candidate(entry, unit=unit)
+    codec = str(Codec.parse(codec))
+    settings = {"codec": codec, f"chunk_{unit}": chunk}
+    return Candidate(replace(entry, arguments={**entry.arguments, "settings": settings}), codec, chunk, unit)
 
 
 def codecs(current: str) -> list[str]:
@@ -75,8 +95,6 @@ def codecs(current: str) -> list[str]:
     return list(dict.fromkeys(str(Codec.parse(codec)) for codec in (current, *_CODECS)))
 
 
-def chunk_sizes(current: int, drawn: Iterable[int], n_points: Sequence[int]) -> list[int]:
-    """Points per chunk to compare, the current number first: around the largest draw, at most the largest sample."""
-    largest, wanted = max(n_points), max(drawn)
-    sizes = (current, wanted, 4 * wanted, max(wanted // 4, 1))
-    return list(dict.fromkeys(min(size, largest) for size in sizes))
+def chunk_sizes(largest: int, *sizes: int) -> list[int]:
+    """Chunk sizes to compare, the first one first: at least 1, and at most what the largest sample has."""
+    return list(dict.fromkeys(max(1, min(size, largest)) for size in sizes))

@@ -15,7 +15,6 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
 
 from zarr_core.shootout.formats import Arrays, Entry, Format, stacked
-from zarr_core.shootout.formats.samples import Draws
 from zarr_core.shootout.planner import MeasurementError
 
 
@@ -26,15 +25,15 @@ class Reading:
     Attributes:
         entry: the format.
         place: a prepared folder or URL.
-        draws: the points.
-        batch_size: samples per batch.
+        draws: what to read; ``ids`` are the items of an epoch.
+        batch_size: items per batch.
         workers, prefetch: of the DataLoader; prefetch is its ``prefetch_factor``.
         pin: whether batches are copied to page-locked memory.
     """
 
     entry: Entry
     place: str
-    draws: Draws
+    draws: Any
     batch_size: int
     workers: int = 0
     prefetch: int = 2
@@ -63,7 +62,7 @@ class _Items(Dataset[Any]):
         self.reading = reading
         self.format: Format | None = None
 
-    def __getitems__(self, items: list[tuple[str, int]]) -> Any:
+    def __getitems__(self, items: list[tuple[Any, int]]) -> Any:
         if self.format is None:
             self.format = _open(self.reading)
         return _tensors(self.format.read_batch(items))
@@ -86,14 +85,14 @@ class _Stream(IterableDataset[Any]):
             yield _tensors(stacked(batch))
 
 
-class _Batches(Sampler[list[tuple[str, int]]]):
-    """Batches of shuffled samples without end, an epoch after the other."""
+class _Batches(Sampler[list[tuple[Any, int]]]):
+    """Batches of shuffled items without end, an epoch after the other."""
 
     def __init__(self, reading: Reading) -> None:
-        self.ids, self.size = list(reading.draws.runs), reading.batch_size
+        self.ids, self.size = list(reading.draws.ids), reading.batch_size
 
-    def __iter__(self) -> Iterator[list[tuple[str, int]]]:
-        def items() -> Iterator[tuple[str, int]]:
+    def __iter__(self) -> Iterator[list[tuple[Any, int]]]:
+        def items() -> Iterator[tuple[Any, int]]:
             for epoch in itertools.count():
                 for number in np.random.default_rng(epoch).permutation(len(self.ids)).tolist():
                     yield self.ids[number], epoch
@@ -187,7 +186,7 @@ def _timed(
     cold: bool,
     clock: Callable[[], float],
 ) -> Timing:
-    epoch = -(-len(reading.draws.runs) // reading.batch_size)
+    epoch = -(-len(reading.draws.ids) // reading.batch_size)
     device, started = _bytes_from_device(), clock()
     warm_up = max(epoch, 2 * reading.workers * reading.prefetch)
     done = 0

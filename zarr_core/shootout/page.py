@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from zarr_core._util.units import format_size
 from zarr_core.reports.charts import as_svg
 from zarr_core.reports.templates import render
-from zarr_core.shootout.candidates import OURS
+from zarr_core.shootout.candidates import COLUMNS, OURS
 from zarr_core.shootout.figures import rates_chart, waiting_chart
 
 Row = Mapping[str, Any]
@@ -19,15 +20,17 @@ def render_page(report: dict[str, Any]) -> str:
     rows, tiers, verdict = report["measurements"], list(report["tiers"]), report["verdict"]
     named = verdict["setting"]
     headline: str = verdict["headline"].partition(f", on {named['tier']}. ")[0]
-    draws = [row for row in rows if row["reads"] == "draws"]
-    plain = [row for row in draws if not row["workers"]]
-    stores = [row for row in plain if row["format"] == OURS]
-    loaders = _loaders(draws)
+    words: dict[str, str] = report["workload"]["reads"]
+    plain = [row for row in rows if not row["workers"]]
+    main = [row for row in rows if row["reads"] == named["reads"]]
+    stores = [row for row in main if row["format"] == OURS and not row["workers"]]
+    formats = {
+        text: rates_chart([row for row in plain if row["reads"] == reads], tiers, _format, text)
+        for reads, text in words.items()
+    }
     figures = {
-        "draws": rates_chart(plain, tiers, _format, "draws"),
-        "samples": rates_chart([row for row in rows if row["reads"] == "samples"], tiers, _format, "whole samples"),
-        "settings": rates_chart(stores, tiers, _settings, "settings"),
-        "loaders": rates_chart(loaders, tiers, _loader, "loaders"),
+        "settings": rates_chart(stores, tiers, partial(_settings, report["workload"]["unit"]), "settings"),
+        "loaders": rates_chart(_loaders(main), tiers, _loader, "loaders"),
         "waiting": waiting_chart(verdict["by_tier"]),
     }
     return render(
@@ -36,10 +39,13 @@ def render_page(report: dict[str, Any]) -> str:
         verdict=verdict,
         headline=headline,
         where=named["tier"],
+        what=words[named["reads"]],
+        unit=report["workload"]["unit"],
         cards=_cards(report, named),
+        formats={text: as_svg(figure) for text, figure in formats.items() if figure},
         figures={name: figure and as_svg(figure) for name, figure in figures.items()},
         footprint=_footprint_table(report),
-        measurements=_measurement_table(rows),
+        measurements=_measurement_table(report),
         tiers=_tier_table(report),
         workload=_workload_facts(report),
     )
@@ -49,8 +55,8 @@ def _format(row: Row) -> str:
     return str(row["format"])
 
 
-def _settings(row: Row) -> str:
-    return f"{row['codec']}, {row['chunk_points']:,} points"
+def _settings(unit: str, row: Row) -> str:
+    return f"{row['codec']}, {row[f'chunk_{unit}']:,} {unit}"
 
 
 def _loader(row: Row) -> str:
@@ -59,18 +65,22 @@ def _loader(row: Row) -> str:
     return f"{row['format']}, {row['workers']} worker{plural}{more}{', pinned' if row['pin'] else ''}"
 
 
-def _loaders(draws: Sequence[Row]) -> list[Row]:
+def _loaders(rows: Sequence[Row]) -> list[Row]:
     """Settings that were also measured with workers."""
 
     def key(row: Row) -> tuple[Any, ...]:
-        return row["tier"], row["format"], row["codec"], row["chunk_points"]
+        return (
+            row["tier"],
+            row["format"],
+            *(value for name, value in row.items() if name.startswith(("codec", "chunk_"))),
+        )
 
-    with_workers = {key(row) for row in draws if row["workers"]}
-    return [row for row in draws if key(row) in with_workers]
+    with_workers = {key(row) for row in rows if row["workers"]}
+    return [row for row in rows if key(row) in with_workers]
 
 
 def _cards(report: dict[str, Any], named: Row) -> list[tuple[str, str]]:
-    what = "draws" if named["reads"] == "draws" else "whole samples"
+    what = report["workload"]["reads"][named["reads"]]
     cards = [(f"{named['median']:,.0f}", f"{what} per second on {named['tier']}, in batches of {report['batch_size']}")]
     plain = [
         row
@@ -88,8 +98,8 @@ def _footprint_table(report: dict[str, Any]) -> list[list[str]]:
     header = ["format", "bytes per sample", "objects per sample", "inodes per sample", f"inodes of {samples:,} samples"]
     rows, seen = [], set()
     for row in report["measurements"]:
-        name = f"{row['format']}, {_settings(row)}" if row["codec"] else row["format"]
-        if name in seen or (row["codec"] and row["format"] != OURS):
+        name = f"{row['format']}, {_settings(report['workload']['unit'], row)}" if row["codec"] else row["format"]
+        if name in seen or (row["codec"] and row["format"] not in (OURS, COLUMNS)):
             continue
         seen.add(name)
         inodes = row["inodes"]
@@ -98,19 +108,20 @@ def _footprint_table(report: dict[str, Any]) -> list[list[str]]:
     return [header, *rows]
 
 
-def _measurement_table(rows: Sequence[Row]) -> list[list[str]]:
-    header = ["setting", "tier", "reads", "per second", "quartiles", "first epoch", "requests per sample"]
+def _measurement_table(report: dict[str, Any]) -> list[list[str]]:
+    facts = report["workload"]
+    header = ["setting", "tier", "reads", "per second", "quartiles", "first epoch", "requests per item"]
     table = [
         [
-            _loader(row) + (f", {_settings(row)}" if row["codec"] else ""),
+            _loader(row) + (f", {_settings(facts['unit'], row)}" if row["codec"] else ""),
             row["tier"],
-            row["reads"],
+            facts["reads"][row["reads"]],
             f"{row['median']:,.0f}",
             f"{row['low']:,.0f} to {row['high']:,.0f}",
             f"{row['first']:,.0f}" if row["first"] else "–",
             f"{row['requests']:.3g}" if row["requests"] is not None else "–",
         ]
-        for row in sorted(rows, key=lambda row: (row["reads"], row["tier"], -row["median"]))
+        for row in sorted(report["measurements"], key=lambda row: (row["reads"], row["tier"], -row["median"]))
     ]
     return [header, *table]
 
@@ -132,15 +143,12 @@ def _tier_table(report: dict[str, Any]) -> list[list[str]]:
 
 def _workload_facts(report: dict[str, Any]) -> dict[str, str]:
     facts = report["workload"]
-    points = ", ".join(f"{domain} {low:,} to {high:,}" for domain, (low, high) in facts["points"].items())
-    drawn = ", ".join(f"{domain} {count:,}" for domain, count in facts["num_points"].items())
     return {
         "source": facts["source"],
         "samples measured": f"{facts['samples']:,}"
         + (f" of {facts['samples_total']:,}" if facts["samples_total"] else ""),
         "size": f"{format_size(facts['bytes_raw'])} uncompressed",
-        "points per sample": points,
-        "points per draw": drawn,
+        **facts["described"],
         "batch": f"{report['batch_size']} samples",
         "budget": f"{report['budget_seconds']:,.0f} s",
         **report["environment"],

@@ -21,6 +21,7 @@ class Step:
         kind: steps of one kind take about equally long.
         guess: seconds that the first of its kind may take; 0 for a choice, which is always made.
         work: is given the time at which the budget ends, and returns further steps.
+        repeats: whether it repeats an earlier measurement: it is not named if it does not fit.
     """
 
     priority: tuple[int, ...]
@@ -28,6 +29,7 @@ class Step:
     kind: str
     guess: float
     work: Callable[[float], Iterable[Step] | None]
+    repeats: bool = False
 
 
 class Progress(Protocol):
@@ -55,7 +57,7 @@ class Planner:
         progress: shows each step before it runs.
 
     Attributes:
-        not_run: name of each step that did not run, and the reason.
+        not_run: name of each step that did not run or failed, and the reason.
     """
 
     def __init__(
@@ -81,8 +83,9 @@ class Planner:
             began = self._clock()
             left, needed = self.end - began, self._took.get(step.kind, step.guess)
             if step.guess and needed > left:
-                reason = f"about {needed:.1f} s are needed, and {max(left, 0):.1f} s of the budget were left"
-                self.not_run.append((step.name, reason))
+                if not step.repeats:
+                    reason = f"about {needed:.1f} s are needed, and {max(left, 0):.1f} s of the budget were left"
+                    self.not_run.append((step.name, reason))
                 continue
             if self._progress:
                 self._progress.show(step.name, self._done, self._added, left)

@@ -18,14 +18,18 @@ from tqdm import tqdm
 from zarr_core._util.arguments import whole_number
 from zarr_core.errors import SourceError, ZarrCoreError
 from zarr_core.format.codecs import DEFAULT_CODEC, Codec
+from zarr_core.matrix.state import HEAD as MATRIX
 from zarr_core.reports.environment import environment
-from zarr_core.shootout.candidates import ENTRIES, OURS, Candidate, candidate, chunk_sizes, codecs
+from zarr_core.shootout.candidates import OURS, Candidate, candidate, codecs
+from zarr_core.shootout.formats import Entry
 from zarr_core.shootout.formats.samples import Samples
 from zarr_core.shootout.loading import Reading, Timing, time_reading
+from zarr_core.shootout.matrix_workload import take_matrix
 from zarr_core.shootout.planner import MeasurementError, Planner, Step
 from zarr_core.shootout.tiers import Tier, footprint
-from zarr_core.shootout.verdict import Measurement, choose, judge
-from zarr_core.shootout.workload import Workload, take_workload
+from zarr_core.shootout.verdict import Measurement, best_of, choose, judge
+from zarr_core.shootout.workload import Workload, take_points
+from zarr_core.storage import Storage
 
 # Seconds of a repetition, at least and at most, and its part of the budget.
 _SHORTEST, _LONGEST, _PART = 0.05, 0.5, 1 / 1200
@@ -34,10 +38,14 @@ _SHARE = 1 / 30
 # Part of the budget that is left for the page.
 _RESERVE = 0.03
 _REPETITIONS = 5
-# How many of the fastest settings of a tier are measured with workers, and again at the end.
-_FINALISTS = 3
-# Settings this much slower than the fastest one are not measured again.
-_CLOSE = 0.8
+# How many of the fastest settings of a tier are measured with workers.
+_WITH_WORKERS = 3
+# How many of them are compared in turns at the end, and how close to the fastest they are.
+_FINALISTS, _CLOSE = 8, 0.5
+# How close to the fastest a codec is that is measured with all chunk sizes.
+_NEAR = 0.7
+# Turns of all of them, and turns at most.
+_TURNS_OF_ALL, _TURNS = 3, 10
 
 
 @dataclass(frozen=True)
@@ -50,23 +58,21 @@ class Options:
     dataset_kind: str | None = None
     num_surface_points: int = 4096
     num_volume_points: int = 4096
+    num_features: int = 1000
     batch_size: int = 8
-    samples: int = 16
+    samples: int | None = None
     formats: tuple[str, ...] | None = None
     price_per_1000_gets: float | None = None
     progress: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("num_surface_points", "num_volume_points", "batch_size", "samples"):
-            whole_number(name, getattr(self, name), 1)
+        for name in ("num_surface_points", "num_volume_points", "num_features", "batch_size", "samples"):
+            if name != "samples" or self.samples is not None:
+                whole_number(name, getattr(self, name), 1)
         if not self.budget > 0:
             raise ZarrCoreError(f"budget must be positive, not {self.budget}")
         if not self.tiers:
             raise ZarrCoreError("tiers must name at least one folder or URL")
-        known = [entry.name for entry in ENTRIES]
-        for name in self.formats or ():
-            if name not in known:
-                raise ZarrCoreError(f"no format {name!r}; formats are {', '.join(known)}")
 
 
 def measure_all(options: Options) -> dict[str, Any]:
@@ -81,7 +87,29 @@ def measure_all(options: Options) -> dict[str, Any]:
         planner = Planner(options.budget * (1 - _RESERVE), progress=bar)
         tiers = [cleanup.enter_context(Tier(name, place)) for name, place in options.tiers.items()]
         folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="zarr-core-shootout-")))
-        workload = take_workload(
+        run = _Run(options, tiers, take_workload(options, folder), folder)
+        planner.add(run.first_steps())
+        planner.run()
+        return run.report(planner)
+
+
+def take_workload(options: Options, folder: Path) -> Workload:
+    """Samples of whatever is at the source, below a local folder.
+
+    Raises:
+        ZarrCoreError: there is nothing to measure, or no format of that name.
+        StoreError, SourceError: the source cannot be read.
+    """
+    if Storage(options.source).exists(MATRIX.name):
+        workload = take_matrix(
+            options.source,
+            folder,
+            limit=options.samples,
+            num_features=options.num_features,
+            batch_size=options.batch_size,
+        )
+    else:
+        workload = take_points(
             options.source,
             options.dataset_kind,
             folder,
@@ -89,10 +117,11 @@ def measure_all(options: Options) -> dict[str, Any]:
             num_surface_points=options.num_surface_points,
             num_volume_points=options.num_volume_points,
         )
-        run = _Run(options, tiers, workload, folder)
-        planner.add(run.first_steps())
-        planner.run()
-        return run.report(planner)
+    known = [entry.name for entry in workload.entries]
+    for name in options.formats or ():
+        if name not in known:
+            raise ZarrCoreError(f"no format {name!r}; formats are {', '.join(known)}")
+    return workload
 
 
 class _Bar:
@@ -127,11 +156,12 @@ class _Run:
         self._on_tier: set[tuple[str, str]] = set()
         self._seconds = min(max(options.budget * _PART, _SHORTEST), _LONGEST)
         facts = workload.facts
+        self.reads, self.unit = next(iter(workload.draws)), facts["unit"]
         try:
             self.codec = str(Codec.parse(facts["codec"]))
         except SourceError:  # another program has written the store, with a codec that this library does not write
             self.codec = str(Codec.parse(DEFAULT_CODEC))
-        self.chunk_points = int(facts["chunk_points"])
+        self.entries = {entry.name: entry for entry in workload.entries}
         if facts["other_fields"]:
             self.absent.append(
                 (f"{facts['other_fields']} samples", "their fields differ from those of the first sample")
@@ -142,25 +172,29 @@ class _Run:
     # --- steps
 
     def first_steps(self) -> Iterable[Step]:
-        """Draws in each format on each tier; later steps follow from their results."""
-        for place, entry in enumerate(ENTRIES):
+        """Each format on each tier; later steps follow from their results."""
+        for place, entry in enumerate(self.workload.entries):
             if self.options.formats is not None and entry.name not in self.options.formats:
                 continue
             if not entry.installed:
                 self.absent.append((entry.name, f"{entry.package} is not installed"))
                 continue
-            chosen = candidate(entry.name, self.codec, self.chunk_points)
             for number, tier in enumerate(self.tiers):
                 if not tier.local and not entry.make().remote:
                     self.absent.append((f"{entry.name} on {tier.name}", "it reads local files only"))
                     continue
-                yield self._reading((1, place, number), tier, chosen, "draws")
-                yield self._reading((4, place, number), tier, chosen, "samples")
+                for reads in entry.reads or self.workload.draws:
+                    priority = 1 if reads == self.reads else 4
+                    yield self._reading((priority, place, number), tier, self._candidate(entry), reads)
         yield Step((2,), "choice of store settings", "choice", 0, lambda _: self._sweep())
         yield Step((3,), "choice of workers", "choice", 0, lambda _: self._workers())
         yield Step((3, 8), "choice of prefetching", "choice", 0, lambda _: self._prefetch())
         yield Step((3, 9), "choice of the fastest", "choice", 0, lambda _: self._decoding())
         yield Step((5,), "choice of finalists", "choice", 0, lambda _: self._finalists())
+
+    def _candidate(self, entry: Entry, codec: str | None = None, chunk: int | None = None) -> Candidate:
+        """A format with settings; by default those of the source."""
+        return candidate(entry, codec or self.codec, chunk or self.workload.chunk_sizes[0], self.unit)
 
     def _reading(
         self,
@@ -174,76 +208,56 @@ class _Run:
     ) -> Step:
         settings = "" if not workers else f", {workers} workers, prefetch_factor {prefetch}" + ", pinned" * pin
         name = f"{reads}: {chosen.label}{settings}, on {tier.name}"
+        m = Measurement(tier.name, chosen, reads, [], workers, prefetch, pin)
 
         def work(end: float) -> None:
             if tier.local or not workers:
                 self._put(tier, chosen)
             dropped = not workers and tier.drop_from_cache(chosen.copy)
-            reading = Reading(
-                chosen.entry,
-                tier.place(chosen.copy),
-                self.workload.draws[reads],
-                self.options.batch_size,
-                workers,
-                prefetch,
-                pin,
-            )
-            timing = self._time(reading, end, cold=not workers)
+            timing = self._time(m, tier.place(chosen.copy), end, cold=not workers)
             # Some filesystems lie in memory, and some networks' are no block device: then the files may not be dropped.
             dropped = dropped and timing.from_device is not False
             if not workers:
                 self.cold[tier.name] = self.cold.get(tier.name, False) or dropped
-            first = timing.first if dropped or not tier.local else None
-            self.measured.append(
-                Measurement(
-                    tier.name,
-                    chosen.format,
-                    reads,
-                    timing.rates,
-                    chosen.codec,
-                    chosen.chunk_points,
-                    workers,
-                    prefetch,
-                    pin,
-                    first,
-                    None if tier.local else timing.requests,
-                    **{key: value / len(self.workload.samples.ids) for key, value in self._footprint(chosen).items()},
-                )
-            )
+            m.rates = timing.rates
+            m.first = timing.first if dropped or not tier.local else None
+            m.requests = None if tier.local else timing.requests
+            samples, found = len(self.workload.samples.ids), self._footprint(chosen)
+            m.bytes, m.objects, m.inodes = (found[key] / samples for key in ("bytes", "objects", "inodes"))
+            self.measured.append(m)
 
         new = (tier.name, chosen.copy) not in self._on_tier
         kind = f"{tier.name} {reads} {bool(workers)} {new}"
         return Step(priority, name, kind, 3 + 3 * workers, work)
 
-    def _time(self, reading: Reading, end: float, cold: bool = False) -> Timing:
+    def _time(self, m: Measurement, place: str, end: float, cold: bool = False) -> Timing:
+        draws, size = self.workload.draws[m.reads], self.options.batch_size
+        reading = Reading(m.candidate.entry, place, draws, size, m.workers, m.prefetch, m.pin)
         end = min(end, time.monotonic() + _SHARE * self.options.budget)
         return time_reading(reading, seconds=self._seconds, repetitions=_REPETITIONS, end=end, cold=cold)
 
     def _sweep(self) -> Iterable[Step]:
-        """Codecs, and then chunk sizes with the fastest codec."""
+        """Codecs, and then chunk sizes with the fastest codecs."""
         if not any(m.format == OURS for m in self.measured):
             return
         for number, tier in enumerate(self.tiers):
             for codec in codecs(self.codec)[1:]:
-                yield self._reading((2, 1, number), tier, candidate(OURS, codec, self.chunk_points), "draws")
+                yield self._reading((2, 1, number), tier, self._candidate(self.entries[OURS], codec), self.reads)
         yield Step((2, 2), "choice of a codec", "choice", 0, lambda _: self._chunks())
 
     def _chunks(self) -> Iterable[Step]:
-        facts = self.workload.facts
-        n_points = [most for _, most in facts["points"].values()]
         for number, tier in enumerate(self.tiers):
-            stores = self._of(tier, "draws", OURS)
-            if not stores:
-                continue
-            for size in chunk_sizes(self.chunk_points, facts["num_points"].values(), n_points)[1:]:
-                chosen = candidate(OURS, choose(stores).codec, size)
-                yield self._reading((2, 3, number), tier, chosen, "draws")
+            stores = sorted(self._of(tier, OURS), key=lambda m: -m.median)
+            for place, m in enumerate(m for m in stores if m.median >= _NEAR * stores[0].median):
+                for size in self.workload.chunk_sizes[1:]:
+                    chosen = self._candidate(self.entries[OURS], m.candidate.codec, size)
+                    yield self._reading((2, 3, place, number), tier, chosen, self.reads)
 
     def _workers(self) -> Iterable[Step]:
         for number, tier in enumerate(self.tiers):
-            for place, m in enumerate(self._fastest(tier, "draws")):
+            for place, m in enumerate(self._fastest(tier)):
                 for workers in self.worker_counts:
-                    yield self._reading((3, place, number, workers), tier, _candidate_of(m), "draws", workers)
+                    yield self._reading((3, place, number, workers), tier, m.candidate, self.reads, workers)
 
     def _prefetch(self) -> Iterable[Step]:
         """Deeper prefetching and pinned memory, where workers are not slower than none."""
@@ -252,82 +266,95 @@ class _Run:
         if not torch.cuda.is_available():
             self.absent.append(("pinned memory", "there is no CUDA device"))
         for number, tier in enumerate(self.tiers):
-            found = self._of(tier, "draws")
+            found = self._of(tier)
             if not found or not (best := max(found, key=lambda m: m.median)).workers:
                 continue
-            chosen = _candidate_of(best)
-            yield self._reading((3, 8, 1, number), tier, chosen, "draws", best.workers, 4)
+            yield self._reading((3, 8, 1, number), tier, best.candidate, self.reads, best.workers, 4)
             if torch.cuda.is_available():
-                yield self._reading((3, 8, 2, number), tier, chosen, "draws", best.workers, 2, True)
+                yield self._reading((3, 8, 2, number), tier, best.candidate, self.reads, best.workers, 2, True)
 
     def _decoding(self) -> Iterable[Step]:
         """The fastest settings, read from local files in memory: what is left without storage."""
         for tier in self.tiers:
-            for m in self._fastest(tier, "draws")[:1]:
-                for like in (m, max(self._of(tier, "draws"), key=lambda found: found.median)):
+            for m in self._fastest(tier)[:1]:
+                for like in (m, max(self._of(tier), key=lambda found: found.median)):
                     yield self._from_memory(like)
 
     def _from_memory(self, m: Measurement) -> Step:
-        chosen = _candidate_of(m)
-
         def work(end: float) -> None:
-            place = str(self._prepared(chosen))
-            draws, entry = self.workload.draws[m.reads], chosen.entry
-            reading = Reading(entry, place, draws, self.options.batch_size, m.workers, m.prefetch, m.pin)
-            timing = self._time(reading, end)
+            timing = self._time(m, str(self._prepared(m.candidate)), end)
             rate = statistics.median(timing.rates)
             for other in self.measured:
-                same = (other.format, other.codec, other.chunk_points, other.reads, other.workers)
-                if same == (m.format, m.codec, m.chunk_points, m.reads, m.workers):
+                if (other.candidate, other.reads, other.workers) == (m.candidate, m.reads, m.workers):
                     other.memory = rate
 
         return Step((3, 9, 1), f"from memory: {m.setting}", f"memory {bool(m.workers)}", 2 + 3 * m.workers, work)
 
     def _finalists(self) -> Iterable[Step]:
-        """The fastest settings once more, so that their errors get smaller and later load affects all of them."""
-        for number, tier in enumerate(self.tiers):
-            found = sorted(self._of(tier, "draws"), key=lambda m: -m.median)[:_FINALISTS]
-            for m in found:
-                if m.median >= _CLOSE * found[0].median:
-                    yield self._again((5, 1, number), tier, m)
-        yield Step((5, 2), "choice of the fastest", "choice", 0, lambda _: self._missing_memory())
+        """The leading settings of each tier."""
+        finalists = []
+        for tier in self.tiers:
+            found = sorted(self._of(tier), key=lambda m: -m.median)[:_FINALISTS]
+            finalists.append([m for m in found if m.median >= _CLOSE * found[0].median])
+        yield from self._turn(finalists, 1)
+        yield Step((6,), "choice of the fastest", "choice", 0, lambda _: self._missing_memory())
 
-    def _again(self, priority: tuple[int, ...], tier: Tier, m: Measurement) -> Step:
+    def _turn(self, finalists: list[list[Measurement]], turn: int) -> Iterable[Step]:
+        """Measure finalists in turn, and again those whose error bars overlap with the best, until the budget is used.
+
+        Turns meet the same load of the machine. Rates from before the turns do not count: the one that was
+        measured at the quietest time would lead.
+        """
+        for of_tier in finalists:
+            for place, m in enumerate(of_tier):
+                yield self._again((5, turn, place), m)
+
+        def next_turn(_: float) -> Iterable[Step]:
+            every = [m for of_tier in finalists for m in of_tier]
+            if not all(m.turns for m in every):  # the budget is used, or one of them failed
+                return
+            for m in every:
+                m.rates, m.compared = m.turns, True
+            if turn >= _TURNS_OF_ALL:
+                for of_tier in finalists:
+                    best = best_of(of_tier)
+                    for m in of_tier:
+                        m.compared = m.high >= best.low
+            left = [[m for m in of_tier if m.compared] for of_tier in finalists]
+            if turn < _TURNS and any(len(of_tier) > 1 for of_tier in left):
+                yield from self._turn(left, turn + 1)
+
+        yield Step((5, turn, _FINALISTS), "choice of finalists", "choice", 0, next_turn)
+
+    def _again(self, priority: tuple[int, ...], m: Measurement) -> Step:
+        (tier,) = (tier for tier in self.tiers if tier.name == m.tier)
+
         def work(end: float) -> None:
-            chosen = _candidate_of(m)
-            reading = Reading(
-                chosen.entry,
-                tier.place(chosen.copy),
-                self.workload.draws[m.reads],
-                self.options.batch_size,
-                m.workers,
-                m.prefetch,
-                m.pin,
-            )
-            timing = self._time(reading, end)
-            m.rates += timing.rates
+            m.turns += self._time(m, tier.place(m.candidate.copy), end).rates
 
         kind = f"{tier.name} {m.reads} {bool(m.workers)} False"
-        return Step(priority, f"again: {m.setting}, on {tier.name}", kind, 3 + 3 * m.workers, work)
+        return Step(priority, f"again: {m.setting}, on {tier.name}", kind, 3 + 3 * m.workers, work, repeats=True)
 
     def _missing_memory(self) -> Iterable[Step]:
         for tier in self.tiers:
-            found = self._of(tier, "draws")
+            found = self._of(tier)
             if found and (m := choose(found)).memory is None:
-                yield replace(self._from_memory(m), priority=(5, 3))
+                yield replace(self._from_memory(m), priority=(6, 1))
 
     # --- what there is
 
-    def _of(self, tier: Tier, reads: str, format: str | None = None) -> list[Measurement]:
-        return [m for m in self.measured if m.tier == tier.name and m.reads == reads and format in (None, m.format)]
+    def _of(self, tier: Tier, format: str | None = None) -> list[Measurement]:
+        """Measurements of what the recommendation is for."""
+        of_tier = [m for m in self.measured if m.tier == tier.name and m.reads == self.reads]
+        return [m for m in of_tier if format in (None, m.format)]
 
-    def _fastest(self, tier: Tier, reads: str) -> list[Measurement]:
+    def _fastest(self, tier: Tier) -> list[Measurement]:
         """The fastest settings without workers, of different formats, and the fastest store."""
-        found = sorted((m for m in self._of(tier, reads) if not m.workers), key=lambda m: -m.median)
+        found = sorted((m for m in self._of(tier) if not m.workers), key=lambda m: -m.median)
         best: dict[str, Measurement] = {}
         for m in found:
             best.setdefault(m.format, m)
-        chosen = list(best.values())[: _FINALISTS - 1]
+        chosen = list(best.values())[: _WITH_WORKERS - 1]
         return chosen + [m for m in best.values() if m.format == OURS and m not in chosen]
 
     def _put(self, tier: Tier, chosen: Candidate) -> None:
@@ -346,7 +373,7 @@ class _Run:
             return folder
         samples = self.workload.samples
         if chosen.entry.factory.endswith(":IndexedTars"):
-            store = self._prepared(candidate(OURS, self.codec, self.chunk_points))
+            store = self._prepared(self._candidate(self.entries[OURS]))
             samples = Samples(samples.folder, store / "store")
         building = folder.with_name(f"{folder.name}.building")
         building.mkdir(parents=True)
@@ -375,11 +402,9 @@ class _Run:
         if not self.measured:
             reason = ": ".join((planner.not_run or self.absent)[0])
             raise ZarrCoreError(f"nothing was measured; {reason}")
-        counted = {
-            (m.tier, m.format, m.codec, m.chunk_points, m.reads): m.requests for m in self.measured if m.requests
-        }
+        counted = {(m.tier, m.candidate, m.reads): m.requests for m in self.measured if m.requests}
         for m in self.measured:  # workers are processes of their own, which count for themselves
-            m.requests = m.requests or counted.get((m.tier, m.format, m.codec, m.chunk_points, m.reads))
+            m.requests = m.requests or counted.get((m.tier, m.candidate, m.reads))
         tiers = {tier.name: {**tier.facts(), "dropped_from_cache": self.cold.get(tier.name)} for tier in self.tiers}
         rates = {name: size / seconds for name, (size, seconds) in self.copied.items() if seconds}
         facts = {**self.workload.facts, "codec": self.codec}
@@ -405,10 +430,6 @@ class _Run:
             "not_measured": [{"what": what, "reason": reason} for what, reason in not_measured],
             "verdict": verdict,
         }
-
-
-def _candidate_of(m: Measurement) -> Candidate:
-    return candidate(m.format, m.codec or "none", m.chunk_points)
 
 
 def _memory_bytes() -> int | None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import shlex
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from zarr_core._util.units import format_size
-from zarr_core.shootout.candidates import OURS
+from zarr_core.shootout.candidates import COLUMNS, OURS, Candidate
 
 # A setting that is at most this much slower than the best one may be named instead, if the error bars overlap.
-_TOLERANCE = 0.1
+_TOLERANCE = 0.05
+# A first epoch that is this much faster is named.
+_FASTER_FIRST = 0.1
 # Share of the time that is spent waiting for storage from which storage is called the bottleneck.
 _BOTTLENECK = 0.5
 
@@ -22,23 +24,23 @@ class Measurement:
     """One way to read on one tier.
 
     Attributes:
-        tier, format: names.
-        reads: "draws" or "samples" (whole).
-        codec, chunk_points: settings of a store; "" and 0 for other formats.
+        tier: name.
+        candidate: format and settings.
+        reads: name of the draws.
         workers, prefetch, pin: of the DataLoader.
-        rates: samples per second of each repetition, in later epochs.
-        first: samples per second of the first epoch; None if not measured.
-        requests: to a URL per sample; None if not counted.
+        rates: items per second of each repetition, in later epochs; items are samples, or features of a matrix.
+        first: items per second of the first epoch; None if not measured.
+        requests: to a URL per item; None if not counted.
         bytes, objects, inodes: per sample, on this tier.
-        memory: median samples per second from local files in memory; None if not measured.
+        memory: median items per second from local files in memory; None if not measured.
+        turns: rates in turns with other leading settings.
+        compared: whether ``rates`` are those of the turns, and it took part in all of them.
     """
 
     tier: str
-    format: str
+    candidate: Candidate
     reads: str
     rates: list[float]
-    codec: str = ""
-    chunk_points: int = 0
     workers: int = 0
     prefetch: int = 2
     pin: bool = False
@@ -47,11 +49,18 @@ class Measurement:
     bytes: float = 0.0
     objects: float = 0.0
     inodes: float = 0.0
-    memory: float | None = field(default=None)
+    memory: float | None = None
+    turns: list[float] = field(default_factory=list)
+    compared: bool = False
+
+    @property
+    def format(self) -> str:
+        """Name of the format."""
+        return self.candidate.format
 
     @property
     def median(self) -> float:
-        """Samples per second."""
+        """Items per second."""
         return statistics.median(self.rates)
 
     @property
@@ -68,8 +77,8 @@ class Measurement:
     def setting(self) -> str:
         """Format and settings in words."""
         parts = [self.format]
-        if self.codec:
-            parts += [f"chunk_points {self.chunk_points}", self.codec]
+        if self.candidate.codec:
+            parts += [f"chunk_{self.candidate.unit} {self.candidate.chunk}", self.candidate.codec]
         parts.append("no workers" if not self.workers else f"{self.workers} worker{'s' * (self.workers > 1)}")
         if self.workers and self.prefetch != 2:
             parts.append(f"prefetch_factor {self.prefetch}")
@@ -86,9 +95,25 @@ class Measurement:
 
         return {"first": share(self.first), "later": share(self.median)}
 
+    def is_slower(self, best: Measurement) -> bool:
+        """Whether it can be told from the best one, or is more than 5 % slower."""
+        return self is not best and (self.high < best.low or self.median < (1 - _TOLERANCE) * best.median)
+
     def to_document(self) -> dict[str, Any]:
         """For JSON."""
-        return {**asdict(self), "median": self.median, "low": self.low, "high": self.high, "waiting": self.waiting}
+        stored = {
+            each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("candidate", "turns")
+        }
+        chosen = self.candidate
+        settings = {"format": chosen.format, "codec": chosen.codec, f"chunk_{chosen.unit}": chosen.chunk}
+        return {
+            **stored,
+            **settings,
+            "median": self.median,
+            "low": self.low,
+            "high": self.high,
+            "waiting": self.waiting,
+        }
 
 
 def _quantile(values: Sequence[float], share: float) -> float:
@@ -102,13 +127,19 @@ def _quantile(values: Sequence[float], share: float) -> float:
 def choose(measured: Iterable[Measurement]) -> Measurement:
     """The recommended one: the fastest, or one that cannot be told from it and needs less.
 
-    Among those whose error bars overlap with the fastest one's and whose median is within 10 %, the one with the fewest
-    workers, then the fewest bytes.
+    Among those whose error bars overlap with the fastest one's and whose median is within 5 %, the one with the fewest
+    workers, then the fewest bytes. If some were compared in turns, only those.
     """
     found = list(measured)
-    best = max(found, key=lambda m: m.median)
-    equal = [m for m in found if m is best or (m.high >= best.low and m.median >= (1 - _TOLERANCE) * best.median)]
+    found = [m for m in found if m.compared] or found
+    best = best_of(found)
+    equal = [m for m in found if not m.is_slower(best)]
     return min(equal, key=lambda m: (m.workers, m.pin, m.bytes, -m.median))
+
+
+def best_of(measured: Iterable[Measurement]) -> Measurement:
+    """The one with the largest median."""
+    return max(measured, key=lambda m: m.median)
 
 
 def judge(
@@ -132,13 +163,17 @@ def judge(
         price_per_1000_gets: of an object store.
         memory_bytes: of this machine.
     """
-    reads = "draws" if any(m.reads == "draws" for m in measured) else "samples"
+    words = facts["reads"]
+    reads = next(reads for reads in words if any(m.reads == reads for m in measured))
     of_reads = [m for m in measured if m.reads == reads]
+    others = [
+        choose(found) for other in words if other != reads and (found := [m for m in measured if m.reads == other])
+    ]
     samples = facts["samples_total"] or facts["samples"]
     whole_bytes = facts["bytes_raw"] / facts["samples"] * samples
     too_large = memory_bytes is not None and whole_bytes > memory_bytes and any(m.first for m in of_reads)
     if too_large:  # no epoch finds its files in memory
-        of_reads = [replace(m, rates=[m.first]) for m in of_reads if m.first]
+        of_reads = [replace(m, rates=[m.first], compared=False) for m in of_reads if m.first]
     named = choose(of_reads)
     by_tier = {tier: choose(found) for tier in tiers if (found := [m for m in of_reads if m.tier == tier])}
     stores = [m for m in of_reads if m.format == OURS]
@@ -146,11 +181,11 @@ def judge(
     bottleneck = _bottleneck(named, by_tier, tiers)
     reasons = [
         *_memory(too_large, whole_bytes),
-        _tier_sentence(named, reads, "Recommended"),
+        _tier_sentence(named, words, "Recommended"),
         *_alternatives(named, of_reads),
         *_first_epoch(named, of_reads),
-        *(_tier_sentence(m, reads, "Best") for tier, m in by_tier.items() if tier != named.tier),
-        *_whole_samples(measured, reads),
+        *(_tier_sentence(m, words, "Best") for tier, m in by_tier.items() if tier != named.tier),
+        *(f"To read {words[m.reads]}: {m.setting} on {m.tier}, {_rate(m, words)}." for m in others),
         *_staging(named, by_tier, tiers, facts, copy_rates),
         *_inodes(named, measured, tiers, facts),
         *_money(by_tier.values(), price_per_1000_gets, facts),
@@ -158,8 +193,8 @@ def judge(
     if own is not None and named.format != OURS:
         reasons.insert(
             1 + too_large,
-            f"The best setting of a store here is {own.setting} on {own.tier}: {_rate(own, reads)}. It adds checksums, "
-            "versions and new draws in each epoch.",
+            f"The best setting of a store here is {own.setting} on {own.tier}: {_rate(own, words)}. It adds checksums"
+            + (", versions and new draws in each epoch." if facts["unit"] == "points" else " and versions."),
         )
     return {
         "headline": f"{named.setting}, on {named.tier}. {bottleneck}",
@@ -168,14 +203,14 @@ def judge(
         "store": None if own is None else own.to_document(),
         "bottleneck": bottleneck,
         "reasons": reasons,
-        "command": _command(named, own, facts, tiers, batch_size),
+        "command": _command(named, own, others, facts, tiers, batch_size),
     }
 
 
-def _rate(m: Measurement, reads: str) -> str:
-    what = "draws" if reads == "draws" else "whole samples"
+def _rate(m: Measurement, words: Mapping[str, str]) -> str:
     first = f", {m.first:,.0f} in the first epoch" if m.first else ""
-    return f"{m.median:,.0f} {what}/s (quartiles {m.low:,.0f} to {m.high:,.0f} of {len(m.rates)} repetitions{first})"
+    quartiles = f"quartiles {m.low:,.0f} to {m.high:,.0f} of {len(m.rates)} repetitions"
+    return f"{m.median:,.0f} {words[m.reads]}/s ({quartiles}{first})"
 
 
 def _bottleneck(named: Measurement, by_tier: Mapping[str, Measurement], tiers: Mapping[str, Mapping[str, Any]]) -> str:
@@ -192,8 +227,8 @@ def _bottleneck(named: Measurement, by_tier: Mapping[str, Measurement], tiers: M
     return "Decoding and copying are the bottleneck, not storage."
 
 
-def _tier_sentence(m: Measurement, reads: str, rank: str) -> str:
-    text = f"{rank} on {m.tier}: {m.setting}, {_rate(m, reads)}."
+def _tier_sentence(m: Measurement, words: Mapping[str, str], rank: str) -> str:
+    text = f"{rank} on {m.tier}: {m.setting}, {_rate(m, words)}."
     shares = [
         f"{share:.0%} of the time in {'the first epoch' if epoch == 'first' else 'later epochs'}"
         for epoch, share in m.waiting.items()
@@ -219,20 +254,12 @@ def _alternatives(named: Measurement, found: Sequence[Measurement]) -> list[str]
 def _first_epoch(named: Measurement, found: Sequence[Measurement]) -> list[str]:
     timed = [m for m in found if m.first and m.tier == named.tier]
     best = max(timed, key=lambda m: m.first or 0, default=named)
-    if not named.first or not best.first or best.first <= (1 + _TOLERANCE) * named.first:
+    if not named.first or not best.first or best.first <= (1 + _FASTER_FIRST) * named.first:
         return []
     return [
         f"In the first epoch, and in each epoch of data that do not fit into memory, {best.setting} is faster on "
         f"{best.tier}: {best.first:,.0f} instead of {named.first:,.0f}/s."
     ]
-
-
-def _whole_samples(measured: Sequence[Measurement], reads: str) -> list[str]:
-    whole = [m for m in measured if m.reads == "samples"]
-    if reads == "samples" or not whole:
-        return []
-    best = choose(whole)
-    return [f"To read whole samples: {best.setting} on {best.tier}, {_rate(best, 'samples')}."]
 
 
 def _staging(
@@ -297,31 +324,52 @@ def _money(found: Iterable[Measurement], price: float | None, facts: Mapping[str
 def _command(
     named: Measurement,
     own: Measurement | None,
+    others: Sequence[Measurement],
     facts: Mapping[str, Any],
     tiers: Mapping[str, Mapping[str, Any]],
     batch_size: int,
 ) -> str:
     """Shell commands and a line of Python, of the named setting if this library writes it, else of the best store."""
-    m = named if named.codec or own is None else own
+    export = named.candidate.entry.export
+    m = named if export or named.candidate.codec or own is None else own
     source, place = facts["source"], f"{tiers[m.tier]['url'].rstrip('/')}/{facts['dataset_name']}"
     lines = [] if m is named else [f"# zarr-core does not write {named.format}; the best setting of a store:"]
-    if named.format in ("WebDataset", "tar shards, indexed"):
-        place = f"{tiers[named.tier]['url'].rstrip('/')}/{facts['dataset_name']}_shards"
+    if export:
         store = source if facts["is_store"] else "STORE"
-        lines = [shlex.join(["zarr-core", "export", "webdataset", store, place])]
-        m = named
-    elif m.codec:
-        settings = ["--chunk-points", str(m.chunk_points), "--codec", m.codec]
-        if not facts["is_store"]:
-            kind = ["--source", source, "--dataset-kind", facts["dataset_kind"]]
-            lines.append(shlex.join(["zarr-core", "convert", place, *kind, *settings]))
-        else:
-            if (m.codec, m.chunk_points) != (facts["codec"], facts["chunk_points"]):
-                kind = ["--source", "SOURCE", "--dataset-kind", facts["dataset_kind"] or "KIND", "--reconvert"]
-                lines.append(shlex.join(["zarr-core", "convert", source, *kind, *settings]))
-            if not source.startswith(tiers[m.tier]["url"]):
-                lines.append(shlex.join(["zarr-core", "stage", place, "--source", source]))
+        lines.append(shlex.join(["zarr-core", "export", export, store, f"{place}.{export}"]))
+    elif m.candidate.codec:
+        lines += [shlex.join(["zarr-core", *command]) for command in _store_commands(m, others, facts, place, tiers)]
     more = f", prefetch_factor={m.prefetch}" if m.workers else ""
     pinned = ", pin_memory=True" if m.pin else ""
     lines.append(f"DataLoader(dataset, batch_size={batch_size}, num_workers={m.workers}{more}{pinned})")
     return "\n".join(lines)
+
+
+def _store_commands(
+    m: Measurement,
+    others: Sequence[Measurement],
+    facts: Mapping[str, Any],
+    place: str,
+    tiers: Mapping[str, Mapping[str, Any]],
+) -> Iterator[list[str]]:
+    """Arguments of ``zarr-core`` that make a store with the settings of ``m`` at a place."""
+    source, chosen, chunk = facts["source"], m.candidate, f"chunk_{facts['unit']}"
+    settings = [f"--{chunk.replace('_', '-')}", str(chosen.chunk), "--codec", chosen.codec]
+    changed = (chosen.codec, chosen.chunk) != (facts["codec"], facts[chunk])
+    there = source.startswith(tiers[m.tier]["url"])
+    if facts["unit"] == "features":
+        if changed:
+            yield ["matrix", "reindex", source, place, *settings]
+        if any(other.format == COLUMNS for other in others):
+            yield ["matrix", place if changed else source, "--derive-columns"]
+        if not (changed or there):
+            yield ["stage", place, "--source", source]
+        return
+    if not facts["is_store"]:
+        yield ["convert", place, "--source", source, "--dataset-kind", facts["dataset_kind"], *settings]
+        return
+    if changed:
+        kind = ["--source", "SOURCE", "--dataset-kind", facts["dataset_kind"] or "KIND", "--reconvert"]
+        yield ["convert", source, *kind, *settings]
+    if not there:
+        yield ["stage", place, "--source", source]

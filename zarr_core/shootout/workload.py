@@ -1,7 +1,8 @@
-"""The samples that every format holds, taken from a store, and the draws that it reads."""
+"""The samples that every format holds, and what to read of them; taken from a point store."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,15 @@ from zarr_core.points.convert import convert
 from zarr_core.points.manifest import load_if_any
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.points.sampling import draw
+from zarr_core.shootout.candidates import ENTRIES, chunk_sizes
+from zarr_core.shootout.formats import Entry
 from zarr_core.shootout.formats.samples import Draws, Runs, Samples
 from zarr_core.storage import Storage, is_local
 
 # Upper limit on the bytes of the samples: they are written once per format and tier.
 _MAX_BYTES = 1 << 30
 _EPOCHS = 8
+_SAMPLES = 16
 
 
 @dataclass(frozen=True)
@@ -27,37 +31,40 @@ class Workload:
     """Samples on local disk, and what to read of them.
 
     Attributes:
-        samples: the samples.
-        draws: points of draws, by the name of what is read: "draws" and "samples" (whole).
-        facts: for the report.
+        samples: input of the formats; ``ids`` are their names.
+        draws: by name, what to read; ``ids`` are the items. The recommendation is for the first one.
+        entries: the formats that hold such samples.
+        chunk_sizes: to compare, in units per chunk; the current one first.
+        facts: for the report. "reads" describes an item of each of the draws, "described" has lines for the page.
     """
 
-    samples: Samples
-    draws: dict[str, Draws]
+    samples: Any
+    draws: Mapping[str, Any]
+    entries: Sequence[Entry]
+    chunk_sizes: Sequence[int]
     facts: dict[str, Any]
 
 
-def take_workload(
+def take_points(
     source: str,
     dataset_kind: str | None,
     folder: Path,
     *,
-    limit: int,
+    limit: int | None = None,
     num_surface_points: int,
     num_volume_points: int,
 ) -> Workload:
-    """Write samples of a store or of source files below a local folder.
+    """Write samples of a store or of source files below a local folder: ``limit`` of them, or 16.
 
     Raises:
         ZarrCoreError: there is nothing to measure, or files were given without their kind.
         SourceError, StoreError: the location cannot be read.
     """
+    limit = limit or _SAMPLES
     store, is_store = source, load_if_any(Storage(source)) is not None
     if not is_store:
         if dataset_kind is None:
-            raise ZarrCoreError(
-                f"{redact(source)} is no store of points; if it holds files to convert, pass --dataset-kind"
-            )
+            raise ZarrCoreError(f"{redact(source)} is no store; if it holds files to convert, pass --dataset-kind")
         store = str(folder / "converted")
         place: dict[str, Any] = {"root": source} if is_local(source) else {"source_url": source}
         report = convert(dataset_kind, store, limit=limit, **place)
@@ -119,9 +126,17 @@ def take_workload(
         "bytes_raw": size,
         "codec": manifest.compressor,
         "chunk_points": chunk_points,
+        "unit": "points",
+        "reads": {"draws": "draws", "samples": "whole samples"},
+        "described": {
+            "points per sample": ", ".join(f"{name} {min(n):,} to {max(n):,}" for name, n in points.items()),
+            "points per draw": ", ".join(f"{name} {count:,}" for name, count in num_points.items()),
+        },
     }
     draws = {
         "draws": Draws(drawn, num_points, chunk_points, domains),
         "samples": Draws(whole, {}, chunk_points, domains),
     }
-    return Workload(Samples(folder / "samples"), draws, facts)
+    wanted = max(num_points.values())
+    sizes = chunk_sizes(max(map(max, points.values())), chunk_points, wanted, 4 * wanted, wanted // 4)
+    return Workload(Samples(folder / "samples"), draws, ENTRIES, sizes, facts)

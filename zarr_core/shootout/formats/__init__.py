@@ -1,8 +1,9 @@
 """Ways to hold samples and to read them, each with the same methods: this library, and common alternatives.
 
-A format is given samples whose points are already in random order, as our stores hold them, so that each may read a
-draw as a slice. One that cannot read a part of a sample reads all of it. The modules import their packages inside
-functions, so that a package may be missing, or live in an environment of its own.
+Samples are sets of points, or rows of a matrix (``matrices.py``). A format of points is given samples whose points are
+already in random order, as our stores hold them, so that each may read a draw as a slice. One that cannot read part of
+a sample reads all of it. The modules import their packages inside functions, so that a package may be missing, or live
+in an environment of its own.
 """
 
 from __future__ import annotations
@@ -15,8 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from zarr_core.shootout.formats.samples import Draws, Samples
 
 #: Items of a batch by field: (items, points, dim), or a list of (points, dim) where their numbers of points differ.
 Arrays = dict[str, np.ndarray | list[np.ndarray]]
@@ -35,20 +34,20 @@ class Format:
     streams = False
     requests: int | None = None
 
-    def prepare(self, samples: Samples, folder: Path) -> None:
-        """Write the samples into an empty folder."""
+    def prepare(self, samples: Any, folder: Path) -> None:
+        """Write the samples (of a :class:`~zarr_core.shootout.workload.Workload`) into an empty folder."""
         raise NotImplementedError
 
-    def open(self, place: str | Path, draws: Draws) -> None:
-        """Get ready to read the prepared folder or a copy of it at a URL, in this process."""
+    def open(self, place: str | Path, draws: Any) -> None:
+        """Get ready to read draws from the prepared folder or a copy of it at a URL, in this process."""
         raise NotImplementedError
 
     def read(self, sample: str, epoch: int) -> dict[str, np.ndarray]:
         """The drawn points of each field, (points, dim), in memory."""
         raise NotImplementedError
 
-    def read_batch(self, items: Sequence[tuple[str, int]]) -> Arrays:
-        """Several samples and epochs."""
+    def read_batch(self, items: Sequence[tuple[Any, int]]) -> Arrays:
+        """Several ids of the draws, each with its epoch."""
         return stacked([self.read(sample, epoch) for sample, epoch in items])
 
     def stream(self, epoch: int, worker: int, workers: int) -> Iterator[dict[str, np.ndarray]]:
@@ -74,12 +73,20 @@ class Entry:
         factory: "module:class".
         arguments: of the class.
         package: what must be installed for it.
+        copy: name of the folder that holds its bytes; formats that read the same bytes share it. By default its name.
+        is_store: whether codec and chunk size are settings of it.
+        export: format of ``zarr-core export`` that writes it, if there is one.
+        reads: the only draws that it is measured with; all if empty.
     """
 
     name: str
     factory: str
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
     package: str | None = None
+    copy: str = field(default="", kw_only=True)
+    is_store: bool = field(default=False, kw_only=True)
+    export: str = field(default="", kw_only=True)
+    reads: tuple[str, ...] = field(default=(), kw_only=True)
 
     @property
     def installed(self) -> bool:

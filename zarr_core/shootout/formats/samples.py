@@ -51,6 +51,11 @@ class Draws:
     ) -> None:
         self.runs, self.num_points, self.chunk_points, self.domains = runs, num_points, chunk_points, domains
 
+    @property
+    def ids(self) -> list[str]:
+        """The samples."""
+        return list(self.runs)
+
     @classmethod
     def load(cls, path: Path) -> Draws:
         """What :meth:`save` wrote."""

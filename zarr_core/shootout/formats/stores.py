@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from zarr_core.shootout.formats import Arrays, Format
+from zarr_core.shootout.formats.files import counting
 from zarr_core.shootout.formats.samples import Draws, Samples
 
 
@@ -44,17 +45,11 @@ class Reader(Format):
     def open(self, place: str | Path, draws: Draws) -> None:
         """Read the manifest."""
         from zarr_core.points.reader import ZarrChunkReader
-        from zarr_core.storage.byte_ranges import CountingObjects, Objects, open_objects
 
-        counts: list[CountingObjects] = []
-
-        def counting(root: str) -> Objects:
-            counts.append(CountingObjects(open_objects(root)))
-            return counts[-1]
-
-        options, self._counts = dict(self._options), counts
-        if "://" in str(place) and options.get("engine", "direct") == "direct":
-            options["objects_factory"] = counting
+        options = dict(self._options)
+        factory, self._counts = counting(place)
+        if options.get("engine", "direct") == "direct":
+            options["objects_factory"] = factory
         self._store = f"{place}/store"
         self._reader = ZarrChunkReader(self._store, **options)
         self._num_points = dict(draws.num_points)

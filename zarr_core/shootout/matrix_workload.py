@@ -1,0 +1,83 @@
+"""The samples that every format of a matrix holds, and what to read of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from zarr_core._util.redaction import redact
+from zarr_core.errors import ZarrCoreError
+from zarr_core.matrix import WideMatrix
+from zarr_core.matrix.state import HEAD
+from zarr_core.shootout.candidates import MATRIX_ENTRIES, chunk_sizes
+from zarr_core.shootout.formats.matrices import Cells, Rows
+from zarr_core.shootout.workload import Workload
+from zarr_core.storage import Storage
+from zarr_core.versioning.generations import load
+
+# Bytes of the samples, if their number is not given; they are written once per format and tier.
+_BYTES = 128 << 20
+# Single features that an epoch reads.
+_SINGLE_FEATURES = 256
+
+
+def take_matrix(source: str, folder: Path, *, limit: int | None = None, num_features: int, batch_size: int) -> Workload:
+    """Copy samples of a matrix, with its first value table, to a matrix below a local folder.
+
+    Args:
+        source: URL of the matrix.
+        folder: local.
+        limit: number of samples; by default 128 MiB, but at least a batch.
+        num_features: features of a selection.
+        batch_size: samples per batch.
+
+    Raises:
+        ZarrCoreError: the matrix is empty.
+        StoreError, CorruptChunkError: the matrix cannot be read.
+    """
+    storage = Storage(source)
+    state = load(storage, HEAD)
+    matrix = WideMatrix(storage, state)
+    value, dtype = next(iter(state.values.items()))
+    row_bytes = np.dtype(dtype).itemsize * state.axis.length
+    ids = matrix.sample_ids[: limit or max(batch_size, _BYTES // row_bytes)]
+    if not ids:
+        raise ZarrCoreError(f"{redact(source)} holds no samples")
+    copy = WideMatrix.create(
+        folder / "samples",
+        matrix.feature_ids,
+        {value: dtype},
+        codec=state.codec,
+        chunk_features=state.chunk_features,
+        column_chunk=state.column_chunk,
+    )
+    copy.append("shootout", ids, {value: matrix.read(ids, value=value)})
+    n, rng = state.axis.length, np.random.default_rng(0)
+    draws = {"samples": Cells(range(len(ids)))}
+    reads = {"samples": "whole samples"}
+    if num_features < n:
+        draws["selected"] = Cells(range(len(ids)), np.sort(rng.choice(n, num_features, replace=False)))
+        reads["selected"] = f"samples of {num_features:,} features"
+    draws["features"] = Cells(rng.choice(n, min(n, _SINGLE_FEATURES), replace=False).tolist(), by_feature=True)
+    reads["features"] = f"features of {len(ids):,} samples"
+    facts = {
+        "source": redact(source),
+        "is_store": True,
+        "dataset_name": storage.url.rstrip("/").rpartition("/")[2],
+        "samples": len(ids),
+        "other_fields": 0,
+        "samples_total": len(state.rows),
+        "fields": {value: dtype},
+        "features": n,
+        "num_features": num_features,
+        "bytes_raw": row_bytes * len(ids),
+        "codec": state.codec,
+        "chunk_features": state.chunk_features,
+        "unit": "features",
+        "reads": reads,
+        "described": {"value table": f"{value} ({dtype})", "features per sample": f"{n:,}"},
+    }
+    current = state.chunk_features
+    sizes = chunk_sizes(n, current, n, current // 4, current // 16)
+    return Workload(Rows(str(folder / "samples"), ids), draws, MATRIX_ENTRIES, sizes, facts)
