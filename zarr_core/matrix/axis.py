@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -41,10 +42,11 @@ class FeatureAxis(Sequence[Any]):
         if not (self.ids[1:] > self.ids[:-1]).all():
             # Names that are not sorted are found through their sorted order, which takes 8 bytes per feature.
             self._order = np.argsort(self.ids, kind="stable")
-            in_order = self.ids[self._order]
-            double = in_order[1:] == in_order[:-1]
-            if double.any():
-                raise MatrixError(f"feature {self._name(in_order[int(np.argmax(double))])!r} appears twice")
+            for start in range(0, len(self.ids), _BLOCK):
+                in_order = self.ids[self._order[start : start + _BLOCK + 1]]
+                double = in_order[1:] == in_order[:-1]
+                if double.any():
+                    raise MatrixError(f"feature {self._name(in_order[int(np.argmax(double))])!r} appears twice")
 
     @property
     def is_text(self) -> bool:
@@ -160,7 +162,7 @@ class FeatureAxis(Sequence[Any]):
         if hashlib.sha256(data).hexdigest() != sha256:
             raise CorruptChunkError(f"{where}: the features are not those that the matrix was created with")
         try:
-            ids = np.load(io.BytesIO(data), allow_pickle=False)
+            ids = _parse_npy(data)
         except Exception as error:  # NumPy passes the header to Python's parsers, which raise many kinds of errors
             raise CorruptChunkError(f"{where} is not a list of features: {error}") from error
         try:
@@ -180,6 +182,15 @@ class FeatureAxis(Sequence[Any]):
         return UnknownFieldError(
             f"feature {self._name(stored)!r} is not on the axis of this matrix ({len(self):,} features)"
         )
+
+
+def _parse_npy(data: bytes) -> np.ndarray:
+    """The read-only array in a ``.npy`` file of version 1.0; ``np.load`` would copy it."""
+    file = io.BytesIO(data)
+    if (version := np.lib.format.read_magic(file)) != (1, 0):
+        raise ValueError(f"a .npy file of version {version}")
+    shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    return np.frombuffer(data, dtype, math.prod(shape), file.tell()).reshape(shape)
 
 
 def _as_array(ids: Sequence[str] | Sequence[int] | np.ndarray) -> np.ndarray:
