@@ -34,11 +34,11 @@ ui: .venv/installed $(DAGSTER_HOME)/dagster.yaml  ## Dagster's webserver and dae
 test: .venv/installed  ## run all tests
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
-# Ids of tests that use S3 contain the name of a client.
+# The tests of notifications, Athena and credentials need moto.
 test-rgw: .venv/installed  ## tests of S3 on the service TEST_S3_ENDPOINT (with AWS_ACCESS_KEY_ID and the like), such as Ceph RGW
 	@if [ -z "$$TEST_S3_ENDPOINT" ]; then echo 'skipped: TEST_S3_ENDPOINT names no S3 service'; else \
-	  OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -k 's3 or obstore or however_it_runs' \
-	    tests/storage tests/versioning tests/matrix tests/points/test_convert.py tests/points/test_manifest.py; fi
+	  OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m s3 tests/storage tests/versioning \
+	    tests/matrix tests/points tests/datasets tests/sources tests/platform/test_source_watch.py; fi
 
 lint: .venv/installed  ## ruff, and mypy on zarr_core
 	$(BIN)/ruff check .

@@ -46,7 +46,7 @@ class DatasetDeclaration(Declaration):
     fingerprint: Literal["version", "content"] | None = Field(
         default=None, description="Notice changed files by version (etag or time) or content; default: as the store."
     )
-    batch_size: int = Field(default=250, description="Maximum number of samples per conversion run.")
+    batch_size: int = Field(default=500, description="Maximum number of samples per conversion run.")
     workers: int = Field(default=2, description="Number of processes that convert.")
     pool: PoolDeclaration = Field(default=PoolDeclaration(), description="What converts: processes, or a Dask cluster.")
     max_retired_share: float = Field(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,9 +67,15 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the longest files first; Makefile tells xdist to keep this order, and to give each file to one worker."""
+    """Run the longest files first; Makefile tells xdist to keep this order, and to give each file to one worker.
+
+    Tests that use S3 are marked: by a fixture or, where that depends on a parameter, by the client in their ids.
+    """
     place = {name: number for number, name in enumerate(_LONGEST)}
     items.sort(key=lambda item: place.get(item.nodeid.partition("::")[0], len(place)))
+    for item in items:
+        if "s3_server" in getattr(item, "fixturenames", ()) or re.search("(?<![a-z])s3|obstore", item.name):
+            item.add_marker("s3")
 
 
 @pytest.fixture(autouse=True, scope="session")

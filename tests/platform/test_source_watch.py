@@ -14,8 +14,10 @@ from sensors.dagster_internals import observed_versions
 from sensors.observations import known_items, listing_metadata
 from sensors.pending import PendingChanges, find_changes
 from tests.platform.trial import Trial, write_run
+from zarr_core.points.manifest import load_manifest
 from zarr_core.sources import FileInfo, SourceSample
 from zarr_core.sources.listing import Listing, list_samples
+from zarr_core.storage import Storage
 
 
 class Watcher:
@@ -197,6 +199,41 @@ def test_samples_outside_the_declared_splits_are_not_registered(trial: Trial) ->
     write_run(trial.source, 4)
     watcher.settle()
     assert trial.samples() == ["run_4"]
+
+
+class Bucket(Watcher):
+    """A watched source in a bucket, and its store beside it."""
+
+    def __init__(self, trial: Trial, root: str) -> None:
+        places = {"source": f"{root}/source", "store": f"{root}/store"}
+        super().__init__(Trial(trial.dataset.model_copy(update=places), trial.instance))
+        self.source, self.folder = Storage(places["source"]), trial.source
+
+    def upload(self, number: int, files: slice = slice(None), shift: float = 0.0) -> None:
+        for path in sorted(write_run(self.folder, number, shift=shift).iterdir())[files]:
+            self.source.write(f"run_{number}/{path.name}", [path.read_bytes()])
+
+
+@pytest.mark.parametrize("any_root", ["s3", "oci", "gs", "az"], indirect=True)
+def test_arrivals_changes_and_disappearance_in_a_bucket(trial: Trial, any_root: str) -> None:
+    bucket = Bucket(trial, any_root)
+    bucket.upload(1)
+    bucket.upload(2)
+    bucket.upload(3, slice(None, -1))
+    assert observed(bucket.settle()) == ["run_1", "run_2"]
+    bucket.upload(2, shift=1.0)
+    bucket.upload(3, slice(-1, None))
+    bucket.source.delete([f"run_1/{path.name}" for path in (bucket.folder / "run_1").iterdir()])
+    assert observed(bucket.settle()) == ["run_3", "run_2", "run_1"]
+    assert bucket.trial.samples() == ["run_2", "run_3"]
+
+
+def test_from_bucket_to_bucket(trial: Trial, s3_root: str) -> None:
+    bucket = Bucket(trial, s3_root)
+    bucket.upload(1)
+    assert bucket.trial.convert_all().success
+    assert bucket.trial.publish().success
+    assert load_manifest(bucket.trial.dataset.store).samples.keys() == {"run_1"}
 
 
 def sample(sample_id: str, version: str = "1") -> SourceSample:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from zarr_core.errors import TransferError
 from zarr_core.storage import Storage, retries
 from zarr_core.storage.backends.generic import MemoryBackend
 from zarr_core.storage.backends.obstore import ObstoreBackend
-from zarr_core.storage.backends.s3 import S3Backend
+from zarr_core.storage.backends.s3 import ConditionalPut, S3Backend
 from zarr_core.storage.uploads import Uploads
 
 
@@ -140,3 +141,19 @@ def test_files_and_arrays_on_s3_go_through_obstore(s3_root: str, monkeypatch: py
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")  # as with the credentials in ~/.aws
     assert bytes(storage.begin_read("a").result()[0]) == b"0123456"
     assert used[2:] == ["S3Backend", "S3Backend"]
+
+
+@pytest.mark.parametrize("backend", [S3Backend, ObstoreBackend])
+def test_a_large_object_is_uploaded_in_parts(
+    s3_root: str, backend: type[ConditionalPut], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3 takes 5 GiB per request, and parts of at least 5 MiB."""
+    pytest.importorskip("obstore", reason="needs the obstore extra")
+    monkeypatch.setattr(ConditionalPut, "single_put_bytes", 6 << 20)
+    monkeypatch.setattr(ConditionalPut, "part_bytes", 5 << 20)
+    storage = Storage(s3_root, backend=backend)
+    large = random.Random(0).randbytes(11 << 20)
+    for name, data, parts in (("large", large, "-3"), ("small", large[: 6 << 20], "")):
+        storage.write(name, [data])
+        assert storage.read(name) == data
+        assert storage.info(name).version[32:] == parts  # the etag names the number of parts

@@ -138,7 +138,14 @@ class ObstoreBackend(ConditionalPut):
     async def put(self, path: str, data: bytes | bytearray) -> None:
         import obstore
 
-        await obstore.put_async(self._store, self._key(path), data, use_multipart=False)
+        await obstore.put_async(
+            self._store,
+            self._key(path),
+            data,
+            use_multipart=len(data) > self.single_put_bytes,
+            chunk_size=self.part_bytes,
+            max_concurrency=self.parts_in_flight,
+        )
 
     async def delete(self, path: str) -> None:
         import obstore
