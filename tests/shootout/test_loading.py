@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from traceback import format_exception
 from typing import Any
 
 import numpy as np
@@ -89,3 +90,8 @@ def test_at_least_one_repetition_is_measured_when_the_time_is_up(reading: Readin
 def test_the_error_of_a_library_is_the_reason(reading: Reading) -> None:
     with pytest.raises(MeasurementError, match="IndexError: out of range"):
         time_reading(with_entry(reading, "Unreadable"), seconds=0, repetitions=1, end=float("inf"))
+    try:
+        raise IndexError("out of range")
+    except IndexError as error:  # what a DataLoader raises for its worker
+        found = IndexError(f"Caught IndexError in DataLoader worker process 0.\n{''.join(format_exception(error))}")
+    assert loading._reason(found) == "IndexError: out of range"

@@ -92,7 +92,13 @@ def test_the_command_of_a_matrix_copies_it_with_the_settings_and_derives_columns
     assert "To read features of 8 samples: zarr_core, column-major copy, chunk_features 100, none, no" in str(found)
     exported = Measurement("scratch", Candidate(MATRIX_ENTRIES[2]), "samples", [9.0])
     found = judge([whole, exported], TIERS, facts, {}, batch_size=8)
-    assert found["command"].startswith("zarr-core export h5ad /data/store /scratch/betas.h5ad\n")
+    assert found["command"].splitlines() == [
+        "zarr-core export h5ad /data/store /scratch/betas.h5ad",
+        "DataLoader(dataset, batch_size=8, num_workers=0)",
+        "# or the best setting of a store:",
+        "zarr-core stage /scratch/betas --source /data/store",
+        "DataLoader(dataset, batch_size=8, num_workers=0)",
+    ]
 
 
 def test_only_settings_that_took_all_their_turns_are_compared() -> None:

@@ -36,10 +36,12 @@ def test_rows_of_a_large_axis_are_searched(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_names_are_found_as_by_a_dictionary() -> None:
-    names = pa.array(["b", None, "zürich", "longer than any", "", "a", "b"])
-    for ids in (["b", "a", "zürich"], ["a", "b", "zürich"]):
-        expected = [ids.index(name) if name in ids else -1 for name in names.to_pylist()]
-        assert FeatureAxis(ids).find(names).tolist() == expected
+    mixed = ["b", None, "zürich", "longer than any", "", "a", "b"]
+    in_order = ["a", "longer than any", "b"]
+    for ids in (["b", "a", "zürich"], ["a", "b", "zürich"], ["zürich", "a", "b"], ["b", "a"], ["a", "b", "c"]):
+        for names in (mixed, in_order, ids, ids[1:], ids[::-1], [*ids, "a"], []):
+            expected = [ids.index(name) if name in ids else -1 for name in names]
+            assert FeatureAxis(ids).find(pa.array(names, pa.string())).tolist() == expected
 
 
 def test_duckdb_spills_to_the_folder_of_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,6 +52,7 @@ def test_duckdb_spills_to_the_folder_of_temporary_files(tmp_path: Path, monkeypa
         row = connection.execute("SELECT current_setting('temp_directory')").fetchone()
         assert row is not None
         assert os.listdir(row[0])
+        assert connection.execute("SELECT current_setting('enable_progress_bar')").fetchall() == [(False,)]
     assert not os.path.exists(row[0])
     assert os.listdir(tmp_path) == []
     with pytest.raises(WarehouseError, match="lab: .*nothing"), join.duckdb_connection("lab") as connection:

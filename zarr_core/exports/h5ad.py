@@ -66,7 +66,7 @@ def export_h5ad(rows: MatrixRows, out: str | os.PathLike[str], *, progress: bool
     return Path(out)
 
 
-def _write_table(file: Any, name: str, index: Sequence[str] | np.ndarray, columns: Mapping[str, Sequence[str]]) -> None:
+def _write_table(file: Any, name: str, index: Sequence[Any] | np.ndarray, columns: Mapping[str, Sequence[str]]) -> None:
     """A data frame of strings."""
     import h5py
 

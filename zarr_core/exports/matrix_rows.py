@@ -14,6 +14,7 @@ from zarr_core._util.arguments import check_names
 from zarr_core.datasets.memory_map import row_blocks
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.matrix import WideMatrix
+from zarr_core.matrix.axis import FeatureAxis
 from zarr_core.storage.temporary import add_temp_suffix
 
 
@@ -28,7 +29,7 @@ class MatrixRows:
 
     Attributes:
         batches: batch of each row.
-        features: (features,) names of the columns.
+        features: (features,) names of the columns; slices of it are NumPy arrays.
 
     Raises:
         UnknownFieldError: the matrix has no such value table, sample or feature.
@@ -51,7 +52,7 @@ class MatrixRows:
         places = None if feature_ids is None else axis.positions(feature_ids)
         #: For reads; None for all features.
         self.feature_ids = None if places is None else axis.ids[places]
-        self.features = np.asarray(axis) if places is None else axis[places]
+        self.features: FeatureAxis | np.ndarray = axis if places is None else axis[places]
         if not self.sample_ids or not len(self.features) or not self.values:
             raise ZarrCoreError(f"{matrix.url}: no samples, features or value tables are selected")
         if len(set(self.sample_ids)) < len(self.sample_ids):

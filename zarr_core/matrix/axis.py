@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -41,10 +42,11 @@ class FeatureAxis(Sequence[Any]):
         if not (self.ids[1:] > self.ids[:-1]).all():
             # Names that are not sorted are found through their sorted order, which takes 8 bytes per feature.
             self._order = np.argsort(self.ids, kind="stable")
-            in_order = self.ids[self._order]
-            double = in_order[1:] == in_order[:-1]
-            if double.any():
-                raise MatrixError(f"feature {self._name(in_order[int(np.argmax(double))])!r} appears twice")
+            for start in range(0, len(self.ids), _BLOCK):
+                in_order = self.ids[self._order[start : start + _BLOCK + 1]]
+                double = in_order[1:] == in_order[:-1]
+                if double.any():
+                    raise MatrixError(f"feature {self._name(in_order[int(np.argmax(double))])!r} appears twice")
 
     @property
     def is_text(self) -> bool:
@@ -66,11 +68,10 @@ class FeatureAxis(Sequence[Any]):
             yield from self[start : start + _BLOCK].tolist()
 
     def __arrow_array__(self, type: Any = None) -> Any:
-        """The names as an Arrow array of strings."""
+        """The names as an Arrow array of strings or int64."""
         import pyarrow as pa
 
-        names = pa.array(self.ids).cast(pa.string())
-        return names if type is None else names.cast(type)
+        return pa.array(self.ids).cast(type or (pa.string() if self.is_text else pa.int64()))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self[:], dtype)
@@ -96,10 +97,7 @@ class FeatureAxis(Sequence[Any]):
             if too_long.any():
                 raise self._unknown(wanted[int(np.argmax(too_long))])
         wanted = wanted.astype(self.ids.dtype)
-        found = np.searchsorted(self.ids, wanted, sorter=self._order)
-        found = np.minimum(found, len(self.ids) - 1)
-        if self._order is not None:
-            found = self._order[found]
+        found = self._places(wanted)
         absent = self.ids[found] != wanted
         if absent.any():
             raise self._unknown(wanted[int(np.argmax(absent))])
@@ -111,15 +109,18 @@ class FeatureAxis(Sequence[Any]):
         if not self.is_text:
             raise UnknownFieldError("the features of this matrix are integers, not strings")
         wanted = from_arrow(names.fill_null(""))
-        if wanted.dtype.itemsize > self.ids.dtype.itemsize:  # longer names are cut off below: they are not on the axis
+        candidates = np.arange(len(wanted))
+        if wanted.dtype.itemsize > self.ids.dtype.itemsize:  # longer names would be cut off: they are not on the axis
             candidates = np.flatnonzero(np.char.str_len(wanted) <= self.ids.dtype.itemsize)
-        else:
-            candidates = np.arange(len(wanted))
-        wanted = wanted[candidates].astype(self.ids.dtype)
-        places = np.searchsorted(self.ids, wanted, sorter=self._order)
-        places = np.minimum(places, len(self.ids) - 1)
-        if self._order is not None:
-            places = self._order[places]
+            wanted = wanted[candidates]
+        wanted = wanted.astype(self.ids.dtype, copy=False)
+        # Rows mostly arrive in the order of the axis. Comparing bytes takes a tenth of the time of a search.
+        start = int(self._places(wanted[:1]).sum())
+        run = self.ids[start : start + len(wanted)]
+        if np.array_equal(run.view(np.uint8), wanted.view(np.uint8)):
+            found[candidates] = np.arange(start, start + len(wanted))
+            return found
+        places = self._places(wanted)
         same = self.ids[places] == wanted
         found[candidates[same]] = places[same]
         return found
@@ -161,13 +162,18 @@ class FeatureAxis(Sequence[Any]):
         if hashlib.sha256(data).hexdigest() != sha256:
             raise CorruptChunkError(f"{where}: the features are not those that the matrix was created with")
         try:
-            ids = np.load(io.BytesIO(data), allow_pickle=False)
+            ids = _parse_npy(data)
         except Exception as error:  # NumPy passes the header to Python's parsers, which raise many kinds of errors
             raise CorruptChunkError(f"{where} is not a list of features: {error}") from error
         try:
             return cls(ids)
         except MatrixError as error:
             raise CorruptChunkError(f"{where} is not a list of features: {error}") from error
+
+    def _places(self, wanted: np.ndarray) -> np.ndarray:
+        """Positions of names of the axis, (n,) int64; any position for other names."""
+        places = np.minimum(np.searchsorted(self.ids, wanted, sorter=self._order), len(self.ids) - 1)
+        return places if self._order is None else self._order[places]
 
     def _name(self, stored: Any) -> str | int:
         return str(stored.decode("utf-8")) if self.is_text else int(stored)
@@ -176,6 +182,15 @@ class FeatureAxis(Sequence[Any]):
         return UnknownFieldError(
             f"feature {self._name(stored)!r} is not on the axis of this matrix ({len(self):,} features)"
         )
+
+
+def _parse_npy(data: bytes) -> np.ndarray:
+    """The read-only array in a ``.npy`` file of version 1.0; ``np.load`` would copy it."""
+    file = io.BytesIO(data)
+    if (version := np.lib.format.read_magic(file)) != (1, 0):
+        raise ValueError(f"a .npy file of version {version}")
+    shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    return np.frombuffer(data, dtype, math.prod(shape), file.tell()).reshape(shape)
 
 
 def _as_array(ids: Sequence[str] | Sequence[int] | np.ndarray) -> np.ndarray:
@@ -278,6 +293,10 @@ def _fixed_width(data: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         lengths: bytes of each name.
     """
     width = max(1, int(lengths.max(initial=0)))
+    if len(lengths) and lengths.min() == width:
+        if not data[width - 1 :: width].all():
+            raise MatrixError(_ZERO)
+        return data.view(f"S{width}")
     found = np.zeros((len(lengths), width), np.uint8)
     end = 0
     for start in range(0, len(lengths), _BLOCK):

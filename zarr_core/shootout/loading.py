@@ -169,11 +169,17 @@ def time_reading(
         return _timed(reading, dataset, batches, seconds, repetitions, end, cold, clock)
     # A format is another library, which may raise anything; one of them must not end the others.
     except Exception as error:
-        raise MeasurementError(f"{type(error).__name__}: {error}") from error
+        raise MeasurementError(_reason(error)) from error
     finally:
         torch.set_num_threads(threads)
         if reading.workers:
             batches._shutdown_workers()
+
+
+def _reason(error: Exception) -> str:
+    if "in DataLoader worker process" in str(error):  # the text is the traceback of the worker
+        return str(error).rstrip().rpartition("\n")[2]
+    return f"{type(error).__name__}: {error}"
 
 
 def _timed(

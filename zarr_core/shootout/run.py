@@ -83,7 +83,8 @@ def measure_all(options: Options) -> dict[str, Any]:
         StoreError, SourceError: the source or a tier cannot be used.
     """
     with ExitStack() as cleanup:
-        bar = cleanup.enter_context(_Bar(options))
+        bar = _Bar(total=1, unit="measurement", desc="shootout", disable=not options.progress)
+        cleanup.enter_context(bar)
         planner = Planner(options.budget * (1 - _RESERVE), progress=bar)
         tiers = [cleanup.enter_context(Tier(name, place)) for name, place in options.tiers.items()]
         folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="zarr-core-shootout-")))
@@ -124,23 +125,14 @@ def take_workload(options: Options, folder: Path) -> Workload:
     return workload
 
 
-class _Bar:
+class _Bar(tqdm):  # type: ignore[type-arg]
     """The progress bar: steps done, and what is left of the budget."""
-
-    def __init__(self, options: Options) -> None:
-        self._bar = tqdm(total=1, unit="measurement", desc="shootout", disable=not options.progress)
-
-    def __enter__(self) -> _Bar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.close()
 
     def show(self, name: str, done: int, known: int, left: float) -> None:
         """See :class:`zarr_core.shootout.planner.Progress`."""
-        self._bar.total, self._bar.n = known, done
+        self.total, self.n = known, done
         minutes, seconds = divmod(round(max(left, 0)), 60)
-        self._bar.set_postfix_str(f"{minutes}:{seconds:02d} of the budget left; {name}")
+        self.set_postfix_str(f"{minutes}:{seconds:02d} of the budget left; {name}")
 
 
 class _Run:

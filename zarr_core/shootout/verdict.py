@@ -166,8 +166,11 @@ def judge(
     words = facts["reads"]
     reads = next(reads for reads in words if any(m.reads == reads for m in measured))
     of_reads = [m for m in measured if m.reads == reads]
+    # The best setting for each of the other draws, and the best store for it.
     others = [
-        choose(found) for other in words if other != reads and (found := [m for m in measured if m.reads == other])
+        (choose(found), choose(of_stores) if (of_stores := [m for m in found if m.format in (OURS, COLUMNS)]) else None)
+        for other in words
+        if other != reads and (found := [m for m in measured if m.reads == other])
     ]
     samples = facts["samples_total"] or facts["samples"]
     whole_bytes = facts["bytes_raw"] / facts["samples"] * samples
@@ -185,7 +188,7 @@ def judge(
         *_alternatives(named, of_reads),
         *_first_epoch(named, of_reads),
         *(_tier_sentence(m, words, "Best") for tier, m in by_tier.items() if tier != named.tier),
-        *(f"To read {words[m.reads]}: {m.setting} on {m.tier}, {_rate(m, words)}." for m in others),
+        *(_other_sentence(m, store, words) for m, store in others),
         *_staging(named, by_tier, tiers, facts, copy_rates),
         *_inodes(named, measured, tiers, facts),
         *_money(by_tier.values(), price_per_1000_gets, facts),
@@ -203,7 +206,7 @@ def judge(
         "store": None if own is None else own.to_document(),
         "bottleneck": bottleneck,
         "reasons": reasons,
-        "command": _command(named, own, others, facts, tiers, batch_size),
+        "command": _command(named, own, [store for _, store in others if store], facts, tiers, batch_size),
     }
 
 
@@ -295,6 +298,13 @@ def _memory(too_large: bool, whole_bytes: float) -> list[str]:
     ]
 
 
+def _other_sentence(m: Measurement, store: Measurement | None, words: Mapping[str, str]) -> str:
+    text = f"To read {words[m.reads]}: {m.setting} on {m.tier}, {_rate(m, words)}."
+    if store is None or store is m:
+        return text
+    return f"{text} Of stores, {store.setting} on {store.tier}: {store.median:,.0f}/s."
+
+
 def _inodes(
     named: Measurement,
     measured: Sequence[Measurement],
@@ -329,30 +339,39 @@ def _command(
     tiers: Mapping[str, Mapping[str, Any]],
     batch_size: int,
 ) -> str:
-    """Shell commands and a line of Python, of the named setting if this library writes it, else of the best store."""
-    export = named.candidate.entry.export
-    m = named if export or named.candidate.codec or own is None else own
-    source, place = facts["source"], f"{tiers[m.tier]['url'].rstrip('/')}/{facts['dataset_name']}"
-    lines = [] if m is named else [f"# zarr-core does not write {named.format}; the best setting of a store:"]
+    """Shell commands and a line of Python, of the named setting if this library writes it, and of the best store."""
+    export, lines = named.candidate.entry.export, []
     if export:
-        store = source if facts["is_store"] else "STORE"
-        lines.append(shlex.join(["zarr-core", "export", export, store, f"{place}.{export}"]))
-    elif m.candidate.codec:
-        lines += [shlex.join(["zarr-core", *command]) for command in _store_commands(m, others, facts, place, tiers)]
+        store = facts["source"] if facts["is_store"] else "STORE"
+        place = f"{tiers[named.tier]['url'].rstrip('/')}/{facts['dataset_name']}.{export}"
+        lines = [shlex.join(["zarr-core", "export", export, store, place]), _loader(named, batch_size)]
+    if own is None:
+        return "\n".join(lines or [_loader(named, batch_size)])
+    stored = named if named.candidate.codec else own
+    if stored is not named:
+        lines.append(
+            "# or the best setting of a store:"
+            if export
+            else f"# zarr-core does not write {named.format}; the best setting of a store:"
+        )
+    lines += [shlex.join(["zarr-core", *command]) for command in _store_commands(stored, others, facts, tiers)]
+    return "\n".join([*lines, _loader(stored, batch_size)])
+
+
+def _loader(m: Measurement, batch_size: int) -> str:
     more = f", prefetch_factor={m.prefetch}" if m.workers else ""
     pinned = ", pin_memory=True" if m.pin else ""
-    lines.append(f"DataLoader(dataset, batch_size={batch_size}, num_workers={m.workers}{more}{pinned})")
-    return "\n".join(lines)
+    return f"DataLoader(dataset, batch_size={batch_size}, num_workers={m.workers}{more}{pinned})"
 
 
 def _store_commands(
     m: Measurement,
     others: Sequence[Measurement],
     facts: Mapping[str, Any],
-    place: str,
     tiers: Mapping[str, Mapping[str, Any]],
 ) -> Iterator[list[str]]:
-    """Arguments of ``zarr-core`` that make a store with the settings of ``m`` at a place."""
+    """Arguments of ``zarr-core`` that make a store with the settings of ``m`` on its tier."""
+    place = f"{tiers[m.tier]['url'].rstrip('/')}/{facts['dataset_name']}"
     source, chosen, chunk = facts["source"], m.candidate, f"chunk_{facts['unit']}"
     settings = [f"--{chunk.replace('_', '-')}", str(chosen.chunk), "--codec", chosen.codec]
     changed = (chosen.codec, chosen.chunk) != (facts["codec"], facts[chunk])

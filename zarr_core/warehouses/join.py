@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 _ROWS_EACH = 1 << 17
 _JOINED_FEATURES = 1 << 22
+# Each thread of DuckDB holds a row group of Parquet, 70 MB if it has a million rows. Fewer threads than these deliver
+# rows faster than one Python thread finds their features.
+_SEARCH_THREADS = 4
 
 
 @contextmanager
@@ -28,7 +31,8 @@ def duckdb_connection(warehouse: str) -> Iterator[duckdb.DuckDBPyConnection]:
     """An in-memory DuckDB connection. Raises its errors as WarehouseError with the warehouse's name.
 
     What does not fit into its memory goes to the system's folder of temporary files (TMPDIR), and is deleted at the
-    end; DuckDB's own choice is a folder ``.tmp`` in the working directory.
+    end; DuckDB's own choice is a folder ``.tmp`` in the working directory. Nothing is printed: DuckDB would show a
+    progress bar on stdout.
     """
     import duckdb
     import pyarrow as pa
@@ -36,6 +40,7 @@ def duckdb_connection(warehouse: str) -> Iterator[duckdb.DuckDBPyConnection]:
     with tempfile.TemporaryDirectory(prefix="zarr-core-duckdb-") as scratch:
         connection = duckdb.connect(config={"temp_directory": scratch})
         try:
+            connection.execute("SET enable_progress_bar = false")
             yield connection
         except (duckdb.Error, pa.ArrowException) as error:
             raise WarehouseError(f"{warehouse}: {redact(str(error))}") from printable_cause(error)
@@ -56,7 +61,8 @@ class PositionJoin:
     """Position tables of some batches and of the feature axis in a DuckDB connection, and the join with them.
 
     The table of the axis and the join take about 100 bytes of memory per feature. More than 2^22 features are looked up
-    in the arriving rows instead, if ``feature_ids`` can do that: slower, but without these bytes.
+    in the arriving rows instead, if ``feature_ids`` can do that: without these bytes, but slower unless the rows of a
+    sample lie in the order of the axis.
 
     Args:
         connection: receives the tables; used by this object alone.
@@ -76,6 +82,8 @@ class PositionJoin:
         self._searched: Searchable | None = None
         if len(feature_ids) > _JOINED_FEATURES and isinstance(feature_ids, Searchable) and _has_no_null(feature_ids):
             self._searched = feature_ids
+            [(threads,)] = connection.execute("SELECT current_setting('threads')").fetchall()
+            connection.execute(f"SET threads = {min(threads, _SEARCH_THREADS)}")
         _create_table(connection, "axis", axis_table(feature_ids if self._searched is None else []))
         _create_table(connection, "wanted", wanted_table(batches))
 
