@@ -12,9 +12,11 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Self
 
 import dagster as dg
@@ -46,6 +48,8 @@ ROW_COUNT = "dagster/row_count"
 # Longest time that a materialization waits for others, to be stored with them.
 _BATCH_SECONDS = 0.5
 _BATCH_EVENTS = 500
+# By so much the clock may have been set since a process began.
+_CLOCK_SECONDS = 60
 
 
 def kind_tags(*kinds: str) -> dict[str, str]:
@@ -272,16 +276,30 @@ def runs_without_process(instance: dg.DagsterInstance, location: str | None) -> 
 
 
 def _has_process(instance: dg.DagsterInstance, run_id: str) -> bool:
-    events = instance.all_logs(run_id, of_type=dg.DagsterEventType.RUN_START)
-    processes = [event.dagster_event.pid for event in events if event.dagster_event and event.dagster_event.pid]
+    for event in instance.all_logs(run_id, of_type=dg.DagsterEventType.RUN_START):
+        process = event.dagster_event.pid if event.dagster_event else None
+        if process is not None and not _existed_at(process, event.timestamp):
+            return False
+    return True
+
+
+def _existed_at(process: int, timestamp: float) -> bool:
+    """Whether a process exists and, if the system tells, began before a time: its number may be another one's by now.
+
+    After the restart of a container, which counts its processes from 1, that is likely.
+    """
     try:
-        for process in processes:
-            os.kill(process, 0)
+        os.kill(process, 0)
     except ProcessLookupError:
         return False
     except PermissionError:  # it is another user's
         pass
-    return True
+    try:
+        since_boot = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19])
+        (boot,) = re.findall(r"^btime (\d+)$", Path("/proc/stat").read_text(), re.MULTILINE)
+    except OSError:  # no Linux
+        return True
+    return int(boot) + since_boot / os.sysconf("SC_CLK_TCK") < timestamp + _CLOCK_SECONDS
 
 
 class Cancelled(dg.AutomationCondition[dg.AssetKey]):

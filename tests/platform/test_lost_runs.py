@@ -32,11 +32,18 @@ def location(name: str) -> InProcessCodeLocationOrigin:
     return InProcessCodeLocationOrigin(LoadableTargetOrigin(module_name="definitions"), location_name=name)
 
 
-def start(instance: dg.DagsterInstance, process: int, tags: Mapping[str, str] = LAUNCHED, at: str = "here") -> str:
+def start(
+    instance: dg.DagsterInstance,
+    process: int,
+    tags: Mapping[str, str] = LAUNCHED,
+    at: str = "here",
+    time: float | None = None,
+) -> str:
     """A run in progress, in a process."""
     origin = RemoteJobOrigin(RemoteRepositoryOrigin(location(at), "__repository__"), "job")
     run_id = create_run_for_test(instance, "job", tags=tags, remote_job_origin=origin).run_id
-    instance.report_dagster_event(DagsterEvent(dg.DagsterEventType.RUN_START.value, "job", pid=process), run_id)
+    event = DagsterEvent(dg.DagsterEventType.RUN_START.value, "job", pid=process)
+    instance.report_dagster_event(event, run_id, timestamp=time)
     return run_id
 
 
@@ -59,6 +66,13 @@ def test_a_run_without_a_process_fails_at_the_second_tick(instance: dg.DagsterIn
     assert run is not None
     assert run.status is dg.DagsterRunStatus.FAILURE
     assert tick(instance, cursor) == ("no run is lost", "[]")
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/stat"), reason="needs /proc")
+def test_a_process_that_began_after_the_run_is_another_one(instance: dg.DagsterInstance) -> None:
+    run_id = start(instance, os.getpid(), time=1.0)
+    _, cursor = tick(instance, None)
+    assert tick(instance, cursor)[0] == f"lost runs: {run_id[:8]}"
 
 
 def test_runs_that_may_have_a_process_elsewhere_go_on(instance: dg.DagsterInstance, ended: int) -> None:
