@@ -10,6 +10,7 @@ from resources.pools import ConversionPool
 from resources.stores import StoreAccess
 from resources.warehouses import WarehouseAccess
 from sensors.failures import failed_checks, failed_runs, failing_sensors, stale_datasets
+from sensors.lost_runs import lost_runs
 
 
 @dg.definitions
@@ -22,7 +23,7 @@ def defs() -> dg.Definitions:
             "warehouses": WarehouseAccess(),
             "alerts": Alerts(),
         },
-        sensors=[failed_runs, failed_checks, failing_sensors, stale_datasets],
+        sensors=[failed_runs, failed_checks, failing_sensors, stale_datasets, lost_runs],
         # The steps of a run follow one another, and the conversion has its own process pool: a process per step would
         # only add its start time.
         executor=dg.in_process_executor,

@@ -2,7 +2,8 @@
 
 For each set of data and tier (a local folder, S3 at 10 ms), every format, codec, chunk size and number of workers is
 measured in turns, several times. The figure is the rate of the setting that the shootout named, as a share of the best
-rate of the sweep; both rates are from the sweep. Three sets are point stores, one is a tall matrix.
+rate of the sweep; both rates are from the sweep. A second figure is for stores alone. Three sets are point stores, one
+is a tall matrix.
 """
 
 from __future__ import annotations
@@ -106,13 +107,17 @@ def compare(options: Options, arguments: argparse.Namespace) -> list[dict[str, A
     for name, place in options.tiers.items():
         with Tier(name, place) as tier:
             rates = sweep(options, tier, arguments.rounds, arguments.workers)
-        row = report["verdict"]["by_tier"][name]
-        named = row["format"], row["codec"], row[f"chunk_{report['workload']['unit']}"], row["workers"]
-        best = max(rates, key=lambda each: rates[each])
         for each in sorted(rates, key=lambda each: -rates[each])[:8]:
             print(f"{name}: {shown(each)}: {rates[each]:,.0f}/s", file=sys.stderr, flush=True)
-        share = rates[named] / rates[best] if named in rates else None
-        found.append({"tier": name, "named": named, "best": best, "share": share})
+        verdict = report["verdict"]
+        rows = {name: verdict["by_tier"][name], f"{name}, stores": verdict["store"]}
+        for what, row in rows.items():
+            if row["tier"] != name:  # the best store is named for one of the tiers only
+                continue
+            named = row["format"], row["codec"], row[f"chunk_{report['workload']['unit']}"], row["workers"]
+            best = max((each for each in rates if what == name or each[0] == OURS), key=lambda each: rates[each])
+            share = rates[named] / rates[best] if named in rates else None
+            found.append({"tier": what, "named": named, "best": best, "share": share})
     return found
 
 

@@ -27,6 +27,7 @@ from dagster._core.instance.utils import RUNLESS_JOB_NAME, RUNLESS_RUN_ID
 from dagster._core.scheduler.instigation import TickStatus
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 from dagster._core.storage.event_log import SqlEventLogStorageTable, SqliteEventLogStorage
+from dagster._core.storage.tags import GRPC_INFO_TAG
 from dagster._utils.error import SerializableErrorInfo
 
 from sensors.pending import natural_order
@@ -253,6 +254,34 @@ def has_open_work(instance: dg.DagsterInstance, key: dg.AssetKey, job_name: str)
     return any(not backfill.asset_selection or key in backfill.asset_selection for backfill in backfills) or any(
         key in run.asset_selection if run.asset_selection else run.job_name == job_name for run in runs
     )
+
+
+def runs_without_process(instance: dg.DagsterInstance, location: str | None) -> list[dg.DagsterRun]:
+    """Runs in progress that the code server of a location has started, and whose process does not exist here.
+
+    Runs of other launchers, of the command line and of other locations may have processes on other machines.
+    """
+    statuses = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
+    found = []
+    for run in instance.get_runs(dg.RunsFilter(statuses=statuses)):
+        origin = run.remote_job_origin
+        started_here = GRPC_INFO_TAG in run.tags and origin is not None and origin.location_name == location
+        if started_here and not _has_process(instance, run.run_id):
+            found.append(run)
+    return found
+
+
+def _has_process(instance: dg.DagsterInstance, run_id: str) -> bool:
+    events = instance.all_logs(run_id, of_type=dg.DagsterEventType.RUN_START)
+    processes = [event.dagster_event.pid for event in events if event.dagster_event and event.dagster_event.pid]
+    try:
+        for process in processes:
+            os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it is another user's
+        pass
+    return True
 
 
 class Cancelled(dg.AutomationCondition[dg.AssetKey]):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ import yaml
 from definitions import defs
 from sensors.dagster_internals import latest_check
 from sensors.migration import CHECK
+from tests.helpers.holding import WAITING
 from tests.platform.deployment import Deployment, failed_partitions, materializations, open_work, runs_of, ticks_since
 from tests.platform.trial import PROJECT, corrupt, write_run
 from tests.platform.ui import Ui, user_interface
@@ -317,6 +319,22 @@ def test_a_migration_goes_on_while_samples_arrive_and_is_dropped(
 
     assert location.resolve_job_def("ahmed_rans_migrate").execute_in_process(instance=instance).success
     deployment.wait("the way back", lambda: stored_as("float16"))
+
+
+def test_a_killed_run_worker_is_replaced(deployment: Deployment, instance: dg.DagsterInstance, tmp_path: Path) -> None:
+    settled(deployment, instance)
+    (deployment.home / WAITING).unlink(missing_ok=True)
+    with deployment.hold("run_16"):
+        write_run(tmp_path, 16, points=3000).rename(deployment.source / "run_16")
+        deployment.wait("the conversion", deployment.holding)
+        (running,) = [run for run in runs_of(instance, SAMPLES) if run.status is dg.DagsterRunStatus.STARTED]
+        (started,) = instance.all_logs(running.run_id, of_type=dg.DagsterEventType.RUN_START)
+        assert started.dagster_event
+        assert started.dagster_event.pid
+        os.kill(started.dagster_event.pid, signal.SIGKILL)
+        failed = dg.RunsFilter(run_ids=[running.run_id], statuses=[dg.DagsterRunStatus.FAILURE])
+        deployment.wait("the failure", lambda: instance.get_runs(failed))
+    deployment.wait("the publication", lambda: "run_16" in load_manifest(str(deployment.store)).samples)
 
 
 def test_a_source_of_which_most_is_gone_retires_nothing(

@@ -43,9 +43,11 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> WideMatrix:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """No DataLoader workers, which take a second to start, and repetitions of one batch."""
+    """No DataLoader workers, which take a second to start, few turns, and repetitions of one batch."""
     monkeypatch.setattr(run._Run, "_workers", lambda _: ())
     monkeypatch.setattr(run, "_REPETITIONS", 2)
+    monkeypatch.setattr(run, "_TURNS", 2)
+    monkeypatch.setattr(run, "_TURNS_OF_ALL", 1)
     monkeypatch.setattr(run, "_SHORTEST", 0.0)
     monkeypatch.setattr(run, "_PART", 0.0)
     monkeypatch.setattr("os.fsync", lambda _: None)
@@ -69,7 +71,6 @@ def test_page_and_json_of_a_small_store(store: Path, tmp_path: Path, monkeypatch
     broken = Entry("Broken", f"{__name__}:Broken")
     kept = [entry for entry in candidates.ENTRIES if entry.name in ("zarr_core", ".npy", ".pt", "pickle")]
     monkeypatch.setattr(workload, "ENTRIES", (*kept, absent, broken))
-    monkeypatch.setattr(run, "_TURNS", 1)
     report = shootout(store, tmp_path)
     assert json.loads((tmp_path / "out" / "shootout.json").read_text()) == report
     rows = report["measurements"]
@@ -121,6 +122,7 @@ def test_page_and_command_of_a_small_matrix(matrix: WideMatrix, tmp_path: Path) 
     verdict = report["verdict"]
     assert any(reason.startswith("To read features of 6 samples: ") for reason in verdict["reasons"])
     assert verdict["setting"]["compared"]
+    assert verdict["store"]["compared"], "also if another format leads"
     page = (tmp_path / "out" / "shootout.html").read_text()
     assert "Samples of 20 features per second, by format" in page
     commands = [shlex.split(line) for line in verdict["command"].splitlines() if line.startswith("zarr-core ")]

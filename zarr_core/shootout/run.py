@@ -283,40 +283,38 @@ class _Run:
         return Step((3, 9, 1), f"from memory: {m.setting}", f"memory {bool(m.workers)}", 2 + 3 * m.workers, work)
 
     def _finalists(self) -> Iterable[Step]:
-        """The leading settings of each tier."""
+        """The leading settings and the leading stores of each tier."""
         finalists = []
         for tier in self.tiers:
-            found = sorted(self._of(tier), key=lambda m: -m.median)[:_FINALISTS]
-            finalists.append([m for m in found if m.median >= _CLOSE * found[0].median])
-        yield from self._turn(finalists, 1)
+            leading = _leading(self._of(tier))
+            finalists.append(leading + [m for m in _leading(self._of(tier, OURS)) if m not in leading])
+        yield from self._turn([group for group in finalists if group], 1)
         yield Step((6,), "choice of the fastest", "choice", 0, lambda _: self._missing_memory())
 
     def _turn(self, finalists: list[list[Measurement]], turn: int) -> Iterable[Step]:
-        """Measure finalists in turn, and again those whose error bars overlap with the best, until the budget is used.
+        """Measure the finalists of each tier in turn, and again those that cannot be told from the best of their kind.
 
-        Turns meet the same load of the machine. Rates from before the turns do not count: the one that was
-        measured at the quietest time would lead.
+        Turns meet the same load of the machine. Rates from before the turns do not count: the one that was measured at
+        the quietest time would lead. Stores are compared with stores, since the best one is named, too.
         """
-        for of_tier in finalists:
-            for place, m in enumerate(of_tier):
+        for group in finalists:
+            for place, m in enumerate(group):
                 yield self._again((5, turn, place), m)
 
         def next_turn(_: float) -> Iterable[Step]:
-            every = [m for of_tier in finalists for m in of_tier]
+            every = [m for group in finalists for m in group]
             if not all(m.turns for m in every):  # the budget is used, or one of them failed
                 return
             for m in every:
                 m.rates, m.compared = m.turns, True
-            if turn >= _TURNS_OF_ALL:
-                for of_tier in finalists:
-                    best = best_of(of_tier)
-                    for m in of_tier:
-                        m.compared = m.high >= best.low
-            left = [[m for m in of_tier if m.compared] for of_tier in finalists]
-            if turn < _TURNS and any(len(of_tier) > 1 for of_tier in left):
+            for group in finalists if turn >= _TURNS_OF_ALL else ():
+                for m in group:
+                    m.compared = m.high >= best_of(n for n in group if m.format != OURS or n.format == OURS).low
+            left = [[m for m in group if m.compared] for group in finalists]
+            if turn < _TURNS and any(len(group) > 1 for group in left):
                 yield from self._turn(left, turn + 1)
 
-        yield Step((5, turn, _FINALISTS), "choice of finalists", "choice", 0, next_turn)
+        yield Step((5, turn, 2 * _FINALISTS), "choice of finalists", "choice", 0, next_turn)
 
     def _again(self, priority: tuple[int, ...], m: Measurement) -> Step:
         (tier,) = (tier for tier in self.tiers if tier.name == m.tier)
@@ -422,6 +420,11 @@ class _Run:
             "not_measured": [{"what": what, "reason": reason} for what, reason in not_measured],
             "verdict": verdict,
         }
+
+
+def _leading(found: list[Measurement]) -> list[Measurement]:
+    leading = sorted(found, key=lambda m: -m.median)[:_FINALISTS]
+    return [m for m in leading if m.median >= _CLOSE * leading[0].median]
 
 
 def _memory_bytes() -> int | None:
