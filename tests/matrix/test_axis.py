@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zarr_core.errors import MatrixError
+from zarr_core.matrix import axis as feature_axis
 from zarr_core.matrix.axis import FeatureAxis, words
 
 
@@ -42,6 +43,15 @@ def test_features_are_found_in_any_order() -> None:
 def test_names_of_any_kind_of_array(names: Any) -> None:
     assert list(FeatureAxis(names)) == ["b", "zürich", "a"]
     assert FeatureAxis(names).ids.dtype == "S7"
+
+
+@pytest.mark.parametrize("block", [1, 2, 65_536])
+def test_duplicates_are_found_in_any_block(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    monkeypatch.setattr(feature_axis, "_BLOCK", block)
+    assert FeatureAxis(["c", "b", "a"]).positions(["a", "c"]).tolist() == [2, 0]
+    for ids in (["b", "a", "a"], ["b", "b", "a"], ["c", "b", "a", "c"]):
+        with pytest.raises(MatrixError, match="appears twice"):
+            FeatureAxis(ids)
 
 
 @pytest.mark.parametrize(
