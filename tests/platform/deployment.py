@@ -70,7 +70,7 @@ class Deployment:
     def start(self) -> None:
         """Start the daemon, with all that it starts in a session of its own."""
         command = [sys.executable, "-m", "tests.helpers.quick_daemon", "run", "-w", "workspace.yaml"]
-        with self.log.open("wb") as log:
+        with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command, cwd=self.project.folder, env=self.environment(), stdout=log, stderr=log, start_new_session=True
             )
@@ -86,6 +86,11 @@ class Deployment:
                 self._process.wait(20)
             except subprocess.TimeoutExpired:
                 continue
+
+    def kill(self) -> None:
+        """End the daemon and all that it started as a crash of the machine does."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
     def lose_database(self) -> None:
         """Let the daemon, which is stopped, start on an empty home."""

@@ -2,8 +2,8 @@
 
 All tests share one daemon, whose start takes longer than most of them, and follow one another: arrivals of samples and
 of batches, their repair, a terminated conversion, a failed check, a migration, a source of which most is gone, and a
-misspelt declaration. A test that needs the platform at rest calls :func:`settled` first. Whatever stops the daemon
-comes last.
+misspelt declaration. A test that needs the platform at rest calls :func:`settled` first. What loses its database comes
+last.
 """
 
 from __future__ import annotations
@@ -335,6 +335,27 @@ def test_a_killed_run_worker_is_replaced(deployment: Deployment, instance: dg.Da
         failed = dg.RunsFilter(run_ids=[running.run_id], statuses=[dg.DagsterRunStatus.FAILURE])
         deployment.wait("the failure", lambda: instance.get_runs(failed))
     deployment.wait("the publication", lambda: "run_16" in load_manifest(str(deployment.store)).samples)
+
+
+def test_a_killed_daemon_goes_on_after_its_restart(
+    deployment: Deployment, instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    """It dies with its code servers and a run in the middle of a conversion, which nobody reports."""
+    settled(deployment, instance)
+    (deployment.home / WAITING).unlink(missing_ok=True)
+    before = load_manifest(str(deployment.store)).samples
+    with deployment.hold("run_17"):
+        write_run(tmp_path, 17, points=3000).rename(deployment.source / "run_17")
+        deployment.wait("the conversion", deployment.holding)
+        (running,) = [run for run in runs_of(instance, SAMPLES) if run.status is dg.DagsterRunStatus.STARTED]
+        deployment.kill()
+    deployment.start()
+    deployment.wait("the publication", lambda: "run_17" in load_manifest(str(deployment.store)).samples)
+    manifest = load_manifest(str(deployment.store))
+    assert {i: manifest.samples[i] for i in before} == dict(before)
+    found = instance.get_run_by_id(running.run_id)
+    assert found is not None
+    assert found.status is dg.DagsterRunStatus.FAILURE
 
 
 def test_a_source_of_which_most_is_gone_retires_nothing(
