@@ -41,7 +41,7 @@ _REPETITIONS = 5
 # How many of the fastest settings of a tier are measured with workers.
 _WITH_WORKERS = 3
 # How many of them are compared in turns at the end, and how close to the fastest they are.
-_FINALISTS, _CLOSE = 8, 0.5
+_FINALISTS, _CLOSE = 8, 0.25
 # How close to the fastest a codec is that is measured with all chunk sizes.
 _NEAR = 0.7
 # Turns of all of them, and turns at most.
