@@ -12,11 +12,9 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Self
 
 import dagster as dg
@@ -48,8 +46,6 @@ ROW_COUNT = "dagster/row_count"
 # Longest time that a materialization waits for others, to be stored with them.
 _BATCH_SECONDS = 0.5
 _BATCH_EVENTS = 500
-# By so much the clock may have been set since a process began.
-_CLOCK_SECONDS = 60
 
 
 def kind_tags(*kinds: str) -> dict[str, str]:
@@ -260,46 +256,15 @@ def has_open_work(instance: dg.DagsterInstance, key: dg.AssetKey, job_name: str)
     )
 
 
-def runs_without_process(instance: dg.DagsterInstance, location: str | None) -> list[dg.DagsterRun]:
-    """Runs in progress that the code server of a location has started, and whose process does not exist here.
+def runs_of_code_server(instance: dg.DagsterInstance, location: str | None) -> list[dg.DagsterRun]:
+    """Runs in progress that the code server of a location has started as processes of its machine.
 
     Runs of other launchers, of the command line and of other locations may have processes on other machines.
     """
     statuses = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
-    found = []
-    for run in instance.get_runs(dg.RunsFilter(statuses=statuses)):
-        origin = run.remote_job_origin
-        started_here = GRPC_INFO_TAG in run.tags and origin is not None and origin.location_name == location
-        if started_here and not _has_process(instance, run.run_id):
-            found.append(run)
-    return found
-
-
-def _has_process(instance: dg.DagsterInstance, run_id: str) -> bool:
-    for event in instance.all_logs(run_id, of_type=dg.DagsterEventType.RUN_START):
-        process = event.dagster_event.pid if event.dagster_event else None
-        if process is not None and not _existed_at(process, event.timestamp):
-            return False
-    return True
-
-
-def _existed_at(process: int, timestamp: float) -> bool:
-    """Whether a process exists and, if the system tells, began before a time: its number may be another one's by now.
-
-    After the restart of a container, which counts its processes from 1, that is likely.
-    """
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # it is another user's
-        pass
-    try:
-        since_boot = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19])
-        (boot,) = re.findall(r"^btime (\d+)$", Path("/proc/stat").read_text(), re.MULTILINE)
-    except OSError:  # no Linux
-        return True
-    return int(boot) + since_boot / os.sysconf("SC_CLK_TCK") < timestamp + _CLOCK_SECONDS
+    runs = instance.get_runs(dg.RunsFilter(statuses=statuses))
+    origins = ((run, run.remote_job_origin) for run in runs if GRPC_INFO_TAG in run.tags)
+    return [run for run, origin in origins if origin is not None and origin.location_name == location]
 
 
 class Cancelled(dg.AutomationCondition[dg.AssetKey]):

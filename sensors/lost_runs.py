@@ -5,10 +5,16 @@ run stays in progress forever: it blocks its pool, and the automation waits for 
 """
 
 import json
+import os
+import re
+from pathlib import Path
 
 import dagster as dg
 
-from sensors.dagster_internals import runs_without_process
+from sensors.dagster_internals import runs_of_code_server
+
+# By so much the clock may have been set since a process began.
+_CLOCK_SECONDS = 60
 
 
 @dg.sensor(
@@ -19,7 +25,8 @@ from sensors.dagster_internals import runs_without_process
 def lost_runs(context: dg.SensorEvaluationContext) -> dg.SensorResult:
     """Two ticks have to find a run without a process: one that has just ended has reported that by then."""
     origin = context.code_location_origin
-    found = runs_without_process(context.instance, origin.location_name if origin else None)
+    runs = runs_of_code_server(context.instance, origin.location_name if origin else None)
+    found = [run for run in runs if not _has_process(context.instance, run.run_id)]
     before, lost = json.loads(context.cursor or "[]"), []
     for run in found:
         if run.run_id in before:
@@ -29,3 +36,30 @@ def lost_runs(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         skip_reason=f"lost runs: {', '.join(lost)}" if lost else "no run is lost",
         cursor=json.dumps([run.run_id for run in found]),
     )
+
+
+def _has_process(instance: dg.DagsterInstance, run_id: str) -> bool:
+    for event in instance.all_logs(run_id, of_type=dg.DagsterEventType.RUN_START):
+        process = event.dagster_event.pid if event.dagster_event else None
+        if process is not None and not _existed_at(process, event.timestamp):
+            return False
+    return True
+
+
+def _existed_at(process: int, timestamp: float) -> bool:
+    """Whether a process exists and, if the system tells, began before a time: its number may be another one's by now.
+
+    After the restart of a container, which counts its processes from 1, that is likely.
+    """
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it is another user's
+        pass
+    try:
+        since_boot = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19])
+        (boot,) = re.findall(r"^btime (\d+)$", Path("/proc/stat").read_text(), re.MULTILINE)
+    except OSError:  # no Linux
+        return True
+    return int(boot) + since_boot / os.sysconf("SC_CLK_TCK") < timestamp + _CLOCK_SECONDS
