@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import dagster as dg
 
-from sensors.dagster_internals import Cancelled, NextBatch, Overtaken
+from sensors.dagster_internals.conditions import Cancelled, NextBatch, Overtaken
 
 _C = dg.AutomationCondition
 

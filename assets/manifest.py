@@ -10,7 +10,8 @@ from assets.conditions import publish_after_a_batch
 from assets.dataset import DatasetDeclaration
 from assets.tables import table
 from resources.stores import StoreAccess
-from sensors.dagster_internals import ROW_COUNT, observed_versions
+from sensors.dagster_internals.queries import observed_versions
+from sensors.dagster_internals.tags import ROW_COUNT
 from sensors.observations import ABSENT
 from zarr_core.errors import RetirementError
 from zarr_core.points.manifest import Quarantine, StoreManifest

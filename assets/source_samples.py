@@ -7,7 +7,7 @@ import dagster as dg
 from assets.dataset import DatasetDeclaration
 from assets.tables import table
 from resources.stores import StoreAccess
-from sensors.dagster_internals import kind_tags
+from sensors.dagster_internals.tags import kind_tags
 from sensors.observations import DOCUMENTS_TAG, changes_now, listing_metadata, report_now
 from sensors.takeover import take_over
 from zarr_core.sources.listing import list_samples

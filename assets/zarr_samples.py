@@ -14,7 +14,9 @@ from assets.retries import retried
 from assets.tables import short, table
 from resources.pools import ConversionPool
 from resources.stores import StoreAccess
-from sensors.dagster_internals import MaterializationBatch, latest_observations, planned_partitions, version_tags
+from sensors.dagster_internals.events import MaterializationBatch
+from sensors.dagster_internals.queries import latest_observations, planned_partitions
+from sensors.dagster_internals.tags import version_tags
 from sensors.migration import CHECK, data_version_of, samples_to_migrate
 from zarr_core._util.documents import DocumentError, parse_json
 from zarr_core.format.object_names import ZARR_JSON

@@ -33,7 +33,8 @@ from benchmarks.result import Result, add_arguments
 from resources.pools import ConversionPool
 from resources.stores import StoreAccess
 from sensors.arrivals import arrivals_sensor
-from sensors.dagster_internals import DATA_VERSION, partition_range_tags, report_runless_events, version_tags
+from sensors.dagster_internals.events import report_runless_events
+from sensors.dagster_internals.tags import DATA_VERSION, partition_range_tags, version_tags
 from sensors.migration import data_version_of
 from zarr_core._util.processes import WorkerPool
 from zarr_core.points.convert import convert

@@ -23,7 +23,8 @@ import dagster as dg
 from benchmarks.dagster_cost import PROJECT, Times, timed
 from benchmarks.dagster_daemon import CONVERTED, environment, wait
 from benchmarks.result import Result, add_arguments
-from sensors.dagster_internals import DATA_VERSION, report_runless_events
+from sensors.dagster_internals.events import report_runless_events
+from sensors.dagster_internals.tags import DATA_VERSION
 
 PARTITIONS = "ahmed_rans__samples"
 

@@ -9,7 +9,8 @@ from typing import Protocol
 import dagster as dg
 
 from resources.stores import StoreAccess
-from sensors.dagster_internals import DATA_VERSION, latest_check
+from sensors.dagster_internals.queries import latest_check
+from sensors.dagster_internals.tags import DATA_VERSION
 from sensors.migration import MigratingDataset, check_settings
 from sensors.notifications import MAX_FOLDERS, Message, delete, folders_of, needs_listing, receive, recorded
 from sensors.observations import (

@@ -7,7 +7,13 @@ from collections.abc import Callable, Mapping
 import dagster as dg
 
 from resources.alerts import Alerts
-from sensors.dagster_internals import failed_evaluations, failing_ticks, innermost, older_than_its_source, stale_assets
+from sensors.dagster_internals.queries import (
+    failed_evaluations,
+    failing_ticks,
+    innermost,
+    older_than_its_source,
+    stale_assets,
+)
 
 # Metadata of an asset: it must be materialized so soon after a change of its source.
 PUBLISHED_WITHIN_HOURS = "zarr_core/published_within_hours"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from sensors.dagster_internals import runs_of_code_server
+from sensors.dagster_internals.queries import runs_of_code_server
 
 # By so much the clock may have been set since a process began.
 _CLOCK_SECONDS = 60

@@ -11,13 +11,9 @@ from typing import Any, Protocol
 
 import dagster as dg
 
-from sensors.dagster_internals import (
-    DATA_VERSION,
-    has_open_work,
-    latest_observation,
-    observed_versions,
-    report_runless_events,
-)
+from sensors.dagster_internals.events import report_runless_events
+from sensors.dagster_internals.queries import has_open_work, latest_observation, observed_versions
+from sensors.dagster_internals.tags import DATA_VERSION
 from sensors.pending import Changes, PendingChanges, describe, find_changes
 from zarr_core.sources.listing import Listing
 

@@ -10,7 +10,8 @@ from functools import cache
 
 import dagster as dg
 
-from sensors.dagster_internals import DATA_VERSION, materialized_versions, version_tags
+from sensors.dagster_internals.queries import materialized_versions
+from sensors.dagster_internals.tags import DATA_VERSION, version_tags
 from sensors.migration import MigratingDataset, data_version_of, group_name
 from sensors.pending import MAX_NEW, Changes
 from zarr_core.points.manifest import StoreManifest

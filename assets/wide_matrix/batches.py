@@ -11,7 +11,8 @@ from assets.retries import retried
 from assets.tables import table
 from assets.wide_matrix.declaration import MatrixDeclaration
 from resources.warehouses import WarehouseAccess
-from sensors.dagster_internals import kind_tags, latest_observations, planned_partitions, version_tags
+from sensors.dagster_internals.queries import latest_observations, planned_partitions
+from sensors.dagster_internals.tags import kind_tags, version_tags
 from sensors.observations import changes_now, report_now
 from sensors.warehouse_batches import list_warehouse
 from zarr_core.errors import WarehouseError, ZarrCoreError

@@ -7,7 +7,7 @@ from assets.tables import table
 from assets.wide_matrix.declaration import MatrixDeclaration
 from assets.wide_matrix.withdrawn import withdrawal
 from resources.warehouses import WarehouseAccess
-from sensors.dagster_internals import ROW_COUNT
+from sensors.dagster_internals.tags import ROW_COUNT
 from zarr_core.errors import WarehouseError
 from zarr_core.matrix.ingest.audit import withdrawn_batches
 from zarr_core.sources.listing import short_digest

@@ -11,7 +11,7 @@ import pandas as pd
 from assets.wide_matrix.component import matrix_definitions
 from assets.wide_matrix.declaration import MatrixDeclaration
 from resources.warehouses import WarehouseAccess
-from sensors.dagster_internals import partition_range_tags
+from sensors.dagster_internals.tags import partition_range_tags
 from zarr_core.matrix.ingest.loader import MatrixLoader
 
 FEATURES = [f"cg{number:03d}" for number in range(30)]

@@ -24,7 +24,7 @@ import pytest
 import yaml
 
 from definitions import defs
-from sensors.dagster_internals import latest_check
+from sensors.dagster_internals.queries import latest_check
 from sensors.migration import CHECK
 from tests.helpers.holding import WAITING
 from tests.platform.deployment import Deployment, failed_partitions, materializations, open_work, runs_of, ticks_since

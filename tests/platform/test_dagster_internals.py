@@ -1,4 +1,4 @@
-"""Fails if a new Dagster changes what ``sensors/dagster_internals.py`` uses, or if other files use such parts too."""
+"""Fails if a new Dagster changes what ``sensors/dagster_internals/`` uses, or if other files use such parts too."""
 
 from __future__ import annotations
 
@@ -10,49 +10,57 @@ import dagster as dg
 import pytest
 from dagster._core.definitions import data_version
 from dagster._core.definitions.metadata import TableMetadataSet
-from dagster._core.storage import tags
+from dagster._core.storage import tags as dagster_tags
 
-from sensors import dagster_internals as internals
+from sensors.dagster_internals import events as event_store
+from sensors.dagster_internals import tags as names
+from sensors.dagster_internals.events import MaterializationBatch, report_runless_events
+from sensors.dagster_internals.queries import (
+    latest_observation,
+    latest_observations,
+    materialized_versions,
+    observed_versions,
+)
 from tests.platform.trial import PROJECT
 
 SOURCE = dg.AssetKey(["trial", "source"])
 
 
 def observe(instance: dg.DagsterInstance, version: str, partition: str | None = None) -> None:
-    event = dg.AssetObservation(SOURCE, partition=partition, tags={internals.DATA_VERSION: version})
+    event = dg.AssetObservation(SOURCE, partition=partition, tags={names.DATA_VERSION: version})
     instance.report_runless_asset_event(event)
 
 
 def test_the_installed_version_is_supported() -> None:
-    assert dg.__version__.startswith("1.13."), "compare sensors/dagster_internals.py with the new version"
+    assert dg.__version__.startswith("1.13."), "compare sensors/dagster_internals/ with the new version"
 
 
 def test_the_tags_are_dagsters() -> None:
-    assert internals.DATA_VERSION == data_version.DATA_VERSION_TAG
-    assert internals.CODE_VERSION == data_version.CODE_VERSION_TAG
-    assert internals.INPUT_DATA_VERSION == data_version.INPUT_DATA_VERSION_TAG_PREFIX
-    assert internals.INPUT_EVENT_POINTER == data_version.INPUT_EVENT_POINTER_TAG_PREFIX
-    assert internals.KIND == tags.KIND_PREFIX
-    assert internals.RANGE_START == tags.ASSET_PARTITION_RANGE_START_TAG
-    assert internals.RANGE_END == tags.ASSET_PARTITION_RANGE_END_TAG
-    assert dict(TableMetadataSet(row_count=3)) == {internals.ROW_COUNT: 3}
+    assert names.DATA_VERSION == data_version.DATA_VERSION_TAG
+    assert names.CODE_VERSION == data_version.CODE_VERSION_TAG
+    assert names.INPUT_DATA_VERSION == data_version.INPUT_DATA_VERSION_TAG_PREFIX
+    assert names.INPUT_EVENT_POINTER == data_version.INPUT_EVENT_POINTER_TAG_PREFIX
+    assert names.KIND == dagster_tags.KIND_PREFIX
+    assert names.RANGE_START == dagster_tags.ASSET_PARTITION_RANGE_START_TAG
+    assert names.RANGE_END == dagster_tags.ASSET_PARTITION_RANGE_END_TAG
+    assert dict(TableMetadataSet(row_count=3)) == {names.ROW_COUNT: 3}
 
 
 def test_the_latest_version_of_each_partition_is_found(instance: dg.DagsterInstance) -> None:
     for version, partition in (("1", "a"), ("1", "b"), ("2", "b")):
         observe(instance, version, partition)
-    assert internals.observed_versions(instance, SOURCE) == {"a": "1", "b": "2"}
-    found = internals.latest_observations(instance, SOURCE, ["a", "b", "c"])
-    assert {partition: tags[internals.DATA_VERSION] for partition, (tags, _) in found.items()} == {"a": "1", "b": "2"}
+    assert observed_versions(instance, SOURCE) == {"a": "1", "b": "2"}
+    found = latest_observations(instance, SOURCE, ["a", "b", "c"])
+    assert {partition: tags[names.DATA_VERSION] for partition, (tags, _) in found.items()} == {"a": "1", "b": "2"}
     assert found["a"][1] < found["b"][1]
 
 
 def test_an_asset_that_was_never_observed_has_no_observation(instance: dg.DagsterInstance) -> None:
-    assert internals.latest_observation(instance, SOURCE) is None
+    assert latest_observation(instance, SOURCE) is None
     observe(instance, "7")
-    observation = internals.latest_observation(instance, SOURCE)
+    observation = latest_observation(instance, SOURCE)
     assert observation
-    assert observation[0][internals.DATA_VERSION] == "7"
+    assert observation[0][names.DATA_VERSION] == "7"
 
 
 @pytest.fixture
@@ -72,18 +80,18 @@ def recorded(instance: dg.DagsterInstance, key: dg.AssetKey) -> list[object]:
     found: list[object] = [
         (r.event_type, r.partition_key, r.asset_observation, r.asset_materialization) for r in records
     ]
-    versions = internals.observed_versions(instance, key), internals.materialized_versions(instance, key)
+    versions = observed_versions(instance, key), materialized_versions(instance, key)
     return [*found, *versions, latest and latest.asset_materialization, key in instance.all_asset_keys()]
 
 
 def test_events_in_batches_are_those_that_dagster_stores(on_disk: dg.DagsterInstance) -> None:
     made = dg.AssetKey(["trial", "made"])
-    tags = internals.version_tags("1", "2", SOURCE, ({internals.DATA_VERSION: "3"}, None))
+    tags = names.version_tags("1", "2", SOURCE, ({names.DATA_VERSION: "3"}, None))
     events = [
-        *(dg.AssetObservation(SOURCE, partition=name, tags={internals.DATA_VERSION: name}) for name in "abc"),
+        *(dg.AssetObservation(SOURCE, partition=name, tags={names.DATA_VERSION: name}) for name in "abc"),
         *(dg.AssetMaterialization(made, partition=name, metadata={"points": 3}, tags=tags) for name in "ab"),
     ]
-    internals.report_runless_events(on_disk, events)
+    report_runless_events(on_disk, events)
     with dg.DagsterInstance.ephemeral() as other:
         for event in events:
             other.report_runless_asset_event(event)
@@ -103,7 +111,7 @@ def test_materializations_in_batches_are_those_that_dagster_stores(
 
     @dg.asset(name="made", output_required=False)
     def batched(context) -> Iterator[dg.AssetMaterialization]:
-        with internals.MaterializationBatch(context) as batch:
+        with MaterializationBatch(context) as batch:
             for event in events(context):
                 batch.add(event)
         yield from ()
@@ -122,7 +130,7 @@ def test_materializations_in_batches_are_those_that_dagster_stores(
         assert len(logged) == 2
     assert found[0] == found[1]
 
-    monkeypatch.setattr(internals, "_store", lambda *_: (_ for _ in ()).throw(OSError("the disk is full")))
+    monkeypatch.setattr(event_store, "_store", lambda *_: (_ for _ in ()).throw(OSError("the disk is full")))
     assert not dg.materialize([batched], instance=on_disk, raise_on_error=False).success
 
 
@@ -133,6 +141,6 @@ def test_no_other_file_uses_internals(folder: str) -> None:
         f"{path.relative_to(PROJECT)}: {found[0]}"
         for path in (PROJECT / folder).rglob("*.py")
         for found in [private.search(path.read_text())]
-        if found and path.name != "dagster_internals.py"
+        if found and path.parent.name != "dagster_internals"
     }
     assert leaning == set()

@@ -6,7 +6,8 @@ import dagster as dg
 from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.execution.api import execute_run
 
-from sensors.dagster_internals import has_open_work, partition_range_tags
+from sensors.dagster_internals.queries import has_open_work
+from sensors.dagster_internals.tags import partition_range_tags
 from tests.platform.test_source_watch import Watcher
 from tests.platform.trial import Trial, write_run
 

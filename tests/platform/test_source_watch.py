@@ -10,7 +10,7 @@ import pytest
 
 from resources.stores import StoreAccess
 from sensors.arrivals import arrivals_sensor
-from sensors.dagster_internals import observed_versions
+from sensors.dagster_internals.queries import observed_versions
 from sensors.observations import known_items, listing_metadata
 from sensors.pending import PendingChanges, find_changes
 from tests.platform.trial import Trial, write_run

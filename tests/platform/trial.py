@@ -14,7 +14,7 @@ from assets.component import dataset_definitions
 from assets.dataset import DatasetDeclaration
 from resources.pools import ConversionPool
 from resources.stores import StoreAccess
-from sensors.dagster_internals import partition_range_tags
+from sensors.dagster_internals.tags import partition_range_tags
 from zarr_core.sources import resolve_kind
 
 PROJECT = Path(__file__).resolve().parents[2]

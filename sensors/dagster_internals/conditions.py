@@ -1,0 +1,153 @@
+"""Conditions of the automation that Dagster does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+import dagster as dg
+
+from sensors.dagster_internals.queries import cancelled_partitions, latest_observations
+from sensors.dagster_internals.tags import DATA_VERSION, INPUT_DATA_VERSION, INPUT_EVENT_POINTER, NO_EVENT
+
+# Number of materializations that one query fetches.
+_BATCH_RECORDS = 500
+
+
+class Cancelled(dg.AutomationCondition[dg.AssetKey]):
+    """True for partitions whose last run or backfill was cancelled and whose source did not change since.
+
+    Dagster itself has no such condition: a partition that was cancelled is missing and not ``execution_failed()``. As a
+    condition of this project, it is evaluated in the code server (``use_user_code_server``).
+    """
+
+    @property
+    def name(self) -> str:
+        """Name in the evaluations that the UI shows."""
+        return "cancelled"
+
+    @property
+    def requires_cursor(self) -> bool:
+        """Whether an evaluation depends on those before."""
+        return False
+
+    def evaluate(self, context: dg.AutomationContext) -> dg.AutomationResult:
+        """Intersect the candidates with the cancelled partitions."""
+        subset = context.get_empty_subset()
+        if context.partitions_def is not None and not context.candidate_subset.is_empty:
+            view = context.asset_graph_view
+            sources = view.asset_graph.get(context.key).parent_keys
+            found = cancelled_partitions(view.instance, context.key, sources)
+            found &= set(context.candidate_subset.expensively_compute_partition_keys())
+            subset = view.get_subset_from_partition_keys(context.key, context.partitions_def, found)
+        return dg.AutomationResult(context, subset)
+
+
+class Overtaken(dg.AutomationCondition[dg.AssetKey]):
+    """True for partitions of which a dependency changed after their latest materialization had read it.
+
+    A partition that is no longer in the newest state of its dependencies is stale in the UI, but Dagster's conditions
+    do not see that: they only compare times of updates.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name in the evaluations that the UI shows."""
+        return "overtaken"
+
+    @property
+    def requires_cursor(self) -> bool:
+        """Whether an evaluation depends on those before."""
+        return False
+
+    def evaluate(self, context: dg.AutomationContext) -> dg.AutomationResult:
+        """Compare what the candidates have read with what there is now."""
+        view, key, subset = context.asset_graph_view, context.key, context.get_empty_subset()
+        sources = view.asset_graph.get(key).parent_keys
+        if not context.candidate_subset.is_empty:
+            if context.partitions_def is None:
+                subset = context.candidate_subset if _is_overtaken(view.instance, key, sources) else subset
+            else:
+                candidates = context.candidate_subset.expensively_compute_partition_keys()
+                found = _overtaken_partitions(view.instance, key, sources, candidates)
+                subset = view.get_subset_from_partition_keys(key, context.partitions_def, found)
+        return dg.AutomationResult(context, subset)
+
+
+def _is_overtaken(instance: dg.DagsterInstance, key: dg.AssetKey, sources: Collection[dg.AssetKey]) -> bool:
+    """Whether an asset without partitions read older events of its sources than there are now."""
+    latest = instance.get_latest_materialization_event(key)
+    tags = (latest.asset_materialization.tags if latest and latest.asset_materialization else None) or {}
+    for record in instance.get_asset_records(list(sources)):
+        entry = record.asset_entry
+        # As Dagster chooses the event whose id a step records when it begins.
+        event = entry.last_materialization_record or entry.last_observation_record
+        pointer = tags.get(f"{INPUT_EVENT_POINTER}/{entry.asset_key.to_user_string()}", NO_EVENT)
+        if event and pointer != NO_EVENT and int(pointer) < event.storage_id:
+            return True
+    return False
+
+
+def _overtaken_partitions(
+    instance: dg.DagsterInstance, key: dg.AssetKey, sources: Iterable[dg.AssetKey], partitions: Collection[str]
+) -> set[str]:
+    """Partitions that were made from other versions of their sources' partitions than are observed now."""
+    event_type = dg.DagsterEventType.ASSET_MATERIALIZATION
+    found_ids = instance.event_log_storage.get_latest_storage_id_by_partition(key, event_type, set(partitions))
+    ids, made = list(found_ids.values()), []
+    for first in range(0, len(ids), _BATCH_RECORDS):
+        batch = dg.AssetRecordsFilter(key, storage_ids=ids[first : first + _BATCH_RECORDS])
+        records = instance.fetch_materializations(batch, limit=_BATCH_RECORDS).records
+        made += [record.asset_materialization for record in records if record.asset_materialization]
+    found = set()
+    for source in sources:
+        observed = latest_observations(instance, source, partitions)
+        for materialization in made:
+            now, _ = observed.get(materialization.partition or "", ({}, 0))
+            read = (materialization.tags or {}).get(f"{INPUT_DATA_VERSION}/{source.to_user_string()}")
+            if read is not None and DATA_VERSION in now and now[DATA_VERSION] != read:
+                found.add(materialization.partition)
+    return {partition for partition in found if partition}
+
+
+class NextBatch(dg.AutomationCondition[dg.AssetKey]):
+    """True for the next few of the partitions that a function finds, as long as none of these is in progress.
+
+    So other partitions wait for one batch at most. Partitions that failed are passed over. As long as one of those
+    found is cancelled (see :class:`Cancelled`), the condition is false.
+
+    Args:
+        name: of the condition, in the evaluations that the UI shows.
+        size: maximum number of partitions.
+        find: returns partitions in their order.
+    """
+
+    def __init__(self, name: str, size: int, find: Callable[[dg.DagsterInstance], Sequence[str]]) -> None:
+        self._name, self._size, self._find = name, size, find
+
+    @property
+    def name(self) -> str:
+        """Name in the evaluations that the UI shows."""
+        return self._name
+
+    @property
+    def requires_cursor(self) -> bool:
+        """Whether an evaluation depends on those before."""
+        return False
+
+    async def evaluate(self, context: dg.AutomationContext) -> dg.AutomationResult:  # type: ignore[override]
+        """Intersect the candidates with the next batch."""
+        view, key, subset = context.asset_graph_view, context.key, context.get_empty_subset()
+        found = self._find(view.instance)
+        if found and context.partitions_def is not None:
+            everything = view.get_full_subset(key=key)
+            runs = await view.compute_run_in_progress_subset(key=key, from_subset=everything)
+            backfills = await view.compute_backfill_in_progress_subset(key=key, from_subset=everything)
+            failed = await view.compute_execution_failed_subset(key=key, from_subset=everything)
+            held_back = runs.compute_union(backfills).expensively_compute_partition_keys()
+            held_back |= cancelled_partitions(view.instance, key, view.asset_graph.get(key).parent_keys)
+            if held_back.isdisjoint(found):
+                passed_over = failed.expensively_compute_partition_keys()
+                batch = [partition for partition in found if partition not in passed_over][: self._size]
+                candidates = context.candidate_subset.expensively_compute_partition_keys()
+                subset = view.get_subset_from_partition_keys(key, context.partitions_def, candidates & set(batch))
+        return dg.AutomationResult(context, subset)

@@ -1,0 +1,211 @@
+"""Questions to an instance of Dagster.
+
+The versions of all partitions take one query here; the public interface takes one per partition. It does not know the
+partitions that a run was created for, the open backfills, or what was cancelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+import dagster as dg
+from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
+from dagster._core.definitions.freshness import FreshnessState
+from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
+from dagster._core.scheduler.instigation import TickStatus
+from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
+from dagster._core.storage.tags import GRPC_INFO_TAG
+from dagster._utils.error import SerializableErrorInfo
+
+from sensors.dagster_internals.tags import BACKFILL, DATA_VERSION
+from sensors.pending import natural_order
+
+
+def observed_versions(instance: dg.DagsterInstance, key: dg.AssetKey) -> dict[str, str]:
+    """Data version of the latest observation of each partition, in one query."""
+    return _data_versions(instance, key, dg.DagsterEventType.ASSET_OBSERVATION)
+
+
+def materialized_versions(instance: dg.DagsterInstance, key: dg.AssetKey) -> dict[str, str]:
+    """Data version of the latest materialization of each partition, in one query."""
+    return _data_versions(instance, key, dg.DagsterEventType.ASSET_MATERIALIZATION)
+
+
+def _data_versions(instance: dg.DagsterInstance, key: dg.AssetKey, event_type: dg.DagsterEventType) -> dict[str, str]:
+    # Dagster has an index of the data versions, but of no other of our tags.
+    tags = instance.event_log_storage.get_latest_tags_by_partition(key, event_type, [DATA_VERSION])
+    return {partition: found[DATA_VERSION] for partition, found in tags.items() if DATA_VERSION in found}
+
+
+def latest_observation(
+    instance: dg.DagsterInstance, key: dg.AssetKey, partition: str | None = None
+) -> tuple[Mapping[str, str], int] | None:
+    """Tags and storage id of the latest observation of an asset or of one of its partitions; None if there is none."""
+    records = dg.AssetRecordsFilter(key, asset_partitions=None if partition is None else [partition])
+    for record in instance.fetch_observations(records, limit=1).records:
+        observation = record.asset_observation
+        return (observation.tags if observation else {}), record.storage_id
+    return None
+
+
+def latest_observations(
+    instance: dg.DagsterInstance, key: dg.AssetKey, partitions: Collection[str]
+) -> dict[str, tuple[Mapping[str, str], int]]:
+    """Data version tag and storage id of the latest observation of each partition that has one, in two queries."""
+    if not partitions:
+        return {}
+    storage, event_type = instance.event_log_storage, dg.DagsterEventType.ASSET_OBSERVATION
+    # The ids first: an observation in between gives a later version, which is not mistaken for a stale one.
+    ids = storage.get_latest_storage_id_by_partition(key, event_type, set(partitions))
+    tags = storage.get_latest_tags_by_partition(key, event_type, [DATA_VERSION], list(partitions))
+    return {partition: (tags.get(partition, {}), number) for partition, number in ids.items()}
+
+
+def planned_partitions(context: dg.AssetExecutionContext) -> list[str]:
+    """Partitions of the asset that the run was created for, in natural order.
+
+    ``context.partition_keys`` are those in the run's range now. Sensors add, delete and move partitions while a run is
+    queued; the range then names other partitions, or none.
+    """
+    events = context.instance.all_logs(context.run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED)
+    planned = [event.dagster_event for event in events if event.dagster_event]
+    found = {event.partition for event in planned if event.asset_key == context.asset_key and event.partition}
+    return sorted(found, key=natural_order)
+
+
+def has_open_work(instance: dg.DagsterInstance, key: dg.AssetKey, job_name: str) -> bool:
+    """Whether a run or backfill of an asset is queued or in progress.
+
+    Args:
+        instance: where.
+        key: the asset.
+        job_name: a job that materializes it; a run of a whole job does not list its assets.
+    """
+    statuses = [BulkActionStatus.REQUESTED, BulkActionStatus.CANCELING, BulkActionStatus.FAILING]
+    backfills = instance.get_backfills(filters=BulkActionsFilter(statuses=statuses))
+    runs = instance.get_runs(dg.RunsFilter(statuses=NOT_FINISHED_STATUSES))
+    return any(not backfill.asset_selection or key in backfill.asset_selection for backfill in backfills) or any(
+        key in run.asset_selection if run.asset_selection else run.job_name == job_name for run in runs
+    )
+
+
+def runs_of_code_server(instance: dg.DagsterInstance, location: str | None) -> list[dg.DagsterRun]:
+    """Runs in progress that the code server of a location has started as processes of its machine.
+
+    Runs of other launchers, of the command line and of other locations may have processes on other machines.
+    """
+    statuses = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
+    runs = instance.get_runs(dg.RunsFilter(statuses=statuses))
+    origins = ((run, run.remote_job_origin) for run in runs if GRPC_INFO_TAG in run.tags)
+    return [run for run, origin in origins if origin is not None and origin.location_name == location]
+
+
+def cancelled_partitions(instance: dg.DagsterInstance, key: dg.AssetKey, sources: Iterable[dg.AssetKey]) -> set[str]:
+    """Partitions whose last run, or last backfill if it had not yet made a run of them, was cancelled.
+
+    A partition is no longer cancelled when its source is observed again, which happens when it changed.
+
+    Args:
+        instance: where.
+        key: the asset.
+        sources: assets with the same partitions that it is made from.
+    """
+    storage = instance.event_log_storage
+    attempts = storage.get_latest_asset_partition_materialization_attempts_without_materializations(key)
+    cancelled_runs = _cancelled_runs(instance, {run_id for run_id, _ in attempts.values()})
+    cancelled = {partition: at for partition, (run_id, at) in attempts.items() if run_id in cancelled_runs}
+    statuses = [BulkActionStatus.CANCELING, BulkActionStatus.CANCELED]
+    for backfill in instance.get_backfills(filters=BulkActionsFilter(statuses=statuses)):
+        if backfill.asset_backfill_data is None or key not in (backfill.asset_selection or ()):
+            continue
+        targets = backfill.asset_backfill_data.get_target_partitions_subset(key).get_partition_keys()
+        ended = backfill.backfill_end_timestamp or backfill.backfill_timestamp
+        at = max((_last_observation_before(instance, source, ended) for source in sources), default=0)
+        for partition in set(targets) - attempts.keys():
+            cancelled[partition] = max(at, cancelled.get(partition, 0))
+    for source in sources:
+        observed = storage.get_latest_storage_id_by_partition(source, dg.DagsterEventType.ASSET_OBSERVATION)
+        cancelled = {partition: at for partition, at in cancelled.items() if observed.get(partition, 0) <= at}
+    return set(cancelled)
+
+
+def _cancelled_runs(instance: dg.DagsterInstance, run_ids: set[str]) -> set[str]:
+    """Those of the runs that a person cancelled."""
+    statuses = [dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED]
+    runs = instance.get_runs(dg.RunsFilter(run_ids=list(run_ids), statuses=statuses)) if run_ids else []
+    return {run.run_id for run in runs if not _failed_backfill(instance, run)}
+
+
+def _failed_backfill(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
+    """Whether Dagster itself cancelled a run, because its backfill failed."""
+    backfill = instance.get_backfill(run.tags[BACKFILL]) if BACKFILL in run.tags else None
+    return backfill is not None and backfill.status in (BulkActionStatus.FAILING, BulkActionStatus.FAILED)
+
+
+def _last_observation_before(instance: dg.DagsterInstance, key: dg.AssetKey, timestamp: float) -> int:
+    records = dg.AssetRecordsFilter(key, before_timestamp=timestamp)
+    return max((record.storage_id for record in instance.fetch_observations(records, limit=1).records), default=0)
+
+
+def innermost(error: SerializableErrorInfo) -> SerializableErrorInfo:
+    """The cause of an error; the outer ones only report that a step or a tick failed."""
+    while error.cause:
+        error = error.cause
+    return error
+
+
+def failed_evaluations(instance: dg.DagsterInstance, run_id: str) -> list[dg.AssetCheckEvaluation]:
+    """The checks of a run that did not pass, less those that are only warnings."""
+    events = instance.all_logs(run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION)
+    checks = [event.dagster_event.asset_check_evaluation_data for event in events if event.dagster_event]
+    return [check for check in checks if not check.passed and check.severity is dg.AssetCheckSeverity.ERROR]
+
+
+def latest_check(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation | None:
+    """The latest evaluation of a check; None if it never was, or is just being evaluated."""
+    for record in instance.event_log_storage.get_asset_check_execution_history(key, limit=1):
+        event = record.event.dagster_event if record.event else None
+        if event and event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION:
+            return event.asset_check_evaluation_data
+    return None
+
+
+def failing_ticks(instance: dg.DagsterInstance) -> dict[str, str]:
+    """Running sensors and schedules whose last finished tick failed, with its error."""
+    failing = {}
+    for state in instance.all_instigator_state():
+        if state.is_running:
+            ticks = instance.get_ticks(
+                state.instigator_origin_id,
+                state.selector_id,
+                limit=1,
+                statuses=[TickStatus.SKIPPED, TickStatus.SUCCESS, TickStatus.FAILURE],
+            )
+            if ticks and ticks[0].status is TickStatus.FAILURE:
+                error = ticks[0].error
+                message = innermost(error).message.strip() if error else "no message"
+                # Of a Failure, which code raises for people to read, the class says nothing.
+                failing[state.instigator_name] = message.removeprefix(f"{dg.Failure.__module__}.Failure: ")
+    return failing
+
+
+def stale_assets(instance: dg.DagsterInstance, keys: Iterable[dg.AssetKey]) -> list[dg.AssetKey]:
+    """Those of the assets that fail their freshness policy, which the daemon evaluates."""
+    records = instance.get_freshness_state_records(list(keys))
+    return sorted(key for key, record in records.items() if record.freshness_state is FreshnessState.FAIL)
+
+
+def older_than_its_source(instance: dg.DagsterInstance, graph: BaseAssetGraph, key: dg.AssetKey, at: float) -> bool:
+    """Whether an observable asset that this one is made from changed after its materialization, and before a time."""
+    made = instance.get_latest_materialization_event(key)
+    ancestors, waiting = {key}, [key]
+    while waiting:
+        new = graph.get(waiting.pop()).parent_keys - ancestors
+        ancestors |= new
+        waiting += new
+    for source in ancestors:
+        if graph.get(source).is_observable:
+            later = dg.AssetRecordsFilter(source, after_timestamp=made.timestamp if made else 0.0, before_timestamp=at)
+            if instance.fetch_observations(later, limit=1).records:
+                return True
+    return False
