@@ -11,6 +11,7 @@ from resources.stores import StoreAccess
 from resources.warehouses import WarehouseAccess
 from sensors.failures import failed_checks, failed_runs, failing_sensors, stale_datasets
 from sensors.lost_runs import lost_runs
+from sensors.old_runs import old_runs_schedule
 
 
 @dg.definitions
@@ -24,6 +25,7 @@ def defs() -> dg.Definitions:
             "alerts": Alerts(),
         },
         sensors=[failed_runs, failed_checks, failing_sensors, stale_datasets, lost_runs],
+        schedules=[old_runs_schedule()],
         # The steps of a run follow one another, and the conversion has its own process pool: a process per step would
         # only add its start time.
         executor=dg.in_process_executor,

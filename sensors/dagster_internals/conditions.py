@@ -6,11 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 import dagster as dg
 
-from sensors.dagster_internals.queries import cancelled_partitions, latest_observations
+from sensors.dagster_internals.queries import cancelled_partitions, latest_observations, latest_records
 from sensors.dagster_internals.tags import DATA_VERSION, INPUT_DATA_VERSION, INPUT_EVENT_POINTER, NO_EVENT
-
-# Number of materializations that one query fetches.
-_BATCH_RECORDS = 500
 
 
 class Cancelled(dg.AutomationCondition[dg.AssetKey]):
@@ -91,13 +88,8 @@ def _overtaken_partitions(
     instance: dg.DagsterInstance, key: dg.AssetKey, sources: Iterable[dg.AssetKey], partitions: Collection[str]
 ) -> set[str]:
     """Partitions that were made from other versions of their sources' partitions than are observed now."""
-    event_type = dg.DagsterEventType.ASSET_MATERIALIZATION
-    found_ids = instance.event_log_storage.get_latest_storage_id_by_partition(key, event_type, set(partitions))
-    ids, made = list(found_ids.values()), []
-    for first in range(0, len(ids), _BATCH_RECORDS):
-        batch = dg.AssetRecordsFilter(key, storage_ids=ids[first : first + _BATCH_RECORDS])
-        records = instance.fetch_materializations(batch, limit=_BATCH_RECORDS).records
-        made += [record.asset_materialization for record in records if record.asset_materialization]
+    records = latest_records(instance, key, dg.DagsterEventType.ASSET_MATERIALIZATION, set(partitions))
+    made = [record.asset_materialization for record in records if record.asset_materialization]
     found = set()
     for source in sources:
         observed = latest_observations(instance, source, partitions)

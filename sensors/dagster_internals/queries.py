@@ -6,7 +6,7 @@ partitions that a run was created for, the open backfills, or what was cancelled
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import dagster as dg
 from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
@@ -19,6 +19,9 @@ from dagster._utils.error import SerializableErrorInfo
 
 from sensors.dagster_internals.tags import BACKFILL, DATA_VERSION
 from sensors.pending import natural_order
+
+# Number of records that one query fetches.
+_BATCH_RECORDS = 500
 
 
 def observed_versions(instance: dg.DagsterInstance, key: dg.AssetKey) -> dict[str, str]:
@@ -87,6 +90,48 @@ def has_open_work(instance: dg.DagsterInstance, key: dg.AssetKey, job_name: str)
     return any(not backfill.asset_selection or key in backfill.asset_selection for backfill in backfills) or any(
         key in run.asset_selection if run.asset_selection else run.job_name == job_name for run in runs
     )
+
+
+def latest_records(
+    instance: dg.DagsterInstance, key: dg.AssetKey, event_type: dg.DagsterEventType, partitions: set[str] | None = None
+) -> Iterator[dg.EventLogRecord]:
+    """The latest materialization or observation of each partition; of all partitions if none are given."""
+    is_made = event_type is dg.DagsterEventType.ASSET_MATERIALIZATION
+    fetch = instance.fetch_materializations if is_made else instance.fetch_observations
+    ids = list(instance.event_log_storage.get_latest_storage_id_by_partition(key, event_type, partitions).values())
+    for first in range(0, len(ids), _BATCH_RECORDS):
+        batch = dg.AssetRecordsFilter(key, storage_ids=ids[first : first + _BATCH_RECORDS])
+        yield from fetch(batch, limit=_BATCH_RECORDS).records
+
+
+def runs_with_latest_events(instance: dg.DagsterInstance) -> set[str]:
+    """Runs that recorded the latest materialization, observation or attempt of an asset or of one of its partitions.
+
+    Without one of them, Dagster would take what it has recorded for missing, or for never tried.
+    """
+    storage, found = instance.event_log_storage, set()
+    for asset in instance.get_asset_records():
+        entry, key = asset.asset_entry, asset.asset_entry.asset_key
+        found |= {entry.last_run_id, entry.last_planned_materialization_run_id}
+        attempts = storage.get_latest_asset_partition_materialization_attempts_without_materializations(key)
+        found |= {run_id for run_id, _ in attempts.values()}
+        for last, event_type in (
+            (entry.last_materialization_record, dg.DagsterEventType.ASSET_MATERIALIZATION),
+            (entry.last_observation_record, dg.DagsterEventType.ASSET_OBSERVATION),
+        ):
+            found |= {record.run_id for record in latest_records(instance, key, event_type)}
+            found |= {last.run_id} if last else set()
+    return {run_id for run_id in found if run_id}
+
+
+def has_latest_checks(instance: dg.DagsterInstance, run_id: str) -> bool:
+    """Whether a run evaluated a check that was not evaluated since."""
+    events = instance.all_logs(run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION)
+    checks = {
+        event.dagster_event.asset_check_evaluation_data.asset_check_key for event in events if event.dagster_event
+    }
+    latest = instance.event_log_storage.get_latest_asset_check_execution_by_key(list(checks))
+    return any(execution.run_id == run_id for execution in latest.values())
 
 
 def runs_of_code_server(instance: dg.DagsterInstance, location: str | None) -> list[dg.DagsterRun]:

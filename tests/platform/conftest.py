@@ -48,6 +48,13 @@ def instance() -> Iterator[dg.DagsterInstance]:
 
 
 @pytest.fixture
+def on_disk(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    """An instance on disk, whose event log differs from the one in memory."""
+    with dg.DagsterInstance.local_temp(str(tmp_path), {"telemetry": {"enabled": False}}) as temporary:
+        yield temporary
+
+
+@pytest.fixture
 def trial(dataset: DatasetDeclaration, instance: dg.DagsterInstance) -> Trial:
     """The dataset with its jobs."""
     return Trial(dataset, instance)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import dagster as dg
 import pytest
@@ -61,13 +60,6 @@ def test_an_asset_that_was_never_observed_has_no_observation(instance: dg.Dagste
     observation = latest_observation(instance, SOURCE)
     assert observation
     assert observation[0][names.DATA_VERSION] == "7"
-
-
-@pytest.fixture
-def on_disk(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    """An instance on disk: batches are stored in a way of their own there."""
-    with dg.DagsterInstance.local_temp(str(tmp_path), {"telemetry": {"enabled": False}}) as temporary:
-        yield temporary
 
 
 def recorded(instance: dg.DagsterInstance, key: dg.AssetKey) -> list[object]:
