@@ -10,6 +10,7 @@ from assets.dataset import DatasetDeclaration
 from assets.declaration import Declaration
 from assets.tables import table
 from assets.zarr_samples import REPAIR_HINT
+from resources.pools import ConversionPool
 from resources.stores import StoreAccess
 from sensors.schedules import scheduled
 from zarr_core._util.redaction import redact
@@ -75,12 +76,15 @@ def verification_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
         "many days. Without it, a run reads all samples.",
         kinds={"zarr"},
     )
-    def deep_verification(context: dg.AssetExecutionContext, stores: StoreAccess) -> dg.MaterializeResult:
+    def deep_verification(
+        context: dg.AssetExecutionContext, stores: StoreAccess, conversion_pool: ConversionPool
+    ) -> dg.MaterializeResult:
         manifest = stores.manifest(dataset.store)
         within, today = dataset.verify_within_days or 1, int(time.time() // _DAY_SECONDS)
         chosen = due_samples(manifest.samples, _last_day(context), today, within)
         if chosen:
-            report = verify_store(dataset.store, sample_ids=chosen, deep=True, workers=dataset.workers)
+            with conversion_pool.executor(dataset.workers, dataset.pool) as executor:
+                report = verify_store(dataset.store, sample_ids=chosen, deep=True, executor=executor)
             if not report.ok:
                 rows = [{"sample": p.sample_id, "field": p.field, "problem": p.message} for p in report.problems]
                 named = "; ".join(str(problem) for problem in report.problems[:5])
