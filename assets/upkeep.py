@@ -15,12 +15,14 @@ from resources.stores import StoreAccess
 from sensors.schedules import scheduled
 from zarr_core._util.redaction import redact
 from zarr_core._util.units import format_size, parse_duration
+from zarr_core.matrix.verify import verify_matrix
 from zarr_core.points.verify.store import verify_store
 from zarr_core.storage import Storage
 from zarr_core.stores.kinds import find_head
 from zarr_core.versioning.gc import collect_garbage
 
 _DAY_SECONDS = 86_400
+_DAYS_OF_A_MONTH = 31
 
 
 def garbage_asset(declared: Declaration, store: str) -> dg.AssetsDefinition:
@@ -65,6 +67,19 @@ def gc_schedules(declared: Declaration) -> list[dg.ScheduleDefinition]:
     return [scheduled(f"{declared.name}_gc", declared.gc_schedule, f"Collects the garbage of {declared.name}.")]
 
 
+def verification_schedules(declared: Declaration, days: int) -> list[dg.ScheduleDefinition]:
+    """The schedule of the deep verification, if one is declared.
+
+    Args:
+        declared: the dataset.
+        days: between two runs, at most; counted from the first day of each month, which always has one.
+    """
+    if declared.verify_within_days is None:
+        return []
+    cron = "0 1 * * *" if days == 1 else f"0 1 */{min(days, _DAYS_OF_A_MONTH)} * *"
+    return [scheduled(f"{declared.name}_verify", cron, f"Verifies the chunks of {declared.name}.")]
+
+
 def verification_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
     """Reads every chunk of a part of the samples per day, so that each is read within ``verify_within_days``."""
 
@@ -103,6 +118,35 @@ def verification_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
                 "day": today,
             }
         )
+
+    return deep_verification
+
+
+def matrix_verification_asset(declared: Declaration, matrix: str) -> dg.AssetsDefinition:
+    """Reads every chunk of a matrix and compares its two copies.
+
+    Args:
+        declared: the dataset.
+        matrix: URL of its matrix.
+    """
+
+    @dg.asset(
+        key=declared.key("deep_verification"),
+        group_name=declared.name,
+        description="Every chunk of the matrix, in all kept generations, compared with its checksum, and the two "
+        "copies compared with each other. Its schedule runs if `verify_within_days` is declared, at least so often.",
+        kinds={"zarr"},
+    )
+    def deep_verification() -> dg.MaterializeResult:
+        report = verify_matrix(matrix)
+        if not report.ok:
+            raise dg.Failure(
+                f"the matrix is damaged: {'; '.join(report.problems[:5])}; copy the damaged objects back",
+                metadata={"problems": table([{"problem": problem} for problem in report.problems])},
+                allow_retries=False,
+            )
+        numbers = ("samples", "generations", "shards", "chunks", "bytes")
+        return dg.MaterializeResult(metadata={name: getattr(report, name) for name in numbers})
 
     return deep_verification
 

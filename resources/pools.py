@@ -75,7 +75,7 @@ class ConversionPool(dg.ConfigurableResource):
 
 
 def _wait_for_a_worker(cluster: Any, pool: PoolDeclaration) -> None:
-    """Wait, without end, for the first worker of a cluster that was started; log a warning if there is none for long."""
+    """Wait for the first worker of a cluster that was started, without end; log a warning if it takes long."""
     try:
         cluster.wait_for_workers(1, timeout=_PATIENCE_SECONDS)
     except TimeoutError:

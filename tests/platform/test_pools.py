@@ -12,7 +12,6 @@ import pytest
 from resources.pools import ConversionPool, PoolDeclaration
 from tests.platform.trial import Trial, write_run
 
-
 CLUSTER = "dask_jobqueue.SLURMCluster"
 OPTIONS = {"cores": 1, "memory": "4GB"}
 
