@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import dagster as dg
@@ -87,6 +88,19 @@ def test_a_matrix_is_exported(instance: dg.DagsterInstance, tmp_path: Path) -> N
 def test_wrong_declarations_are_refused(dataset: DatasetDeclaration, export: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         DatasetDeclaration(**{**dict(dataset), "exports": [{"name": "x", "output": "y", **export}]})
+
+
+@pytest.mark.parametrize("name", ["npy", "parquet", "h5ad", "huggingface", "croissant"])
+def test_outputs_of_a_matrix_are_local(tmp_path: Path, name: str) -> None:
+    export = ExportDeclaration(name="x", format=name, output="s3://bucket/x")
+    with (
+        nullcontext()
+        if name == "croissant"
+        else pytest.raises(
+            ValueError, match=f"exports: x: s3://bucket/x: {name} of a matrix is written to a local path"
+        )
+    ):
+        declare(tmp_path, exports=[export])
 
 
 def test_two_exports_have_two_names(dataset: DatasetDeclaration) -> None:
