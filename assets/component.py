@@ -11,11 +11,11 @@ from assets.report import report_asset
 from assets.shootout import shootout_assets
 from assets.source_samples import source_listing_asset, source_samples_asset
 from assets.statistics import statistics_asset
-from assets.upkeep import garbage_asset, gc_schedules, verification_asset
+from assets.upkeep import garbage_asset, gc_schedules, verification_asset, verification_schedules
 from assets.zarr_samples import zarr_samples_asset
 from sensors.arrivals import arrivals_sensor
 from sensors.automation import automation_sensor
-from sensors.schedules import refresh_schedule, scheduled
+from sensors.schedules import refresh_schedule
 
 
 class PointDataset(dg.Component, DatasetDeclaration):
@@ -44,11 +44,6 @@ def dataset_definitions(dataset: DatasetDeclaration) -> dg.Definitions:
         f"{dataset.name}_gc": [dataset.key("garbage")],
         f"{dataset.name}_verify": [dataset.key("deep_verification")],
     }
-    schedules = [refresh_schedule(dataset.name, dataset.refresh_schedule), *gc_schedules(dataset)]
-    if dataset.verify_within_days is not None:
-        schedules.append(
-            scheduled(f"{dataset.name}_verify", "0 1 * * *", f"Verifies a part of the samples of {dataset.name}.")
-        )
     return dg.Definitions(
         assets=[
             source_samples_asset(dataset),
@@ -68,5 +63,9 @@ def dataset_definitions(dataset: DatasetDeclaration) -> dg.Definitions:
             migration_job(dataset),
         ],
         sensors=[arrivals_sensor(dataset), automation_sensor(dataset.name)],
-        schedules=schedules,
+        schedules=[
+            refresh_schedule(dataset.name, dataset.refresh_schedule),
+            *gc_schedules(dataset),
+            *verification_schedules(dataset, days=1),
+        ],
     )

@@ -57,17 +57,11 @@ class DatasetDeclaration(Declaration):
     )
     checked_samples: int = Field(default=4, description="Number of samples that the checks compare with their source.")
 
-    verify_within_days: int | None = Field(
-        default=None, description="Read every chunk of each sample once in so many days; never if left out."
-    )
-
     @pydantic.model_validator(mode="after")
     def _check(self) -> Self:
         self._check_at_least(1, "batch_size", "workers", "checked_samples")
         if self.notifications is not None and not self.source.startswith("s3://"):
             raise ValueError("notifications: only sources in S3 have them")
-        if self.verify_within_days is not None:
-            self._check_at_least(1, "verify_within_days")
         check_exports(self.exports, POINT_FORMATS)
         try:
             _ = self.settings

@@ -34,6 +34,9 @@ class Declaration(dg.Model, dg.Resolvable):
     gc_grace: str = Field(
         default=DEFAULT_GRACE, description="Garbage collection keeps what was replaced less than this ago: 24h, 7d."
     )
+    verify_within_days: int | None = Field(
+        default=None, description="Read every chunk of each sample once in so many days; never if left out."
+    )
     fresh_within_days: int | None = Field(
         default=None, description="Send an alert if nothing was converted for this many days; never if left out."
     )
@@ -69,7 +72,7 @@ class Declaration(dg.Model, dg.Resolvable):
             parse_duration(self.gc_grace)
         except ZarrCoreError as error:
             raise ValueError(f"gc_grace: {error}") from error
-        for name in ("fresh_within_days", "published_within_hours"):
+        for name in ("verify_within_days", "fresh_within_days", "published_within_hours"):
             if getattr(self, name) is not None:
                 self._check_at_least(1, name)
         return self

@@ -1,4 +1,7 @@
-"""Copies of a store in other formats: an asset without automation per declared export."""
+"""Copies of a store in other formats, and its description: an asset per declared export.
+
+A copy costs as much as the store, so no automation makes it. A description is small, and follows each generation.
+"""
 
 from collections.abc import Mapping
 from typing import Any, Self
@@ -7,8 +10,9 @@ import dagster as dg
 import pydantic
 from pydantic import Field
 
+from assets.conditions import follow_what_was_published
 from zarr_core._util.redaction import redact
-from zarr_core.storage import Storage
+from zarr_core.storage import Storage, is_local
 from zarr_core.stores.kinds import find_head
 from zarr_core.versioning.generations import load
 
@@ -40,7 +44,8 @@ class ExportDeclaration(dg.Model, dg.Resolvable):
     )
     output: str = Field(
         repr=False,
-        description="Folder, file or URL to write to; webdataset and huggingface add a folder per generation.",
+        description="Folder, file or URL to write to, of a matrix a local path except for croissant; webdataset and "
+        "huggingface add a folder per generation.",
     )
     arguments: dict[str, Any] = Field(default={}, description="Arguments of the export, as in zarr_core.exports.")
 
@@ -55,12 +60,22 @@ class ExportDeclaration(dg.Model, dg.Resolvable):
 
 
 def check_exports(exports: list[ExportDeclaration], formats: Mapping[str, Any]) -> None:
-    """Raise ValueError if an export has a format of another kind of store, or the name of another one."""
+    """Check the exports of a dataset with a kind of store.
+
+    Raises:
+        ValueError: an export has a format of another kind of store, the name of another one, or an output that its
+            format cannot be written to.
+    """
     for number, export in enumerate(exports):
         if export.format not in formats:
             raise ValueError(f"exports: {export.name}: {export.format} is for another kind of store")
         if export.name in [other.name for other in exports[:number]]:
             raise ValueError(f"exports: two have the name {export.name}")
+        if formats is MATRIX_FORMATS and export.format != "croissant" and not is_local(export.output):
+            raise ValueError(
+                f"exports: {export.name}: {redact(export.output)}: {export.format} of a matrix is written to a local "
+                "path; upload the result from there"
+            )
 
 
 def export_asset(name: str, store: str, upstream: dg.AssetKey, export: ExportDeclaration) -> dg.AssetsDefinition:
@@ -77,7 +92,8 @@ def export_asset(name: str, store: str, upstream: dg.AssetKey, export: ExportDec
         key=[name, f"export_{export.name}"],
         group_name=name,
         deps=[upstream],
-        description=f"The store as {export.format} in `{redact(export.output)}`: a copy of the generation that is "
+        automation_condition=follow_what_was_published() if export.format == "croissant" else None,
+        description=f"The store as {export.format} in `{redact(export.output)}`: the generation that is "
         "current when it is materialized.",
         kinds={export.format},
     )

@@ -10,16 +10,19 @@ from assets.dataset import DatasetDeclaration
 from assets.declaration import Declaration
 from assets.tables import table
 from assets.zarr_samples import REPAIR_HINT
+from resources.pools import ConversionPool
 from resources.stores import StoreAccess
 from sensors.schedules import scheduled
 from zarr_core._util.redaction import redact
 from zarr_core._util.units import format_size, parse_duration
+from zarr_core.matrix.verify import verify_matrix
 from zarr_core.points.verify.store import verify_store
 from zarr_core.storage import Storage
 from zarr_core.stores.kinds import find_head
 from zarr_core.versioning.gc import collect_garbage
 
 _DAY_SECONDS = 86_400
+_DAYS_OF_A_MONTH = 31
 
 
 def garbage_asset(declared: Declaration, store: str) -> dg.AssetsDefinition:
@@ -64,6 +67,19 @@ def gc_schedules(declared: Declaration) -> list[dg.ScheduleDefinition]:
     return [scheduled(f"{declared.name}_gc", declared.gc_schedule, f"Collects the garbage of {declared.name}.")]
 
 
+def verification_schedules(declared: Declaration, days: int) -> list[dg.ScheduleDefinition]:
+    """The schedule of the deep verification, if one is declared.
+
+    Args:
+        declared: the dataset.
+        days: between two runs, at most; counted from the first day of each month, which always has one.
+    """
+    if declared.verify_within_days is None:
+        return []
+    cron = "0 1 * * *" if days == 1 else f"0 1 */{min(days, _DAYS_OF_A_MONTH)} * *"
+    return [scheduled(f"{declared.name}_verify", cron, f"Verifies the chunks of {declared.name}.")]
+
+
 def verification_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
     """Reads every chunk of a part of the samples per day, so that each is read within ``verify_within_days``."""
 
@@ -75,12 +91,15 @@ def verification_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
         "many days. Without it, a run reads all samples.",
         kinds={"zarr"},
     )
-    def deep_verification(context: dg.AssetExecutionContext, stores: StoreAccess) -> dg.MaterializeResult:
+    def deep_verification(
+        context: dg.AssetExecutionContext, stores: StoreAccess, conversion_pool: ConversionPool
+    ) -> dg.MaterializeResult:
         manifest = stores.manifest(dataset.store)
         within, today = dataset.verify_within_days or 1, int(time.time() // _DAY_SECONDS)
         chosen = due_samples(manifest.samples, _last_day(context), today, within)
         if chosen:
-            report = verify_store(dataset.store, sample_ids=chosen, deep=True, workers=dataset.workers)
+            with conversion_pool.executor(dataset.workers, dataset.pool) as executor:
+                report = verify_store(dataset.store, sample_ids=chosen, deep=True, executor=executor)
             if not report.ok:
                 rows = [{"sample": p.sample_id, "field": p.field, "problem": p.message} for p in report.problems]
                 named = "; ".join(str(problem) for problem in report.problems[:5])
@@ -99,6 +118,35 @@ def verification_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
                 "day": today,
             }
         )
+
+    return deep_verification
+
+
+def matrix_verification_asset(declared: Declaration, matrix: str) -> dg.AssetsDefinition:
+    """Reads every chunk of a matrix and compares its two copies.
+
+    Args:
+        declared: the dataset.
+        matrix: URL of its matrix.
+    """
+
+    @dg.asset(
+        key=declared.key("deep_verification"),
+        group_name=declared.name,
+        description="Every chunk of the matrix, in all kept generations, compared with its checksum, and the two "
+        "copies compared with each other. Its schedule runs if `verify_within_days` is declared, at least so often.",
+        kinds={"zarr"},
+    )
+    def deep_verification() -> dg.MaterializeResult:
+        report = verify_matrix(matrix)
+        if not report.ok:
+            raise dg.Failure(
+                f"the matrix is damaged: {'; '.join(report.problems[:5])}; copy the damaged objects back",
+                metadata={"problems": table([{"problem": problem} for problem in report.problems])},
+                allow_retries=False,
+            )
+        numbers = ("samples", "generations", "shards", "chunks", "bytes")
+        return dg.MaterializeResult(metadata={name: getattr(report, name) for name in numbers})
 
     return deep_verification
 

@@ -1,4 +1,4 @@
-"""What converts samples: worker processes of this machine, or a Dask cluster."""
+"""What converts and verifies samples: worker processes of this machine, or a Dask cluster."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from pydantic import Field
 from zarr_core._util.dask_cluster import dask_executor
 from zarr_core._util.processes import WorkerPool
 from zarr_core.sources.resolve import import_dotted
+
+# Time after which a cluster without workers is reported. Queues of Slurm take longer, so the run goes on waiting.
+_PATIENCE_SECONDS = 60.0
 
 
 class PoolDeclaration(dg.Model, dg.Resolvable):
@@ -49,6 +52,8 @@ class ConversionPool(dg.ConfigurableResource):
         processes are killed; a Dask cluster that was started ends with the block, one that was connected to finishes
         the samples that it has begun. What was written is not visible, and the next conversion continues it.
 
+        A cluster that is started is waited for until it has a worker.
+
         Args:
             workers: number of processes, if the pool is not a cluster.
             pool: as declared; processes if None.
@@ -63,9 +68,23 @@ class ConversionPool(dg.ConfigurableResource):
         else:
             with import_dotted(pool.cluster)(**pool.options) as cluster:
                 cluster.scale(pool.scale)
+                _wait_for_a_worker(cluster, pool)
                 with dask_executor(cluster.scheduler_address) as executor:
                     assert executor is not None
                     yield executor
+
+
+def _wait_for_a_worker(cluster: Any, pool: PoolDeclaration) -> None:
+    """Wait for the first worker of a cluster that was started, without end; log a warning if it takes long."""
+    try:
+        cluster.wait_for_workers(1, timeout=_PATIENCE_SECONDS)
+    except TimeoutError:
+        dg.get_dagster_logger().warning(
+            f"{pool.cluster} has had no worker for {_PATIENCE_SECONDS:.0f} s after {pool.scale} were requested from "
+            f"the scheduler {cluster.scheduler_address}. The run goes on waiting: do the jobs or pods of the workers "
+            "start, and can they reach this address?"
+        )
+        cluster.wait_for_workers(1)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import dagster as dg
 
 from assets.exports import export_asset
 from assets.shootout import shootout_assets
-from assets.upkeep import garbage_asset, gc_schedules
+from assets.upkeep import garbage_asset, gc_schedules, matrix_verification_asset, verification_schedules
 from assets.wide_matrix.batches import matrix_batches_asset, warehouse_batches_asset
 from assets.wide_matrix.checks import matrix_checks
 from assets.wide_matrix.declaration import MatrixDeclaration
@@ -30,7 +30,7 @@ def matrix_definitions(declared: MatrixDeclaration) -> dg.Definitions:
     """Everything that exists for one wide matrix.
 
     Three jobs do by hand what the automation does: list the warehouse, load its batches, and check and describe the
-    result. A fourth collects garbage.
+    result. The others collect garbage and verify every chunk.
     """
     refresh = f"{declared.name}_refresh"
     jobs = {
@@ -38,6 +38,7 @@ def matrix_definitions(declared: MatrixDeclaration) -> dg.Definitions:
         declared.conversion_job: [declared.converted],
         refresh: [declared.key(name) for name in ("matrix", "columns", "quality_report")],
         f"{declared.name}_gc": [declared.key("garbage")],
+        f"{declared.name}_verify": [declared.key("deep_verification")],
     }
     return dg.Definitions(
         assets=[
@@ -47,6 +48,7 @@ def matrix_definitions(declared: MatrixDeclaration) -> dg.Definitions:
             columns_asset(declared),
             quality_report_asset(declared),
             garbage_asset(declared, declared.matrix),
+            matrix_verification_asset(declared, declared.matrix),
             *shootout_assets(
                 declared.name, declared.matrix, declared.report, declared.key("matrix"), declared.shootout
             ),
@@ -55,5 +57,9 @@ def matrix_definitions(declared: MatrixDeclaration) -> dg.Definitions:
         asset_checks=matrix_checks(declared),
         jobs=[dg.define_asset_job(name, selection=dg.AssetSelection.assets(*keys)) for name, keys in jobs.items()],
         sensors=[warehouse_batches_sensor(declared), automation_sensor(declared.name)],
-        schedules=[refresh_schedule(declared.name, declared.refresh_schedule), *gc_schedules(declared)],
+        schedules=[
+            refresh_schedule(declared.name, declared.refresh_schedule),
+            *gc_schedules(declared),
+            *verification_schedules(declared, declared.verify_within_days or 1),
+        ],
     )

@@ -7,12 +7,16 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 import yaml
 from dagster._core.instance.config import dagster_instance_config
+
+from resources.alerts import MAIL_FROM, MAIL_TO, SMTP, WEBHOOK
+from sensors import watchdog
 
 PROJECT = Path(__file__).resolve().parents[2]
 DEPLOY = PROJECT / "deploy"
@@ -58,10 +62,18 @@ def dockerfile_command() -> list[str]:
     return list(yaml.safe_load(command))
 
 
-def test_the_kubernetes_job_is_valid_and_converts_every_part() -> None:
-    file = DEPLOY / "kubernetes" / "convert.yaml"
-    check("kubernetes_validate", "--strict", str(file))
-    spec = yaml.safe_load(file.read_text())["spec"]
+KUBERNETES = DEPLOY / "kubernetes"
+VALUES = yaml.safe_load((KUBERNETES / "values.yaml").read_text())
+(DEPLOYED,) = VALUES["dagster-user-deployments"]["deployments"]
+
+
+def test_the_kubernetes_files_are_valid() -> None:
+    files = [str(path) for path in sorted(KUBERNETES.glob("*.yaml")) if path.name != "values.yaml"]
+    check("kubernetes_validate", "--strict", *files)
+
+
+def test_the_kubernetes_job_converts_every_part() -> None:
+    spec = yaml.safe_load((KUBERNETES / "convert.yaml").read_text())["spec"]
     (container,) = spec["template"]["spec"]["containers"]
     words = shlex.split(shlex.join([*container["command"], *container["args"]]))
     assert words[words.index("--part") + 1] == f"auto/{spec['completions']}"
@@ -69,7 +81,7 @@ def test_the_kubernetes_job_is_valid_and_converts_every_part() -> None:
 
 def test_the_values_of_the_helm_chart_agree_with_the_instance_settings() -> None:
     """The chart and its schema are not part of any package, so that only this can be compared."""
-    values = yaml.safe_load((DEPLOY / "kubernetes" / "values.yaml").read_text())
+    values = VALUES
     settings = yaml.safe_load((DEPLOY / "production" / "dagster.yaml").read_text())
     assert values["concurrency"]["pools"] == {"defaultLimit": 1, "granularity": "run"}
     assert settings["concurrency"]["pools"] == {"default_limit": 1, "granularity": "run"}
@@ -78,12 +90,72 @@ def test_the_values_of_the_helm_chart_agree_with_the_instance_settings() -> None
         words = {re.sub(r"[A-Z]", lambda m: f"_{m[0].lower()}", name): v for name, v in daemon[theirs].items()}
         assert words == settings[ours]
     assert values["retention"]["sensor"]["purgeAfterDays"] == settings["retention"]["sensor"]["purge_after_days"]
-    (deployed,) = values["dagster-user-deployments"]["deployments"]
-    assert deployed["dagsterApiGrpcArgs"] == ["--module-name", "definitions"]
+    assert DEPLOYED["dagsterApiGrpcArgs"] == ["--module-name", "definitions"]
     assert (
-        deployed["image"]["tag"]
+        DEPLOYED["image"]["tag"]
         in yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())["x-dagster"]["image"]
     )
+
+
+def names(references: list[dict[str, str]]) -> set[str]:
+    return {reference["name"] for reference in references}
+
+
+def test_every_pod_that_reads_or_writes_logs_in_the_bucket_has_its_credentials() -> None:
+    launcher = VALUES["runLauncher"]["config"]["k8sRunLauncher"]
+    for pod in (VALUES["dagsterWebserver"], VALUES["dagsterDaemon"], DEPLOYED, launcher):
+        assert "zarr-core-s3" in names(pod["envSecrets"])
+
+
+def test_nothing_that_is_to_stay_lies_on_the_disk_of_a_pod_or_container() -> None:
+    """Locations of data are URLs; reports are files, below a folder that is a volume."""
+    folder = re.findall(r"^WORKDIR (\S+)$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)[0]
+    services = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())["services"]
+    environments = [services["code"]["environment"], {each["name"]: each["value"] for each in DEPLOYED["env"]}]
+    mounts = [
+        {volume.partition(":")[2] for volume in services["code"]["volumes"]},
+        {mount["mountPath"] for mount in DEPLOYED["volumeMounts"]},
+    ]
+    declared = "\n".join(path.read_text() for path in PROJECT.glob("assets/datasets/*/defs.yaml"))
+    stays = re.findall(r"env\('(\w+_(?:STORE|MATRIX|SOURCE|REPORT))', '([^']*)'\)", declared)
+    assert {name for name, _ in stays} >= {"AHMED_RANS_STORE", "METHYLATION_MATRIX", "METHYLATION_REPORT"}
+    for environment, mounted in zip(environments, mounts, strict=True):
+        for name, default in stays:
+            location = environment.get(name, os.path.join(folder, default))
+            if name.endswith("_REPORT"):
+                assert any(location.startswith(f"{place}/") for place in mounted), name
+            else:
+                assert location.startswith("s3://"), name
+    (volume,) = DEPLOYED["volumes"]
+    claim = yaml.safe_load((KUBERNETES / "reports.yaml").read_text())
+    assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"], "runs are on other nodes than the code location"
+    assert names(DEPLOYED["volumeMounts"]) == {volume["name"]}
+    assert DEPLOYED["includeConfigInLaunchedRuns"]["enabled"]
+    user = int(re.findall(r"--uid (\d+)", (DEPLOY / "Dockerfile").read_text())[0])
+    runs = VALUES["runLauncher"]["config"]["k8sRunLauncher"]["runK8sConfig"]["podSpecConfig"]
+    assert DEPLOYED["podSecurityContext"]["fsGroup"] == runs["securityContext"]["fsGroup"] == user
+
+
+def test_the_watchdog_runs_wherever_the_platform_does_and_can_send_alerts() -> None:
+    module = f"python -m {watchdog.__name__} http://"
+    services = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())["services"]
+    service = services["watchdog"]
+    assert f"{module}webserver:3000" in service["command"][-1]
+    assert not service["depends_on"], "it starts although the code location does not load"
+    pod = yaml.safe_load((KUBERNETES / "watchdog.yaml").read_text())["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert shlex.join(container["command"]).startswith(module)
+    assert container["image"] == service["image"] == f"{DEPLOYED['image']['repository']}:{DEPLOYED['image']['tag']}"
+    alerts = {WEBHOOK, SMTP, MAIL_FROM, MAIL_TO}
+    assert alerts <= service["environment"].keys()
+    assert alerts <= services["code"]["environment"].keys()
+    (secret,) = names([source["secretRef"] for source in container["envFrom"]])
+    assert secret in names(DEPLOYED["envSecrets"])
+    described = re.findall(
+        rf"# \* The secret {secret} .*?(?=# \*)", (KUBERNETES / "values.yaml").read_text(), re.DOTALL
+    )
+    assert all(variable in described[0] for variable in alerts)
 
 
 def test_the_image_has_what_it_needs_and_its_user_may_write_where_volumes_are() -> None:
@@ -91,6 +163,10 @@ def test_the_image_has_what_it_needs_and_its_user_may_write_where_volumes_are() 
     lines = (DEPLOY / "Dockerfile").read_text()
     (base,) = re.findall(r"^ARG BASE=python:(3\.\d+)-slim\nFROM \$\{BASE\}$", lines, re.MULTILINE)
     assert (PROJECT / "constraints" / f"{base}.txt").is_file()
+    (extra,) = re.findall(r"^ARG EXTRAS=(.+)$", lines, re.MULTILINE)
+    extras = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    included = re.findall(r"zarr-core\[(.*)\]", extras[extra][0])[0].split(",")
+    assert {"platform", "dask", "hdf5"} <= {*included}, "a declared pool needs dask.distributed"
     (folder,) = re.findall(r"^WORKDIR (\S+)$", lines, re.MULTILINE)
     assert re.findall(r"^COPY (.*)$", lines, re.MULTILINE) == [". ."]
     ignored = (PROJECT / ".dockerignore").read_text().split()

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from tests.helpers.matrices import FEATURES, SMALL, append
@@ -93,6 +94,103 @@ def test_anndata_reads_an_export(matrix: WideMatrix, tmp_path: Path) -> None:
         assert found.var_names.tolist() == FEATURES
         assert found.obs["batch"].tolist() == ["a"] * 5 + ["b"] * 3
         assert found.uns["zarr_core"]["generation"] == "3"
+
+
+# By column of a table of metadata: the values of the samples a_s0 to a_s4. Names of ours, of HDF5 and of AnnData.
+METADATA: dict[str, list] = {
+    "age": [61, None, 40, 7, 0],
+    "dose": [0.5, None, 1.5, 2.0, 2.5],
+    "batch": [3, 1, 4, 1, 5],
+    "smoker": [True, None, False, True, True],
+    "coverage": [True, False, True, False, True],
+    "tissue": ["blood", None, "brain", "blood", "Ä"],
+    "CD4/CD8": ["x", "y", "z", "x", "y"],
+    "CD4_CD8": [None, None, None, None, None],
+}
+
+
+@pytest.fixture
+def described(matrix: WideMatrix) -> WideMatrix:
+    ids = [f"a_s{n}" for n in range(5)]
+    matrix.set_metadata(pa.table({"sample_id": ids, **METADATA}))
+    matrix.set_metadata(pa.table({"batch_id": ["a", "b"], "platform": ["450K", "EPIC"]}), "batches")
+    return matrix
+
+
+def expected(rows: MatrixRows, column: str) -> list:
+    """Values of a column of the metadata in the order of the rows; the samples of batch b have none."""
+    return [METADATA[column][int(name[-1])] if name.startswith("a") else None for name in rows.sample_ids]
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_metadata_leave_with_the_cells(described: WideMatrix, tmp_path: Path) -> None:
+    pq = pytest.importorskip("pyarrow.parquet", reason="needs the extra exports")
+    rows = MatrixRows(described, **CHOSEN)
+    cells = pq.read_table(export_parquet(rows, tmp_path / "out") / "samples.parquet")
+    assert cells.column_names[-2:] == ["beta", "coverage"]
+    beside = pq.read_table(export_npy(rows, tmp_path / "npy") / "metadata.parquet")
+    assert beside["sample"].to_pylist() == rows.sample_ids
+    for table, taken in ((cells, {"batch", "coverage"}), (beside, {"batch"})):
+        assert table["batch"].to_pylist() == rows.batches
+        for column in METADATA:
+            found = table[f"metadata_{column}" if column in taken else column]
+            assert found.to_pylist() == expected(rows, column)
+            assert found.type == described.samples()[column].type
+        assert table["platform"].to_pylist() == ["EPIC", "450K", "EPIC", "450K"]
+
+
+def test_anndata_reads_metadata(described: WideMatrix, tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py", reason="needs the extra exports")
+    rows = MatrixRows(described, sample_ids=described.sample_ids[:5][::-1])
+    out = export_h5ad(rows, tmp_path / "betas.h5ad")
+    kinds = {
+        "age": "nullable-integer",
+        "dose": "array",
+        "metadata_batch": "array",
+        "smoker": "nullable-boolean",
+        "coverage": "array",
+        "tissue": "categorical",
+        "metadata_CD4_CD8": "categorical",
+        "CD4_CD8": "categorical",
+        "platform": "categorical",
+    }
+    with h5py.File(out) as file:
+        assert {name: file["obs"][name].attrs["encoding-type"] for name in kinds} == kinds
+        assert {*file["obs"].attrs["column-order"]} == {"batch", *kinds}
+        assert file["obs/age/mask"][:].tolist() == [value is None for value in expected(rows, "age")]
+        assert file["obs/tissue/codes"][:].tolist() == [2, 0, 1, -1, 0]
+        assert file["obs/tissue/categories"].asstr()[:].tolist() == ["blood", "brain", "Ä"]
+    anndata = pytest.importorskip("anndata", reason="wants an older pandas than the pins: install it by hand")
+    obs = anndata.read_h5ad(out).obs
+    assert obs.dtypes.astype(str).to_dict() == {
+        "batch": "object",
+        "platform": "category",
+        "age": "Int64",
+        "dose": "float64",
+        "metadata_batch": "int64",
+        "smoker": "boolean",
+        "coverage": "bool",
+        "tissue": "category",
+        "metadata_CD4_CD8": "category",
+        "CD4_CD8": "category",
+    }
+    for column in METADATA:
+        name = {"batch": "metadata_batch", "CD4/CD8": "metadata_CD4_CD8"}.get(column, column)
+        assert obs[name].astype(object).where(obs[name].notna(), None).tolist() == expected(rows, column)
+
+
+def test_a_url_is_refused_before_anything_is_written(
+    matrix: WideMatrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    for name in ("npy", "parquet", "h5ad"):
+        assert main(["export", name, matrix.url, "s3://bucket/x.h5ad", "--quiet"]) == 1
+        assert "s3://bucket/x.h5ad: a matrix is exported to a local path" in capsys.readouterr().err
+    assert sorted(tmp_path.iterdir()) == before
+    out = export_npy(MatrixRows(matrix), f"file://{tmp_path}/out")
+    assert out == tmp_path / "out"
+    assert (out / "beta.npy").exists()
 
 
 def test_integer_features(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
@@ -36,6 +37,9 @@ def test_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert names["predicted"].shape == names["ages"].shape == (8,)
     whole = MatrixDataset(names["matrix"], names["train"], names["measured"])
     assert whole.fingerprint == MatrixDataset("scratch/betas", names["train"], names["measured"]).fingerprint
+    with h5py.File("cohort/betas.h5ad") as file:
+        assert [*file["obs"].attrs["column-order"]] == ["batch", "platform", "tissue", "age"]
+        assert np.isfinite(file["obs/age"][:]).sum() == 8
     printed = capsys.readouterr().out
     assert "28 samples of 5 batches loaded" in printed
     assert "metadata of 28 samples: age" in printed

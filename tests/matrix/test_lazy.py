@@ -6,9 +6,11 @@ import pickle
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from tests.helpers.matrices import FEATURES, SMALL, append
+from zarr_core import open_store
 from zarr_core.errors import UnknownFieldError
 from zarr_core.matrix import WideMatrix, lazy
 
@@ -61,6 +63,32 @@ def test_labels_of_xarray(matrix: WideMatrix, monkeypatch: pytest.MonkeyPatch) -
     assert [len(key[1]) for key in read] == [2, 2]  # the two features, not their rows
     np.testing.assert_array_equal(dataset["beta"][4, 7].values, original(matrix, ["a_s4"], [FEATURES[7]])[0, 0])
     np.testing.assert_array_equal(dataset["beta"][::-1, 2:9:3].values, original(matrix, matrix.sample_ids)[::-1, 2:9:3])
+
+
+def test_metadata_are_coordinates(matrix: WideMatrix) -> None:
+    pytest.importorskip("xarray", reason="needs the extra views")
+    table = {
+        "sample_id": ["c_s0", "a_s1"],
+        "age": [61, 40],
+        "sex/batch": ["f", "m"],
+        "batch": [1, 2],
+        "beta": [True, False],
+    }
+    matrix.set_metadata(pa.table(table))
+    matrix.set_metadata(pa.table({"batch_id": ["a", "b", "c"], "weight": [1, 2, 3]}), "batches")
+    dataset = matrix.to_xarray()
+    assert {*dataset.coords} - {"feature"} == {*("sample", "batch", "weight", "age", "sex_batch"), *RENAMED}
+    assert [*dataset.indexes] == ["sample", "feature"]
+    assert dataset["weight"].values.tolist() == [1] * 5 + [2] * 3 + [3] * 4
+    old = dataset.sel(sample=dataset["age"] > 50)
+    assert old["sample"].values.tolist() == ["c_s0"]
+    assert old["sex_batch"].item() == "f"
+    assert [old[name].item() for name in RENAMED] == [1, True]
+    np.testing.assert_array_equal(old["beta"].values, matrix.read(["c_s0"]))
+    assert "sex_batch" in open_store(matrix.url).coords  # a tree allows no "/" in names
+
+
+RENAMED = ("metadata_batch", "metadata_beta")
 
 
 def test_later_commits_do_not_change_what_was_opened(matrix: WideMatrix) -> None:

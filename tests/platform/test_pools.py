@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -11,9 +12,13 @@ import pytest
 from resources.pools import ConversionPool, PoolDeclaration
 from tests.platform.trial import Trial, write_run
 
+CLUSTER = "dask_jobqueue.SLURMCluster"
+OPTIONS = {"cores": 1, "memory": "4GB"}
 
-def test_samples_are_converted_by_the_declared_cluster(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``options`` reach the class, ``scale`` workers are started, and all calls go to the executor of its scheduler."""
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What happens to a cluster that is declared, whose first worker comes after the warning."""
     seen: list[object] = []
 
     class Cluster:
@@ -31,21 +36,42 @@ def test_samples_are_converted_by_the_declared_cluster(trial: Trial, monkeypatch
         def scale(self, workers: int) -> None:
             seen.append(workers)
 
+        def wait_for_workers(self, n_workers: int, timeout: float | None = None) -> None:
+            seen.append(("waits", n_workers, timeout))
+            if timeout is not None:
+                raise TimeoutError
+
     @contextmanager
     def dask_executor(address: str) -> Iterator[Executor]:
         seen.append(address)
         with ThreadPoolExecutor(1) as threads:
             yield threads
 
-    monkeypatch.setattr("resources.pools.import_dotted", {"dask_jobqueue.SLURMCluster": Cluster}.__getitem__)
+    monkeypatch.setattr("resources.pools.import_dotted", {CLUSTER: Cluster}.__getitem__)
     monkeypatch.setattr("resources.pools.dask_executor", dask_executor)
+    return seen
+
+
+def test_samples_are_converted_and_verified_by_the_declared_cluster(trial: Trial, seen: list[object]) -> None:
+    """``options`` reach the class, ``scale`` workers are started, and all calls go to the executor of its scheduler."""
     write_run(trial.source, 1)
-    options = {"cores": 1, "memory": "4GB"}
-    pool = PoolDeclaration(kind="dask", cluster="dask_jobqueue.SLURMCluster", options=options, scale=3)
+    pool = PoolDeclaration(kind="dask", cluster=CLUSTER, options=OPTIONS, scale=3)
     declared = Trial(trial.dataset.model_copy(update={"pool": pool}), trial.instance)
     assert declared.run("look").success
-    assert declared.run("convert", "run_1", pool=ConversionPool()).success
-    assert seen == [options, 3, "tcp://127.0.0.1:8786", "closed"]
+    waiting = [("waits", 1, 60.0), ("waits", 1, None)]
+    calls = [OPTIONS, 3, *waiting, "tcp://127.0.0.1:8786", "closed"]
+    converted = declared.run("convert", "run_1", pool=ConversionPool())
+    assert converted.success
+    assert seen == calls
+    warnings = [
+        entry.user_message for entry in trial.instance.all_logs(converted.run_id) if entry.level == logging.WARNING
+    ]
+    assert any(f"{CLUSTER} has had no worker for 60 s after 3 were requested" in warning for warning in warnings)
+    assert declared.publish().success
+    seen.clear()
+    assert declared.run("verify", pool=ConversionPool()).success
+    assert seen == calls
+    assert declared.materialization("deep_verification").metadata["samples"].value == 1
 
 
 @pytest.mark.parametrize(

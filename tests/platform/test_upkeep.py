@@ -76,6 +76,24 @@ def test_garbage_of_a_matrix_is_collected(tmp_path: Path, instance: dg.DagsterIn
     assert trial.materialization("garbage").metadata["deleted_groups"].value > 0
 
 
+def test_damage_of_a_matrix_fails_its_verification(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    trial = MatrixTrial(declare(tmp_path, verify_within_days=45), instance)
+    trial.write("b0")
+    trial.load_directly()
+    assert trial.run("verify").success
+    metadata = trial.materialization("deep_verification").metadata
+    assert metadata["samples"].value == 5
+    assert metadata["chunks"].value > 0
+    shard = next(path for path in sorted(Path(trial.dataset.matrix).rglob("c/*/*")) if path.is_file())
+    data = shard.read_bytes()
+    shard.write_bytes(bytes([data[0] ^ 1]) + data[1:])
+    (failed,) = trial.run("verify").get_step_failure_events()
+    description = failed.step_failure_data.user_failure_data.description
+    assert str(shard.relative_to(trial.dataset.matrix)) in description
+    schedules = [schedule for schedule in trial.definitions.schedules or () if schedule.name == "trial_verify_schedule"]
+    assert [str(schedule.cron_schedule) for schedule in schedules] == ["0 1 */31 * *"]
+
+
 def test_schedules_run_only_if_they_are_declared(trial: Trial) -> None:
     def schedules(**declared: object) -> dict[str, str]:
         definitions = dataset_definitions(trial.dataset.model_copy(update=declared))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -18,12 +19,13 @@ from zarr_core.__main__ import main as zarr_core_main
 from zarr_core.errors import StoreError, ZarrCoreError
 from zarr_core.matrix import WideMatrix
 from zarr_core.points.convert import convert
-from zarr_core.shootout import candidates, run, run_shootout, workload
+from zarr_core.shootout import candidates, loading, run, run_shootout, workload
 from zarr_core.shootout.__main__ import main
-from zarr_core.shootout.candidates import COLUMNS, OURS, chunk_sizes
+from zarr_core.shootout.candidates import COLUMNS, OURS, candidate, chunk_sizes
 from zarr_core.shootout.formats import Entry
 from zarr_core.shootout.formats.npy import Window
 from zarr_core.shootout.tiers import Tier
+from zarr_core.shootout.verdict import Measurement
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +129,44 @@ def test_page_and_command_of_a_small_matrix(matrix: WideMatrix, tmp_path: Path) 
     assert "Samples of 20 features per second, by format" in page
     commands = [shlex.split(line) for line in verdict["command"].splitlines() if line.startswith("zarr-core ")]
     assert [zarr_core_main(command[1:]) for command in commands] == [0] * len(commands)
+
+
+def test_epochs_from_storage_are_measured_if_the_data_exceed_the_memory(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = itertools.count(0, 10**9)
+    monkeypatch.setattr(run, "_memory_bytes", lambda: 1)
+    monkeypatch.setattr(loading, "_bytes_from_device", lambda: next(device))
+    report = shootout(store, tmp_path, formats=[".npy"])
+    rows = report["measurements"]
+    assert all(row["cold"] and len(row["rates"]) >= 2 for row in rows), "several epochs, so that the error is known"
+    assert report["verdict"]["setting"]["compared"]
+    assert "more than the memory of this machine" in report["verdict"]["reasons"][0]
+    # Where files stay in memory, that is said.
+    monkeypatch.setattr(loading, "_bytes_from_device", lambda: 0)
+    report = shootout(store, tmp_path, formats=[".npy"])
+    assert not any(row["cold"] or row["first"] for row in report["measurements"])
+    assert "could not be dropped from memory" in report["verdict"]["reasons"][0]
+
+
+def test_workers_beyond_the_shards_or_batches_are_named(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(16), raising=False)
+    assert run.worker_counts() == [1, 2, 16]
+    assert run.worker_counts(8) == [1, 2, 8]
+    assert run.worker_counts(1) == [1]
+    options = run.Options(str(store), {"scratch": str(tmp_path)}, 60.0, samples=3, batch_size=2)
+    workload = run.take_workload(options, tmp_path / "samples")
+    shootout = run._Run(options, [], workload, tmp_path)
+    m = Measurement("scratch", candidate(shootout.entries[".npy"], "", 0, "points"), "draws", [1.0])
+    assert shootout._most_workers(m) is None
+    m.cold = True
+    assert shootout._most_workers(m) == 2
+    assert shootout.absent[-1] == (
+        ".npy on scratch with more than 2 workers",
+        "an epoch of the samples measured has 2 batches; --limit sets their number",
+    )
 
 
 def test_a_budget_that_is_used_up_is_named(store: Path, tmp_path: Path) -> None:

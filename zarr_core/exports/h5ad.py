@@ -7,14 +7,17 @@ Written with h5py, a block of rows at a time: the ``anndata`` library takes whol
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from zarr_core.errors import MatrixError
-from zarr_core.exports.matrix_rows import MatrixRows, new_file
+from zarr_core.exports.matrix_rows import MatrixRows, local_path, new_file
+
+if TYPE_CHECKING:
+    import pyarrow
 
 # Cells of an HDF5 chunk along each axis: 1 MiB of float32, so that a backed AnnData reads rows and columns.
 _CHUNK = (16, 16_384)
@@ -24,8 +27,9 @@ def export_h5ad(rows: MatrixRows, out: str | os.PathLike[str], *, progress: bool
     """Write an ``.h5ad`` file for ``anndata.read_h5ad``, scanpy and other tools of AnnData.
 
     ``X`` is the first value table, and each further one a layer, (samples, features) of the stored dtype, NaN where
-    missing. ``obs`` is indexed by sample and has the column ``batch``; ``var`` is indexed by feature.
-    ``uns["zarr_core"]`` names store and generation. Memory: a block of 64 MiB.
+    missing. ``obs`` is indexed by sample and has the column ``batch`` and the metadata of the samples: numbers and
+    truth values, nullable where some are null; text as categories, as AnnData writes it; times as text. ``var`` is
+    indexed by feature. ``uns["zarr_core"]`` names store and generation. Memory: a block of 64 MiB.
 
     Args:
         rows: the cells.
@@ -36,6 +40,7 @@ def export_h5ad(rows: MatrixRows, out: str | os.PathLike[str], *, progress: bool
         The file.
 
     Raises:
+        ZarrCoreError: ``out`` is not local.
         MatrixError: h5py is not installed.
         CorruptChunkError: stored bytes are missing or damaged.
     """
@@ -44,10 +49,14 @@ def export_h5ad(rows: MatrixRows, out: str | os.PathLike[str], *, progress: bool
     except ImportError as error:
         raise MatrixError("h5ad needs h5py: pip install 'zarr-core[exports]'") from error
     about = {"store": rows.matrix.url, "generation": str(rows.matrix.generation), "matrix_id": rows.matrix.matrix_id}
-    with new_file(out) as path, h5py.File(path, "w") as file:
+    target = local_path(out)
+    metadata = rows.metadata({"batch", "_index"}, slash="_")
+    with new_file(target) as path, h5py.File(path, "w") as file:
         _encode(file, "anndata", "0.1.0")
-        _write_table(file, "obs", rows.sample_ids, {"batch": rows.batches})
-        _write_table(file, "var", rows.features, {})
+        _write_strings(_new_table(file, "obs", rows.sample_ids, ["batch", *metadata]), "batch", rows.batches)
+        for name, column in metadata.items():
+            _write_column(file["obs"], name, column)
+        _new_table(file, "var", rows.features, [])
         for name in ("layers", "obsm", "obsp", "uns", "varm", "varp"):
             _encode(file.create_group(name), "dict", "0.1.0")
         _encode(file["uns"].create_group("zarr_core"), "dict", "0.1.0")
@@ -63,22 +72,61 @@ def export_h5ad(rows: MatrixRows, out: str | os.PathLike[str], *, progress: bool
         for block in rows.blocks(progress):
             for value, array in arrays.items():
                 array[block] = rows.read(block, value)
-    return Path(out)
+    return target
 
 
-def _write_table(file: Any, name: str, index: Sequence[Any] | np.ndarray, columns: Mapping[str, Sequence[str]]) -> None:
-    """A data frame of strings."""
+def _new_table(file: Any, name: str, index: Sequence[Any] | np.ndarray, columns: Sequence[str]) -> Any:
+    """The group of a data frame with its index; the columns are still to be written."""
     import h5py
 
     group = file.create_group(name)
     _encode(group, "dataframe", "0.2.0")
     group.attrs["_index"] = "_index"
-    group.attrs["column-order"] = np.array(list(columns), h5py.string_dtype())
-    for key, values in {"_index": index, **columns}.items():
-        array = group.create_dataset(key, (len(values),), h5py.string_dtype())
-        for first in range(0, len(values), 65_536):
-            array[first : first + 65_536] = [str(one) for one in values[first : first + 65_536]]
-        _encode(array, "string-array", "0.2.0")
+    group.attrs["column-order"] = np.array(columns, h5py.string_dtype())
+    _write_strings(group, "_index", index)
+    return group
+
+
+def _write_strings(group: Any, name: str, values: Sequence[Any] | np.ndarray) -> None:
+    import h5py
+
+    array = group.create_dataset(name, (len(values),), h5py.string_dtype())
+    for first in range(0, len(values), 65_536):
+        array[first : first + 65_536] = [str(one) for one in values[first : first + 65_536]]
+    _encode(array, "string-array", "0.2.0")
+
+
+def _write_column(group: Any, name: str, column: pyarrow.Array) -> None:
+    """A column of a data frame, in the encoding that AnnData reads as its type, nulls included."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    whole, truth = pa.types.is_integer(column.type), pa.types.is_boolean(column.type)
+    if pa.types.is_floating(column.type):
+        wide = column.cast(pa.float32()) if column.type == pa.float16() else column  # pandas has no float16 of its own
+        _write_array(group, name, wide.to_numpy(zero_copy_only=False))
+    elif whole or truth:
+        values = column.fill_null(0 if whole else False).to_numpy(zero_copy_only=False)
+        if not column.null_count:
+            _write_array(group, name, values)
+            return
+        nullable = group.create_group(name)
+        _encode(nullable, "nullable-integer" if whole else "nullable-boolean", "0.1.0")
+        _write_array(nullable, "values", values)
+        _write_array(nullable, "mask", column.is_null().to_numpy(zero_copy_only=False))
+    else:
+        text = column.cast(pa.string())
+        categories = sorted(set(text.drop_null().to_pylist()))
+        codes = pc.index_in(text, value_set=pa.array(categories, pa.string())).fill_null(-1)
+        categorical = group.create_group(name)
+        _encode(categorical, "categorical", "0.2.0")
+        categorical.attrs["ordered"] = False
+        _write_strings(categorical, "categories", categories)
+        _write_array(categorical, "codes", codes.to_numpy(zero_copy_only=False))
+
+
+def _write_array(group: Any, name: str, values: np.ndarray) -> None:
+    _encode(group.create_dataset(name, data=values), "array", "0.2.0")
 
 
 def _encode(node: Any, kind: str, version: str) -> None:

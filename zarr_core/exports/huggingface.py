@@ -13,12 +13,12 @@ from typing import Any
 import yaml
 
 from zarr_core.errors import ZarrCoreError
-from zarr_core.exports.matrix_rows import MatrixRows
+from zarr_core.exports.matrix_rows import MatrixRows, local_path
 from zarr_core.exports.parquet import export_parquet
 from zarr_core.exports.webdataset import export_webdataset
 from zarr_core.matrix import WideMatrix
 from zarr_core.points.manifest import StoreManifest, load_manifest
-from zarr_core.storage import Storage, is_local
+from zarr_core.storage import Storage
 from zarr_core.stores.info import StoreInfo, store_info
 
 CARD = "README.md"
@@ -82,10 +82,8 @@ def export_huggingface(
         configs = [_config("default", {split: f"data/{split}/*.tar" for split in splits})]
         use = _POINTS.format(split=next(iter(splits)))
     else:
-        if not is_local(target.root):
-            raise ZarrCoreError(f"{target.url}: a matrix is exported to a local folder; upload that")
         rows = MatrixRows(WideMatrix.open(store_root, generation))
-        export_parquet(rows, os.path.join(out, "data"), progress=progress)
+        export_parquet(rows, local_path(out) / "data", progress=progress)
         counts = {"train": len(rows.sample_ids)}
         configs = [_config(name, {"train": f"data/{name}.parquet"}) for name in ("samples", "features")]
         use = _MATRIX

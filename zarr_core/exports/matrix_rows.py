@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tqdm import tqdm
 
 from zarr_core._util.arguments import check_names
+from zarr_core._util.redaction import redact
 from zarr_core.datasets.memory_map import row_blocks
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.axis import FeatureAxis
+from zarr_core.matrix.sample_table import named_columns
+from zarr_core.storage import is_local
 from zarr_core.storage.temporary import add_temp_suffix
+
+if TYPE_CHECKING:
+    import pyarrow
 
 
 class MatrixRows:
@@ -66,6 +73,21 @@ class MatrixRows:
         of = {sample_id: batch for batch, ids in matrix.batches.items() for sample_id in ids}
         self.batches = [of[sample_id] for sample_id in self.sample_ids]
 
+    def metadata(self, taken: Collection[str], slash: str = "/") -> dict[str, pyarrow.Array]:
+        """Metadata of the rows by column, without the ids; empty if the matrix has none.
+
+        Args:
+            taken: names of other columns; a column of metadata with one of them gets the prefix ``metadata_``.
+            slash: replaces "/" in names.
+
+        Raises:
+            MatrixError: pyarrow is not installed.
+            CorruptChunkError: a table is missing or damaged.
+        """
+        if not self.matrix.metadata_columns:
+            return {}
+        return named_columns(self.matrix.samples(sample_ids=self.sample_ids), taken, slash)
+
     @property
     def shape(self) -> tuple[int, int]:
         """(samples, features)."""
@@ -88,10 +110,21 @@ class MatrixRows:
                 bar.update(rows.stop - rows.start)
 
 
+def local_path(out: str | os.PathLike[str]) -> Path:
+    """The path of a local output.
+
+    Raises:
+        ZarrCoreError: it is a URL of something else.
+    """
+    url = os.fspath(out)
+    if not is_local(url):
+        raise ZarrCoreError(f"{redact(url)}: a matrix is exported to a local path; upload the result from there")
+    return Path(url.rpartition("://")[2])
+
+
 @contextmanager
-def new_file(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary file that becomes ``path`` at the end, or is removed by an error."""
-    target = Path(path)
+def new_file(target: Path) -> Iterator[Path]:
+    """A temporary file that becomes ``target`` at the end, or is removed by an error."""
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(add_temp_suffix(str(target)))
     try:

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from zarr_core.errors import MatrixError
-from zarr_core.exports.matrix_rows import MatrixRows, new_file
+from zarr_core.exports.matrix_rows import MatrixRows, local_path, new_file
 
 # A list in Arrow has at most 2^31 - 1 values, and so has the list column of a block of rows.
 _MAX_FEATURES = 2**31 - 1
@@ -29,6 +29,7 @@ def export_parquet(rows: MatrixRows, out: str | os.PathLike[str], *, progress: b
         The folder.
 
     Raises:
+        ZarrCoreError: ``out`` is not local.
         MatrixError: pyarrow is not installed.
         CorruptChunkError: stored bytes are missing or damaged.
     """
@@ -37,20 +38,20 @@ def export_parquet(rows: MatrixRows, out: str | os.PathLike[str], *, progress: b
         import pyarrow.parquet as pq
     except ImportError as error:
         raise MatrixError("Parquet needs pyarrow: pip install 'zarr-core[exports]'") from error
-    folder, width = Path(out), len(rows.features)
+    folder, width = local_path(out), len(rows.features)
     if width > _MAX_FEATURES:
         raise MatrixError(f"{width:,} features are more than a list of Parquet holds: {_MAX_FEATURES:,}")
     lists = {value: pa.list_(pa.from_numpy_dtype(rows.dtype(value)), width) for value in rows.values}
     about = {"store": rows.matrix.url, "generation": rows.matrix.generation, "matrix_id": rows.matrix.matrix_id}
-    schema = pa.schema(
-        [("sample", pa.string()), ("batch", pa.string()), *lists.items()], {"zarr_core": json.dumps(about)}
-    )
+    described = {"sample": pa.array(rows.sample_ids), "batch": pa.array(rows.batches)}
+    described |= rows.metadata({*described, *lists})
+    kinds = {name: column.type for name, column in described.items()} | lists
+    schema = pa.schema(kinds.items(), {"zarr_core": json.dumps(about)})
     with new_file(folder / "features.parquet") as path:
         pq.write_table(pa.table({"feature": pa.array(rows.features)}), path)
     with new_file(folder / "samples.parquet") as path, pq.ParquetWriter(path, schema, use_dictionary=False) as writer:
         for block in rows.blocks(progress):
-            columns = [pa.array(rows.sample_ids[block]), pa.array(rows.batches[block])]
-            columns += [
+            columns = [column[block] for column in described.values()] + [
                 pa.FixedSizeListArray.from_arrays(pa.array(rows.read(block, value).reshape(-1)), type=kind)
                 for value, kind in lists.items()
             ]

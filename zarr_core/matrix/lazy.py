@@ -13,6 +13,7 @@ from zarr_core.matrix.state import MatrixState
 
 if TYPE_CHECKING:
     import dask.array
+    import pyarrow
     import xarray
 
 # Upper limit of a block, unless one row is larger.
@@ -74,7 +75,12 @@ def to_dask(cells: Cells, state: MatrixState, value: str) -> dask.array.Array:
 
 
 def to_xarray(
-    tables: Mapping[str, Cells], state: MatrixState, axis: FeatureAxis, url: str, chunked: bool
+    tables: Mapping[str, Cells],
+    state: MatrixState,
+    axis: FeatureAxis,
+    metadata: Mapping[str, pyarrow.Array],
+    url: str,
+    chunked: bool,
 ) -> xarray.Dataset:
     """The value tables as an xarray dataset; see ``WideMatrix.to_xarray``."""
     try:
@@ -85,6 +91,8 @@ def to_xarray(
 
     batches = [batch_id for batch_id, batch in state.batches.items() for _ in batch.sample_ids]
     coordinates: dict[str, Any] = {"sample": list(state.rows), "batch": ("sample", batches)}
+    for name, column in metadata.items():
+        coordinates[name] = ("sample", column.to_numpy(zero_copy_only=False))
     indexed = len(axis) <= _INDEXED_FEATURES
     if indexed:
         coordinates["feature"] = np.asarray(axis)

@@ -175,10 +175,7 @@ def join(
     import pyarrow.compute as pc
 
     check_names("columns", columns, error=UnknownFieldError)
-    known = {
-        **dict.fromkeys(_columns_of(state, "batches"), "batches"),
-        **dict.fromkeys(_columns_of(state, "samples"), "samples"),
-    }
+    known = joined_columns(state)
     wanted = list(known if columns is None else columns)
     if unknown := [name for name in wanted if name not in known]:
         there = ", ".join(known) or "none; zarr-core matrix metadata STORE TABLE adds a table"
@@ -192,12 +189,13 @@ def join(
     batches = [batch_of[sample] for sample in ids]
     found = {"sample_id": pa.array(ids, pa.string()), "batch_id": pa.array(batches, pa.string())}
     tables: dict[str, tuple[Any, Any]] = {}
+    kind: Kind
     keys: Sequence[str | None]
     for kind, keys in (("samples", ids), ("batches", batches)):
         if kind in set(map(known.__getitem__, wanted)):
-            table = load_table(storage, state, kind)  # type: ignore[arg-type]
+            table = load_table(storage, state, kind)
             assert table is not None
-            named = table[KEYS[kind]]  # type: ignore[index]
+            named = table[KEYS[kind]]
             if kind == "batches":
                 among = set(named.to_pylist())
                 homes = {batch: home_of(batch, among) for batch in set(batches)}
@@ -207,6 +205,32 @@ def join(
         table, places = tables[known[name]]
         found[name] = table[name].combine_chunks().take(places)
     return pa.table(found)
+
+
+def joined_columns(state: MatrixState) -> dict[str, Kind]:
+    """The columns of :func:`join` besides the ids, and the table that each comes from."""
+    kinds: tuple[Kind, Kind] = ("batches", "samples")
+    return {name: kind for kind in kinds for name in _columns_of(state, kind)}
+
+
+def named_columns(table: pa.Table, taken: Collection[str], slash: str = "/") -> dict[str, pa.Array]:
+    """The columns of :func:`join` besides the ids, under names that are free: "batch" becomes "metadata_batch".
+
+    Args:
+        table: returned by :func:`join`.
+        taken: names of other columns.
+        slash: replaces "/", which separates the parts of a path in HDF5 and in trees of xarray.
+    """
+    used, found = {*taken, *table.column_names}, {}
+    for name in table.column_names:
+        if name in KEYS.values():
+            continue
+        free = name.replace("/", slash)
+        while free in taken or (free != name and free in used):
+            free = f"metadata_{free}"
+        used.add(free)
+        found[free] = table[name].combine_chunks()
+    return found
 
 
 def without(storage: Storage, state: MatrixState, sample_ids: Collection[str]) -> Mapping[Kind, MetadataTable]:

@@ -215,6 +215,11 @@ class WideMatrix:
         """Batches and samples that were retired and are refused."""
         return self._state.retired
 
+    @property
+    def metadata_columns(self) -> list[str]:
+        """Columns of the tables of samples and batches in this generation."""
+        return list(sample_table.joined_columns(self._state))
+
     def samples(self, columns: Sequence[str] | None = None, sample_ids: Sequence[str] | None = None) -> pyarrow.Table:
         """The metadata of the samples in this generation, as an Arrow table.
 
@@ -569,13 +574,19 @@ class WideMatrix:
 
         Returns:
             A variable (sample, feature) for each value table, NaN for missing cells. Coordinates: ``sample``, ``batch``
-            of each sample, and ``feature``, without an index if there are more than 2^22 features.
+            and the metadata of each sample, and ``feature``, without an index if there are more than 2^22 features.
+            A column of metadata with the name of something else is called ``metadata_<name>``; whole numbers with nulls
+            are floats.
 
         Raises:
-            MatrixError: xarray is not installed.
+            MatrixError: xarray is not installed, or pyarrow, which metadata need.
+            CorruptChunkError: a table of metadata is missing or damaged.
         """
         tables = {value: self._cells(value) for value in self.values}
-        return lazy.to_xarray(tables, self._state, self.feature_ids, self.url, chunked)
+        metadata: Mapping[str, pyarrow.Array] = {}
+        if self.metadata_columns:
+            metadata = sample_table.named_columns(self.samples(), {"sample", "batch", "feature", *tables}, "_")
+        return lazy.to_xarray(tables, self._state, self.feature_ids, metadata, self.url, chunked)
 
     def _cells(self, value: str) -> lazy.Cells:
         if value not in self._state.values:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,11 @@ from zarr_core.reports.environment import environment
 from zarr_core.shootout.candidates import OURS, Candidate, candidate, codecs
 from zarr_core.shootout.formats import Entry
 from zarr_core.shootout.formats.samples import Samples
-from zarr_core.shootout.loading import Reading, Timing, time_reading
+from zarr_core.shootout.loading import Reading, Timing, time_first_epochs, time_reading
 from zarr_core.shootout.matrix_workload import take_matrix
 from zarr_core.shootout.planner import MeasurementError, Planner, Step
 from zarr_core.shootout.tiers import Tier, footprint
-from zarr_core.shootout.verdict import Measurement, best_of, choose, judge
+from zarr_core.shootout.verdict import Measurement, best_of, choose, exceeds_memory, judge
 from zarr_core.shootout.workload import Workload, take_points
 from zarr_core.storage import Storage
 
@@ -158,8 +159,7 @@ class _Run:
             self.absent.append(
                 (f"{facts['other_fields']} samples", "their fields differ from those of the first sample")
             )
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self.worker_counts = sorted({1, 2, min(cores, 16)})
+        self.too_large = exceeds_memory(facts, _memory_bytes())
 
     # --- steps
 
@@ -205,8 +205,10 @@ class _Run:
         def work(end: float) -> None:
             if tier.local or not workers:
                 self._put(tier, chosen)
-            dropped = not workers and tier.drop_from_cache(chosen.copy)
-            timing = self._time(m, tier.place(chosen.copy), end, cold=not workers)
+            timing = self._time_cold(m, tier, end)
+            m.cold = timing is not None
+            dropped = m.cold or (not workers and tier.drop_from_cache(chosen.copy))
+            timing = timing or self._time(m, tier.place(chosen.copy), end, cold=not workers)
             # Some filesystems lie in memory, and some networks' are no block device: then the files may not be dropped.
             dropped = dropped and timing.from_device is not False
             if not workers:
@@ -223,10 +225,28 @@ class _Run:
         return Step(priority, name, kind, 3 + 3 * workers, work)
 
     def _time(self, m: Measurement, place: str, end: float, cold: bool = False) -> Timing:
-        draws, size = self.workload.draws[m.reads], self.options.batch_size
-        reading = Reading(m.candidate.entry, place, draws, size, m.workers, m.prefetch, m.pin)
-        end = min(end, time.monotonic() + _SHARE * self.options.budget)
+        reading, end = self._what(m, place), self._share(end)
         return time_reading(reading, seconds=self._seconds, repetitions=_REPETITIONS, end=end, cold=cold)
+
+    def _time_cold(self, m: Measurement, tier: Tier, end: float) -> Timing | None:
+        """Epochs whose files are dropped from memory before, if all data do not fit into it; None if that is not so."""
+        copy = m.candidate.copy
+        # What workers read from devices is not known here: a measurement without them has shown that files are dropped.
+        can_drop = self.cold.get(tier.name, not m.workers)
+        if not (self.too_large and tier.local and can_drop and tier.drop_from_cache(copy)):
+            return None
+        reading, end = self._what(m, tier.place(copy)), self._share(end)
+        drop = partial(tier.drop_from_cache, copy)
+        timing = time_first_epochs(reading, drop=drop, repetitions=_REPETITIONS, end=end)
+        return None if timing.from_device is False else timing
+
+    def _what(self, m: Measurement, place: str) -> Reading:
+        draws, size = self.workload.draws[m.reads], self.options.batch_size
+        ready = str(self._prepared(m.candidate))
+        return Reading(m.candidate.entry, place, draws, size, m.workers, m.prefetch, m.pin, ready)
+
+    def _share(self, end: float) -> float:
+        return min(end, time.monotonic() + _SHARE * self.options.budget)
 
     def _sweep(self) -> Iterable[Step]:
         """Codecs, and then chunk sizes with the fastest codecs."""
@@ -248,8 +268,25 @@ class _Run:
     def _workers(self) -> Iterable[Step]:
         for number, tier in enumerate(self.tiers):
             for place, m in enumerate(self._fastest(tier)):
-                for workers in self.worker_counts:
+                for workers in worker_counts(self._most_workers(m)):
                     yield self._reading((3, place, number, workers), tier, m.candidate, self.reads, workers)
+
+    def _most_workers(self, m: Measurement) -> int | None:
+        """Workers of a format that have something to read; None if any number has."""
+        limits = []
+        if m.candidate.entry.make().streams:
+            shards = self._footprint(m.candidate)["objects"]
+            limits.append((shards, f"the samples measured make {shards} shards"))
+        if m.cold:  # only one epoch is timed
+            batches = self._what(m, "").epoch
+            limits.append((batches, f"an epoch of the samples measured has {batches} batches"))
+        if not limits:
+            return None
+        most, reason = min(limits)
+        if most < worker_counts()[-1]:
+            what = f"{m.format} on {m.tier} with more than {most} workers"
+            self.absent.append((what, f"{reason}; --limit sets their number"))
+        return most
 
     def _prefetch(self) -> Iterable[Step]:
         """Deeper prefetching and pinned memory, where workers are not slower than none."""
@@ -320,7 +357,8 @@ class _Run:
         (tier,) = (tier for tier in self.tiers if tier.name == m.tier)
 
         def work(end: float) -> None:
-            m.turns += self._time(m, tier.place(m.candidate.copy), end).rates
+            timing = self._time_cold(m, tier, end) if m.cold else self._time(m, tier.place(m.candidate.copy), end)
+            m.turns += timing.rates if timing else []
 
         kind = f"{tier.name} {m.reads} {bool(m.workers)} False"
         return Step(priority, f"again: {m.setting}, on {tier.name}", kind, 3 + 3 * m.workers, work, repeats=True)
@@ -420,6 +458,12 @@ class _Run:
             "not_measured": [{"what": what, "reason": reason} for what, reason in not_measured],
             "verdict": verdict,
         }
+
+
+def worker_counts(most: int | None = None) -> list[int]:
+    """Numbers of DataLoader workers to compare with none, at most ``most``."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return sorted({min(count, most or count) for count in (1, 2, min(cores, 16))})
 
 
 def _leading(found: list[Measurement]) -> list[Measurement]:
