@@ -13,6 +13,7 @@ import pytest
 from zarr_core import WideMatrix, write_sample
 from zarr_core.__main__ import main
 from zarr_core.exports import croissant_document
+from zarr_core.points.manifest import load_manifest
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +23,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number, split in enumerate(["train", "train", "test", None]):
         arrays = {"surface_position": rng.random((9 + number, 3)), "surface_pressure": rng.random(9 + number)}
         write_sample(root, f"case/{number}", arrays, split=split)
+    group = root / load_manifest(root).samples["case/0"].relpath / "zarr.json"
+    metadata = json.loads(group.read_bytes())
+    metadata["consolidated_metadata"]["metadata"]["surface/pressure"]["attributes"] = {"units": "Pa"}
+    group.write_text(json.dumps(metadata))
     return root
 
 
@@ -33,10 +38,12 @@ def test_what_a_store_holds(store: Path) -> None:
     assert manifest["sha256"] == hashlib.sha256(data).hexdigest()
     assert [one["includes"] for one in objects] == ["samples/**/surface/**"]
     surface, splits, samples = document["recordSet"]
-    assert [(field["@id"], field["dataType"], field["arrayShape"]) for field in surface["field"]] == [
-        ("surface/position", "cr:Float32", "-1,3"),
-        ("surface/pressure", "cr:Float16", "-1,1"),
+    keys = ("@id", "dataType", "arrayShape", "unitText", "description")
+    assert [tuple(map(field.get, keys)) for field in surface["field"]] == [
+        ("surface/position", "cr:Float32", "-1,3", None, "(points, 3)"),
+        ("surface/pressure", "cr:Float16", "-1,1", "Pa", "(points, 1), in Pa"),
     ]
+    assert document["version"] == "3.0.0"
     assert splits["data"] == [{"splits/name": "train"}, {"splits/name": "test"}]
     assert [row["samples/split"] for row in samples["data"]] == ["train", "train", "test"]
     latest = croissant_document(store)["recordSet"][-1]["data"]
@@ -53,6 +60,8 @@ def test_the_library_of_mlcommons_validates_it(store: Path, tmp_path: Path) -> N
     assert (dataset.metadata.issues.errors, dataset.metadata.issues.warnings) == (set(), set())
     assert [record["splits/name"] for record in dataset.records("splits")] == ["train", "test"]
     assert len(list(dataset.records("samples"))) == 4
+    surface = dataset.metadata.record_sets[0].to_json()
+    assert [field.get("unitText") for field in surface["field"]] == [None, "Pa"]
 
 
 def test_a_document_without_options(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -209,11 +209,13 @@ def _objects(domain: str) -> dict[str, Any]:
 
 def _field(path: str, column: FieldInfo) -> dict[str, Any]:
     unit, domain = f", in {column.units}" if column.units else "", path.partition("/")[0]
+    # Croissant has no property of a unit; unitText is that of schema.org, the document's vocabulary.
     return {
         "@type": "cr:Field",
         "@id": path,
         "name": path,
         "description": f"(points, {column.components}){unit}",
+        **({"unitText": column.units} if column.units else {}),
         "dataType": _DTYPES.get(column.dtype, "sc:Integer"),
         "isArray": True,
         "arrayShape": f"-1,{column.components}",
