@@ -82,6 +82,8 @@ def main() -> None:
     result.add_table("Ways to convert", columns, rows, "samples/s")
     ratio = medians["disk to disk"][0] / medians["S3 to S3"][0]
     result.add_target(f"S3 to S3 at {latency} / disk to disk, samples/s", ratio, "at least", 0.8, "x")
+    busy = medians["S3 to S3"][1] / medians["S3 to S3"][0]
+    result.add_target("cores that the conversion keeps busy, S3 to S3", busy, "at least", 0.8)
     result.add_note(f"{requests / arguments.samples:.0f} requests per sample.")
     result.save()
 
