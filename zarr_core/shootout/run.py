@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import tempfile
@@ -27,7 +28,7 @@ from zarr_core.shootout.formats.samples import Samples
 from zarr_core.shootout.loading import Reading, Timing, time_first_epochs, time_reading
 from zarr_core.shootout.matrix_workload import take_matrix
 from zarr_core.shootout.planner import MeasurementError, Planner, Step
-from zarr_core.shootout.tiers import Tier, footprint
+from zarr_core.shootout.tiers import Tier, TooSlowError, footprint
 from zarr_core.shootout.verdict import Measurement, best_of, choose, exceeds_memory, judge
 from zarr_core.shootout.workload import Workload, take_points
 from zarr_core.storage import Storage
@@ -36,6 +37,8 @@ from zarr_core.storage import Storage
 _SHORTEST, _LONGEST, _PART = 0.05, 0.5, 1 / 1200
 # Part of the budget that one measurement may take: a slow one then has fewer repetitions, and no further epoch.
 _SHARE = 1 / 30
+# Part of the budget that taking the samples may use, and that one copy to a tier may use.
+_TAKING, _COPYING = 1 / 4, 1 / 4
 # Part of the budget that is left for the page.
 _RESERVE = 0.03
 _REPETITIONS = 5
@@ -89,14 +92,20 @@ def measure_all(options: Options) -> dict[str, Any]:
         planner = Planner(options.budget * (1 - _RESERVE), progress=bar)
         tiers = [cleanup.enter_context(Tier(name, place)) for name, place in options.tiers.items()]
         folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="zarr-core-shootout-")))
-        run = _Run(options, tiers, take_workload(options, folder), folder)
+        end = time.monotonic() + _TAKING * options.budget
+        run = _Run(options, tiers, take_workload(options, folder, end), folder)
         planner.add(run.first_steps())
         planner.run()
         return run.report(planner)
 
 
-def take_workload(options: Options, folder: Path) -> Workload:
+def take_workload(options: Options, folder: Path, end: float = math.inf) -> Workload:
     """Samples of whatever is at the source, below a local folder.
+
+    Args:
+        options: of the shootout.
+        folder: local.
+        end: time of ``time.monotonic`` after which no further samples are taken.
 
     Raises:
         ZarrCoreError: there is nothing to measure, or no format of that name.
@@ -109,6 +118,7 @@ def take_workload(options: Options, folder: Path) -> Workload:
             limit=options.samples,
             num_features=options.num_features,
             batch_size=options.batch_size,
+            end=end,
         )
     else:
         workload = take_points(
@@ -118,6 +128,7 @@ def take_workload(options: Options, folder: Path) -> Workload:
             limit=options.samples,
             num_surface_points=options.num_surface_points,
             num_volume_points=options.num_volume_points,
+            end=end,
         )
     known = [entry.name for entry in workload.entries]
     for name in options.formats or ():
@@ -147,6 +158,9 @@ class _Run:
         self.copied: dict[str, list[float]] = {tier.name: [0.0, 0.0] for tier in tiers}
         self.cold: dict[str, bool] = {}
         self._on_tier: set[tuple[str, str]] = set()
+        self._too_slow: dict[str, str] = {}
+        # Before the copies take room.
+        self.tier_facts = {tier.name: tier.facts() for tier in tiers}
         self._seconds = min(max(options.budget * _PART, _SHORTEST), _LONGEST)
         facts = workload.facts
         self.reads, self.unit = next(iter(workload.draws)), facts["unit"]
@@ -204,7 +218,7 @@ class _Run:
 
         def work(end: float) -> None:
             if tier.local or not workers:
-                self._put(tier, chosen)
+                self._put(tier, chosen, end)
             timing = self._time_cold(m, tier, end)
             m.cold = timing is not None
             dropped = m.cold or (not workers and tier.drop_from_cache(chosen.copy))
@@ -385,12 +399,18 @@ class _Run:
         chosen = list(best.values())[: _WITH_WORKERS - 1]
         return chosen + [m for m in best.values() if m.format == OURS and m not in chosen]
 
-    def _put(self, tier: Tier, chosen: Candidate) -> None:
+    def _put(self, tier: Tier, chosen: Candidate, end: float) -> None:
         key = (tier.name, chosen.copy)
         if key in self._on_tier:
             return
+        if tier.name in self._too_slow:  # another copy would use up the budget as well
+            raise MeasurementError(self._too_slow[tier.name])
         folder = self._prepared(chosen)
-        seconds = tier.put(chosen.copy, folder)
+        try:
+            seconds = tier.put(chosen.copy, folder, min(end - time.monotonic(), _COPYING * self.options.budget))
+        except TooSlowError as error:
+            self._too_slow[tier.name] = str(error)
+            raise
         self._on_tier.add(key)
         self.copied[tier.name][0] += self._footprint(chosen)["bytes"]
         self.copied[tier.name][1] += seconds
@@ -433,7 +453,7 @@ class _Run:
         counted = {(m.tier, m.candidate, m.reads): m.requests for m in self.measured if m.requests}
         for m in self.measured:  # workers are processes of their own, which count for themselves
             m.requests = m.requests or counted.get((m.tier, m.candidate, m.reads))
-        tiers = {tier.name: {**tier.facts(), "dropped_from_cache": self.cold.get(tier.name)} for tier in self.tiers}
+        tiers = {name: {**found, "dropped_from_cache": self.cold.get(name)} for name, found in self.tier_facts.items()}
         rates = {name: size / seconds for name, (size, seconds) in self.copied.items() if seconds}
         facts = {**self.workload.facts, "codec": self.codec}
         verdict = judge(
