@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import dagster as dg
 
-from sensors.dagster_internals.conditions import Cancelled, NextBatch, Overtaken
+from sensors.dagster_internals.conditions import Cancelled, NextBatch, Overtaken, Refused
 
 _C = dg.AutomationCondition
 
@@ -25,7 +25,11 @@ def migrate_in_batches(
     return NextBatch("to_migrate", batch_size, to_migrate)
 
 
-def convert_when_needed(retry_schedule: str, migration: dg.AutomationCondition | None = None) -> dg.AutomationCondition:
+def convert_when_needed(
+    retry_schedule: str,
+    migration: dg.AutomationCondition | None = None,
+    refused: Callable[[dg.DagsterInstance], Collection[str]] | None = None,
+) -> dg.AutomationCondition:
     """Samples that are new, whose source changed, or whose last conversion failed and is due for a retry.
 
     A failed sample is missing as well: without ``execution_failed`` it would be requested at every evaluation. A sample
@@ -35,9 +39,12 @@ def convert_when_needed(retry_schedule: str, migration: dg.AutomationCondition |
     Args:
         retry_schedule: cron schedule on which failed samples are retried.
         migration: a further reason, see :func:`migrate_in_batches`.
+        refused: returns samples whose conversion would be refused again; they are not retried.
     """
     source_changed = _since_handled(_C.any_deps_updated())
-    retry = (_C.execution_failed() & _C.cron_tick_passed(retry_schedule)).since_last_handled()
+    retry = _C.execution_failed() & _C.cron_tick_passed(retry_schedule)
+    # Last, so that it is evaluated only when failed samples are due.
+    retry = (retry if refused is None else retry & ~Refused(refused)).since_last_handled()
     needed = _missing() | source_changed | retry
     needed = needed if migration is None else needed | migration
     due = needed & ~_C.in_progress() & ~Cancelled()

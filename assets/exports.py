@@ -1,4 +1,7 @@
-"""Copies of a store in other formats: an asset without automation per declared export."""
+"""Copies of a store in other formats, and its description: an asset per declared export.
+
+A copy costs as much as the store, so no automation makes it. A description is small, and follows each generation.
+"""
 
 from collections.abc import Mapping
 from typing import Any, Self
@@ -7,6 +10,7 @@ import dagster as dg
 import pydantic
 from pydantic import Field
 
+from assets.conditions import follow_what_was_published
 from zarr_core._util.redaction import redact
 from zarr_core.storage import Storage, is_local
 from zarr_core.stores.kinds import find_head
@@ -88,7 +92,8 @@ def export_asset(name: str, store: str, upstream: dg.AssetKey, export: ExportDec
         key=[name, f"export_{export.name}"],
         group_name=name,
         deps=[upstream],
-        description=f"The store as {export.format} in `{redact(export.output)}`: a copy of the generation that is "
+        automation_condition=follow_what_was_published() if export.format == "croissant" else None,
+        description=f"The store as {export.format} in `{redact(export.output)}`: the generation that is "
         "current when it is materialized.",
         kinds={export.format},
     )

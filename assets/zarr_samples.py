@@ -18,6 +18,7 @@ from sensors.dagster_internals.events import MaterializationBatch
 from sensors.dagster_internals.queries import latest_observations, planned_partitions
 from sensors.dagster_internals.tags import version_tags
 from sensors.migration import CHECK, data_version_of, samples_to_migrate
+from sensors.refusals import refusal_tags, refused_samples
 from zarr_core._util.documents import DocumentError, parse_json
 from zarr_core.format.object_names import ZARR_JSON
 from zarr_core.points.convert import ConversionResult, iter_convert
@@ -51,6 +52,7 @@ def zarr_samples_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
         automation_condition=convert_when_needed(
             dataset.retry_schedule,
             migrate_in_batches(dataset.batch_size, partial(samples_to_migrate, dataset=dataset)),
+            partial(refused_samples, dataset=dataset),
         ),
         code_version=dataset.code_version,
         pool=dataset.concurrency_pool,
@@ -113,7 +115,8 @@ def _convert(
                 failed.append(result)
                 context.log.error(f"{sample_id} {result.status}: {result.reason}")
                 metadata = {"status": result.status, "reason": result.reason}
-                yield dg.AssetObservation(context.asset_key, partition=sample_id, metadata=metadata)
+                tags = refusal_tags(settings, sources.get(sample_id)) if result.status == "quarantined" else {}
+                yield dg.AssetObservation(context.asset_key, partition=sample_id, metadata=metadata, tags=tags)
             else:
                 if len(remaining) % progress_every == 0:
                     context.log.info(f"{len(sample_ids) - len(remaining):,} of {len(sample_ids):,} samples done")

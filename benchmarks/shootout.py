@@ -27,12 +27,13 @@ from benchmarks.result import Result, Value, add_arguments
 from benchmarks.servers import ProxyProcess, s3_endpoint
 from benchmarks.synthetic import make_source, make_store
 from zarr_core.points.convert import convert
-from zarr_core.shootout.candidates import OURS, candidate, codecs
+from zarr_core.shootout.candidates import OURS, Candidate, candidate, codecs
 from zarr_core.shootout.formats.samples import Samples
 from zarr_core.shootout.loading import Reading, time_reading
 from zarr_core.shootout.planner import MeasurementError
-from zarr_core.shootout.run import Options, measure_all, take_workload
-from zarr_core.shootout.tiers import Tier
+from zarr_core.shootout.run import Options, measure_all, take_workload, worker_counts
+from zarr_core.shootout.tiers import Tier, footprint
+from zarr_core.shootout.verdict import format_rate
 
 BUCKET = "shootout"
 BUNDLED = Path(__file__).parents[1] / "examples" / "data" / "ahmed_rans"
@@ -63,7 +64,7 @@ def make_sets(folder: Path, chosen: list[str] | None) -> Iterator[tuple[str, str
         yield name, matrix.url, {}
 
 
-def sweep(options: Options, tier: Tier, rounds: int, worker_counts: list[int]) -> dict[Setting, float]:
+def sweep(options: Options, tier: Tier, rounds: int, workers: list[int] | None) -> dict[Setting, float]:
     """Median items per second of every setting on a tier."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -86,17 +87,22 @@ def sweep(options: Options, tier: Tier, rounds: int, worker_counts: list[int]) -
                 if samples.store is None:
                     samples = Samples(samples.folder, built / "store")
                 tier.put(each.copy, built)
+        settings: list[tuple[int, Candidate]] = []
+        for each in chosen:
+            # A worker reads shards of its own.
+            shards = footprint(folder / "copies" / each.copy)["objects"] if each.entry.make().streams else None
+            settings += [(count, each) for count in workers or [0, *worker_counts(shards)]]
+        settings.sort(key=lambda pair: pair[0])
         rates: dict[Setting, list[float]] = defaultdict(list)
         for _ in range(rounds):
-            for workers in worker_counts:
-                for each in chosen:
-                    reading = Reading(each.entry, tier.place(each.copy), draws, options.batch_size, workers)
-                    setting = each.format, each.codec, each.chunk, workers
-                    try:
-                        end = time.monotonic() + 20
-                        rates[setting] += time_reading(reading, seconds=0.2, repetitions=3, end=end).rates
-                    except MeasurementError as error:
-                        print(f"{each.label}: {error}", file=sys.stderr)
+            for count, each in settings:
+                reading = Reading(each.entry, tier.place(each.copy), draws, options.batch_size, count)
+                setting = each.format, each.codec, each.chunk, count
+                try:
+                    end = time.monotonic() + 20
+                    rates[setting] += time_reading(reading, seconds=0.2, repetitions=3, end=end).rates
+                except MeasurementError as error:
+                    print(f"{each.label}: {error}", file=sys.stderr)
         return {setting: statistics.median(found) for setting, found in rates.items()}
 
 
@@ -108,7 +114,7 @@ def compare(options: Options, arguments: argparse.Namespace) -> list[dict[str, A
         with Tier(name, place) as tier:
             rates = sweep(options, tier, arguments.rounds, arguments.workers)
         for each in sorted(rates, key=lambda each: -rates[each])[:8]:
-            print(f"{name}: {shown(each)}: {rates[each]:,.0f}/s", file=sys.stderr, flush=True)
+            print(f"{name}: {shown(each)}: {format_rate(rates[each])}/s", file=sys.stderr, flush=True)
         verdict = report["verdict"]
         rows = {name: verdict["by_tier"][name], f"{name}, stores": verdict["store"]}
         for what, row in rows.items():
@@ -131,7 +137,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--budget", type=float, default=120.0, help="seconds of each shootout (default 120)")
     parser.add_argument("--rounds", type=int, default=3, help="of the sweep (default 3)")
-    parser.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2], help="of the sweep (default 0 1 2)")
+    parser.add_argument("--workers", type=int, nargs="+", help="of the sweep (default 0 and those of a shootout)")
     parser.add_argument("--sets", nargs="+", help="only sets whose names begin so (default all)")
     parser.add_argument("--local-only", action="store_true", help="without S3")
     add_arguments(parser)

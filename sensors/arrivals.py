@@ -62,6 +62,11 @@ def arrivals_sensor(dataset: WatchedSamples) -> dg.SensorDefinition:
         known = known_items(context.instance, dataset)
         documents = known_documents(context.instance, dataset.listing_key)
         messages, folders = _notified(dataset.notifications, tree, before, now) if dataset.notifications else ([], None)
+        if unknown := sum(not message.is_known for message in messages):
+            context.log.warning(
+                f"{unknown} messages of {dataset.notifications} are no notifications of S3, SNS or EventBridge: this "
+                "tick lists the whole source"
+            )
         listing = list_samples(tree, dataset.splits, folders)
         if folders is not None and (known or listing.items) and listing.documents_digest != documents:
             folders, listing = None, list_samples(tree, dataset.splits)

@@ -60,7 +60,7 @@ def group_name(path: str) -> str:
 def samples_to_migrate(instance: dg.DagsterInstance, dataset: MigratingDataset) -> list[str]:
     """Samples that a migration under way has still to convert, in the order of the partitions."""
     manifest = StoreAccess().manifest_if_any(dataset.store)
-    held = _held_settings(dataset, manifest)
+    held = settings_now(dataset, manifest)
     return [] if held is None else _without(held, _settings_of_samples(instance, dataset, manifest))
 
 
@@ -76,7 +76,7 @@ def check_settings(
         listing: of its source, for the sizes of the samples.
     """
     found = _settings_of_samples(instance, dataset, manifest)
-    held = _held_settings(dataset, manifest)
+    held = settings_now(dataset, manifest)
     stale = _without(dataset.settings, found)
     left = [] if held is None else _without(held, found)
     sentences = []
@@ -113,7 +113,7 @@ def check_settings(
     )
 
 
-def _held_settings(dataset: MigratingDataset, manifest: StoreManifest | None) -> ConversionSettings | None:
+def settings_now(dataset: MigratingDataset, manifest: StoreManifest | None) -> ConversionSettings | None:
     """The settings that samples are converted with now; None if a store of an earlier version does not record them."""
     return dataset.settings if manifest is None or not manifest.samples else current_settings(manifest)
 

@@ -1,5 +1,9 @@
 """Notifications of a bucket about its objects, taken from a queue of SQS. Without Dagster.
 
+The bucket sends them to the queue itself, through a topic of SNS, or through EventBridge; AWS documents the forms:
+https://docs.aws.amazon.com/AmazonS3/latest/userguide/notification-content-structure.html (of the bucket and SNS) and
+https://docs.aws.amazon.com/AmazonS3/latest/userguide/ev-events.html (of EventBridge).
+
 A message is deleted only when what it reports is recorded: by a listing of the whole source that the sensor's cursor
 names, as a pending change in the cursor, or because its sample is known as it is. Until then it comes again, so a tick
 that fails loses nothing. One dataset reads a queue.
@@ -13,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import unquote_plus
 
 import pydantic
@@ -47,8 +51,35 @@ class _Record(pydantic.BaseModel):
     s3: _Place
 
 
-class _Event(pydantic.BaseModel):
+class _Notification(pydantic.BaseModel):
+    """Of the bucket. Keys are URL-encoded."""
+
     Records: list[_Record]
+
+
+class _TestEvent(pydantic.BaseModel):
+    """The first message of a bucket to a queue or topic."""
+
+    Event: Literal["s3:TestEvent"]
+
+
+class _BridgeEvent(pydantic.BaseModel):
+    """Of EventBridge. Keys are not encoded."""
+
+    detail_type: str = pydantic.Field(alias="detail-type")
+    detail: _Place
+
+
+class _TopicMessage(pydantic.BaseModel):
+    """Of SNS, without raw message delivery: the message is a string."""
+
+    Type: Literal["Notification"]
+    Message: str
+
+
+_BODY: pydantic.TypeAdapter[_Notification | _TestEvent | _BridgeEvent | _TopicMessage] = pydantic.TypeAdapter(
+    _Notification | _TestEvent | _BridgeEvent | _TopicMessage
+)
 
 
 @dataclass(frozen=True)
@@ -60,13 +91,15 @@ class Message:
         sent: when, in seconds since 1970.
         folders: of the samples whose files were written.
         needs_listing: the whole source has to be listed: an object was removed, or lies in no folder of a sample, or
-            the message is not understood, as is the first one of a queue.
+            the message names no object, as the first one of a bucket.
+        is_known: whether the message has one of the documented forms.
     """
 
     receipt: str
     sent: float
     folders: frozenset[str] = frozenset()
     needs_listing: bool = False
+    is_known: bool = True
 
 
 def receive(queue: str, tree: SampleTree, listed_at: float) -> list[Message]:
@@ -129,18 +162,32 @@ def _receive(queue: str) -> Sequence[Mapping[str, Any]]:
 def _parse(message: Mapping[str, Any], tree: SampleTree) -> Message:
     receipt, sent = message["ReceiptHandle"], float(message["Attributes"]["SentTimestamp"]) / 1000
     try:
-        records = _Event.model_validate_json(message["Body"]).Records
+        objects = _objects(message["Body"])
     except pydantic.ValidationError:
-        return Message(receipt, sent, needs_listing=True)
+        return Message(receipt, sent, needs_listing=True, is_known=False)
     root = f"{tree.url.rstrip('/')}/"
-    folders, others = set(), False
-    for record in records:
-        place = f"s3://{record.s3.bucket.name}/{unquote_plus(record.s3.object.key)}"
-        if place.startswith(root):
-            folder = tree.folder_of(place.removeprefix(root))
-            others |= folder is None or not record.eventName.startswith("ObjectCreated")
+    folders, others = set(), not objects
+    for url, created in objects:
+        if url.startswith(root):
+            folder = tree.folder_of(url.removeprefix(root))
+            others |= folder is None or not created
             folders |= {folder} if folder else set()
     return Message(receipt, sent, frozenset(folders), others)
+
+
+def _objects(body: str) -> list[tuple[str, bool]]:
+    """URLs of the objects that a message names, and whether they were created; raises ValidationError."""
+    match _BODY.validate_json(body):
+        case _TopicMessage(Message=inner):
+            return _objects(inner)
+        case _BridgeEvent(detail_type=kind, detail=place):
+            return [(f"s3://{place.bucket.name}/{place.object.key}", kind == "Object Created")]
+        case _Notification(Records=records):
+            return [
+                (f"s3://{r.s3.bucket.name}/{unquote_plus(r.s3.object.key)}", r.eventName.startswith("ObjectCreated"))
+                for r in records
+            ]
+    return []
 
 
 @cache

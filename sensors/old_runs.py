@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 
 from sensors.dagster_internals.queries import has_latest_checks, runs_with_latest_events
+from sensors.dagster_internals.runs import delete_run
 from zarr_core._util.units import parse_duration
 
 # How old a run is when it is deleted, such as 90d.
@@ -32,11 +33,11 @@ def delete_runs(context: dg.OpExecutionContext, config: OldRuns) -> None:
     """Delete the runs that ended long ago and recorded nothing that is still the latest."""
     instance = context.instance
     before = datetime.now(UTC) - timedelta(seconds=parse_duration(config.older_than))
-    old = [run.run_id for run in instance.get_runs(dg.RunsFilter(statuses=_ENDED, updated_before=before))]
+    old = instance.get_run_ids(dg.RunsFilter(statuses=_ENDED, updated_before=before))
     latest = runs_with_latest_events(instance) if old else set()
     deleted = [run_id for run_id in old if run_id not in latest and not has_latest_checks(instance, run_id)]
     for run_id in deleted:
-        instance.delete_run(run_id)
+        delete_run(instance, run_id)
     context.log.info(f"{len(deleted)} runs deleted")
     context.add_output_metadata({"deleted_runs": len(deleted), "kept_runs": len(old) - len(deleted)})
 

@@ -172,7 +172,7 @@ def _huggingface(
 @app.command(
     name="croissant",
     usage="Usage: zarr-core export croissant STORE OUT [OPTIONS]",
-    help="A description of a point store for data catalogues: fields, units, splits, checksums, licence.",
+    help="A description of one generation of a store for data catalogues: fields, units, splits, checksums, licence.",
 )
 def _croissant(
     store: cli.Store,

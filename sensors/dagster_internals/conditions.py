@@ -101,6 +101,36 @@ def _overtaken_partitions(
     return {partition for partition in found if partition}
 
 
+class Refused(dg.AutomationCondition[dg.AssetKey]):
+    """True for the partitions that a function finds.
+
+    Args:
+        find: returns partitions whose conversion would be refused again.
+    """
+
+    def __init__(self, find: Callable[[dg.DagsterInstance], Collection[str]]) -> None:
+        self._find = find
+
+    @property
+    def name(self) -> str:
+        """Name in the evaluations that the UI shows."""
+        return "refused"
+
+    @property
+    def requires_cursor(self) -> bool:
+        """Whether an evaluation depends on those before."""
+        return False
+
+    def evaluate(self, context: dg.AutomationContext) -> dg.AutomationResult:
+        """Intersect the candidates with the partitions found."""
+        view, subset = context.asset_graph_view, context.get_empty_subset()
+        if context.partitions_def is not None and not context.candidate_subset.is_empty:
+            candidates = context.candidate_subset.expensively_compute_partition_keys()
+            found = candidates.intersection(self._find(view.instance))
+            subset = view.get_subset_from_partition_keys(context.key, context.partitions_def, found)
+        return dg.AutomationResult(context, subset)
+
+
 class NextBatch(dg.AutomationCondition[dg.AssetKey]):
     """True for the next few of the partitions that a function finds, as long as none of these is in progress.
 

@@ -14,6 +14,8 @@ from dagster._core.definitions.freshness import FreshnessState
 from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
 from dagster._core.scheduler.instigation import TickStatus
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
+from dagster._core.storage.event_log import SqlEventLogStorage, SqlEventLogStorageTable
+from dagster._core.storage.sqlalchemy_compat import db_select
 from dagster._core.storage.tags import GRPC_INFO_TAG
 from dagster._utils.error import SerializableErrorInfo
 
@@ -115,13 +117,23 @@ def runs_with_latest_events(instance: dg.DagsterInstance) -> set[str]:
         found |= {entry.last_run_id, entry.last_planned_materialization_run_id}
         attempts = storage.get_latest_asset_partition_materialization_attempts_without_materializations(key)
         found |= {run_id for run_id, _ in attempts.values()}
-        for last, event_type in (
-            (entry.last_materialization_record, dg.DagsterEventType.ASSET_MATERIALIZATION),
-            (entry.last_observation_record, dg.DagsterEventType.ASSET_OBSERVATION),
-        ):
-            found |= {record.run_id for record in latest_records(instance, key, event_type)}
-            found |= {last.run_id} if last else set()
+        found |= {last.run_id for last in (entry.last_materialization_record, entry.last_observation_record) if last}
+        found |= _runs_of_latest_records(instance, key)
     return {run_id for run_id in found if run_id}
+
+
+def _runs_of_latest_records(instance: dg.DagsterInstance, key: dg.AssetKey) -> set[str]:
+    """Runs that recorded the latest materialization or observation of a partition."""
+    storage = instance.event_log_storage
+    event_types = [dg.DagsterEventType.ASSET_MATERIALIZATION, dg.DagsterEventType.ASSET_OBSERVATION]
+    if not isinstance(storage, SqlEventLogStorage):
+        return {record.run_id for each in event_types for record in latest_records(instance, key, each)}
+    # Without the records themselves: a materialization may hold a picture.
+    latest = storage._latest_event_ids_by_partition_subquery(key, event_types)
+    runs = db_select([SqlEventLogStorageTable.c.run_id]).distinct()
+    with storage.index_connection() as connection:
+        rows = connection.execute(runs.where(SqlEventLogStorageTable.c.id.in_(db_select([latest.c.id]))))
+        return {run_id for (run_id,) in rows}
 
 
 def has_latest_checks(instance: dg.DagsterInstance, run_id: str) -> bool:

@@ -12,7 +12,10 @@ import pytest
 
 from zarr_core import WideMatrix, write_sample
 from zarr_core.__main__ import main
-from zarr_core.exports import croissant_document
+from zarr_core.errors import ZarrCoreError
+from zarr_core.exports import croissant_document, write_croissant
+from zarr_core.points.manifest import load_manifest
+from zarr_core.storage import Storage
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +25,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number, split in enumerate(["train", "train", "test", None]):
         arrays = {"surface_position": rng.random((9 + number, 3)), "surface_pressure": rng.random(9 + number)}
         write_sample(root, f"case/{number}", arrays, split=split)
+    group = root / load_manifest(root).samples["case/0"].relpath / "zarr.json"
+    metadata = json.loads(group.read_bytes())
+    metadata["consolidated_metadata"]["metadata"]["surface/pressure"]["attributes"] = {"units": "Pa"}
+    group.write_text(json.dumps(metadata))
     return root
 
 
@@ -33,10 +40,12 @@ def test_what_a_store_holds(store: Path) -> None:
     assert manifest["sha256"] == hashlib.sha256(data).hexdigest()
     assert [one["includes"] for one in objects] == ["samples/**/surface/**"]
     surface, splits, samples = document["recordSet"]
-    assert [(field["@id"], field["dataType"], field["arrayShape"]) for field in surface["field"]] == [
-        ("surface/position", "cr:Float32", "-1,3"),
-        ("surface/pressure", "cr:Float16", "-1,1"),
+    keys = ("@id", "dataType", "arrayShape", "unitText", "description")
+    assert [tuple(map(field.get, keys)) for field in surface["field"]] == [
+        ("surface/position", "cr:Float32", "-1,3", None, "(points, 3)"),
+        ("surface/pressure", "cr:Float16", "-1,1", "Pa", "(points, 1), in Pa"),
     ]
+    assert document["version"] == "3.0.0"
     assert splits["data"] == [{"splits/name": "train"}, {"splits/name": "test"}]
     assert [row["samples/split"] for row in samples["data"]] == ["train", "train", "test"]
     latest = croissant_document(store)["recordSet"][-1]["data"]
@@ -53,6 +62,8 @@ def test_the_library_of_mlcommons_validates_it(store: Path, tmp_path: Path) -> N
     assert (dataset.metadata.issues.errors, dataset.metadata.issues.warnings) == (set(), set())
     assert [record["splits/name"] for record in dataset.records("splits")] == ["train", "test"]
     assert len(list(dataset.records("samples"))) == 4
+    surface = dataset.metadata.record_sets[0].to_json()
+    assert [field.get("unitText") for field in surface["field"]] == [None, "Pa"]
 
 
 def test_a_document_without_options(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,6 +72,19 @@ def test_a_document_without_options(store: Path, tmp_path: Path, monkeypatch: py
     document = json.loads((tmp_path / "croissant.json").read_text())
     assert document == json.loads(json.dumps(croissant_document(store)))
     assert "license" not in document
+
+
+@pytest.mark.parametrize("out", ["s3://croissant.json", "memory://x/", "folder/"])
+def test_an_output_without_a_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ZarrCoreError, match=f"{out} names no file; expected one such as s3://bucket/croissant.json"):
+        write_croissant({}, out)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_document_at_a_url() -> None:
+    assert write_croissant({"name": "x"}, "memory://croissant/x.json").endswith("croissant/x.json")
+    assert json.loads(Storage("memory://croissant").read("x.json")) == {"name": "x"}
 
 
 def test_a_matrix(tmp_path: Path) -> None:

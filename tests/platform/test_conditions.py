@@ -96,15 +96,48 @@ def test_a_refused_sample_holds_nothing_back_and_is_not_requested_again(trial: T
     assert automation.evaluate() == {"zarr_samples": {"run_2"}}, "the repaired one, and no other"
 
 
-def test_a_failed_sample_is_retried_on_schedule(trial: Trial) -> None:
+def unplugged(*_: object) -> None:
+    raise OSError("the source cannot be reached")
+
+
+HOUR = dt.timedelta(hours=1)
+
+
+def test_a_failed_sample_is_retried_on_schedule_and_a_refused_one_is_not(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
     automation = Automation(trial)
     automation.evaluate()
     corrupt(write_run(trial.source, 1))
+    assert trial.run("look").success
+    assert automation.evaluate() == {"zarr_samples": {"run_1"}}
+    assert not trial.run("convert", "run_1").success
+    assert automation.evaluate() == {}
+    assert automation.evaluate(after=HOUR) == {}, "also while there is no store"
     write_run(trial.source, 2)
-    assert not trial.convert_all().success
+    write_run(trial.source, 3)
+    assert trial.run("look").success
     automation.evaluate()
-    assert "zarr_samples" not in automation.evaluate()
-    assert automation.evaluate(after=dt.timedelta(hours=1))["zarr_samples"] == {"run_1"}
+    with monkeypatch.context() as patched:
+        patched.setattr("zarr_core.sources.SampleTree.load", unplugged)
+        assert not trial.run("convert", "run_3").success
+    assert trial.run("convert", "run_2").success
+    automation.evaluate()
+    assert trial.run("refresh").success
+    assert automation.evaluate() == {}
+    assert automation.evaluate(after=HOUR) == {"zarr_samples": {"run_3"}}
+
+    corrupt(write_run(trial.source, 1, shift=1.0))
+    assert trial.run("look").success
+    assert "run_1" in automation.evaluate()["zarr_samples"]
+    with monkeypatch.context() as patched:
+        patched.setattr("zarr_core.sources.SampleTree.load", unplugged)
+        assert not trial.run("convert", "run_1").success
+    automation.evaluate()
+    assert automation.evaluate(after=HOUR)["zarr_samples"] == {"run_1", "run_3"}, "refused in another version"
+    assert not trial.run("convert", "run_1").success
+    automation.evaluate()
+    assert automation.evaluate(after=HOUR)["zarr_samples"] == {"run_3"}
 
 
 def test_a_conversion_that_ends_after_a_refresh_is_published_too(trial: Trial) -> None:

@@ -15,6 +15,7 @@ from assets.component import PointDataset
 from assets.dataset import DatasetDeclaration
 from assets.exports import MATRIX_FORMATS, POINT_FORMATS, ExportDeclaration
 from assets.wide_matrix.declaration import MatrixDeclaration
+from tests.platform.automation import Automation
 from tests.platform.matrix_trial import MatrixTrial, declare
 from tests.platform.trial import Trial, write_run
 from zarr_core import WideMatrix
@@ -50,6 +51,23 @@ def test_samples_are_exported_to_a_folder_per_generation(
     materialize(trial, "export_card")
     document = json.loads((tmp_path / "croissant.json").read_text())
     assert document == json.loads(json.dumps(croissant_document(trial.dataset.store)))
+
+
+@pytest.mark.usefixtures("nothing_measured")
+def test_the_automation_describes_each_generation_and_copies_none(
+    dataset: DatasetDeclaration, instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    exports = [
+        ExportDeclaration(name="card", format="croissant", output=str(tmp_path / "croissant.json")),
+        ExportDeclaration(name="shards", format="webdataset", output=str(tmp_path / "shards")),
+    ]
+    trial = Trial(dataset.model_copy(update={"exports": exports}), instance)
+    automation = Automation(trial)
+    assert automation.evaluate() == {}
+    write_run(trial.source, 1)
+    assert trial.convert_all().success
+    assert trial.publish().success
+    assert set(automation.evaluate()) == {"statistics", "benchmark_report", "export_card"}
 
 
 def test_a_matrix_is_exported(instance: dg.DagsterInstance, tmp_path: Path) -> None:

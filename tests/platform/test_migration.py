@@ -15,9 +15,9 @@ from resources.stores import StoreAccess
 from sensors.migration import CHECK
 from tests.platform.automation import Automation
 from tests.platform.test_chain import check_results
-from tests.platform.test_conditions import cancel
+from tests.platform.test_conditions import HOUR, cancel
 from tests.platform.test_source_watch import Watcher
-from tests.platform.trial import Trial, write_run
+from tests.platform.trial import Trial, corrupt, write_run
 from zarr_core.points.convert import convert
 from zarr_core.points.manifest import load_manifest
 from zarr_core.points.publish import publish
@@ -126,6 +126,22 @@ def test_a_migration_runs_in_batches_between_arrivals(stored: Trial) -> None:
     assert "are the declared ones" in reported(changed)
     automation.evaluate()
     assert automation.evaluate() == {}
+
+
+def test_a_sample_that_was_refused_with_other_settings_is_retried(trial: Trial) -> None:
+    before = declared(trial, fingerprint="content")
+    write_run(before.source, 1)
+    corrupt(write_run(before.source, 2))
+    assert not before.convert_all().success
+    assert before.publish().success
+    automation = Automation(before)
+    automation.evaluate()
+    automation.evaluate()
+    assert "zarr_samples" not in automation.evaluate(after=HOUR)
+    changed = declared(before, values_dtype="float32")
+    migrate(changed)
+    assert automation.evaluate()["zarr_samples"] == {"run_1"}
+    assert automation.evaluate(after=HOUR)["zarr_samples"] == {"run_1", "run_2"}
 
 
 def test_a_cancelled_batch_pauses_the_migration(stored: Trial) -> None:

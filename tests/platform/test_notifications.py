@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote_plus
 
 import boto3
 import pydantic
@@ -159,6 +162,55 @@ def test_the_listing_of_the_whole_source_decides(bucket: Bucket, monkeypatch: py
     assert registered(bucket) == ["run_1", "run_3", "run_4", "run_5"]
     bucket.tick()
     assert bucket.messages() == 0
+
+
+def notification(key: str, name: str = "ObjectCreated:Put") -> str:
+    """A message of the bucket, with the fields that count; ``key`` is "bucket/key"."""
+    bucket, _, key = key.partition("/")
+    place = {"bucket": {"name": bucket}, "object": {"key": quote_plus(key)}}
+    return json.dumps({"Records": [{"eventName": name, "s3": place}]})
+
+
+def bridge_event(key: str, name: str = "Object Created") -> str:
+    bucket, _, key = key.partition("/")
+    place = {"bucket": {"name": bucket}, "object": {"key": key}, "reason": "PutObject"}
+    return json.dumps({"version": "0", "detail-type": name, "source": "aws.s3", "detail": place})
+
+
+def topic_message(body: str) -> str:
+    return json.dumps({"Type": "Notification", "MessageId": "1", "Subject": "Amazon S3 Notification", "Message": body})
+
+
+def test_notifications_through_a_topic_or_eventbridge(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    warned: list[str] = []
+    monkeypatch.setattr(logging.Logger, "warning", lambda _, text, *__: warned.append(text))
+    bucket.upload(1)
+    bucket.settle()
+    bucket.tick()
+    bucket.notify(on=False)
+    place = bucket.source.url.removeprefix("s3://")
+    for folder, body in (
+        ("a b", topic_message(notification(f"{place}/a b/x.pt"))),
+        ("a+b", bridge_event(f"{place}/a+b/x.pt")),
+        ("run_2", topic_message(bridge_event(f"{place}/run_2/x.pt"))),
+    ):
+        bucket.client.send_message(QueueUrl=bucket.queue, MessageBody=body)
+        bucket.tick()
+        assert bucket.looked == [folder]
+    bucket.client.send_message(QueueUrl=bucket.queue, MessageBody=bridge_event(f"{place}/run_1/x.pt", "Object Deleted"))
+    bucket.tick()
+    assert bucket.looked is None
+    bucket.client.send_message(QueueUrl=bucket.queue, MessageBody=topic_message('{"Event": "s3:TestEvent"}'))
+    bucket.tick()
+    assert bucket.looked is None
+    assert warned == []
+    bucket.tick()
+    for body in ("hello", topic_message("hello")):
+        bucket.client.send_message(QueueUrl=bucket.queue, MessageBody=body)
+    bucket.tick()
+    assert bucket.looked is None
+    assert len(warned) == 1
+    assert f"2 messages of {bucket.queue} are no notifications of S3" in warned[0]
 
 
 def test_only_buckets_have_notifications(dataset: DatasetDeclaration) -> None:

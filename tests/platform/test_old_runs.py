@@ -1,12 +1,14 @@
 """Old runs are deleted; what Dagster knows of the present does not change."""
 
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
 
-from sensors.dagster_internals.queries import cancelled_partitions, latest_check
+from sensors.dagster_internals.queries import cancelled_partitions, latest_check, runs_with_latest_events
 from sensors.old_runs import DELETE_AFTER, OldRuns, delete_old_runs, old_runs_schedule
+from zarr_core.storage import Storage
 
 PARTITIONS = dg.StaticPartitionsDefinition(["a", "b", "c", "d"])
 PIECES, WHOLE = dg.AssetKey("pieces"), dg.AssetKey("whole")
@@ -106,6 +108,51 @@ def test_the_present_stays_as_it_is(on_disk: dg.DagsterInstance) -> None:
     assert left.issuperset(needed)
     assert left.isdisjoint(replaced)
     assert present(on_disk) == before
+
+
+def test_any_storage_tells_the_same_runs(on_disk: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, observed = [run(on_disk, PIECES, partition="a", observes=True) for _ in range(2)]
+    materialized = [run(on_disk, PIECES, partition=partition) for partition in "ab"]
+    found = runs_with_latest_events(on_disk)
+    assert found == {observed, *materialized}
+    monkeypatch.setattr("sensors.dagster_internals.queries.SqlEventLogStorage", type(None))
+    assert runs_with_latest_events(on_disk) == found
+
+
+def test_nothing_of_a_deleted_run_stays_on_the_disk(on_disk: dg.DagsterInstance) -> None:
+    replaced, latest = run(on_disk, WHOLE), run(on_disk, WHOLE)
+    for run_id in (replaced, latest):
+        with on_disk.compute_log_manager.capture_logs([run_id, "compute_logs", "whole"]):
+            print("something")
+    home = Path(on_disk.root_directory)
+
+    def bytes_of(run_id: str) -> dict[str, int]:
+        return {path.name: path.stat().st_size for path in home.rglob("*") if run_id in str(path) and path.is_file()}
+
+    before = bytes_of(replaced)
+    assert before[f"{replaced}.db"] > 10_000
+    assert before["whole.out"] > 0
+    assert delete(on_disk)["deleted_runs"] == 1
+    assert bytes_of(replaced) == {}
+    assert {f"{latest}.db", "whole.out"} < bytes_of(latest).keys()
+    assert on_disk.all_logs(replaced) == []
+
+
+def test_the_output_of_a_deleted_run_in_a_bucket_is_deleted(
+    instance: dg.DagsterInstance, s3_root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dagster_aws.s3.compute_log_manager import S3ComputeLogManager
+
+    bucket = s3_root.split("/")[2]
+    manager = S3ComputeLogManager(bucket=bucket, local_dir=str(tmp_path), prefix="dagster")
+    monkeypatch.setattr(type(instance), "compute_log_manager", manager)
+    runs = [run(instance, WHOLE) for _ in range(2)]
+    for run_id in runs:
+        with manager.capture_logs([run_id, "compute_logs", "whole"]):
+            print("something")
+    assert delete(instance)["deleted_runs"] == 1
+    kept = {run_id for run_id in runs if any(run_id in path for path in Storage(f"s3://{bucket}").list("dagster"))}
+    assert kept == {runs[1]}
 
 
 def test_a_run_in_progress_is_kept(instance: dg.DagsterInstance) -> None:

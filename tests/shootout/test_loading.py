@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import time
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from zarr_core.shootout import loading
 from zarr_core.shootout.formats import Entry
 from zarr_core.shootout.formats.npy import Window
 from zarr_core.shootout.formats.samples import Draws, Samples
-from zarr_core.shootout.loading import Reading, time_reading
+from zarr_core.shootout.loading import Reading, time_first_epochs, time_reading
 from zarr_core.shootout.planner import MeasurementError
 
 IDS = ("s0", "s1", "s2")
@@ -85,6 +86,64 @@ def test_rates_with_and_without_workers(reading: Reading, format: str, workers: 
 
 def test_at_least_one_repetition_is_measured_when_the_time_is_up(reading: Reading) -> None:
     assert len(time_reading(reading, seconds=0, repetitions=3, end=0).rates) == 1
+
+
+@pytest.mark.parametrize(("format", "workers"), [("Window", 0), ("Window", 2), ("Streamed", 2)])
+def test_first_epochs_open_dropped_files_and_have_no_imports(reading: Reading, format: str, workers: int) -> None:
+    dropped: list[str] = []
+    reading = dataclasses.replace(with_entry(reading, format, workers), batch_size=1, ready=reading.place)
+
+    def drop() -> None:
+        dropped.append(reading.place)
+
+    timing = time_first_epochs(reading, drop=drop, repetitions=2 - workers // 2, end=time.monotonic() + 600)
+    assert len(timing.rates) == len(dropped) == 2 - workers // 2
+    assert min(timing.rates) > 0
+    assert workers == 0 or timing.from_device is None
+
+
+def test_the_items_of_an_epoch_are_read_once_after_empty_batches(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(Window, "open", lambda format, place, draws: opened.append(place))
+    monkeypatch.setattr(Window, "read_batch", lambda *_: {})
+    reading = dataclasses.replace(reading, ready="local copy")
+    assert [len(batch) for batch in loading._Batches(reading, idle=3, batches=2)] == [0, 0, 0, 2, 2]
+    items = loading._Items(reading)
+    assert items.__getitems__([]) == {}
+    assert opened == ["local copy"]
+    items.__getitems__([("s0", 0)])
+    assert opened == ["local copy", reading.place]
+
+
+def test_imports_are_no_part_of_the_first_epoch(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, imported = [0.0], [False]
+    read = Window.read_batch
+
+    def importing(self: Window, items: Any) -> Any:
+        now[0] += 1 if imported[0] else 100
+        imported[0] = True
+        return read(self, items)
+
+    monkeypatch.setattr(Window, "read_batch", importing)
+    reading = dataclasses.replace(reading, ready=reading.place)
+    timing = time_reading(reading, seconds=0, repetitions=1, end=1e9, cold=True, clock=lambda: now[0])
+    assert timing.first == 2.0, "a second per batch of two samples"
+
+
+def test_files_in_memory_are_not_taken_for_files_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "_bytes_from_device", lambda: 104_096)
+    assert loading._is_from_device(100_000, 1_000_000) is False, "a page of a library was read"
+    assert loading._is_from_device(0, 1_000_000) is True
+    assert loading._is_from_device(None, 1) is None
+
+
+def test_a_worker_without_a_shard_ends_with_a_reason(reading: Reading) -> None:
+    streamed = with_entry(reading, "Streamed").entry.make()
+    streamed.open(reading.place, reading.draws)
+    with pytest.raises(ValueError, match="worker 4 of 4 has nothing to read: there are fewer shards"):
+        next(loading._Stream._items(streamed, 3, 4))
 
 
 def test_the_error_of_a_library_is_the_reason(reading: Reading) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
 import shlex
 import signal
+import time
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +21,14 @@ from zarr_core.__main__ import main as zarr_core_main
 from zarr_core.errors import StoreError, ZarrCoreError
 from zarr_core.matrix import WideMatrix
 from zarr_core.points.convert import convert
-from zarr_core.shootout import candidates, run, run_shootout, workload
+from zarr_core.shootout import candidates, loading, run, run_shootout, tiers, workload
 from zarr_core.shootout.__main__ import main
-from zarr_core.shootout.candidates import COLUMNS, OURS, chunk_sizes
+from zarr_core.shootout.candidates import COLUMNS, OURS, candidate, chunk_sizes
 from zarr_core.shootout.formats import Entry
 from zarr_core.shootout.formats.npy import Window
 from zarr_core.shootout.tiers import Tier
+from zarr_core.shootout.verdict import Measurement
+from zarr_core.storage import Storage
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +134,44 @@ def test_page_and_command_of_a_small_matrix(matrix: WideMatrix, tmp_path: Path) 
     assert [zarr_core_main(command[1:]) for command in commands] == [0] * len(commands)
 
 
+def test_epochs_from_storage_are_measured_if_the_data_exceed_the_memory(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = itertools.count(0, 10**9)
+    monkeypatch.setattr(run, "_memory_bytes", lambda: 1)
+    monkeypatch.setattr(loading, "_bytes_from_device", lambda: next(device))
+    report = shootout(store, tmp_path, formats=[".npy"])
+    rows = report["measurements"]
+    assert all(row["cold"] and len(row["rates"]) >= 2 for row in rows), "several epochs, so that the error is known"
+    assert report["verdict"]["setting"]["compared"]
+    assert "more than the memory of this machine" in report["verdict"]["reasons"][0]
+    # Where files stay in memory, that is said.
+    monkeypatch.setattr(loading, "_bytes_from_device", lambda: 0)
+    report = shootout(store, tmp_path, formats=[".npy"])
+    assert not any(row["cold"] or row["first"] for row in report["measurements"])
+    assert "could not be dropped from memory" in report["verdict"]["reasons"][0]
+
+
+def test_workers_beyond_the_shards_or_batches_are_named(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(16), raising=False)
+    assert run.worker_counts() == [1, 2, 16]
+    assert run.worker_counts(8) == [1, 2, 8]
+    assert run.worker_counts(1) == [1]
+    options = run.Options(str(store), {"scratch": str(tmp_path)}, 60.0, samples=3, batch_size=2)
+    workload = run.take_workload(options, tmp_path / "samples")
+    shootout = run._Run(options, [], workload, tmp_path)
+    m = Measurement("scratch", candidate(shootout.entries[".npy"], "", 0, "points"), "draws", [1.0])
+    assert shootout._most_workers(m) is None
+    m.cold = True
+    assert shootout._most_workers(m) == 2
+    assert shootout.absent[-1] == (
+        ".npy on scratch with more than 2 workers",
+        "an epoch of the samples measured has 2 batches; --limit sets their number",
+    )
+
+
 def test_a_budget_that_is_used_up_is_named(store: Path, tmp_path: Path) -> None:
     with pytest.raises(ZarrCoreError, match="nothing was measured; draws: .npy, on scratch: about 3.0 s are needed"):
         shootout(store, tmp_path, budget=0.5, formats=[".npy"])
@@ -160,8 +203,6 @@ def test_folders_are_removed_when_a_scheduler_ends_the_job(
 
 
 def test_a_tier_on_a_url_is_copied_to_and_emptied(tmp_path: Path) -> None:
-    from zarr_core.storage import Storage
-
     (tmp_path / "copy" / "a").mkdir(parents=True)
     (tmp_path / "copy" / "a" / "b").write_bytes(b"123")
     with Tier("bucket", "memory://shootout-tier") as tier:
@@ -199,8 +240,75 @@ def test_files_without_their_kind_are_an_error(store: Path, tmp_path: Path) -> N
 
 def test_source_files_are_converted_first(store: Path, tmp_path: Path) -> None:
     report = shootout(store.with_name("source"), tmp_path, dataset_kind=KIND, formats=[".npy"])
-    assert report["workload"]["samples_total"] is None
+    assert report["workload"]["samples_total"] == 3, "of the listing"
     assert report["workload"]["samples"] == 2
+
+
+@pytest.mark.parametrize("kind", [None, KIND])
+def test_samples_are_taken_until_their_bytes_or_the_time_are_used_up(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str | None
+) -> None:
+    source = store if kind is None else store.with_name("source")
+    numbers: dict[str, Any] = {"num_surface_points": 10, "num_volume_points": 10}
+
+    def taken(name: str, **options: Any) -> dict[str, Any]:
+        found = workload.take_points(str(source), kind, tmp_path / name, **numbers, **options)
+        assert found.facts["samples_total"] == 3
+        return found.facts
+
+    assert taken("all")["samples"] == 3
+    one = taken("in time", end=0)
+    assert one["samples"] == 1
+    read: list[str] = []
+    reading = workload.ZarrChunkReader.read_sample
+    monkeypatch.setattr(
+        workload.ZarrChunkReader, "read_sample", lambda *args: (read.append(args[1]), reading(*args))[1]
+    )
+    monkeypatch.setattr(workload, "_MAX_BYTES", one["bytes_raw"] + 1)
+    assert taken("in bytes")["samples"] == len(read) == 1, "sizes are known before a sample is read"
+
+
+def test_a_matrix_is_read_until_the_time_is_used_up(matrix: WideMatrix, tmp_path: Path) -> None:
+    options = run.Options(matrix.url, {"a": "b"}, 1.0, num_features=20, batch_size=2)
+    assert run.take_workload(options, tmp_path / "all").facts["samples"] == 6
+    assert run.take_workload(options, tmp_path / "in time", end=0).facts["samples"] == 2
+
+
+def test_a_tier_too_slow_for_a_copy_is_named_and_the_others_are_measured(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skipped, begun = [0.0], []
+
+    def stuck(storage: Storage, name: str, data: bytes) -> Future[None]:
+        begun.append(name)
+        skipped[0] += 20
+        return Future()
+
+    monkeypatch.setattr(Tier, "clock", staticmethod(lambda: time.monotonic() + skipped[0]))
+    monkeypatch.setattr(Storage, "begin_write", stuck)
+    (tmp_path / "disk").mkdir()
+    tiers = {"bucket": "memory://shootout-slow", "disk": str(tmp_path / "disk")}
+    options: dict[str, Any] = {"budget": 60.0, "samples": 2, "batch_size": 2, "formats": [".npy", "pickle"]}
+    report = run_shootout(str(store), tiers, tmp_path / "out", **options)
+    assert {row["tier"] for row in report["measurements"]} == {"disk"}
+    reasons = {each["what"]: each["reason"] for each in report["not_measured"]}
+    for name in ("draws: .npy, on bucket", "draws: pickle, on bucket", "samples: .npy, on bucket"):
+        assert re.fullmatch(r"bucket is too slow: .* could not be written within 15\.0 s", reasons[name])
+    assert len(begun) <= 8, "no copy was begun after the first one"
+    assert Storage("memory://shootout-slow").list() == {}
+
+
+def test_a_local_tier_ends_within_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiers, "_PIECE", 1)
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / "a").write_bytes(b"12345678")
+    ticks = itertools.count()
+    monkeypatch.setattr(Tier, "clock", staticmethod(lambda: float(next(ticks))))
+    with Tier("disk", str(tmp_path)) as tier:
+        with pytest.raises(tiers.TooSlowError, match="disk is too slow: 8 B could not be written within 5.0 s"):
+            tier.put("npy", tmp_path / "copy", 5.0)
+        assert next(ticks) == 6
+        assert list(Storage(tier.root).list()) == ["probe"]
 
 
 def test_chunk_sizes_are_at_least_one_and_at_most_a_sample() -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import shlex
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from zarr_core.__main__ import app
 from zarr_core.shootout.candidates import ENTRIES, MATRIX_ENTRIES, Candidate, candidate
-from zarr_core.shootout.verdict import Measurement, choose, judge
+from zarr_core.shootout.verdict import Measurement, choose, format_rate, judge
 
 TIERS = {
     "scratch": {"name": "scratch", "url": "/scratch", "local": True, "inodes_free": 1000},
@@ -112,15 +116,140 @@ def test_without_a_slow_tier_decoding_is_the_bottleneck() -> None:
     )
 
 
-def test_first_epochs_decide_where_the_data_do_not_fit_into_memory() -> None:
-    npy = mapped(3000.0, bytes=1e6)
-    store = ours("scratch", 1000, first=400.0, memory=1000.0)
+def test_epochs_from_storage_decide_where_the_data_do_not_fit_into_memory() -> None:
+    npy, store = mapped(3000.0, bytes=1e6), ours("scratch", 1000, first=400.0, memory=1000.0)
     small = verdict(npy, store, memory_bytes=10**9)
     assert small["setting"]["format"] == ".npy"
     assert any(reason.startswith("In the first epoch, and in each epoch of data that") for reason in small["reasons"])
-    large = verdict(npy, store, memory_bytes=10**8)
-    assert large["setting"]["format"] == "zarr_core"
-    assert large["reasons"][0].startswith("All samples take 500 MB, more than the memory of this machine")
+    cold = [
+        mapped(90.0, 100.0, 110.0, bytes=1e6, cold=True),
+        ours("scratch", 390, 400, 410, memory=1000.0, cold=True, workers=8),
+    ]
+    large = verdict(npy, store, *cold, memory_bytes=10**8)
+    assert (large["setting"]["format"], large["setting"]["workers"]) == ("zarr_core", 8)
+    assert large["reasons"][0] == (
+        "All samples take 500 MB, more than the memory of this machine, so that no epoch finds its files in memory: "
+        "local files were dropped from memory before each epoch."
+    )
+    assert (
+        "400 draws/s (quartiles 395 to 405 of 3 epochs). It waits for storage 60% of the time in each epoch."
+        in (large["reasons"][1])
+    )
+    warm = verdict(npy, store, memory_bytes=10**8)
+    assert "could not be dropped from memory: expect lower rates" in warm["reasons"][0]
+
+
+def test_workers_are_named_for_a_bucket_with_more_data_than_memory() -> None:
+    slow, fast = ours("bucket", 20, 20, first=19.0), ours("bucket", 149, 150, workers=8)
+    assert verdict(slow, fast, memory_bytes=10**8)["setting"]["workers"] == 8
+    found = verdict(slow, fast, ours("scratch", 2000), memory_bytes=10**8)
+    assert found["setting"]["workers"] == 8
+    assert "That was not possible on scratch, which is not compared." in found["reasons"][0]
+
+
+def test_the_reason_for_a_setting_that_is_not_the_fastest_is_true() -> None:
+    early = ours("scratch", 2000, workers=2)
+    rated = [ours("scratch", 990, 1000, 1010, workers=1, compared=True), ours("scratch", 980, 990, 1000, compared=True)]
+    reasons = verdict(early, *rated)["reasons"]
+    assert "2,000/s" not in str(reasons), "not measured in the turns that decide"
+    assert (
+        "1 worker on scratch was measured at 1,000/s, within the error; the setting named needs fewer workers"
+        in str(reasons)
+    )
+    smaller = [ours("scratch", 990, 1000, 1010), ours("scratch", 980, 990, 1000, bytes=9e5)]
+    assert "within the error; the setting named needs fewer bytes." in str(verdict(*smaller)["reasons"])
+
+
+def test_a_tier_without_room_is_not_recommended_for_staging() -> None:
+    fast, slow = ours("scratch", 2000, memory=2200.0), ours("bucket", 90, memory=2200.0)
+
+    def found(free: int) -> dict[str, Any]:
+        tiers = {**TIERS, "scratch": {**TIERS["scratch"], "bytes_free": free}}
+        return judge([fast, slow], tiers, FACTS, {"scratch": 1e8}, batch_size=8)
+
+    assert "stage to scratch" in found(500_000_000)["headline"]
+    short = found(10)
+    assert short["bottleneck"] == "bucket is the bottleneck, and scratch has no room for all samples."
+    text = str(short["reasons"])
+    assert "zarr_core needs 500 MB for 500 samples: more than the 10 B that are free on scratch." in text
+    assert "Staging" not in text
+
+
+def test_rates_below_ten_have_three_digits() -> None:
+    assert [format_rate(rate) for rate in (12_345.6, 10.4, 9.876, 0.4, 0.01234)] == [
+        "12,346",
+        "10",
+        "9.88",
+        "0.4",
+        "0.0123",
+    ]
+    assert "0.3 draws/s (quartiles 0.25 to 0.35 of 3 repetitions)" in str(verdict(ours("bucket", 0.2, 0.3, 0.4)))
+
+
+def test_the_fewest_inodes_are_named_once() -> None:
+    alone = verdict(ours("bucket", 10, inodes=20.0))["reasons"][-1]
+    assert alone == "zarr_core needs 20 inodes and 1 MB per sample; no format measured needs fewer inodes."
+    other = verdict(ours("bucket", 10), mapped(1.0, inodes=8))["reasons"][-1]
+    assert other == "zarr_core needs 20 inodes and 1 MB per sample; .npy needs the fewest inodes, 8."
+
+
+@pytest.mark.parametrize("unit", ["points", "features"])
+def test_every_command_is_accepted_by_the_command_line(unit: str) -> None:
+    entries = ENTRIES if unit == "points" else MATRIX_ENTRIES
+    kinds = {(entry.is_store, entry.export): entry for entry in entries}.values()
+    seen: set[str] = set()
+    for source, is_store, tier, entry, codec, with_store in itertools.product(
+        ("/scratch/cars", "/scratch2/cars", "s3://bucket/cars"),
+        (True, False) if unit == "points" else (True,),
+        TIERS,
+        kinds,
+        ("none", "zstd:3"),
+        (True, False),
+    ):
+        reads = {"samples": "samples", "features": "features"}
+        facts = {**FACTS, "source": source, "is_store": is_store, "reads": reads, "unit": unit, f"chunk_{unit}": 100}
+        measured = [
+            Measurement(tier, candidate(entry, codec, 100, unit), "samples", [9.0], workers=2),
+            Measurement(tier, candidate(entries[-1], codec, 100, unit), "features", [1.0]),
+            Measurement(tier, candidate(entries[0], codec, 100, unit), "samples", [5.0]),
+        ]
+        seen |= set(judge(measured[: 2 + with_store], TIERS, facts, {}, batch_size=8)["command"].splitlines())
+    found = [shlex.split(line)[1:] for line in sorted(seen) if line.startswith("zarr-core ")]
+    assert len(found) > 10
+    shapes = set()
+    for command in found:
+        paths = [word for word in command if "/" in word]
+        assert len(set(paths)) == len(paths), f"{command}: source and target are the same"
+        shape = tuple("PATH" if "/" in word else word for word in command)
+        if shape not in shapes:
+            app.parse_args(command, exit_on_error=False, print_error=False)
+        shapes.add(shape)
+
+
+def commands(named: Measurement, **facts: Any) -> list[str]:
+    found: str = judge([named], TIERS, FACTS | facts, {}, batch_size=8)["command"]
+    return found.splitlines()[:-1]
+
+
+def test_a_store_is_staged_unless_it_lies_on_the_tier() -> None:
+    named = Measurement("scratch", candidate(ENTRIES[0], "none", 4096, "points"), "draws", [5.0])
+    assert commands(named, source="/scratch2/cars") == ["zarr-core stage /scratch/cars --source /scratch2/cars"]
+    assert commands(named, source="/scratch/cars") == []
+    matrix = Measurement("scratch", candidate(MATRIX_ENTRIES[0], "zstd:3", 64, "features"), "draws", [5.0])
+    facts = {"source": "/scratch/cars", "unit": "features", "chunk_features": 100}
+    assert commands(matrix, **facts) == [
+        "zarr-core matrix reindex /scratch/cars /scratch/cars-64-zstd-3 --chunk-features 64 --codec zstd:3"
+    ]
+
+
+def test_an_export_has_a_shard_for_each_worker_and_a_store_to_read() -> None:
+    (webdataset,) = (entry for entry in ENTRIES if entry.name == "WebDataset")
+    named = Measurement("scratch", Candidate(webdataset), "draws", [9.0], 2)
+    assert commands(named)[0] == ("zarr-core export webdataset /data/store /scratch/cars.webdataset --loader-workers 2")
+    assert commands(named, source="/data/files", is_store=False) == [
+        "zarr-core convert /scratch/cars --source /data/files --dataset-kind ahmedml",
+        "zarr-core export webdataset /scratch/cars /scratch/cars.webdataset --loader-workers 2",
+    ]
 
 
 measurements = st.builds(

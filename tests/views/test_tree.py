@@ -156,10 +156,10 @@ def test_xarray_opens_a_group_without_this_library(store: Path) -> None:
     """The metadata that a conversion writes has names for its dimensions."""
     for sample_id, entry in load_manifest(store).samples.items():
         fields = ZarrChunkReader(store).read_sample(sample_id)
-        tree = xarray.open_datatree(store / entry.relpath, engine="zarr", consolidated=False)
+        tree = xarray.open_datatree(store / entry.relpath, engine="zarr")
         for name, values in fields.items():
             domain, _, field = name.partition("_")
-            dataset = xarray.open_zarr(store / entry.relpath, group=domain, consolidated=False)
+            dataset = xarray.open_zarr(store / entry.relpath, group=domain)
             np.testing.assert_array_equal(tree[f"{domain}/{field}"].values, values)
             np.testing.assert_array_equal(dataset[field].values, values)
             array = zarr.open_array(store / entry.relpath / domain / field, mode="r")

@@ -290,12 +290,12 @@ def _finished(target: Storage, index: ShardIndex, plans: Sequence[_Plan], check:
     there = target.list()
     if before is None:
         if others := [name for name in there if name.endswith(_SUFFIX)]:
-            raise StoreError(f"{target.url} holds {others[0]}, which no export to it has written; use an empty folder")
+            raise StoreError(f"{target.url} holds {others[0]}, which no export to it has written; use another folder")
         return {}
     if before.plan != index.plan:
         raise StoreError(
             f"{target.url} holds another export ({before.dataset}, generation {before.generation}, {before.planned} "
-            "shards): the samples or the arguments differ. Use an empty folder"
+            "shards): the samples or the arguments differ. Write to another folder, or delete this one"
         )
     inputs = {plan.name: plan.inputs for plan in plans}
     return {

@@ -9,6 +9,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from zarr_core.reports.charts import DRAWN, FULL, MUTED, PT, STYLE, bare_bars
+from zarr_core.shootout.verdict import format_rate
 
 _COLOURS = (DRAWN, FULL, PT, MUTED)
 Row = Mapping[str, Any]
@@ -54,7 +55,7 @@ def rates_chart(rows: Sequence[Row], tiers: Sequence[str], name: Callable[[Row],
             )
             for place, row in present:
                 axes.annotate(
-                    f"{row['median']:,.0f}" if row["median"] >= 10 else f"{row['median']:.2g}",
+                    format_rate(row["median"]),
                     (row["high"], place),
                     (6, 0),
                     textcoords="offset points",
@@ -76,7 +77,8 @@ def waiting_chart(by_tier: Mapping[str, Row]) -> Figure | None:
         if not row["memory"]:
             continue
         decoding = 1000 / row["memory"]
-        for epoch, rate in (("first epoch", row["first"]), ("later epochs", row["median"])):
+        later = "each epoch" if row["cold"] else "later epochs"
+        for epoch, rate in (("first epoch", row["first"]), (later, row["median"])):
             if rate:
                 bars.append((f"{tier}, {epoch}", min(decoding, 1000 / rate), max(0.0, 1000 / rate - decoding)))
     if not bars:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +24,15 @@ _BYTES = 128 << 20
 _SINGLE_FEATURES = 256
 
 
-def take_matrix(source: str, folder: Path, *, limit: int | None = None, num_features: int, batch_size: int) -> Workload:
+def take_matrix(
+    source: str,
+    folder: Path,
+    *,
+    limit: int | None = None,
+    num_features: int,
+    batch_size: int,
+    end: float = math.inf,
+) -> Workload:
     """Copy samples of a matrix, with its first value table, to a matrix below a local folder.
 
     Args:
@@ -31,6 +41,7 @@ def take_matrix(source: str, folder: Path, *, limit: int | None = None, num_feat
         limit: number of samples; by default 128 MiB, but at least a batch.
         num_features: features of a selection.
         batch_size: samples per batch.
+        end: time of ``time.monotonic`` after which no further batch of samples is read.
 
     Raises:
         ZarrCoreError: the matrix is empty.
@@ -44,6 +55,12 @@ def take_matrix(source: str, folder: Path, *, limit: int | None = None, num_feat
     ids = matrix.sample_ids[: limit or max(batch_size, _BYTES // row_bytes)]
     if not ids:
         raise ZarrCoreError(f"{redact(source)} holds no samples")
+    blocks: list[np.ndarray] = []
+    for start in range(0, len(ids), batch_size):
+        if blocks and time.monotonic() >= end:
+            ids = ids[:start]
+            break
+        blocks.append(matrix.read(ids[start : start + batch_size], value=value))
     copy = WideMatrix.create(
         folder / "samples",
         matrix.feature_ids,
@@ -52,7 +69,7 @@ def take_matrix(source: str, folder: Path, *, limit: int | None = None, num_feat
         chunk_features=state.chunk_features,
         column_chunk=state.column_chunk,
     )
-    copy.append("shootout", ids, {value: matrix.read(ids, value=value)})
+    copy.append("shootout", ids, {value: np.concatenate(blocks)})
     n, rng = state.axis.length, np.random.default_rng(0)
     draws = {"samples": Cells(range(len(ids)))}
     reads = {"samples": "whole samples"}

@@ -11,6 +11,7 @@ from zarr_core.reports.charts import as_svg
 from zarr_core.reports.templates import render
 from zarr_core.shootout.candidates import COLUMNS, OURS
 from zarr_core.shootout.figures import rates_chart, waiting_chart
+from zarr_core.shootout.verdict import format_rate
 
 Row = Mapping[str, Any]
 
@@ -81,7 +82,9 @@ def _loaders(rows: Sequence[Row]) -> list[Row]:
 
 def _cards(report: dict[str, Any], named: Row) -> list[tuple[str, str]]:
     what = report["workload"]["reads"][named["reads"]]
-    cards = [(f"{named['median']:,.0f}", f"{what} per second on {named['tier']}, in batches of {report['batch_size']}")]
+    cards = [
+        (format_rate(named["median"]), f"{what} per second on {named['tier']}, in batches of {report['batch_size']}")
+    ]
     plain = [
         row
         for row in report["measurements"]
@@ -116,9 +119,9 @@ def _measurement_table(report: dict[str, Any]) -> list[list[str]]:
             _loader(row) + (f", {_settings(facts['unit'], row)}" if row["codec"] else ""),
             row["tier"],
             facts["reads"][row["reads"]],
-            f"{row['median']:,.0f}",
-            f"{row['low']:,.0f} to {row['high']:,.0f}",
-            f"{row['first']:,.0f}" if row["first"] else "–",
+            format_rate(row["median"]),
+            f"{format_rate(row['low'])} to {format_rate(row['high'])}",
+            format_rate(row["first"]) if row["first"] else "–",
             f"{row['requests']:.3g}" if row["requests"] is not None else "–",
         ]
         for row in sorted(report["measurements"], key=lambda row: (row["reads"], row["tier"], -row["median"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import tempfile
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,11 @@ from zarr_core.reports.environment import environment
 from zarr_core.shootout.candidates import OURS, Candidate, candidate, codecs
 from zarr_core.shootout.formats import Entry
 from zarr_core.shootout.formats.samples import Samples
-from zarr_core.shootout.loading import Reading, Timing, time_reading
+from zarr_core.shootout.loading import Reading, Timing, time_first_epochs, time_reading
 from zarr_core.shootout.matrix_workload import take_matrix
 from zarr_core.shootout.planner import MeasurementError, Planner, Step
-from zarr_core.shootout.tiers import Tier, footprint
-from zarr_core.shootout.verdict import Measurement, best_of, choose, judge
+from zarr_core.shootout.tiers import Tier, TooSlowError, footprint
+from zarr_core.shootout.verdict import Measurement, best_of, choose, exceeds_memory, judge
 from zarr_core.shootout.workload import Workload, take_points
 from zarr_core.storage import Storage
 
@@ -35,6 +37,8 @@ from zarr_core.storage import Storage
 _SHORTEST, _LONGEST, _PART = 0.05, 0.5, 1 / 1200
 # Part of the budget that one measurement may take: a slow one then has fewer repetitions, and no further epoch.
 _SHARE = 1 / 30
+# Part of the budget that taking the samples may use, and that one copy to a tier may use.
+_TAKING, _COPYING = 1 / 4, 1 / 4
 # Part of the budget that is left for the page.
 _RESERVE = 0.03
 _REPETITIONS = 5
@@ -88,14 +92,20 @@ def measure_all(options: Options) -> dict[str, Any]:
         planner = Planner(options.budget * (1 - _RESERVE), progress=bar)
         tiers = [cleanup.enter_context(Tier(name, place)) for name, place in options.tiers.items()]
         folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="zarr-core-shootout-")))
-        run = _Run(options, tiers, take_workload(options, folder), folder)
+        end = time.monotonic() + _TAKING * options.budget
+        run = _Run(options, tiers, take_workload(options, folder, end), folder)
         planner.add(run.first_steps())
         planner.run()
         return run.report(planner)
 
 
-def take_workload(options: Options, folder: Path) -> Workload:
+def take_workload(options: Options, folder: Path, end: float = math.inf) -> Workload:
     """Samples of whatever is at the source, below a local folder.
+
+    Args:
+        options: of the shootout.
+        folder: local.
+        end: time of ``time.monotonic`` after which no further samples are taken.
 
     Raises:
         ZarrCoreError: there is nothing to measure, or no format of that name.
@@ -108,6 +118,7 @@ def take_workload(options: Options, folder: Path) -> Workload:
             limit=options.samples,
             num_features=options.num_features,
             batch_size=options.batch_size,
+            end=end,
         )
     else:
         workload = take_points(
@@ -117,6 +128,7 @@ def take_workload(options: Options, folder: Path) -> Workload:
             limit=options.samples,
             num_surface_points=options.num_surface_points,
             num_volume_points=options.num_volume_points,
+            end=end,
         )
     known = [entry.name for entry in workload.entries]
     for name in options.formats or ():
@@ -146,6 +158,9 @@ class _Run:
         self.copied: dict[str, list[float]] = {tier.name: [0.0, 0.0] for tier in tiers}
         self.cold: dict[str, bool] = {}
         self._on_tier: set[tuple[str, str]] = set()
+        self._too_slow: dict[str, str] = {}
+        # Before the copies take room.
+        self.tier_facts = {tier.name: tier.facts() for tier in tiers}
         self._seconds = min(max(options.budget * _PART, _SHORTEST), _LONGEST)
         facts = workload.facts
         self.reads, self.unit = next(iter(workload.draws)), facts["unit"]
@@ -158,8 +173,7 @@ class _Run:
             self.absent.append(
                 (f"{facts['other_fields']} samples", "their fields differ from those of the first sample")
             )
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self.worker_counts = sorted({1, 2, min(cores, 16)})
+        self.too_large = exceeds_memory(facts, _memory_bytes())
 
     # --- steps
 
@@ -204,9 +218,11 @@ class _Run:
 
         def work(end: float) -> None:
             if tier.local or not workers:
-                self._put(tier, chosen)
-            dropped = not workers and tier.drop_from_cache(chosen.copy)
-            timing = self._time(m, tier.place(chosen.copy), end, cold=not workers)
+                self._put(tier, chosen, end)
+            timing = self._time_cold(m, tier, end)
+            m.cold = timing is not None
+            dropped = m.cold or (not workers and tier.drop_from_cache(chosen.copy))
+            timing = timing or self._time(m, tier.place(chosen.copy), end, cold=not workers)
             # Some filesystems lie in memory, and some networks' are no block device: then the files may not be dropped.
             dropped = dropped and timing.from_device is not False
             if not workers:
@@ -223,10 +239,28 @@ class _Run:
         return Step(priority, name, kind, 3 + 3 * workers, work)
 
     def _time(self, m: Measurement, place: str, end: float, cold: bool = False) -> Timing:
-        draws, size = self.workload.draws[m.reads], self.options.batch_size
-        reading = Reading(m.candidate.entry, place, draws, size, m.workers, m.prefetch, m.pin)
-        end = min(end, time.monotonic() + _SHARE * self.options.budget)
+        reading, end = self._what(m, place), self._share(end)
         return time_reading(reading, seconds=self._seconds, repetitions=_REPETITIONS, end=end, cold=cold)
+
+    def _time_cold(self, m: Measurement, tier: Tier, end: float) -> Timing | None:
+        """Epochs whose files are dropped from memory before, if all data do not fit into it; None if that is not so."""
+        copy = m.candidate.copy
+        # What workers read from devices is not known here: a measurement without them has shown that files are dropped.
+        can_drop = self.cold.get(tier.name, not m.workers)
+        if not (self.too_large and tier.local and can_drop and tier.drop_from_cache(copy)):
+            return None
+        reading, end = self._what(m, tier.place(copy)), self._share(end)
+        drop = partial(tier.drop_from_cache, copy)
+        timing = time_first_epochs(reading, drop=drop, repetitions=_REPETITIONS, end=end)
+        return None if timing.from_device is False else timing
+
+    def _what(self, m: Measurement, place: str) -> Reading:
+        draws, size = self.workload.draws[m.reads], self.options.batch_size
+        ready = str(self._prepared(m.candidate))
+        return Reading(m.candidate.entry, place, draws, size, m.workers, m.prefetch, m.pin, ready)
+
+    def _share(self, end: float) -> float:
+        return min(end, time.monotonic() + _SHARE * self.options.budget)
 
     def _sweep(self) -> Iterable[Step]:
         """Codecs, and then chunk sizes with the fastest codecs."""
@@ -248,8 +282,25 @@ class _Run:
     def _workers(self) -> Iterable[Step]:
         for number, tier in enumerate(self.tiers):
             for place, m in enumerate(self._fastest(tier)):
-                for workers in self.worker_counts:
+                for workers in worker_counts(self._most_workers(m)):
                     yield self._reading((3, place, number, workers), tier, m.candidate, self.reads, workers)
+
+    def _most_workers(self, m: Measurement) -> int | None:
+        """Workers of a format that have something to read; None if any number has."""
+        limits = []
+        if m.candidate.entry.make().streams:
+            shards = self._footprint(m.candidate)["objects"]
+            limits.append((shards, f"the samples measured make {shards} shards"))
+        if m.cold:  # only one epoch is timed
+            batches = self._what(m, "").epoch
+            limits.append((batches, f"an epoch of the samples measured has {batches} batches"))
+        if not limits:
+            return None
+        most, reason = min(limits)
+        if most < worker_counts()[-1]:
+            what = f"{m.format} on {m.tier} with more than {most} workers"
+            self.absent.append((what, f"{reason}; --limit sets their number"))
+        return most
 
     def _prefetch(self) -> Iterable[Step]:
         """Deeper prefetching and pinned memory, where workers are not slower than none."""
@@ -320,7 +371,8 @@ class _Run:
         (tier,) = (tier for tier in self.tiers if tier.name == m.tier)
 
         def work(end: float) -> None:
-            m.turns += self._time(m, tier.place(m.candidate.copy), end).rates
+            timing = self._time_cold(m, tier, end) if m.cold else self._time(m, tier.place(m.candidate.copy), end)
+            m.turns += timing.rates if timing else []
 
         kind = f"{tier.name} {m.reads} {bool(m.workers)} False"
         return Step(priority, f"again: {m.setting}, on {tier.name}", kind, 3 + 3 * m.workers, work, repeats=True)
@@ -347,12 +399,18 @@ class _Run:
         chosen = list(best.values())[: _WITH_WORKERS - 1]
         return chosen + [m for m in best.values() if m.format == OURS and m not in chosen]
 
-    def _put(self, tier: Tier, chosen: Candidate) -> None:
+    def _put(self, tier: Tier, chosen: Candidate, end: float) -> None:
         key = (tier.name, chosen.copy)
         if key in self._on_tier:
             return
+        if tier.name in self._too_slow:  # another copy would use up the budget as well
+            raise MeasurementError(self._too_slow[tier.name])
         folder = self._prepared(chosen)
-        seconds = tier.put(chosen.copy, folder)
+        try:
+            seconds = tier.put(chosen.copy, folder, min(end - time.monotonic(), _COPYING * self.options.budget))
+        except TooSlowError as error:
+            self._too_slow[tier.name] = str(error)
+            raise
         self._on_tier.add(key)
         self.copied[tier.name][0] += self._footprint(chosen)["bytes"]
         self.copied[tier.name][1] += seconds
@@ -395,7 +453,7 @@ class _Run:
         counted = {(m.tier, m.candidate, m.reads): m.requests for m in self.measured if m.requests}
         for m in self.measured:  # workers are processes of their own, which count for themselves
             m.requests = m.requests or counted.get((m.tier, m.candidate, m.reads))
-        tiers = {tier.name: {**tier.facts(), "dropped_from_cache": self.cold.get(tier.name)} for tier in self.tiers}
+        tiers = {name: {**found, "dropped_from_cache": self.cold.get(name)} for name, found in self.tier_facts.items()}
         rates = {name: size / seconds for name, (size, seconds) in self.copied.items() if seconds}
         facts = {**self.workload.facts, "codec": self.codec}
         verdict = judge(
@@ -420,6 +478,12 @@ class _Run:
             "not_measured": [{"what": what, "reason": reason} for what, reason in not_measured],
             "verdict": verdict,
         }
+
+
+def worker_counts(most: int | None = None) -> list[int]:
+    """Numbers of DataLoader workers to compare with none, at most ``most``."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return sorted({min(count, most or count) for count in (1, 2, min(cores, 16))})
 
 
 def _leading(found: list[Measurement]) -> list[Measurement]:

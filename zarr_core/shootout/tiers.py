@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import shutil
 import time
 from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
 from zarr_core._util.redaction import redact
+from zarr_core._util.units import format_size
 from zarr_core.errors import StoreError
+from zarr_core.shootout.planner import MeasurementError
 from zarr_core.storage import Storage, is_local
 
 # Objects that are written to a URL at a time.
 _UPLOADS = 8
+# Bytes of a file that are written between two looks at the clock.
+_PIECE = 16 << 20
+
+
+class TooSlowError(MeasurementError):
+    """A copy could not be written in time."""
 
 
 class Tier:
@@ -27,9 +36,14 @@ class Tier:
         name: of the tier.
         place: a local folder or a URL.
 
+    Attributes:
+        clock: monotonic time in seconds.
+
     Raises:
         StoreError: the place does not exist or cannot be written to.
     """
+
+    clock = staticmethod(time.monotonic)
 
     def __init__(self, name: str, place: str) -> None:
         self.name, self.url, self.local = name, redact(place), is_local(place)
@@ -56,21 +70,29 @@ class Tier:
         """Where a copy of that name lies."""
         return f"{self.root}/{name}"
 
-    def put(self, name: str, folder: Path) -> float:
-        """Copy a folder, through to the device; returns the seconds."""
-        started = time.perf_counter()
-        storage = Storage(self.place(name))
+    def put(self, name: str, folder: Path, seconds: float = math.inf) -> float:
+        """Copy a folder, through to the device; returns the seconds.
 
-        def copy(path: Path) -> None:
-            storage.write(str(path.relative_to(folder)), [path.read_bytes()])
+        Args:
+            name: of the copy.
+            folder: local.
+            seconds: after which to stop.
 
-        with ThreadPoolExecutor(1 if self.local else _UPLOADS) as pool:
-            deque(pool.map(copy, _files(folder)), maxlen=0)
-        if self.local:  # what is not on the device yet cannot be dropped from the page cache
-            for path in _files(Path(self.place(name))):
-                with path.open("rb") as file:
-                    os.fsync(file.fileno())
-        return time.perf_counter() - started
+        Raises:
+            TooSlowError: the copy was not complete by then.
+        """
+        started = self.clock()
+        files = {str(path.relative_to(folder)): path for path in _files(folder)}
+
+        def left() -> float:
+            found = seconds - (self.clock() - started)
+            if found <= 0:
+                size = format_size(sum(path.stat().st_size for path in files.values()))
+                raise TooSlowError(f"{self.name} is too slow: {size} could not be written within {seconds:.1f} s")
+            return found
+
+        (_write if self.local else _upload)(Storage(self.place(name)), files, left)
+        return self.clock() - started
 
     def drop_from_cache(self, name: str) -> bool:
         """Ask the system to drop a copy's files from memory; False where that is not possible."""
@@ -108,3 +130,42 @@ def footprint(folder: Path) -> dict[str, int]:
 
 def _files(folder: Path) -> Iterator[Path]:
     return (path for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+def _write(storage: Storage, files: Mapping[str, Path], left: Callable[[], float]) -> None:
+    """Write files to a local folder and to its device. ``left`` returns the seconds left, and raises if none are."""
+
+    def pieces(path: Path) -> Iterator[bytes]:
+        with path.open("rb") as file:
+            while piece := file.read(_PIECE):
+                left()
+                yield piece
+
+    for name, path in files.items():
+        storage.write(name, pieces(path))
+    for name in files:  # what is not on the device yet cannot be dropped from the page cache
+        left()
+        with open(storage.path(name), "rb") as written:
+            os.fsync(written.fileno())
+
+
+def _upload(storage: Storage, files: Mapping[str, Path], left: Callable[[], float]) -> None:
+    """Upload files; those under way when no time is left are cancelled."""
+    running: deque[Future[None]] = deque()
+
+    def finish_one() -> None:
+        while not running[0].done():
+            seconds = left()
+            wait([running[0]], None if seconds == math.inf else seconds)
+        running.popleft().result()
+
+    try:
+        for name, path in files.items():
+            if len(running) == _UPLOADS:
+                finish_one()
+            running.append(storage.begin_write(name, path.read_bytes()))
+        while running:
+            finish_one()
+    finally:
+        for upload in running:
+            upload.cancel()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from zarr_core._util.units import format_size
 from zarr_core.shootout.candidates import COLUMNS, OURS, Candidate
+from zarr_core.storage import is_local
 
 # A setting that is at most this much slower than the best one may be named instead, if the error bars overlap.
 _TOLERANCE = 0.05
@@ -29,6 +31,7 @@ class Measurement:
         reads: name of the draws.
         workers, prefetch, pin: of the DataLoader.
         rates: items per second of each repetition, in later epochs; items are samples, or features of a matrix.
+        cold: whether ``rates`` are of epochs before each of which the files were dropped from memory.
         first: items per second of the first epoch; None if not measured.
         requests: to a URL per item; None if not counted.
         bytes, objects, inodes: per sample, on this tier.
@@ -44,6 +47,7 @@ class Measurement:
     workers: int = 0
     prefetch: int = 2
     pin: bool = False
+    cold: bool = False
     first: float | None = None
     requests: float | None = None
     bytes: float = 0.0
@@ -130,16 +134,32 @@ def choose(measured: Iterable[Measurement]) -> Measurement:
     Among those whose error bars overlap with the fastest one's and whose median is within 5 %, the one with the fewest
     workers, then the fewest bytes. If some were compared in turns, only those.
     """
-    found = list(measured)
-    found = [m for m in found if m.compared] or found
+    found = _comparable(measured)
     best = best_of(found)
     equal = [m for m in found if not m.is_slower(best)]
     return min(equal, key=lambda m: (m.workers, m.pin, m.bytes, -m.median))
 
 
+def _comparable(measured: Iterable[Measurement]) -> list[Measurement]:
+    """Those that were compared in turns; all if none was."""
+    found = list(measured)
+    return [m for m in found if m.compared] or found
+
+
 def best_of(measured: Iterable[Measurement]) -> Measurement:
     """The one with the largest median."""
     return max(measured, key=lambda m: m.median)
+
+
+def exceeds_memory(facts: Mapping[str, Any], memory_bytes: int | None) -> bool:
+    """Whether all samples of a workload take more bytes than the memory has, so that no epoch finds its files in it."""
+    return memory_bytes is not None and facts["bytes_raw"] / facts["samples"] * _samples(facts) > memory_bytes
+
+
+def _samples(facts: Mapping[str, Any]) -> int:
+    """Samples of the whole dataset, or those measured if its number is not known."""
+    found: int = facts["samples_total"] or facts["samples"]
+    return found
 
 
 def judge(
@@ -165,6 +185,11 @@ def judge(
     """
     words = facts["reads"]
     reads = next(reads for reads in words if any(m.reads == reads for m in measured))
+    too_large = exceeds_memory(facts, memory_bytes)
+    # Rates of files in memory tell nothing about data that do not fit into it. Objects of a URL are never kept there.
+    of_storage = [m for m in measured if m.cold or not tiers[m.tier]["local"]]
+    if too_large and any(m.reads == reads for m in of_storage):
+        measured = of_storage
     of_reads = [m for m in measured if m.reads == reads]
     # The best setting for each of the other draws, and the best store for it.
     others = [
@@ -172,24 +197,21 @@ def judge(
         for other in words
         if other != reads and (found := [m for m in measured if m.reads == other])
     ]
-    samples = facts["samples_total"] or facts["samples"]
-    whole_bytes = facts["bytes_raw"] / facts["samples"] * samples
-    too_large = memory_bytes is not None and whole_bytes > memory_bytes and any(m.first for m in of_reads)
-    if too_large:  # no epoch finds its files in memory
-        of_reads = [replace(m, rates=[m.first], compared=False) for m in of_reads if m.first]
     named = choose(of_reads)
     by_tier = {tier: choose(found) for tier in tiers if (found := [m for m in of_reads if m.tier == tier])}
     stores = [m for m in of_reads if m.format == OURS]
     own = choose(stores) if stores else None
-    bottleneck = _bottleneck(named, by_tier, tiers)
+    shortage = _shortage(named, facts, tiers)
+    bottleneck = _bottleneck(named, by_tier, tiers, bool(shortage))
     reasons = [
-        *_memory(too_large, whole_bytes),
+        *_memory(too_large, of_reads, tiers, facts),
         _tier_sentence(named, words, "Recommended"),
         *_alternatives(named, of_reads),
         *_first_epoch(named, of_reads),
         *(_tier_sentence(m, words, "Best") for tier, m in by_tier.items() if tier != named.tier),
         *(_other_sentence(m, store, words) for m, store in others),
-        *_staging(named, by_tier, tiers, facts, copy_rates),
+        *(() if shortage else _staging(named, by_tier, tiers, facts, copy_rates)),
+        *shortage,
         *_inodes(named, measured, tiers, facts),
         *_money(by_tier.values(), price_per_1000_gets, facts),
     ]
@@ -210,17 +232,31 @@ def judge(
     }
 
 
+def format_rate(rate: float) -> str:
+    """Items per second: a whole number, or three significant digits below 10."""
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.3g}"
+
+
 def _rate(m: Measurement, words: Mapping[str, str]) -> str:
-    first = f", {m.first:,.0f} in the first epoch" if m.first else ""
-    quartiles = f"quartiles {m.low:,.0f} to {m.high:,.0f} of {len(m.rates)} repetitions"
-    return f"{m.median:,.0f} {words[m.reads]}/s ({quartiles}{first})"
+    first = f", {format_rate(m.first)} in the first epoch" if m.first else ""
+    what = "epoch" if m.cold else "repetition"
+    spread = f"quartiles {format_rate(m.low)} to {format_rate(m.high)} of {len(m.rates)} {what}s"
+    if len(m.rates) == 1:
+        spread = f"one {what}, so that its error is not known"
+    return f"{format_rate(m.median)} {words[m.reads]}/s ({spread}{first})"
 
 
-def _bottleneck(named: Measurement, by_tier: Mapping[str, Measurement], tiers: Mapping[str, Mapping[str, Any]]) -> str:
+def _bottleneck(
+    named: Measurement,
+    by_tier: Mapping[str, Measurement],
+    tiers: Mapping[str, Mapping[str, Any]],
+    short: bool,
+) -> str:
     slow = [tier for tier, m in by_tier.items() if (m.waiting["later"] or 0) >= _BOTTLENECK]
     better = [tier for tier in slow if named.median > by_tier[tier].high and tiers[named.tier]["local"]]
     if better:
-        return f"{' and '.join(better)} {'is' if len(better) == 1 else 'are'} the bottleneck: stage to {named.tier}."
+        text = f"{' and '.join(better)} {'is' if len(better) == 1 else 'are'} the bottleneck"
+        return f"{text}, and {named.tier} has no room for all samples." if short else f"{text}: stage to {named.tier}."
     if named.tier in slow:
         return f"{named.tier} is the bottleneck."
     if named.memory is None:
@@ -232,25 +268,25 @@ def _bottleneck(named: Measurement, by_tier: Mapping[str, Measurement], tiers: M
 
 def _tier_sentence(m: Measurement, words: Mapping[str, str], rank: str) -> str:
     text = f"{rank} on {m.tier}: {m.setting}, {_rate(m, words)}."
-    shares = [
-        f"{share:.0%} of the time in {'the first epoch' if epoch == 'first' else 'later epochs'}"
-        for epoch, share in m.waiting.items()
-        if share is not None
-    ]
+    names = {"first": "the first epoch", "later": "each epoch" if m.cold else "later epochs"}
+    shares = [f"{share:.0%} of the time in {names[epoch]}" for epoch, share in m.waiting.items() if share is not None]
     return f"{text} It waits for storage {' and '.join(shares)}." if shares else text
 
 
 def _alternatives(named: Measurement, found: Sequence[Measurement]) -> list[str]:
-    best = max(found, key=lambda m: m.median)
+    best = best_of(_comparable(found))
     if best is not named:
+        less = "fewer bytes" if named.workers == best.workers else "fewer workers"
+        if named.workers == best.workers and best.pin != named.pin:
+            less = "no pinned memory"
         return [
-            f"{best.setting} on {best.tier} was measured at {best.median:,.0f}/s, within the error; the setting named "
-            "needs fewer workers or bytes."
+            f"{best.setting} on {best.tier} was measured at {format_rate(best.median)}/s, within the error; the "
+            f"setting named needs {less}."
         ]
     others = [m for m in found if m.format != named.format and m.tier == named.tier]
     if not others:
         return []
-    rival = max(others, key=lambda m: m.median)
+    rival = best_of(_comparable(others))
     return [f"The next format on {named.tier} is {rival.setting}: {rival.median / named.median:.2f} times as fast."]
 
 
@@ -261,7 +297,7 @@ def _first_epoch(named: Measurement, found: Sequence[Measurement]) -> list[str]:
         return []
     return [
         f"In the first epoch, and in each epoch of data that do not fit into memory, {best.setting} is faster on "
-        f"{best.tier}: {best.first:,.0f} instead of {named.first:,.0f}/s."
+        f"{best.tier}: {format_rate(best.first)} instead of {format_rate(named.first)}/s."
     ]
 
 
@@ -272,7 +308,7 @@ def _staging(
     facts: Mapping[str, Any],
     copy_rates: Mapping[str, float],
 ) -> list[str]:
-    samples = facts["samples_total"] or facts["samples"]
+    samples = _samples(facts)
     sentences = []
     for tier, m in by_tier.items():
         if tiers[tier]["local"] or not tiers[named.tier]["local"] or named.tier not in copy_rates:
@@ -289,20 +325,39 @@ def _staging(
     return sentences
 
 
-def _memory(too_large: bool, whole_bytes: float) -> list[str]:
+def _memory(
+    too_large: bool,
+    found: Sequence[Measurement],
+    tiers: Mapping[str, Mapping[str, Any]],
+    facts: Mapping[str, Any],
+) -> list[str]:
     if not too_large:
         return []
-    return [
-        f"All samples take {format_size(whole_bytes)}, more than the memory of this machine, so that no epoch finds "
-        "its files in memory: first epochs are compared."
-    ]
+    size = format_size(facts["bytes_raw"] / facts["samples"] * _samples(facts))
+    text = f"All samples take {size}, more than the memory of this machine, so that no epoch finds its files in memory"
+    if any(tiers[m.tier]["local"] and not m.cold for m in found):
+        return [f"{text}; but the files measured could not be dropped from memory: expect lower rates."]
+    absent = [tier for tier, each in tiers.items() if each["local"] and all(m.tier != tier for m in found)]
+    text += ": local files were dropped from memory before each epoch."
+    return [f"{text} That was not possible on {' and '.join(absent)}, which is not compared." if absent else text]
 
 
 def _other_sentence(m: Measurement, store: Measurement | None, words: Mapping[str, str]) -> str:
     text = f"To read {words[m.reads]}: {m.setting} on {m.tier}, {_rate(m, words)}."
     if store is None or store is m:
         return text
-    return f"{text} Of stores, {store.setting} on {store.tier}: {store.median:,.0f}/s."
+    return f"{text} Of stores, {store.setting} on {store.tier}: {format_rate(store.median)}/s."
+
+
+def _shortage(named: Measurement, facts: Mapping[str, Any], tiers: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Free bytes of the tier, if they are fewer than the named setting needs for all samples."""
+    free, needed = tiers[named.tier].get("bytes_free"), named.bytes * _samples(facts)
+    if free is None or needed <= free or _is_in_place(named, facts, tiers):
+        return []
+    return [
+        f"{named.format} needs {format_size(needed)} for {_samples(facts):,} samples: more than the "
+        f"{format_size(free)} that are free on {named.tier}."
+    ]
 
 
 def _inodes(
@@ -311,16 +366,41 @@ def _inodes(
     tiers: Mapping[str, Mapping[str, Any]],
     facts: Mapping[str, Any],
 ) -> list[str]:
-    samples, free = facts["samples_total"] or facts["samples"], tiers[named.tier].get("inodes_free")
+    free = tiers[named.tier].get("inodes_free")
     fewest = min(measured, key=lambda m: m.inodes)
     needed = f"{named.format} needs {named.inodes:.3g} inodes and {format_size(named.bytes)} per sample"
-    if free and named.inodes * samples > free:
-        return [f"{needed}: more than the {free:,} inodes that are free on {named.tier}; {fewest.format} needs least."]
-    return [f"{needed}; {fewest.format} needs the fewest inodes, {fewest.inodes:.3g}."]
+    least = "no format measured needs fewer inodes"
+    if fewest.inodes < named.inodes:
+        name = fewest.format if fewest.format != named.format else fewest.candidate.label
+        least = f"{name} needs the fewest inodes, {fewest.inodes:.3g}"
+    if free and named.inodes * _samples(facts) > free and not _is_in_place(named, facts, tiers):
+        return [f"{needed}: more than the {free:,} inodes that are free on {named.tier}; {least}."]
+    return [f"{needed}; {least}."]
+
+
+def _is_in_place(m: Measurement, facts: Mapping[str, Any], tiers: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether the source is a store with these settings on the tier."""
+    return facts["is_store"] and bool(m.candidate.codec) and not _changes(m, facts) and _lies_on(m, facts, tiers)
+
+
+def _changes(m: Measurement, facts: Mapping[str, Any]) -> bool:
+    """Whether a store has other settings than the source."""
+    chosen = m.candidate
+    return (chosen.codec, chosen.chunk) != (facts["codec"], facts[f"chunk_{facts['unit']}"])
+
+
+def _lies_on(m: Measurement, facts: Mapping[str, Any], tiers: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether the source lies below the tier's folder or URL."""
+    return f"{_absolute(facts['source'])}/".startswith(f"{_absolute(tiers[m.tier]['url'])}/")
+
+
+def _absolute(url: str) -> str:
+    """A URL without a "/" at its end, or the absolute path of a local one."""
+    return os.path.abspath(url.rpartition("://")[2]) if is_local(url) else url.rstrip("/")
 
 
 def _money(found: Iterable[Measurement], price: float | None, facts: Mapping[str, Any]) -> list[str]:
-    samples = facts["samples_total"] or facts["samples"]
+    samples = _samples(facts)
     if price is None:
         return []
     return [
@@ -340,22 +420,32 @@ def _command(
     batch_size: int,
 ) -> str:
     """Shell commands and a line of Python, of the named setting if this library writes it, and of the best store."""
-    export, lines = named.candidate.entry.export, []
-    if export:
-        store = facts["source"] if facts["is_store"] else "STORE"
-        place = f"{tiers[named.tier]['url'].rstrip('/')}/{facts['dataset_name']}.{export}"
-        lines = [shlex.join(["zarr-core", "export", export, store, place]), _loader(named, batch_size)]
-    if own is None:
-        return "\n".join(lines or [_loader(named, batch_size)])
+    export = named.candidate.entry.export
     stored = named if named.candidate.codec else own
-    if stored is not named:
-        lines.append(
-            "# or the best setting of a store:"
-            if export
-            else f"# zarr-core does not write {named.format}; the best setting of a store:"
-        )
-    lines += [shlex.join(["zarr-core", *command]) for command in _store_commands(stored, others, facts, tiers)]
-    return "\n".join([*lines, _loader(stored, batch_size)])
+    made = [] if stored is None else list(_store_commands(stored, others, facts, tiers))
+    loader = _loader(named, batch_size)
+    lines = []
+    if export:
+        store, first = facts["source"], []
+        if not facts["is_store"]:  # an export needs a store: the best one, or one with the usual settings
+            first = made or [_convert(named, facts, tiers)]
+            made, store = [], first[0][1]
+        folder = tiers[named.tier]["url"].rstrip("/")
+        command = ["export", export, store, f"{folder}/{facts['dataset_name']}.{export}"]
+        if named.workers and export == "webdataset":  # each worker reads shards of its own
+            command += ["--loader-workers", str(named.workers)]
+        lines = [*map(_shell, [*first, command]), loader]
+    if stored is None:
+        return "\n".join(lines or [loader])
+    if export:
+        lines.append("# or the best setting of a store:")
+    elif stored is not named:
+        lines.append(f"# zarr-core does not write {named.format}; the best setting of a store:")
+    return "\n".join([*lines, *map(_shell, made), _loader(stored, batch_size)])
+
+
+def _shell(command: Sequence[str]) -> str:
+    return shlex.join(["zarr-core", *command])
 
 
 def _loader(m: Measurement, batch_size: int) -> str:
@@ -372,12 +462,13 @@ def _store_commands(
 ) -> Iterator[list[str]]:
     """Arguments of ``zarr-core`` that make a store with the settings of ``m`` on its tier."""
     place = f"{tiers[m.tier]['url'].rstrip('/')}/{facts['dataset_name']}"
-    source, chosen, chunk = facts["source"], m.candidate, f"chunk_{facts['unit']}"
-    settings = [f"--{chunk.replace('_', '-')}", str(chosen.chunk), "--codec", chosen.codec]
-    changed = (chosen.codec, chosen.chunk) != (facts["codec"], facts[chunk])
-    there = source.startswith(tiers[m.tier]["url"])
+    source, chosen = facts["source"], m.candidate
+    settings = [f"--chunk-{facts['unit']}", str(chosen.chunk), "--codec", chosen.codec]
+    changed, there = _changes(m, facts), _lies_on(m, facts, tiers)
     if facts["unit"] == "features":
         if changed:
+            if _absolute(place) == _absolute(source):  # a copy with other settings is a new matrix
+                place += f"-{chosen.chunk}-{chosen.codec.replace(':', '-')}"
             yield ["matrix", "reindex", source, place, *settings]
         if any(other.format == COLUMNS for other in others):
             yield ["matrix", place if changed else source, "--derive-columns"]
@@ -385,10 +476,18 @@ def _store_commands(
             yield ["stage", place, "--source", source]
         return
     if not facts["is_store"]:
-        yield ["convert", place, "--source", source, "--dataset-kind", facts["dataset_kind"], *settings]
+        yield [*_convert(m, facts, tiers), *settings]
         return
     if changed:
         kind = ["--source", "SOURCE", "--dataset-kind", facts["dataset_kind"] or "KIND", "--reconvert"]
         yield ["convert", source, *kind, *settings]
     if not there:
         yield ["stage", place, "--source", source]
+
+
+def _convert(m: Measurement, facts: Mapping[str, Any], tiers: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Arguments of ``zarr-core`` that convert the source's files to a store on the tier."""
+    place = f"{tiers[m.tier]['url'].rstrip('/')}/{facts['dataset_name']}"
+    if _absolute(place) == _absolute(facts["source"]):
+        place += "-store"
+    return ["convert", place, "--source", facts["source"], "--dataset-kind", facts["dataset_kind"]]

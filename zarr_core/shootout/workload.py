@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,13 +14,17 @@ import numpy as np
 
 from zarr_core._util.redaction import redact
 from zarr_core.errors import ZarrCoreError
-from zarr_core.points.convert import convert
-from zarr_core.points.manifest import load_if_any
+from zarr_core.points.conversion_job import ConversionJob
+from zarr_core.points.convert import convert_samples
+from zarr_core.points.manifest import StoreManifest, load_if_any
+from zarr_core.points.publish import Pending, commit_results
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.points.sampling import draw
 from zarr_core.shootout.candidates import ENTRIES, chunk_sizes
 from zarr_core.shootout.formats import Entry
 from zarr_core.shootout.formats.samples import Draws, Runs, Samples
+from zarr_core.sources.sample import SourceSample
+from zarr_core.sources.selection import open_source
 from zarr_core.storage import Storage, is_local
 
 # Upper limit on the bytes of the samples: they are written once per format and tier.
@@ -53,23 +60,30 @@ def take_points(
     limit: int | None = None,
     num_surface_points: int,
     num_volume_points: int,
+    end: float = math.inf,
 ) -> Workload:
-    """Write samples of a store or of source files below a local folder: ``limit`` of them, or 16.
+    """Write samples of a store or of source files below a local folder.
+
+    Args:
+        source: URL of the store or of the files.
+        dataset_kind: of the files.
+        folder: local.
+        limit: number of samples, by default 16; fewer if they are larger than 1 GiB, but at least one.
+        num_surface_points, num_volume_points: points per draw of a domain.
+        end: time of ``time.monotonic`` after which no further sample is taken.
 
     Raises:
         ZarrCoreError: there is nothing to measure, or files were given without their kind.
         SourceError, StoreError: the location cannot be read.
     """
     limit = limit or _SAMPLES
-    store, is_store = source, load_if_any(Storage(source)) is not None
+    found = load_if_any(Storage(source))
+    store, is_store, total = source, found is not None, 0 if found is None else len(found.samples)
     if not is_store:
         if dataset_kind is None:
             raise ZarrCoreError(f"{redact(source)} is no store; if it holds files to convert, pass --dataset-kind")
         store = str(folder / "converted")
-        place: dict[str, Any] = {"root": source} if is_local(source) else {"source_url": source}
-        report = convert(dataset_kind, store, limit=limit, **place)
-        if not report.having("converted"):
-            raise ZarrCoreError(f"no sample of {redact(source)} could be converted: {report.results[0].reason}")
+        total = _convert_some(source, dataset_kind, store, limit, end)
     reader = ZarrChunkReader(store)
     manifest = reader.manifest
     if not manifest.samples:
@@ -78,11 +92,13 @@ def take_points(
     chosen: list[str] = []
     size = others = 0
     for sample_id in reader.sample_ids:
-        if len(chosen) == limit or size > _MAX_BYTES:
+        if len(chosen) == limit:
             break
         if set(manifest.fields_of(sample_id)) != set(fields):
             others += 1
             continue
+        if chosen and (size + _bytes_of(manifest, sample_id) > _MAX_BYTES or time.monotonic() >= end):
+            break
         name = f"s{len(chosen):05d}"
         (folder / "samples" / name).mkdir(parents=True)
         for field, array in reader.read_sample(sample_id, {}, fields).items():
@@ -118,8 +134,7 @@ def take_points(
         "dataset_name": manifest.dataset_name,
         "samples": len(chosen),
         "other_fields": others,
-        # Of a source, only what was converted is known.
-        "samples_total": len(manifest.samples) if is_store else None,
+        "samples_total": total,
         "fields": {field: manifest.fields[field].dtype for field in fields},
         "points": {domain: [min(counts), max(counts)] for domain, counts in points.items()},
         "num_points": num_points,
@@ -140,3 +155,40 @@ def take_points(
     wanted = max(num_points.values())
     sizes = chunk_sizes(max(map(max, points.values())), chunk_points, wanted, 4 * wanted, wanted // 4)
     return Workload(Samples(folder / "samples"), draws, ENTRIES, sizes, facts)
+
+
+def _bytes_of(manifest: StoreManifest, sample_id: str) -> int:
+    """Bytes of the arrays of a sample, uncompressed."""
+    domains = manifest.samples[sample_id].domains
+    return sum(
+        domains[column.array_name.partition("/")[0]].n_points * column.dim * np.dtype(column.dtype).itemsize
+        for column in manifest.fields_of(sample_id).values()
+    )
+
+
+def _convert_some(source: str, dataset_kind: str, store: str, limit: int, end: float) -> int:
+    """Convert the first samples of a source, and return the number of all.
+
+    Samples are chosen by the sizes of their files, and converted until ``end``; at least one is.
+    """
+    place = {"root": source} if is_local(source) else {"source_url": source}
+    job = ConversionJob.open(open_source(dataset_kind, **place), store, {})
+    tasks: list[tuple[SourceSample, str | None]] = []
+    size = 0
+    for sample in job.selection.samples.values():
+        size += sum({file.name: file.size for file in sample.files.values()}.values())
+        if len(tasks) == limit or (tasks and size > _MAX_BYTES):
+            break
+        tasks.append((sample, ""))
+    pending, reason = Pending(), ""
+    with closing(convert_samples(job, tasks)) as results:
+        for result in results:
+            if result.written is not None:
+                pending.written[result.sample_id] = result.written
+                if time.monotonic() >= end:
+                    break
+            reason = reason or result.reason
+    if not pending.written:
+        raise ZarrCoreError(f"no sample of {redact(source)} could be converted: {reason}")
+    commit_results(job, pending)
+    return len(job.selection.samples)
