@@ -12,8 +12,10 @@ import pytest
 
 from zarr_core import WideMatrix, write_sample
 from zarr_core.__main__ import main
-from zarr_core.exports import croissant_document
+from zarr_core.errors import ZarrCoreError
+from zarr_core.exports import croissant_document, write_croissant
 from zarr_core.points.manifest import load_manifest
+from zarr_core.storage import Storage
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +72,19 @@ def test_a_document_without_options(store: Path, tmp_path: Path, monkeypatch: py
     document = json.loads((tmp_path / "croissant.json").read_text())
     assert document == json.loads(json.dumps(croissant_document(store)))
     assert "license" not in document
+
+
+@pytest.mark.parametrize("out", ["s3://croissant.json", "memory://x/", "folder/"])
+def test_an_output_without_a_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ZarrCoreError, match=f"{out} names no file; expected one such as s3://bucket/croissant.json"):
+        write_croissant({}, out)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_document_at_a_url() -> None:
+    assert write_croissant({"name": "x"}, "memory://croissant/x.json").endswith("croissant/x.json")
+    assert json.loads(Storage("memory://croissant").read("x.json")) == {"name": "x"}
 
 
 def test_a_matrix(tmp_path: Path) -> None:

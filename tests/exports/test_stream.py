@@ -48,6 +48,16 @@ def test_items_are_the_exported_draws(shards: Path) -> None:
             np.testing.assert_array_equal(found[name].numpy(), values)
 
 
+def test_an_index_names_the_sample_of_each_item(shards: Path) -> None:
+    stream = ShardStream(shards, 4, with_index=True)
+    reader = ZarrChunkReader(shards.parent / "store")
+    for batch in DataLoader(stream, batch_size=4):
+        assert batch["index"].dtype == torch.int64
+        for index, values in zip(batch["index"].tolist(), batch["surface_position"], strict=True):
+            whole = reader.read_sample(stream.items.sample_ids[index])["surface_position"]
+            assert set(values[:, 0].tolist()) <= set(whole[:, 0].tolist())
+
+
 def test_an_epoch_has_every_item_once(shards: Path) -> None:
     found = names(DataLoader(_at(ShardStream(shards, 6, seed=1), 3), batch_size=6))
     assert [len(batch) for batch in found] == [6] * 4

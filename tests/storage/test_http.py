@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from torch.utils.data import DataLoader
 
 from tests.helpers.servers.clouds import GoogleServer
 from tests.helpers.small_source import KIND, write_source
+from zarr_core import ShardStream, write_sample
 from zarr_core.errors import SourceError, StoreError, TransferError
+from zarr_core.exports import export_huggingface
 from zarr_core.points.convert import convert
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.sources import SampleTree
@@ -150,6 +154,17 @@ def test_a_store_on_the_hugging_face_hub(
     with pytest.raises(TransferError, match="401"):
         Storage(store).read("manifest.json")
     assert set(_Hub.tokens) == {"Bearer secret", None}
+
+
+def test_the_stream_that_a_dataset_card_advises(served: tuple[str, str], hub: str, tmp_path: Path) -> None:
+    for number in range(3):
+        write_sample(tmp_path, f"run/{number}", {"surface_position": np.full((5, 3), number)}, split="train")
+    export_huggingface(tmp_path, served[0])
+    (code,) = re.findall(r"^stream = .*$", Storage(served[0]).read("README.md").decode(), re.MULTILINE)
+    names: dict[str, Any] = {"ShardStream": ShardStream}
+    exec(code.replace("hf://datasets/OWNER/NAME", hub).replace("batch_size=8", "batch_size=3"), names)
+    (batch,) = DataLoader(names["stream"], batch_size=3)
+    assert sorted(batch["surface_position"][:, 0, 0].tolist()) == [0, 1, 2]
 
 
 def test_samples_on_the_hugging_face_hub_are_converted(

@@ -12,6 +12,8 @@ import os
 import time
 from typing import Any
 
+from zarr_core._util.redaction import redact
+from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix.state import HEAD as MATRIX
 from zarr_core.matrix.state import MatrixState
 from zarr_core.points.manifest import StoreManifest, load_manifest
@@ -124,11 +126,17 @@ def croissant_document(
 
 
 def write_croissant(document: dict[str, Any], out: str | os.PathLike[str]) -> str:
-    """Write the document of :func:`croissant_document` to a path or URL; returns it without secrets."""
-    folder, _, name = os.fspath(out).rpartition("/")
+    """Write the document of :func:`croissant_document` to a path or URL; returns it without secrets.
+
+    Raises:
+        ZarrCoreError: ``out`` names no file.
+    """
+    folder, name = os.path.split(os.fspath(out))
+    if not name or ("://" in os.fspath(out) and "://" not in folder):
+        raise ZarrCoreError(f"{redact(os.fspath(out))} names no file; expected one such as s3://bucket/croissant.json")
     target = Storage(folder or ".")
     target.write(name, [(json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode()])
-    return f"{target.url}/{name}" if folder else name
+    return f"{target.url.rstrip('/')}/{name}" if folder else name
 
 
 def _points(info: StoreInfo, manifest: StoreManifest) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

@@ -31,15 +31,17 @@ class ShardItems(BatchDataset):
 
     Args:
         url: folder or URL that ``export_webdataset`` has written.
+        with_index: items have ``index``, their position in ``sample_ids``, an int64 tensor: labels are looked up by it.
 
     Attributes:
         index: the index of the export.
+        sample_ids: sample of each item, in order.
 
     Raises:
         StoreError: there is no export, or it is not finished.
     """
 
-    def __init__(self, url: str | os.PathLike[str]) -> None:
+    def __init__(self, url: str | os.PathLike[str], *, with_index: bool = False) -> None:
         self._storage = Storage(url)
         index = read_index(self._storage)
         if index is None:
@@ -49,6 +51,8 @@ class ShardItems(BatchDataset):
             raise StoreError(f"{self._storage.url}: the export was interrupted ({done}); repeat it to finish it")
         self.index = index
         self._items = [(shard.name, item) for shard in index.shards.values() for item in shard.items]
+        self.sample_ids = [item.sample_id for _, item in self._items]
+        self._with_index = with_index
         self._objects: Objects | None = None
         self._forks = -1
 
@@ -83,6 +87,9 @@ class ShardItems(BatchDataset):
 
         fetch_checked(self._this_process, requests, use)
         items = [BatchItem({name: torch.from_numpy(values) for name, values in one.items()}) for one in found]
+        if self._with_index:
+            for item, index in zip(items, indices, strict=True):
+                item["index"] = torch.tensor(index)
         return Batch(items, None)
 
     def _parse(self, shard: str, item: Item, data: np.ndarray | Exception) -> dict[str, np.ndarray]:
@@ -116,6 +123,7 @@ class ShardStream(ZarrIterableDataset):
     Args:
         url: folder or URL that ``export_webdataset`` has written.
         batch_size: items per global batch, that is of all ranks together.
+        with_index: as in :class:`ShardItems`; ``stream.items.sample_ids`` names the sample of each index.
         settings: arguments of the sampler: ``seed``, ``drop_last``, ``shuffle``, ``evaluation``, ``fingerprint``.
 
     Raises:
@@ -123,8 +131,10 @@ class ShardStream(ZarrIterableDataset):
         ZarrCoreError: a setting is out of range.
     """
 
-    def __init__(self, url: str | os.PathLike[str], batch_size: int, **settings: Any) -> None:
-        super().__init__(ShardItems(url), batch_size, **settings)
+    def __init__(
+        self, url: str | os.PathLike[str], batch_size: int, *, with_index: bool = False, **settings: Any
+    ) -> None:
+        super().__init__(ShardItems(url, with_index=with_index), batch_size, **settings)
 
     @property
     def items(self) -> ShardItems:
