@@ -65,16 +65,16 @@ def failing_sensors(context: dg.SensorEvaluationContext, alerts: Alerts) -> dg.S
 )
 def stale_datasets(context: dg.SensorEvaluationContext, alerts: Alerts) -> dg.SensorResult:
     """Report assets that became stale since the tick before."""
-    graph = context.repository_def.asset_graph if context.repository_def else None
-    keys = graph.get_all_asset_keys() if graph else ()
-    reason = "nothing was converted for longer than fresh_within_days"
-    stale = {key.to_user_string(): reason for key in stale_assets(context.instance, keys)}
-    if graph is not None:
-        limits = {key: graph.get(key).metadata.get(PUBLISHED_WITHIN_HOURS) for key in keys}
+    stale, now = {}, time.time()
+    if context.repository_def:
+        graph = context.repository_def.asset_graph
+        reason = "nothing was converted for longer than fresh_within_days"
+        stale = {key.to_user_string(): reason for key in stale_assets(context.instance, graph, now)}
+        limits = {key: graph.get(key).metadata.get(PUBLISHED_WITHIN_HOURS) for key in graph.get_all_asset_keys()}
         stale |= {
             key.to_user_string(): f"its source has changed since, more than {hours} hours ago"
             for key, hours in limits.items()
-            if hours and older_than_its_source(context.instance, graph, key, time.time() - 3600 * int(str(hours)))
+            if hours and older_than_its_source(context.instance, graph, key, now - 3600 * int(str(hours)))
         }
     return _report_new(context, alerts, "is stale", stale, "no asset is stale")
 

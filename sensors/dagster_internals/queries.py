@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import dagster as dg
 from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
-from dagster._core.definitions.freshness import FreshnessState
+from dagster._core.definitions.freshness import FreshnessState, TimeWindowFreshnessPolicy
 from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
 from dagster._core.scheduler.instigation import TickStatus
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
@@ -246,10 +246,21 @@ def failing_ticks(instance: dg.DagsterInstance) -> dict[str, str]:
     return failing
 
 
-def stale_assets(instance: dg.DagsterInstance, keys: Iterable[dg.AssetKey]) -> list[dg.AssetKey]:
-    """Those of the assets that fail their freshness policy, which the daemon evaluates."""
-    records = instance.get_freshness_state_records(list(keys))
-    return sorted(key for key, record in records.items() if record.freshness_state is FreshnessState.FAIL)
+def stale_assets(instance: dg.DagsterInstance, graph: BaseAssetGraph, at: float) -> list[dg.AssetKey]:
+    """Assets that fail their freshness policy, which the daemon evaluates.
+
+    To the daemon, the state of an asset that was never materialized is UNKNOWN. Here it fails, too, when it has been in
+    that state for longer than its policy's window.
+    """
+
+    def is_stale(key: dg.AssetKey, state: FreshnessState, since: float) -> bool:
+        policy = graph.get(key).freshness_policy
+        if state is FreshnessState.UNKNOWN and isinstance(policy, TimeWindowFreshnessPolicy):
+            return at - since > policy.fail_window.to_timedelta().total_seconds()
+        return state is FreshnessState.FAIL
+
+    records = instance.get_freshness_state_records(list(graph.get_all_asset_keys())).items()
+    return sorted(key for key, each in records if is_stale(key, each.freshness_state, each.updated_at.timestamp()))
 
 
 def older_than_its_source(instance: dg.DagsterInstance, graph: BaseAssetGraph, key: dg.AssetKey, at: float) -> bool:

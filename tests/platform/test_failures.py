@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 import traceback
@@ -11,8 +12,8 @@ from types import SimpleNamespace
 
 import dagster as dg
 import pytest
-from dagster._core.definitions.freshness import FreshnessState, FreshnessStateChange
 from dagster._core.definitions.run_request import InstigatorType
+from dagster._core.loader import LoadingContextForTest
 from dagster._core.remote_origin import (
     InProcessCodeLocationOrigin,
     RemoteInstigatorOrigin,
@@ -26,6 +27,7 @@ from dagster._core.scheduler.instigation import (
     TickStatus,
 )
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
+from dagster._daemon.freshness import FreshnessDaemon
 from dagster._utils.error import SerializableErrorInfo
 
 from assets.dataset import DatasetDeclaration
@@ -114,29 +116,39 @@ def test_failing_sensors_are_named_once_per_error(
 
 
 def test_stale_datasets_are_named_once(
+    dataset: DatasetDeclaration,
     instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
     look: Callable[..., tuple[str, list[str]]],
     webhook: Webhook,
     mail_server: MailServer,
 ) -> None:
-    repository = dg.Definitions(assets=[published, broken]).get_repository_def()
-    before = FreshnessState.UNKNOWN
-    reason = "is stale: nothing was converted for longer than fresh_within_days"
-    for state, found in (
-        (FreshnessState.PASS, ("no asset is stale", [])),
-        (FreshnessState.FAIL, ("published is stale", [f"published {reason}"])),
-        (FreshnessState.FAIL, ("published is stale", [])),
-        (FreshnessState.PASS, ("no asset is stale", [])),
-    ):
-        # As Dagster's daemon reports it.
-        instance._report_runless_asset_event(
-            FreshnessStateChange(
-                key=published.key, new_state=state, previous_state=before, state_change_timestamp=time.time()
-            )
-        )
-        before = state
-        assert look(stale_datasets, repository) == found
-    assert webhook.texts == mail_server.texts == [f"published {reason}"]
+    declared = dataset.model_copy(update={"fresh_within_days": 2})
+    repository = definitions_of(declared).get_repository_def()
+    node, began = repository.asset_graph.get(declared.converted), time.time()
+    fresh, reason = ("no asset is stale", []), "nothing was converted for longer than fresh_within_days"
+    stale, message = "trial/zarr_samples is stale", f"trial/zarr_samples is stale: {reason}"
+
+    def after(days: float) -> tuple[str, list[str]]:
+        now = began + 86_400 * days
+        with monkeypatch.context() as patched:
+            for module in ("dagster._daemon.freshness", "dagster._core.definitions.freshness_evaluator"):
+                patched.setattr(f"{module}.get_current_timestamp", lambda: now)
+            patched.setattr("sensors.failures.time", SimpleNamespace(time=lambda: now))
+            asyncio.run(FreshnessDaemon()._evaluate_asset(LoadingContextForTest(instance), node))
+            return look(stale_datasets, repository)
+
+    assert after(0) == fresh
+    assert after(1.9) == fresh
+    assert after(2.1) == (stale, [message]), "there never was a sample"
+    assert after(2.2) == (stale, [])
+    instance.report_runless_asset_event(dg.AssetMaterialization(declared.converted, partition="run_1"))
+    assert after(1.9) == fresh
+    assert after(2.1) == (stale, [message])
+    assert after(2.2) == (stale, [])
+    instance.report_runless_asset_event(dg.AssetMaterialization(declared.converted, partition="run_2"))
+    assert after(1.9) == fresh
+    assert webhook.texts == mail_server.texts == [message] * 2
 
 
 @dg.observable_source_asset

@@ -212,7 +212,9 @@ class _Run:
         prefetch: int = 2,
         pin: bool = False,
     ) -> Step:
-        settings = "" if not workers else f", {workers} workers, prefetch_factor {prefetch}" + ", pinned" * pin
+        settings = (
+            f", {workers} worker{'s' * (workers > 1)}, prefetch_factor {prefetch}" + ", pinned" * pin if workers else ""
+        )
         name = f"{reads}: {chosen.label}{settings}, on {tier.name}"
         m = Measurement(tier.name, chosen, reads, [], workers, prefetch, pin)
 
