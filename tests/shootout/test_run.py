@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import re
 import shlex
@@ -23,7 +24,7 @@ from zarr_core.matrix import WideMatrix
 from zarr_core.points.convert import convert
 from zarr_core.shootout import candidates, loading, run, run_shootout, tiers, workload
 from zarr_core.shootout.__main__ import main
-from zarr_core.shootout.candidates import COLUMNS, OURS, candidate, chunk_sizes
+from zarr_core.shootout.candidates import COLUMNS, OURS, Candidate, candidate, chunk_sizes
 from zarr_core.shootout.formats import Entry
 from zarr_core.shootout.formats.npy import Window
 from zarr_core.shootout.tiers import Tier
@@ -155,6 +156,30 @@ def test_epochs_from_storage_are_measured_if_the_data_exceed_the_memory(
     report = shootout(store, tmp_path, formats=[".npy"])
     assert not any(row["cold"] or row["first"] for row in report["measurements"])
     assert "could not be dropped from memory" in report["verdict"]["reasons"][0]
+
+
+def test_a_format_that_keeps_its_files_in_memory_does_not_stop_the_others(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def epochs(reading: loading.Reading, **_: Any) -> loading.Timing:
+        return loading.Timing(None, [1.0], None, reading.entry.name != ".npy")
+
+    monkeypatch.setattr(run, "time_first_epochs", epochs)
+    monkeypatch.setattr(run, "_memory_bytes", lambda: 1)
+    options = run.Options(str(store), {"scratch": str(tmp_path)}, 60.0, samples=1)
+    with Tier("scratch", str(tmp_path)) as tier:
+        shootout = run._Run(options, [tier], run.take_workload(options, tmp_path / "samples"), tmp_path)
+        shootout.cold["scratch"] = False
+
+        def is_cold(name: str, workers: int = 0) -> bool:
+            m = Measurement("scratch", Candidate(shootout.entries[name]), "draws", [], workers)
+            return shootout._time_cold(m, tier, math.inf) is not None
+
+        assert not is_cold(".npy")
+        assert is_cold("pickle")
+        assert not is_cold("pickle", workers=1), "no measurement has shown that files are dropped"
+        shootout.cold["scratch"] = True
+        assert is_cold("pickle", workers=1)
 
 
 def test_workers_beyond_the_shards_or_batches_are_named(

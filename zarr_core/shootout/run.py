@@ -248,7 +248,7 @@ class _Run:
         """Epochs whose files are dropped from memory before, if all data do not fit into it; None if that is not so."""
         copy = m.candidate.copy
         # What workers read from devices is not known here: a measurement without them has shown that files are dropped.
-        can_drop = self.cold.get(tier.name, not m.workers)
+        can_drop = not m.workers or self.cold.get(tier.name, False)
         if not (self.too_large and tier.local and can_drop and tier.drop_from_cache(copy)):
             return None
         reading, end = self._what(m, tier.place(copy)), self._share(end)
