@@ -7,6 +7,7 @@ import dagster as dg
 from assets.isolation import load_datasets
 from resources.alerts import Alerts
 from resources.pools import ConversionPool
+from resources.secrets import secret_to_environment
 from resources.stores import StoreAccess
 from resources.warehouses import WarehouseAccess
 from sensors.failures import failed_checks, failed_runs, failing_sensors, stale_datasets
@@ -17,6 +18,7 @@ from sensors.old_runs import old_runs_schedule
 @dg.definitions
 def defs() -> dg.Definitions:
     """Every ``assets/datasets/<name>/defs.yaml``, with resources and sensors."""
+    secret_to_environment()
     shared = dg.Definitions(
         resources={
             "stores": StoreAccess(),

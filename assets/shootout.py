@@ -21,6 +21,12 @@ class ShootoutDeclaration(dg.Model, dg.Resolvable):
     num_volume_points: int = Field(default=4096, description="Points per draw of a volume.")
     num_features: int = Field(default=1000, description="Features that a selection of a matrix has.")
     batch_size: int = Field(default=8, description="Samples per batch.")
+    samples: int | None = Field(
+        default=None, description="Measure with at most so many samples; 16 of points, 128 MiB of a matrix if left out."
+    )
+    formats: list[str] | None = Field(
+        default=None, description="Only these formats, by their names on the page; all if left out."
+    )
     price_per_1000_gets: float | None = Field(default=None, description="Price of 1,000 GET requests.")
 
     @pydantic.model_validator(mode="after")
@@ -71,6 +77,8 @@ def shootout_assets(
             num_volume_points=declared.num_volume_points,
             num_features=declared.num_features,
             batch_size=declared.batch_size,
+            samples=declared.samples,
+            formats=declared.formats,
             price_per_1000_gets=declared.price_per_1000_gets,
         )
         return dg.MaterializeResult(metadata=_metadata(folder, found))

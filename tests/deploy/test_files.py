@@ -57,6 +57,16 @@ def test_the_compose_file_is_valid_and_sets_what_the_instance_needs() -> None:
     assert str(served["port"]) in dockerfile_command()
 
 
+def test_the_workflow_of_ci_is_valid_and_its_files_and_settings_of_tests_exist() -> None:
+    file = PROJECT / ".github" / "workflows" / "ci.yml"
+    check("check_jsonschema", "--builtin-schema", "vendor.github-workflows", str(file))
+    workflow = file.read_text()
+    for path in re.findall(r"\btests/\S+|\bconstraints/\d\S+", workflow):
+        assert (PROJECT / path).exists(), path
+    read = "".join(path.read_text() for path in PROJECT.glob("tests/**/*.py"))
+    assert all(f'"{variable}"' in read for variable in re.findall(r"\bTEST_\w+", workflow))
+
+
 def dockerfile_command() -> list[str]:
     (command,) = re.findall(r"^CMD (.*)$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
     return list(yaml.safe_load(command))

@@ -13,17 +13,15 @@ from assets.dataset import DatasetDeclaration
 from assets.shootout import ShootoutDeclaration
 from tests.platform.matrix_trial import MatrixTrial, declare
 from tests.platform.trial import Trial, write_run
-from zarr_core import shootout
 from zarr_core.points.convert import convert
 
 
 def test_the_verdict_becomes_metadata(
-    dataset: DatasetDeclaration, instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dataset: DatasetDeclaration, instance: dg.DagsterInstance, tmp_path: Path
 ) -> None:
-    measure = shootout.run_shootout
-    monkeypatch.setattr(shootout, "run_shootout", lambda *a, **k: measure(*a, **k, formats=[".npy"], samples=1))
     (tmp_path / "disk").mkdir()
-    declared = ShootoutDeclaration(tiers={"disk": str(tmp_path / "disk")}, budget="4s", batch_size=1)
+    tiers = {"disk": str(tmp_path / "disk")}
+    declared = ShootoutDeclaration(tiers=tiers, budget="4s", batch_size=1, samples=1, formats=[".npy"])
     trial = Trial(dataset.model_copy(update={"shootout": declared}), instance)
     write_run(trial.source, 1)
     convert("ahmedml", trial.dataset.store, root=trial.source)

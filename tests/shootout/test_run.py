@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import re
 import shlex
@@ -23,11 +24,11 @@ from zarr_core.matrix import WideMatrix
 from zarr_core.points.convert import convert
 from zarr_core.shootout import candidates, loading, run, run_shootout, tiers, workload
 from zarr_core.shootout.__main__ import main
-from zarr_core.shootout.candidates import COLUMNS, OURS, candidate, chunk_sizes
+from zarr_core.shootout.candidates import COLUMNS, OURS, Candidate, candidate, chunk_sizes
 from zarr_core.shootout.formats import Entry
 from zarr_core.shootout.formats.npy import Window
 from zarr_core.shootout.tiers import Tier
-from zarr_core.shootout.verdict import Measurement
+from zarr_core.shootout.verdict import Measurement, judge
 from zarr_core.storage import Storage
 
 
@@ -130,7 +131,12 @@ def test_page_and_command_of_a_small_matrix(matrix: WideMatrix, tmp_path: Path) 
     assert verdict["store"]["compared"], "also if another format leads"
     page = (tmp_path / "out" / "shootout.html").read_text()
     assert "Samples of 20 features per second, by format" in page
-    commands = [shlex.split(line) for line in verdict["command"].splitlines() if line.startswith("zarr-core ")]
+    run_commands(verdict["command"])
+
+
+def run_commands(text: str) -> None:
+    commands = [shlex.split(line) for line in text.splitlines() if line.startswith("zarr-core ")]
+    assert commands
     assert [zarr_core_main(command[1:]) for command in commands] == [0] * len(commands)
 
 
@@ -152,6 +158,30 @@ def test_epochs_from_storage_are_measured_if_the_data_exceed_the_memory(
     assert "could not be dropped from memory" in report["verdict"]["reasons"][0]
 
 
+def test_a_format_that_keeps_its_files_in_memory_does_not_stop_the_others(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def epochs(reading: loading.Reading, **_: Any) -> loading.Timing:
+        return loading.Timing(None, [1.0], None, reading.entry.name != ".npy")
+
+    monkeypatch.setattr(run, "time_first_epochs", epochs)
+    monkeypatch.setattr(run, "_memory_bytes", lambda: 1)
+    options = run.Options(str(store), {"scratch": str(tmp_path)}, 60.0, samples=1)
+    with Tier("scratch", str(tmp_path)) as tier:
+        shootout = run._Run(options, [tier], run.take_workload(options, tmp_path / "samples"), tmp_path)
+        shootout.cold["scratch"] = False
+
+        def is_cold(name: str, workers: int = 0) -> bool:
+            m = Measurement("scratch", Candidate(shootout.entries[name]), "draws", [], workers)
+            return shootout._time_cold(m, tier, math.inf) is not None
+
+        assert not is_cold(".npy")
+        assert is_cold("pickle")
+        assert not is_cold("pickle", workers=1), "no measurement has shown that files are dropped"
+        shootout.cold["scratch"] = True
+        assert is_cold("pickle", workers=1)
+
+
 def test_workers_beyond_the_shards_or_batches_are_named(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +200,33 @@ def test_workers_beyond_the_shards_or_batches_are_named(
         ".npy on scratch with more than 2 workers",
         "an epoch of the samples measured has 2 batches; --limit sets their number",
     )
+
+
+@pytest.mark.parametrize(
+    ("format", "written"),
+    [(OURS, "tier/ahmedml/manifest.json"), ("tar shards, indexed", "tier/ahmedml.webdataset/index.json")],
+)
+def test_the_commands_of_a_verdict_run(store: Path, tmp_path: Path, format: str, written: str) -> None:
+    tier = {"name": "scratch", "url": str(tmp_path / "tier"), "local": True}
+    options = run.Options(str(store), {"scratch": str(tmp_path / "tier")}, 60.0, samples=1)
+    facts = run.take_workload(options, tmp_path).facts
+    (entry,) = (entry for entry in candidates.ENTRIES if entry.name == format)
+    named = Measurement("scratch", candidate(entry, "none", facts["chunk_points"], "points"), "draws", [2.0], workers=2)
+    run_commands(judge([named], {"scratch": tier}, facts, {}, batch_size=2)["command"])
+    assert (tmp_path / written).is_file()
+
+
+def test_a_matrix_on_the_tier_is_copied_beside_itself(matrix: WideMatrix, tmp_path: Path) -> None:
+    folder = Path(matrix.url).parent
+    tier = {"name": "scratch", "url": str(folder), "local": True}
+    options = run.Options(matrix.url, {"scratch": str(folder)}, 60.0, num_features=20)
+    facts = run.take_workload(options, tmp_path).facts
+    rows, columns = (
+        Measurement("scratch", candidate(candidates.MATRIX_ENTRIES[place], "zstd:3", 50, "features"), reads, [2.0])
+        for place, reads in ((0, "samples"), (-1, "features"))
+    )
+    run_commands(judge([rows, columns], {"scratch": tier}, facts, {}, batch_size=2)["command"])
+    assert WideMatrix.open(folder / "betas-50-zstd-3").shape == matrix.shape
 
 
 def test_a_budget_that_is_used_up_is_named(store: Path, tmp_path: Path) -> None:

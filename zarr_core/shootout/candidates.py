@@ -55,6 +55,7 @@ ENTRIES = (
     Entry("WebDataset", f"{_HOME}.tars:WebDataset", {}, "webdataset", export="webdataset"),
     Entry("HDF5", f"{_HOME}.hdf5:HDF5", {"compression": None}, "h5py"),
     Entry("zarr-python", f"{_HOME}.stores:Reader", {"engine": "zarr"}, **_STORE),
+    Entry("zarr-python, zarrs pipeline", f"{_HOME}.stores:Zarrs", {}, "zarrs", **_STORE),
     Entry("TensorStore", f"{_HOME}.stores:Reader", {"engine": "tensorstore"}, "tensorstore", **_STORE),
     Entry(".pt, memory map", f"{_HOME}.pt:Pt", {"mmap": True}, copy=".pt"),
     Entry("pickle", f"{_HOME}.pickles:Pickle"),

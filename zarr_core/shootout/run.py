@@ -212,7 +212,9 @@ class _Run:
         prefetch: int = 2,
         pin: bool = False,
     ) -> Step:
-        settings = "" if not workers else f", {workers} workers, prefetch_factor {prefetch}" + ", pinned" * pin
+        settings = (
+            f", {workers} worker{'s' * (workers > 1)}, prefetch_factor {prefetch}" + ", pinned" * pin if workers else ""
+        )
         name = f"{reads}: {chosen.label}{settings}, on {tier.name}"
         m = Measurement(tier.name, chosen, reads, [], workers, prefetch, pin)
 
@@ -246,7 +248,7 @@ class _Run:
         """Epochs whose files are dropped from memory before, if all data do not fit into it; None if that is not so."""
         copy = m.candidate.copy
         # What workers read from devices is not known here: a measurement without them has shown that files are dropped.
-        can_drop = self.cold.get(tier.name, not m.workers)
+        can_drop = not m.workers or self.cold.get(tier.name, False)
         if not (self.too_large and tier.local and can_drop and tier.drop_from_cache(copy)):
             return None
         reading, end = self._what(m, tier.place(copy)), self._share(end)

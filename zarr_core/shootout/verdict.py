@@ -188,7 +188,9 @@ def judge(
     too_large = exceeds_memory(facts, memory_bytes)
     # Rates of files in memory tell nothing about data that do not fit into it. Objects of a URL are never kept there.
     of_storage = [m for m in measured if m.cold or not tiers[m.tier]["local"]]
+    left_out: list[Measurement] = []
     if too_large and any(m.reads == reads for m in of_storage):
+        left_out = [m for m in measured if m.reads == reads and m not in of_storage]
         measured = of_storage
     of_reads = [m for m in measured if m.reads == reads]
     # The best setting for each of the other draws, and the best store for it.
@@ -204,7 +206,7 @@ def judge(
     shortage = _shortage(named, facts, tiers)
     bottleneck = _bottleneck(named, by_tier, tiers, bool(shortage))
     reasons = [
-        *_memory(too_large, of_reads, tiers, facts),
+        *_memory(too_large, of_reads, left_out, tiers, facts),
         _tier_sentence(named, words, "Recommended"),
         *_alternatives(named, of_reads),
         *_first_epoch(named, of_reads),
@@ -328,6 +330,7 @@ def _staging(
 def _memory(
     too_large: bool,
     found: Sequence[Measurement],
+    left_out: Sequence[Measurement],
     tiers: Mapping[str, Mapping[str, Any]],
     facts: Mapping[str, Any],
 ) -> list[str]:
@@ -337,9 +340,10 @@ def _memory(
     text = f"All samples take {size}, more than the memory of this machine, so that no epoch finds its files in memory"
     if any(tiers[m.tier]["local"] and not m.cold for m in found):
         return [f"{text}; but the files measured could not be dropped from memory: expect lower rates."]
-    absent = [tier for tier, each in tiers.items() if each["local"] and all(m.tier != tier for m in found)]
     text += ": local files were dropped from memory before each epoch."
-    return [f"{text} That was not possible on {' and '.join(absent)}, which is not compared." if absent else text]
+    compared = {m.tier for m in found}
+    names = dict.fromkeys(f"{m.format} on {m.tier}" if m.tier in compared else m.tier for m in left_out)
+    return [f"{text} Not possible, and so not compared: {', '.join(names)}." if names else text]
 
 
 def _other_sentence(m: Measurement, store: Measurement | None, words: Mapping[str, str]) -> str:

@@ -89,12 +89,10 @@ class Zarrs(Reader):
         super().__init__(settings, engine="zarr")
 
     def open(self, place: str | Path, draws: Draws) -> None:
-        """Choose the pipeline."""
-        import zarr
+        """Read the manifest."""
         import zarrs  # noqa: F401
 
         super().open(place, draws)
-        zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"})
         self._draws = draws
         self._arrays: dict[str, dict[str, Any]] = {}
 
@@ -104,9 +102,11 @@ class Zarrs(Reader):
 
         if sample not in self._arrays:
             path = self._reader.manifest.samples[sample].relpath
-            group = zarr.open_group(self._store, path=path, mode="r", zarr_format=3)
             columns = self._reader.manifest.fields
-            self._arrays[sample] = {name: group[column.array_name] for name, column in columns.items()}
+            # Arrays keep the pipeline that they are opened with; other formats in this process use the usual one.
+            with zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}):
+                group = zarr.open_group(self._store, path=path, mode="r", zarr_format=3)
+                self._arrays[sample] = {name: group[column.array_name] for name, column in columns.items()}
         return {name: self._draws.rows(array, sample, epoch, name) for name, array in self._arrays[sample].items()}
 
     def read_batch(self, items: Sequence[tuple[str, int]]) -> Arrays:

@@ -1,0 +1,56 @@
+"""Credentials from AWS Secrets Manager."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import boto3
+import pytest
+from moto import mock_aws
+
+import definitions
+from resources.secrets import SECRET, secret_to_environment
+
+
+@pytest.fixture(autouse=True)
+def _aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for variable in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
+    monkeypatch.setenv(SECRET, "zarr-core")
+    for variable in ("ALERT_WEBHOOK", "ALERT_SMTP"):
+        monkeypatch.setenv(variable, "")
+        monkeypatch.delenv(variable)
+    with mock_aws():
+        yield
+
+
+def store(text: str) -> None:
+    boto3.session.Session().client("secretsmanager").create_secret(Name="zarr-core", SecretString=text)
+
+
+def test_the_code_location_sets_what_the_secret_adds_to_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ALERT_SMTP", "smtp://declared")
+    store('{"ALERT_WEBHOOK": "https://from/secret", "ALERT_SMTP": "smtp://from.secret"}')
+    monkeypatch.setattr(definitions, "load_datasets", lambda folder, shared: shared)
+    definitions.defs.load_fn()
+    assert (os.environ["ALERT_WEBHOOK"], os.environ["ALERT_SMTP"]) == ("https://from/secret", "smtp://declared")
+
+
+@pytest.mark.parametrize("text", ["hunter2", '["hunter2"]', '{"password": {"value": "hunter2"}}'])
+def test_a_secret_of_another_form_is_refused_without_showing_it(text: str) -> None:
+    store(text)
+    with pytest.raises(ValueError, match="no JSON object of strings") as caught:
+        secret_to_environment()
+    assert "hunter2" not in str(caught.value)
+    assert caught.value.__context__ is None, "the error of the JSON parser has the whole text"
+
+
+def test_without_the_variable_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(SECRET)
+    before = dict(os.environ)
+    secret_to_environment()
+    assert dict(os.environ) == before
