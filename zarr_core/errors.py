@@ -12,6 +12,12 @@ from typing import Any
 class ZarrCoreError(Exception):
     """Base of all errors this library raises on purpose."""
 
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        # A context that is not printed may hold a secret. Dask pickles contexts: it installs tblib.
+        if self.__suppress_context__:
+            self.__context__ = None
+        return super().__reduce__()
+
 
 class StoreError(ZarrCoreError):
     """A store root cannot be used: it is a file, cannot be reached, or cannot commit safely."""

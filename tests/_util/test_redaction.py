@@ -14,6 +14,7 @@ import fsspec.config
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tblib import pickling_support
 
 from tests.helpers.small_source import KIND, write_source
 from zarr_core._util.redaction import printable_cause, redact
@@ -122,6 +123,7 @@ def leaky_store(s3_root: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def _all_that_is_shown(error: BaseException, caplog: pytest.LogCaptureFixture) -> str:
     """Text of an error as printed, as logged, and after pickling by a worker process."""
+    pickling_support.install()  # as Dask does; errors are then pickled with their causes and contexts
     logging.getLogger("zarr_core.test").error("failed", exc_info=error)
     text = "".join(traceback.format_exception(error))
     formatted = "".join(logging.Formatter().format(record) for record in caplog.records)
