@@ -5,56 +5,68 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 import dagster as dg
+from dagster._core.asset_graph_view.asset_graph_view import AssetGraphView
 
-from sensors.dagster_internals.queries import cancelled_partitions, latest_observations, latest_records
+from sensors.dagster_internals.queries import cancelled_partitions, latest_materializations, latest_observations
 from sensors.dagster_internals.tags import DATA_VERSION, INPUT_DATA_VERSION, INPUT_EVENT_POINTER, NO_EVENT
 
 
-class Cancelled(dg.AutomationCondition[dg.AssetKey]):
+class _Condition(dg.AutomationCondition[dg.AssetKey]):
+    """A condition with a name for the evaluations that the UI shows."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """Name in the evaluations that the UI shows."""
+        return self._name
+
+    @property
+    def requires_cursor(self) -> bool:
+        """Whether an evaluation depends on those before."""
+        return False
+
+
+class _Among(_Condition):
+    """True for the candidates that are among some partitions."""
+
+    def _find(self, view: AssetGraphView, key: dg.AssetKey) -> Collection[str]:
+        raise NotImplementedError
+
+    def evaluate(self, context: dg.AutomationContext) -> dg.AutomationResult:
+        """Intersect the candidates with the partitions."""
+        view, subset = context.asset_graph_view, context.get_empty_subset()
+        if context.partitions_def is not None and not context.candidate_subset.is_empty:
+            candidates = context.candidate_subset.expensively_compute_partition_keys()
+            found = candidates.intersection(self._find(view, context.key))
+            subset = view.get_subset_from_partition_keys(context.key, context.partitions_def, found)
+        return dg.AutomationResult(context, subset)
+
+
+class Cancelled(_Among):
     """True for partitions whose last run or backfill was cancelled and whose source did not change since.
 
     Dagster itself has no such condition: a partition that was cancelled is missing and not ``execution_failed()``. As a
     condition of this project, it is evaluated in the code server (``use_user_code_server``).
     """
 
-    @property
-    def name(self) -> str:
-        """Name in the evaluations that the UI shows."""
-        return "cancelled"
+    def __init__(self) -> None:
+        super().__init__("cancelled")
 
-    @property
-    def requires_cursor(self) -> bool:
-        """Whether an evaluation depends on those before."""
-        return False
-
-    def evaluate(self, context: dg.AutomationContext) -> dg.AutomationResult:
-        """Intersect the candidates with the cancelled partitions."""
-        subset = context.get_empty_subset()
-        if context.partitions_def is not None and not context.candidate_subset.is_empty:
-            view = context.asset_graph_view
-            sources = view.asset_graph.get(context.key).parent_keys
-            found = cancelled_partitions(view.instance, context.key, sources)
-            found &= set(context.candidate_subset.expensively_compute_partition_keys())
-            subset = view.get_subset_from_partition_keys(context.key, context.partitions_def, found)
-        return dg.AutomationResult(context, subset)
+    def _find(self, view: AssetGraphView, key: dg.AssetKey) -> Collection[str]:
+        return cancelled_partitions(view.instance, key, view.asset_graph.get(key).parent_keys)
 
 
-class Overtaken(dg.AutomationCondition[dg.AssetKey]):
+class Overtaken(_Condition):
     """True for partitions of which a dependency changed after their latest materialization had read it.
 
     A partition that is no longer in the newest state of its dependencies is stale in the UI, but Dagster's conditions
     do not see that: they only compare times of updates.
     """
 
-    @property
-    def name(self) -> str:
-        """Name in the evaluations that the UI shows."""
-        return "overtaken"
-
-    @property
-    def requires_cursor(self) -> bool:
-        """Whether an evaluation depends on those before."""
-        return False
+    def __init__(self) -> None:
+        super().__init__("overtaken")
 
     def evaluate(self, context: dg.AutomationContext) -> dg.AutomationResult:
         """Compare what the candidates have read with what there is now."""
@@ -88,8 +100,7 @@ def _overtaken_partitions(
     instance: dg.DagsterInstance, key: dg.AssetKey, sources: Iterable[dg.AssetKey], partitions: Collection[str]
 ) -> set[str]:
     """Partitions that were made from other versions of their sources' partitions than are observed now."""
-    records = latest_records(instance, key, dg.DagsterEventType.ASSET_MATERIALIZATION, set(partitions))
-    made = [record.asset_materialization for record in records if record.asset_materialization]
+    made = list(latest_materializations(instance, key, partitions))
     found = set()
     for source in sources:
         observed = latest_observations(instance, source, partitions)
@@ -101,7 +112,7 @@ def _overtaken_partitions(
     return {partition for partition in found if partition}
 
 
-class Refused(dg.AutomationCondition[dg.AssetKey]):
+class Refused(_Among):
     """True for the partitions that a function finds.
 
     Args:
@@ -109,29 +120,14 @@ class Refused(dg.AutomationCondition[dg.AssetKey]):
     """
 
     def __init__(self, find: Callable[[dg.DagsterInstance], Collection[str]]) -> None:
-        self._find = find
+        super().__init__("refused")
+        self._refused = find
 
-    @property
-    def name(self) -> str:
-        """Name in the evaluations that the UI shows."""
-        return "refused"
-
-    @property
-    def requires_cursor(self) -> bool:
-        """Whether an evaluation depends on those before."""
-        return False
-
-    def evaluate(self, context: dg.AutomationContext) -> dg.AutomationResult:
-        """Intersect the candidates with the partitions found."""
-        view, subset = context.asset_graph_view, context.get_empty_subset()
-        if context.partitions_def is not None and not context.candidate_subset.is_empty:
-            candidates = context.candidate_subset.expensively_compute_partition_keys()
-            found = candidates.intersection(self._find(view.instance))
-            subset = view.get_subset_from_partition_keys(context.key, context.partitions_def, found)
-        return dg.AutomationResult(context, subset)
+    def _find(self, view: AssetGraphView, key: dg.AssetKey) -> Collection[str]:
+        return self._refused(view.instance)
 
 
-class NextBatch(dg.AutomationCondition[dg.AssetKey]):
+class NextBatch(_Condition):
     """True for the next few of the partitions that a function finds, as long as none of these is in progress.
 
     So other partitions wait for one batch at most. Partitions that failed are passed over. As long as one of those
@@ -144,17 +140,8 @@ class NextBatch(dg.AutomationCondition[dg.AssetKey]):
     """
 
     def __init__(self, name: str, size: int, find: Callable[[dg.DagsterInstance], Sequence[str]]) -> None:
-        self._name, self._size, self._find = name, size, find
-
-    @property
-    def name(self) -> str:
-        """Name in the evaluations that the UI shows."""
-        return self._name
-
-    @property
-    def requires_cursor(self) -> bool:
-        """Whether an evaluation depends on those before."""
-        return False
+        super().__init__(name)
+        self._size, self._find = size, find
 
     async def evaluate(self, context: dg.AutomationContext) -> dg.AutomationResult:  # type: ignore[override]
         """Intersect the candidates with the next batch."""

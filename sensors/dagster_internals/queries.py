@@ -94,16 +94,19 @@ def has_open_work(instance: dg.DagsterInstance, key: dg.AssetKey, job_name: str)
     )
 
 
-def latest_records(
-    instance: dg.DagsterInstance, key: dg.AssetKey, event_type: dg.DagsterEventType, partitions: set[str] | None = None
-) -> Iterator[dg.EventLogRecord]:
-    """The latest materialization or observation of each partition; of all partitions if none are given."""
-    is_made = event_type is dg.DagsterEventType.ASSET_MATERIALIZATION
-    fetch = instance.fetch_materializations if is_made else instance.fetch_observations
-    ids = list(instance.event_log_storage.get_latest_storage_id_by_partition(key, event_type, partitions).values())
+def latest_materializations(
+    instance: dg.DagsterInstance, key: dg.AssetKey, partitions: Collection[str]
+) -> Iterator[dg.AssetMaterialization]:
+    """The latest materialization of each partition that has one."""
+    if not partitions:
+        return
+    event_type = dg.DagsterEventType.ASSET_MATERIALIZATION
+    found = instance.event_log_storage.get_latest_storage_id_by_partition(key, event_type, set(partitions))
+    ids = list(found.values())
     for first in range(0, len(ids), _BATCH_RECORDS):
         batch = dg.AssetRecordsFilter(key, storage_ids=ids[first : first + _BATCH_RECORDS])
-        yield from fetch(batch, limit=_BATCH_RECORDS).records
+        records = instance.fetch_materializations(batch, limit=_BATCH_RECORDS).records
+        yield from (record.asset_materialization for record in records if record.asset_materialization)
 
 
 def runs_with_latest_events(instance: dg.DagsterInstance) -> set[str]:
@@ -125,9 +128,8 @@ def runs_with_latest_events(instance: dg.DagsterInstance) -> set[str]:
 def _runs_of_latest_records(instance: dg.DagsterInstance, key: dg.AssetKey) -> set[str]:
     """Runs that recorded the latest materialization or observation of a partition."""
     storage = instance.event_log_storage
+    assert isinstance(storage, SqlEventLogStorage)  # as are SQLite's and PostgreSQL's
     event_types = [dg.DagsterEventType.ASSET_MATERIALIZATION, dg.DagsterEventType.ASSET_OBSERVATION]
-    if not isinstance(storage, SqlEventLogStorage):
-        return {record.run_id for each in event_types for record in latest_records(instance, key, each)}
     # Without the records themselves: a materialization may hold a picture.
     latest = storage._latest_event_ids_by_partition_subquery(key, event_types)
     runs = db_select([SqlEventLogStorageTable.c.run_id]).distinct()
