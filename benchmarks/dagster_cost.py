@@ -38,7 +38,8 @@ from sensors.dagster_internals.tags import DATA_VERSION, partition_range_tags, v
 from sensors.migration import data_version_of
 from zarr_core._util.processes import WorkerPool
 from zarr_core.points.convert import convert
-from zarr_core.points.manifest import HEAD, StoreManifest, load_manifest
+from zarr_core.points.head import HEAD, load_manifest
+from zarr_core.points.manifest import StoreManifest
 from zarr_core.sources import SampleTree, resolve_kind
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import commit

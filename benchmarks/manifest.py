@@ -12,7 +12,8 @@ import sys
 import tempfile
 
 from benchmarks.result import Result, add_arguments
-from zarr_core.points.manifest import HEAD, ArrayColumn, DomainGrid, DomainLayout, SampleEntry, StoreManifest
+from zarr_core.points.head import HEAD
+from zarr_core.points.manifest import ArrayColumn, DomainGrid, DomainLayout, SampleEntry, StoreManifest
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import commit
 
@@ -20,7 +21,7 @@ SAMPLES = 25_000
 OPEN = """
 import resource, sys, time
 started = time.perf_counter()
-from zarr_core.points.manifest import load_manifest
+from zarr_core.points.head import load_manifest
 imported = time.perf_counter()
 manifest = load_manifest(sys.argv[1])
 opened = time.perf_counter()

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import dagster as dg
 
-from zarr_core.points.manifest import StoreManifest, load_if_any, load_manifest
+from zarr_core.points.head import load_if_any, load_manifest
+from zarr_core.points.manifest import StoreManifest
 from zarr_core.points.settings import ConversionSettings
 from zarr_core.points.store_settings import held_settings
 from zarr_core.sources import SampleTree

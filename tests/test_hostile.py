@@ -32,7 +32,7 @@ from zarr_core.format.shards import ChunkIndex, decode_chunk, encode_chunk
 from zarr_core.loader import EpochBatchSampler
 from zarr_core.points.convert import convert
 from zarr_core.points.group import is_complete
-from zarr_core.points.manifest import load_manifest
+from zarr_core.points.head import load_manifest
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.points.settings import ConversionSettings
 from zarr_core.points.statistics import calculate_store_statistics

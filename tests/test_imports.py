@@ -148,7 +148,7 @@ _HEAVY = ["torch", "zarr", "dagster", "duckdb", "pyarrow", "pandas"]
 ABSENT: list[dict[str, list[str]]] = [
     {
         "zarr_core": _HEAVY,
-        "zarr_core.points.manifest": _HEAVY,
+        "zarr_core.points.head": _HEAVY,
         "zarr_core.points.sampling": _HEAVY,
         "zarr_core.warehouses": [*_HEAVY, "pyiceberg", "awswrangler"],
         "zarr_core.matrix.ingest.loader": _HEAVY,

@@ -27,7 +27,7 @@ _ERRORS = (
 _HOMES = {
     "ZarrChunkReader": "zarr_core.points.reader",
     "StoreManifest": "zarr_core.points.manifest",
-    "load_manifest": "zarr_core.points.manifest",
+    "load_manifest": "zarr_core.points.head",
     "ZarrStoreWriter": "zarr_core.points.writer",
     "ConversionSettings": "zarr_core.points.settings",
     "write_sample": "zarr_core.points.write_sample",

@@ -9,7 +9,7 @@ from typing import Annotated
 from zarr_core._util import command_line as cli
 from zarr_core._util.dask_cluster import dask_executor
 from zarr_core._util.redaction import redact
-from zarr_core.points.manifest import load_manifest
+from zarr_core.points.head import load_manifest
 from zarr_core.points.statistics import calculate_store_statistics, write_statistics
 
 __all__ = ["calculate_store_statistics", "write_statistics"]

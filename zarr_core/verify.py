@@ -16,7 +16,7 @@ from zarr_core._util.units import format_size
 from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix.state import HEAD_NAME as MATRIX_HEAD
 from zarr_core.matrix.verify import MatrixVerification, verify_matrix
-from zarr_core.points.manifest import load_manifest
+from zarr_core.points.head import load_manifest
 from zarr_core.points.verify.store import VerificationReport, verify_store
 from zarr_core.storage import Storage
 

@@ -22,7 +22,8 @@ from zarr_core.convert import convert, main
 from zarr_core.errors import StoreError, TransferError, WarehouseError
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.verify import verify_matrix
-from zarr_core.points.manifest import HEAD, StoreManifest
+from zarr_core.points.head import HEAD
+from zarr_core.points.manifest import StoreManifest
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.storage import Storage, retries
 from zarr_core.storage.retries import RetryPolicy

@@ -19,7 +19,7 @@ from tests.attacks.truth import CHUNK_POINTS, check_samples, named_objects, stor
 from tests.helpers.servers.fault_proxy import Faults
 from tests.helpers.small_source import KIND, write_source
 from zarr_core.points.convert import convert
-from zarr_core.points.manifest import load_manifest
+from zarr_core.points.head import load_manifest
 from zarr_core.points.verify.store import verify_store
 from zarr_core.storage import Storage
 

@@ -22,7 +22,7 @@ from zarr_core.benchmark.figures import bytes_chart, sample_figure, throughput_c
 from zarr_core.benchmark.wording import format_size, readable_count, readable_share, throughput_note
 from zarr_core.errors import ZarrCoreError
 from zarr_core.points.convert import convert
-from zarr_core.points.manifest import load_manifest
+from zarr_core.points.head import load_manifest
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.reports.charts import as_svg
 from zarr_core.sources import resolve_kind

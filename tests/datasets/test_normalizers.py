@@ -15,7 +15,7 @@ from tests.helpers.small_source import KIND, write_source
 from zarr_core.datasets import ZarrPointDataset, ZarrPointDatasetConfig, build_dataset, load_normalizers
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.points.convert import convert
-from zarr_core.points.manifest import HEAD
+from zarr_core.points.head import HEAD
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.points.statistics import calculate_store_statistics, write_statistics
 from zarr_core.statistics import main as statistics

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 import zarr
 
-from zarr_core.points.manifest import load_manifest
+from zarr_core.points.head import load_manifest
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.points.verify.store import verify_store
 from zarr_core.storage import Storage

@@ -16,7 +16,7 @@ from resources.alerts import Alerts
 from sensors.failures import failed_runs, failure_message
 from tests.helpers.servers.alerts import MailServer, Webhook
 from tests.platform.trial import Trial, corrupt, write_run
-from zarr_core.points.manifest import load_manifest
+from zarr_core.points.head import load_manifest
 from zarr_core.stage import stage_store
 
 

@@ -31,7 +31,7 @@ from tests.platform.deployment import Deployment, failed_partitions, materializa
 from tests.platform.trial import PROJECT, corrupt, write_run
 from tests.platform.ui import Ui, user_interface
 from zarr_core.matrix import WideMatrix
-from zarr_core.points.manifest import load_manifest
+from zarr_core.points.head import load_manifest
 from zarr_core.points.publish import publish
 from zarr_core.sources import resolve_kind
 

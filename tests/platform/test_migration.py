@@ -19,7 +19,7 @@ from tests.platform.test_conditions import HOUR, cancel
 from tests.platform.test_source_watch import Watcher
 from tests.platform.trial import Trial, corrupt, write_run
 from zarr_core.points.convert import convert
-from zarr_core.points.manifest import load_manifest
+from zarr_core.points.head import load_manifest
 from zarr_core.points.publish import publish
 
 pytestmark = pytest.mark.usefixtures("nothing_measured")

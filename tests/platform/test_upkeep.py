@@ -13,7 +13,7 @@ from tests.platform.matrix_trial import MatrixTrial, declare
 from tests.platform.trial import Trial, write_run
 from zarr_core.matrix import WideMatrix
 from zarr_core.points.convert import convert
-from zarr_core.points.manifest import load_manifest
+from zarr_core.points.head import load_manifest
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from tests.helpers.stores import objects, stored_values
 from zarr_core.convert import convert, convert_aero_dataset, convert_fsspec_source, iter_convert, summary
 from zarr_core.errors import SourceError
 from zarr_core.format.shuffle import shuffle_permutation
-from zarr_core.points.manifest import load_manifest
+from zarr_core.points.head import load_manifest
 from zarr_core.points.publish import publish
 from zarr_core.points.settings import ConversionSettings
 from zarr_core.points.verify.store import verify_store

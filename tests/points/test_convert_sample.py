@@ -22,7 +22,7 @@ from tests.helpers.waiting import LIMIT_SECONDS
 from zarr_core.convert import convert, iter_convert
 from zarr_core.format.shuffle import shuffle_permutation
 from zarr_core.points.convert_sample import convert_sample, loaded_ahead
-from zarr_core.points.manifest import load_manifest
+from zarr_core.points.head import load_manifest
 from zarr_core.points.settings import ConversionSettings
 from zarr_core.points.verify.store import verify_store
 from zarr_core.points.writer import ZarrStoreWriter

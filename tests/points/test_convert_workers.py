@@ -19,7 +19,7 @@ from tests.helpers.waiting import LIMIT_SECONDS
 from zarr_core._util.processes import WorkerPool
 from zarr_core.convert import ConversionReport, ConversionResult, convert, iter_convert
 from zarr_core.points.convert_sample import convert_sample
-from zarr_core.points.manifest import load_manifest
+from zarr_core.points.head import load_manifest
 from zarr_core.points.stored_values import stored_blocks
 from zarr_core.points.writer import ZarrStoreWriter
 from zarr_core.sources.parts import Part

@@ -30,7 +30,7 @@ from zarr_core._util.dask_cluster import _DaskExecutor, dask_executor
 from zarr_core.convert import ConversionResult, convert
 from zarr_core.errors import ZarrCoreError
 from zarr_core.points.convert_sample import convert_sample
-from zarr_core.points.manifest import load_manifest
+from zarr_core.points.head import load_manifest
 
 pytestmark = pytest.mark.skipif(
     find_spec("distributed") is None, reason="needs dask.distributed: pip install 'zarr-core[dask]'"

@@ -1,29 +1,17 @@
-"""The manifest: parsing, commits, generations."""
+"""The manifest: its document, splits, and documents that cannot be read."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.helpers import fork_server
-from zarr_core.errors import ManifestError, StoreError, UnknownFieldError
-from zarr_core.points.manifest import (
-    HEAD,
-    ArrayColumn,
-    DomainGrid,
-    DomainLayout,
-    Quarantine,
-    SampleEntry,
-    StoreManifest,
-    load_manifest,
-)
-from zarr_core.storage import Storage
-from zarr_core.versioning.generations import commit, generation_name
+from zarr_core.errors import ManifestError, UnknownFieldError
+from zarr_core.points.head import load_manifest
+from zarr_core.points.manifest import ArrayColumn, DomainGrid, DomainLayout, Quarantine, SampleEntry, StoreManifest
 
 GRID = DomainGrid(100, 30, 120, 4)
 COLUMN = ArrayColumn("surface/position", "surface_position", "float32", 3)
@@ -38,15 +26,6 @@ def manifest(*sample_ids: str) -> StoreManifest:
         excluded=frozenset({"b"}),
         quarantine={"q": Quarantine("f", "s", "surface_pressure", "NaN")},
     )
-
-
-def add(sample_id: str):
-    def change(current: StoreManifest | None) -> StoreManifest:
-        start = current or manifest()
-        entry = SampleEntry(f"samples/{sample_id}/0", {"surface": GRID})
-        return replace(start, samples=dict(start.samples) | {sample_id: entry})
-
-    return change
 
 
 ids = st.text("abcXYZ019._-", min_size=1, max_size=8).filter(lambda text: text not in (".", ".."))
@@ -66,51 +45,6 @@ def test_splits_leave_out_what_is_blacklisted_or_absent() -> None:
         manifest("a").split_ids("val")
 
 
-def test_generations_are_numbered_and_kept(any_root: str) -> None:
-    storage = Storage(any_root)
-    for number, sample_id in enumerate("abc", start=1):
-        assert commit(storage, HEAD, add(sample_id)).generation == number
-    assert list(load_manifest(any_root).samples) == ["a", "b", "c"]
-    assert list(load_manifest(any_root, generation=2).samples) == ["a", "b"]
-    assert list(load_manifest(any_root, generation=1).samples) == ["a"]
-    with pytest.raises(StoreError, match="no generation 9; the current one is 3"):
-        load_manifest(any_root, generation=9)
-
-
-def test_nothing_changed_is_nothing_committed(tmp_path: Path) -> None:
-    storage = Storage(tmp_path)
-    commit(storage, HEAD, add("a"))
-    before = storage.list()
-    assert commit(storage, HEAD, lambda current: current).generation == 1
-    assert storage.list() == before
-
-
-def _commit_many(root: str, prefix: str, count: int) -> None:
-    for number in range(count):
-        commit(Storage(root), HEAD, add(f"{prefix}{number}"))
-
-
-def test_no_update_is_lost_between_processes(tmp_path: Path) -> None:
-    processes = [fork_server.start(_commit_many, str(tmp_path), name, 5) for name in "abcd"]
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0] * 4
-    final = load_manifest(tmp_path)
-    assert sorted(final.samples) == sorted(f"{name}{number}" for name in "abcd" for number in range(5))
-    assert final.generation == 20
-    for generation in range(1, 21):
-        assert len(load_manifest(tmp_path, generation=generation).samples) == generation
-
-
-def test_a_committer_that_died_before_archiving_loses_no_generation(tmp_path: Path) -> None:
-    storage = Storage(tmp_path)
-    commit(storage, HEAD, add("a"))
-    Path(tmp_path, generation_name(1)).unlink()  # as if it had been killed right after the swap
-    assert list(load_manifest(tmp_path, generation=1).samples) == ["a"]
-    commit(storage, HEAD, add("b"))
-    assert list(load_manifest(tmp_path, generation=1).samples) == ["a"]
-
-
 def published() -> dict:
     """A manifest with the keys of the published format and no others."""
     document = json.loads(manifest("a").to_json())
@@ -120,16 +54,6 @@ def published() -> dict:
         for key in ("fingerprint", "settings", "bytes"):
             del entry[key]
     return document
-
-
-def test_a_published_store_keeps_its_splits_in_files(tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").write_text(json.dumps(published()))
-    (tmp_path / "train_design_ids.txt").write_text("a\nb\n\n")
-    (tmp_path / "blacklist.txt").write_text("/x/b.vtk\n")
-    read = load_manifest(tmp_path)
-    assert (read.generation, read.splits, read.excluded) == (0, {"train": ["a", "b"]}, {"b"})
-    assert commit(Storage(tmp_path), HEAD, add("c")).generation == 1
-    assert list(load_manifest(tmp_path, generation=0).samples) == ["a"]
 
 
 def damaged(**changes: object) -> bytes:
@@ -196,8 +120,3 @@ def test_an_unreadable_manifest_is_a_clear_error(tmp_path: Path, data: bytes, re
     with pytest.raises(ManifestError, match="manifest.json") as caught:
         load_manifest(tmp_path)
     assert reason in str(caught.value)
-
-
-def test_a_place_without_a_store(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="holds no manifest.json"):
-        load_manifest(tmp_path)

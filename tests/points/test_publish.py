@@ -21,7 +21,8 @@ from zarr_core.points import convert as convert_module
 from zarr_core.points.conversion_job import ConversionJob
 from zarr_core.points.convert import convert, convert_samples, iter_convert
 from zarr_core.points.convert_sample import ConversionResult
-from zarr_core.points.manifest import HEAD, StoreManifest, load_manifest
+from zarr_core.points.head import HEAD, load_manifest
+from zarr_core.points.manifest import StoreManifest
 from zarr_core.points.publish import Pending, commit_results, publish
 from zarr_core.points.settings import ConversionSettings
 from zarr_core.points.writer import ZarrStoreWriter

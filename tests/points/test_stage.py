@@ -23,7 +23,7 @@ from zarr_core.datasets import ZarrPointDataset, build_dataset
 from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.loader import EpochBatchSampler, ResumableLoader
 from zarr_core.points.convert import convert
-from zarr_core.points.manifest import load_manifest
+from zarr_core.points.head import load_manifest
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.points.stage import stage_store
 from zarr_core.points.statistics import calculate_store_statistics

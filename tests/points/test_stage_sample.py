@@ -12,7 +12,7 @@ import pytest
 from tests.helpers.published_store import make_samples, write_published_store
 from tests.helpers.stores import assert_reads_equal, flip, shards
 from zarr_core.errors import StoreError
-from zarr_core.points.manifest import load_manifest
+from zarr_core.points.head import load_manifest
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.points.stage import stage_store
 from zarr_core.points.verify.store import verify_store

@@ -16,8 +16,8 @@ from zarr_core.errors import StoreError
 from zarr_core.gc import main
 from zarr_core.points.convert import convert
 from zarr_core.points.engines import ENGINES
-from zarr_core.points.manifest import HEAD as POINTS
-from zarr_core.points.manifest import load_manifest
+from zarr_core.points.head import HEAD as POINTS
+from zarr_core.points.head import load_manifest
 from zarr_core.points.publish import commit_results, publish
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.points.stage import stage_store

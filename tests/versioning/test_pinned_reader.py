@@ -18,7 +18,7 @@ from zarr_core.datasets import build_dataset
 from zarr_core.errors import StoreError
 from zarr_core.gc import main as gc
 from zarr_core.points.convert import convert
-from zarr_core.points.manifest import HEAD, load_manifest
+from zarr_core.points.head import HEAD, load_manifest
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.points.stage import stage_store
 from zarr_core.storage import Storage

@@ -16,7 +16,8 @@ from zarr_core._util.redaction import redact
 from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix.state import HEAD as MATRIX
 from zarr_core.matrix.state import MatrixState
-from zarr_core.points.manifest import StoreManifest, load_manifest
+from zarr_core.points.head import load_manifest
+from zarr_core.points.manifest import StoreManifest
 from zarr_core.storage import Storage
 from zarr_core.stores.info import FieldInfo, StoreInfo, store_info
 from zarr_core.stores.kinds import find_head

@@ -17,7 +17,8 @@ from zarr_core.exports.matrix_rows import MatrixRows, local_path
 from zarr_core.exports.parquet import export_parquet
 from zarr_core.exports.webdataset import export_webdataset
 from zarr_core.matrix import WideMatrix
-from zarr_core.points.manifest import StoreManifest, load_manifest
+from zarr_core.points.head import load_manifest
+from zarr_core.points.manifest import StoreManifest
 from zarr_core.storage import Storage
 from zarr_core.stores.info import StoreInfo, store_info
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zarr_core.errors import SourceError, StoreError
-from zarr_core.points.manifest import Quarantine, SampleEntry, StoreManifest, load_if_any
+from zarr_core.points.head import load_if_any
+from zarr_core.points.manifest import Quarantine, SampleEntry, StoreManifest
 from zarr_core.points.store_settings import choose_settings
 from zarr_core.points.writer import ZarrStoreWriter
 from zarr_core.sources.sample import SampleSource, SourceSample

@@ -12,7 +12,8 @@ from typing import Any
 from zarr_core.errors import CollectedError, RetirementError, SourceError
 from zarr_core.points.columns import find_misfits, with_recorded_fields
 from zarr_core.points.conversion_job import ConversionJob, check_dataset
-from zarr_core.points.manifest import HEAD, Quarantine, SampleEntry, StoreManifest, columns_of
+from zarr_core.points.head import HEAD
+from zarr_core.points.manifest import Quarantine, SampleEntry, StoreManifest, columns_of
 from zarr_core.points.store_settings import check_agreement, current_settings, recorded_conversion
 from zarr_core.points.writer import WrittenSample
 from zarr_core.sources.sample import SampleSource, SourceSample

@@ -22,7 +22,8 @@ from zarr_core.errors import CorruptChunkError, ManifestError, UnknownFieldError
 from zarr_core.format.object_names import ATTRIBUTES_KEY
 from zarr_core.format.shuffle import shuffle_permutation
 from zarr_core.points.engines import ENGINES, Engine, FieldRead
-from zarr_core.points.manifest import HEAD, ArrayColumn, SampleEntry, StoreManifest, load_manifest
+from zarr_core.points.head import HEAD, load_manifest
+from zarr_core.points.manifest import ArrayColumn, SampleEntry, StoreManifest
 from zarr_core.points.mesh import read_meshes
 from zarr_core.points.sampling import Draw, draw
 from zarr_core.sources.formats.contents import Mesh

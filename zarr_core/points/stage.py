@@ -24,15 +24,8 @@ from zarr_core._util.processes import map_in_processes
 from zarr_core._util.units import format_size
 from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.object_names import BLACKLISTS, STATISTICS_JSON, STATISTICS_YAML, split_list, statistics_folder
-from zarr_core.points.manifest import (
-    HEAD,
-    DomainLayout,
-    SampleEntry,
-    StoreManifest,
-    columns_of,
-    load_if_any,
-    load_manifest,
-)
+from zarr_core.points.head import HEAD, load_if_any, load_manifest
+from zarr_core.points.manifest import DomainLayout, SampleEntry, StoreManifest, columns_of
 from zarr_core.points.stage_sample import StagedSample, StageTask, not_staged, stage_sample
 from zarr_core.points.statistics import find_statistics
 from zarr_core.storage import Storage, is_local

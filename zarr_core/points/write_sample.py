@@ -10,7 +10,7 @@ from zarr_core._util.arguments import check_mapping
 from zarr_core.errors import SampleError, SourceError, StoreError
 from zarr_core.points.convert import convert
 from zarr_core.points.convert_sample import ConversionResult
-from zarr_core.points.manifest import load_if_any
+from zarr_core.points.head import load_if_any
 from zarr_core.sources.description import SourceDescription
 from zarr_core.sources.in_memory import ArraySource
 from zarr_core.sources.resolve import describe_filemap, resolve_kind, shipped_kinds

@@ -16,7 +16,8 @@ from zarr_core._util.redaction import redact
 from zarr_core.errors import ZarrCoreError
 from zarr_core.points.conversion_job import ConversionJob
 from zarr_core.points.convert import convert_samples
-from zarr_core.points.manifest import StoreManifest, load_if_any
+from zarr_core.points.head import load_if_any
+from zarr_core.points.manifest import StoreManifest
 from zarr_core.points.publish import Pending, commit_results
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.points.sampling import draw

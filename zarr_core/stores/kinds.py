@@ -6,7 +6,7 @@ from typing import Any
 
 from zarr_core.errors import StoreError
 from zarr_core.matrix.state import HEAD as MATRIX
-from zarr_core.points.manifest import HEAD as POINTS
+from zarr_core.points.head import HEAD as POINTS
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import Head
 

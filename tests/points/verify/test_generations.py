@@ -14,7 +14,8 @@ import zarr_core.points.verify.generations
 import zarr_core.points.verify.store
 from tests.helpers.small_source import KIND, write_source
 from zarr_core.points.convert import convert, iter_convert
-from zarr_core.points.manifest import HEAD, StoreManifest, load_manifest
+from zarr_core.points.head import HEAD, load_manifest
+from zarr_core.points.manifest import StoreManifest
 from zarr_core.points.publish import publish
 from zarr_core.points.verify.store import verify_store
 from zarr_core.storage import Storage

@@ -22,7 +22,8 @@ from zarr_core.errors import SourceError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.array_metadata import ArrayLayout
 from zarr_core.format.shards import encode_shard
 from zarr_core.points.convert import convert
-from zarr_core.points.manifest import HEAD, StoreManifest, load_manifest
+from zarr_core.points.head import HEAD, load_manifest
+from zarr_core.points.manifest import StoreManifest
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.points.verify.store import VerificationReport, verify_store
 from zarr_core.storage import Storage

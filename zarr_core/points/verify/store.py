@@ -19,7 +19,8 @@ from zarr_core._util.arguments import whole_number
 from zarr_core._util.processes import map_in_processes
 from zarr_core.errors import ManifestError, SourceError
 from zarr_core.format.object_names import MANIFEST
-from zarr_core.points.manifest import StoreManifest, load_manifest
+from zarr_core.points.head import load_manifest
+from zarr_core.points.manifest import StoreManifest
 from zarr_core.points.verify.generations import GenerationCheck
 from zarr_core.points.verify.report import FieldTally, Problem, VerificationReport
 from zarr_core.points.verify.sample import Columns, check_sample, not_checked
