@@ -15,9 +15,6 @@ from zarr_core._util.dask_cluster import dask_executor
 from zarr_core._util.processes import WorkerPool
 from zarr_core.sources.resolve import import_dotted
 
-# Time after which a cluster without workers is reported. Queues of Slurm take longer, so the run goes on waiting.
-_PATIENCE_SECONDS = 60.0
-
 
 class PoolDeclaration(dg.Model, dg.Resolvable):
     """What converts the samples of a dataset."""
@@ -52,7 +49,7 @@ class ConversionPool(dg.ConfigurableResource):
         processes are killed; a Dask cluster that was started ends with the block, one that was connected to finishes
         the samples that it has begun. What was written is not visible, and the next conversion continues it.
 
-        A cluster that is started is waited for until it has a worker.
+        A cluster is waited for until it has a worker.
 
         Args:
             workers: number of processes, if the pool is not a cluster.
@@ -61,30 +58,25 @@ class ConversionPool(dg.ConfigurableResource):
         if pool is None or pool.kind == "processes":
             with _processes(workers) as processes:
                 yield processes
-        elif pool.cluster is None:
-            with dask_executor(pool.address) as executor:
+        else:
+            with (
+                _scheduler(pool) as address,
+                dask_executor(address, dg.get_dagster_logger().warning) as executor,
+            ):
                 assert executor is not None
                 yield executor
-        else:
-            with import_dotted(pool.cluster)(**pool.options) as cluster:
-                cluster.scale(pool.scale)
-                _wait_for_a_worker(cluster, pool)
-                with dask_executor(cluster.scheduler_address) as executor:
-                    assert executor is not None
-                    yield executor
 
 
-def _wait_for_a_worker(cluster: Any, pool: PoolDeclaration) -> None:
-    """Wait for the first worker of a cluster that was started, without end; log a warning if it takes long."""
-    try:
-        cluster.wait_for_workers(1, timeout=_PATIENCE_SECONDS)
-    except TimeoutError:
-        dg.get_dagster_logger().warning(
-            f"{pool.cluster} has had no worker for {_PATIENCE_SECONDS:.0f} s after {pool.scale} were requested from "
-            f"the scheduler {cluster.scheduler_address}. The run goes on waiting: do the jobs or pods of the workers "
-            "start, and can they reach this address?"
-        )
-        cluster.wait_for_workers(1)
+@contextmanager
+def _scheduler(pool: PoolDeclaration) -> Iterator[str]:
+    """The address of the declared scheduler; a cluster that is declared instead is started for the block."""
+    if pool.cluster is None:
+        assert pool.address is not None
+        yield pool.address
+    else:
+        with import_dotted(pool.cluster)(**pool.options) as cluster:
+            cluster.scale(pool.scale)
+            yield cluster.scheduler_address
 
 
 @contextmanager

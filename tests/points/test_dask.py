@@ -282,6 +282,23 @@ def test_a_call_that_was_submitted_when_the_scheduler_was_lost_fails(monkeypatch
             executor.submit(print)
 
 
+def test_a_cluster_without_workers_is_reported_and_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    from distributed import LocalCluster
+
+    monkeypatch.setattr("zarr_core._util.dask_cluster._WORKER_PATIENCE_SECONDS", 0.1)
+    warnings: list[str] = []
+    with LocalCluster(n_workers=0, threads_per_worker=1, processes=False, dashboard_address=None) as cluster:
+
+        def warn(message: str) -> None:
+            warnings.append(message)
+            cluster.scale(1)
+
+        with dask_executor(cluster.scheduler_address, warn) as executor:
+            assert executor is not None
+            assert executor.submit(abs, -1).result() == 1
+    assert ["has had no worker for 0 s" in message for message in warnings] == [True]
+
+
 def test_no_scheduler_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zarr_core._util.dask_cluster._PATIENCE", "1s")
     with (

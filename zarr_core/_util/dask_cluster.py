@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Executor, Future, InvalidStateError
 from contextlib import contextmanager, suppress
@@ -13,17 +14,22 @@ from zarr_core.errors import ZarrCoreError
 
 # How long to wait for a scheduler.
 _PATIENCE = "30s"
+# Time after which a cluster without workers is reported. Queues of Slurm take longer, so the wait goes on.
+_WORKER_PATIENCE_SECONDS = 60.0
 # Pause between two looks at the connection.
 _PAUSE_SECONDS = 1.0
 _LOST = "the connection to the Dask scheduler is lost; run again"
 
 
 @contextmanager
-def dask_executor(address: str | None) -> Iterator[Executor | None]:
+def dask_executor(address: str | None, warn: Callable[[str], object] = warnings.warn) -> Iterator[Executor | None]:
     """Connect to a Dask cluster for the duration of a block. Its workers need this package and access to the stores.
+
+    The block begins when the cluster has a worker.
 
     Args:
         address: of the scheduler, such as tcp://10.0.0.5:8786; None for no cluster.
+        warn: called with a warning if the cluster has no worker for a minute. The wait goes on.
 
     Raises:
         ZarrCoreError: ``dask.distributed`` is not installed, or no scheduler answers.
@@ -39,8 +45,24 @@ def dask_executor(address: str | None) -> Iterator[Executor | None]:
         client = Client(address, timeout=_PATIENCE, set_as_default=False)
     except (OSError, ValueError) as error:
         raise ZarrCoreError(f"no Dask scheduler answers at {address}: {error}") from error
-    with client, _DaskExecutor(client) as executor:
-        yield executor
+    with client:
+        _wait_for_a_worker(client, address, warn)
+        with _DaskExecutor(client) as executor:
+            yield executor
+
+
+def _wait_for_a_worker(client: Any, address: str, warn: Callable[[str], object]) -> None:
+    try:
+        try:
+            client.wait_for_workers(1, timeout=_WORKER_PATIENCE_SECONDS)
+        except TimeoutError:
+            warn(
+                f"the Dask scheduler at {address} has had no worker for {_WORKER_PATIENCE_SECONDS:.0f} s. The wait "
+                "goes on: do the jobs or pods of the workers start, and can they reach this address?"
+            )
+            client.wait_for_workers(1)
+    except OSError as error:
+        raise ZarrCoreError(_LOST) from error
 
 
 class _DaskExecutor(Executor):
