@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -89,8 +90,33 @@ def test_the_kubernetes_job_converts_every_part() -> None:
     assert words[words.index("--part") + 1] == f"auto/{spec['completions']}"
 
 
+def merged(defaults: dict[str, object], values: dict[str, object]) -> dict[str, object]:
+    """Values over those of a chart, as Helm merges them."""
+    both = dict(defaults)
+    for name, value in values.items():
+        default = defaults.get(name)
+        both[name] = merged(default, value) if isinstance(default, dict) and isinstance(value, dict) else value
+    return both
+
+
+@pytest.mark.skipif(
+    "TEST_HELM_CHART" not in os.environ,
+    reason="needs the folder of Dagster's Helm chart in TEST_HELM_CHART: helm/dagster of its repository",
+)
+def test_the_values_fit_the_schema_of_the_helm_chart(tmp_path: Path) -> None:
+    chart = Path(os.environ["TEST_HELM_CHART"])
+    subchart = "dagster-user-deployments"
+    defaults = yaml.safe_load((chart / "values.yaml").read_text())
+    for folder, values in (
+        (chart, merged(defaults, VALUES)),
+        (chart / "charts" / subchart, merged(defaults[subchart], VALUES[subchart])),
+    ):
+        file = tmp_path / f"{folder.name}.json"
+        file.write_text(json.dumps(values))
+        check("check_jsonschema", "--schemafile", str(folder / "values.schema.json"), str(file))
+
+
 def test_the_values_of_the_helm_chart_agree_with_the_instance_settings() -> None:
-    """The chart and its schema are not part of any package, so that only this can be compared."""
     values = VALUES
     settings = yaml.safe_load((DEPLOY / "production" / "dagster.yaml").read_text())
     assert values["concurrency"]["pools"] == {"defaultLimit": 1, "granularity": "run"}
