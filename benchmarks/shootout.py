@@ -166,8 +166,8 @@ def main() -> None:
     result = Result(
         "shootout",
         "The recommendation of a shootout against a full sweep",
-        f"A shootout of {arguments.budget:.0f} s per set; then every setting {arguments.rounds} x 3 times in turns, and the named "
-        f"and the best one {3 * arguments.rounds} x 3 times.",
+        f"A shootout of {arguments.budget:.0f} s per set; then every setting {arguments.rounds} x 3 times in turns, "
+        f"and the named and the best one {3 * arguments.rounds} x 3 times.",
         arguments,
     )
     rows: list[list[Value]] = []

@@ -100,6 +100,7 @@ def test_anndata_reads_an_export(matrix: WideMatrix, tmp_path: Path) -> None:
 METADATA: dict[str, list] = {
     "age": [61, None, 40, 7, 0],
     "dose": [0.5, None, 1.5, 2.0, 2.5],
+    "purity": [0.5, 1.0, 1.5, 2.0, 2.5],
     "batch": [3, 1, 4, 1, 5],
     "smoker": [True, None, False, True, True],
     "coverage": [True, False, True, False, True],
@@ -112,7 +113,8 @@ METADATA: dict[str, list] = {
 @pytest.fixture
 def described(matrix: WideMatrix) -> WideMatrix:
     ids = [f"a_s{n}" for n in range(5)]
-    matrix.set_metadata(pa.table({"sample_id": ids, **METADATA}))
+    columns = METADATA | {"purity": pa.array(METADATA["purity"]).cast(pa.float16())}
+    matrix.set_metadata(pa.table({"sample_id": ids, **columns}))
     matrix.set_metadata(pa.table({"batch_id": ["a", "b"], "platform": ["450K", "EPIC"]}), "batches")
     return matrix
 
@@ -146,6 +148,7 @@ def test_anndata_reads_metadata(described: WideMatrix, tmp_path: Path) -> None:
     kinds = {
         "age": "nullable-integer",
         "dose": "array",
+        "purity": "array",
         "metadata_batch": "array",
         "smoker": "nullable-boolean",
         "coverage": "array",
@@ -158,6 +161,7 @@ def test_anndata_reads_metadata(described: WideMatrix, tmp_path: Path) -> None:
         assert {name: file["obs"][name].attrs["encoding-type"] for name in kinds} == kinds
         assert {*file["obs"].attrs["column-order"]} == {"batch", *kinds}
         assert file["obs/age/mask"][:].tolist() == [value is None for value in expected(rows, "age")]
+        assert file["obs/purity"].dtype == "float32"
         assert file["obs/tissue/codes"][:].tolist() == [2, 0, 1, -1, 0]
         assert file["obs/tissue/categories"].asstr()[:].tolist() == ["blood", "brain", "Ä"]
     anndata = pytest.importorskip("anndata", reason="wants an older pandas than the pins: install it by hand")
@@ -167,6 +171,7 @@ def test_anndata_reads_metadata(described: WideMatrix, tmp_path: Path) -> None:
         "platform": "category",
         "age": "Int64",
         "dose": "float64",
+        "purity": "float32",
         "metadata_batch": "int64",
         "smoker": "boolean",
         "coverage": "bool",

@@ -348,11 +348,12 @@ class _Run:
         """Measure the finalists of each tier in turn, and again those that cannot be told from the best of their kind.
 
         Turns meet the same load of the machine. Rates from before the turns do not count: the one that was measured at
-        the quietest time would lead. Stores are compared with stores, since the best one is named, too.
+        the quietest time would lead. Stores are compared with stores, since the best one is named, too. Every second
+        turn is in reverse: what one leaves behind, such as workers that end, would otherwise always slow down the next.
         """
-        for group in finalists:
-            for place, m in enumerate(group):
-                yield self._again((5, turn, place), m)
+        for number, group in enumerate(finalists):
+            for place, m in enumerate(group if turn % 2 else group[::-1]):
+                yield self._again((5, turn, number, place), m)
 
         def next_turn(_: float) -> Iterable[Step]:
             every = [m for group in finalists for m in group]
@@ -367,7 +368,7 @@ class _Run:
             if turn < _TURNS and any(len(group) > 1 for group in left):
                 yield from self._turn(left, turn + 1)
 
-        yield Step((5, turn, 2 * _FINALISTS), "choice of finalists", "choice", 0, next_turn)
+        yield Step((5, turn, len(finalists)), "choice of finalists", "choice", 0, next_turn)
 
     def _again(self, priority: tuple[int, ...], m: Measurement) -> Step:
         (tier,) = (tier for tier in self.tiers if tier.name == m.tier)
