@@ -74,7 +74,7 @@ def _tasks(environment: Mapping[str, str]) -> str:
     first, last, count = (environment.get(f"SLURM_ARRAY_TASK_{name}", "") for name in ("MIN", "MAX", "COUNT"))
     if first != "0" or not (count.isascii() and count.isdigit()) or last != str(int(count) - 1):
         raise SourceError(
-            f"part 'auto': the array has {count or '?'} tasks, from {first or '?'} to {last or '?'}, not 0 to COUNT - 1, "
-            "as if some of its tasks were submitted again; give the number of parts: auto/COUNT"
+            f"part 'auto': the array has {count or '?'} tasks, from {first or '?'} to {last or '?'}, not "
+            "0 to COUNT - 1, as if some of its tasks were submitted again; give the number of parts: auto/COUNT"
         )
     return count
