@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,19 @@ from tests.platform.trial import Trial, write_run
 
 CLUSTER = "dask_jobqueue.SLURMCluster"
 OPTIONS = {"cores": 1, "memory": "4GB"}
+
+
+class Threads(ThreadPoolExecutor):
+    """Notes that it was used."""
+
+    def __init__(self, seen: list[object]) -> None:
+        super().__init__(1)
+        self._seen = seen
+
+    def submit(self, *call: Any, **options: Any) -> Future[Any]:
+        if self._seen[-1] != "works":
+            self._seen.append("works")
+        return super().submit(*call, **options)
 
 
 @pytest.fixture
@@ -40,7 +54,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     def dask_executor(address: str, warn: Callable[[str], object]) -> Iterator[Executor]:
         seen.append(address)
         warn("no worker yet")
-        with ThreadPoolExecutor(1) as threads:
+        with Threads(seen) as threads:
             yield threads
 
     monkeypatch.setattr("resources.pools.import_dotted", {CLUSTER: Cluster}.__getitem__)
@@ -54,7 +68,7 @@ def test_samples_are_converted_and_verified_by_the_declared_cluster(trial: Trial
     pool = PoolDeclaration(kind="dask", cluster=CLUSTER, options=OPTIONS, scale=3)
     declared = Trial(trial.dataset.model_copy(update={"pool": pool}), trial.instance)
     assert declared.run("look").success
-    calls = [OPTIONS, 3, "tcp://127.0.0.1:8786", "closed"]
+    calls = [OPTIONS, 3, "tcp://127.0.0.1:8786", "works", "closed"]
     converted = declared.run("convert", "run_1", pool=ConversionPool())
     assert converted.success
     assert seen == calls

@@ -295,6 +295,7 @@ def test_a_cluster_without_workers_is_reported_and_waited_for(monkeypatch: pytes
 
         with dask_executor(cluster.scheduler_address, warn) as executor:
             assert executor is not None
+            assert cluster.scheduler.workers
             assert executor.submit(abs, -1).result() == 1
     assert ["has had no worker for 0 s" in message for message in warnings] == [True]
 
