@@ -89,5 +89,10 @@ def test_damage_is_found_and_repaired(place: Path, tmp_path: Path) -> None:
     assert "its mesh cannot be read" in str(verify_store(store).problems)
     convert(kind(True), store, root=source, force=True)
     assert verify_store(store).ok
+    leftover = chunk.with_name(f".{chunk.name}.{'0' * 32}.tmp")  # of a killed writer
+    leftover.write_bytes(b"part")
+    assert verify_store(store).ok
+    stage_store(store, str(tmp_path / "copy"))
+    assert not list((tmp_path / "copy").rglob("*.tmp"))
     chunk.unlink()
     assert "were recorded" in str(verify_store(store).problems)

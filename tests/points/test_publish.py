@@ -25,10 +25,12 @@ from zarr_core.points.head import HEAD, load_manifest
 from zarr_core.points.manifest import StoreManifest
 from zarr_core.points.publish import Pending, commit_results, publish
 from zarr_core.points.settings import ConversionSettings
+from zarr_core.points.verify.store import verify_store
 from zarr_core.points.writer import ZarrStoreWriter
 from zarr_core.sources.parts import Part
 from zarr_core.sources.selection import open_source, select_samples
 from zarr_core.storage import Storage
+from zarr_core.storage.temporary import add_temp_suffix
 from zarr_core.versioning.generations import commit
 
 SETTINGS = {"chunk_points": 32}
@@ -185,6 +187,21 @@ def test_unpublished_groups_are_found_and_committed_once(tmp_path: Path, source:
     assert [o.status for o in iter_convert("ahmedml", store, source_url=str(source), **SETTINGS)].count(
         "up to date"
     ) == 2
+
+
+def test_the_leftover_of_a_killed_writer_hides_no_group(tmp_path: Path, source: Path) -> None:
+    job = _job(source, tmp_path / "store")
+    sample = job.selection.samples["run_1"]
+    array = f"{job.writer.relpath('run_1', sample.fingerprint)}/surface/pressure"
+    leftover = tmp_path / "store" / add_temp_suffix(f"{array}/c/0/0")
+    leftover.parent.mkdir(parents=True)
+    leftover.write_bytes(bytes(100))
+    for result in convert_samples(job, [(sample, None)]):
+        assert result.status == "converted"
+    report = publish(KIND, tmp_path / "store", root=source, chunk_points=16)
+    assert report.added == ["run_1"]
+    assert verify_store(str(tmp_path / "store")).ok
+    assert leftover.exists()  # garbage collection removes it
 
 
 def test_a_publication_parses_the_manifest_once_and_its_own_once(

@@ -15,6 +15,7 @@ from zarr_core._util.redaction import redact
 from zarr_core.benchmark.contents import field_distributions, sample_picture
 from zarr_core.benchmark.ways import MeasuredSample, count_reads, locate_sample, time_reads
 from zarr_core.errors import ZarrCoreError
+from zarr_core.points.group import chunk_object_bytes
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.points.verify.source import ComparedSource
 from zarr_core.points.verify.store import verify_store
@@ -117,7 +118,7 @@ def _stored_bytes(reader: ZarrChunkReader, sample_id: str) -> int:
     """Bytes of the arrays of a sample. Another program records none, so its objects are listed."""
     entry = reader.manifest.samples[sample_id]
     sizes = {} if entry.bytes else Storage(reader.root).list(entry.relpath)
-    return entry.bytes or sum(size for name, size in sizes.items() if "/c/" in name[len(entry.relpath) :])
+    return entry.bytes or chunk_object_bytes(sizes, entry.relpath)
 
 
 def _command(

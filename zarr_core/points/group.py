@@ -13,6 +13,7 @@ from zarr_core.format.object_names import ATTRIBUTES_KEY, ZARR_JSON
 from zarr_core.format.rounding import RoundingError
 from zarr_core.points.mesh import mesh_bytes
 from zarr_core.storage import Storage
+from zarr_core.storage.temporary import strip_temp_suffix
 
 GROUP_FORMAT = 1
 
@@ -86,6 +87,17 @@ def _moments(values: dict[str, Any], field: str) -> FieldMoments:
         raise DocumentError(f"moments of {field!r}: {error}") from error
 
 
+def chunk_object_bytes(sizes: Mapping[str, int], relpath: str) -> int:
+    """Bytes of the objects that hold chunks, without temporary files that a killed writer left.
+
+    Args:
+        sizes: bytes by name of objects of the group.
+        relpath: path of the group below the store's root.
+    """
+    chunks = (name for name in sizes if "/c/" in name[len(relpath) :])
+    return sum(sizes[name] for name in chunks if not strip_temp_suffix(name)[1])
+
+
 def is_complete(storage: Storage, relpath: str, group: Any = None, sizes: Mapping[str, int] | None = None) -> bool:
     """Whether a finished group still has all bytes of its arrays.
 
@@ -104,5 +116,4 @@ def is_complete(storage: Storage, relpath: str, group: Any = None, sizes: Mappin
         expected = sum(stored_bytes(recorded).values()) + sum(mesh_bytes(recorded).values())
     except (FileNotFoundError, ValueError):
         return False
-    sizes = storage.list(relpath) if sizes is None else sizes
-    return expected == sum(size for name, size in sizes.items() if "/c/" in name[len(relpath) :])
+    return expected == chunk_object_bytes(storage.list(relpath) if sizes is None else sizes, relpath)

@@ -159,7 +159,9 @@ class _SampleCopy:
             [
                 name[len(entry.relpath) + 1 :]
                 for name in found
-                if len(wanted) == len(layouts) and name.startswith(f"{entry.relpath}/{MESH}/")
+                if len(wanted) == len(layouts)
+                and name.startswith(f"{entry.relpath}/{MESH}/")
+                and not strip_temp_suffix(name)[1]
             ],
             trusted=known == relpath and not task.check,
             source_sizes={name: info.size for name, info in found.items()},

@@ -14,7 +14,7 @@ from zarr_core.errors import CorruptChunkError, StoreError, ZarrCoreError
 from zarr_core.format.array_metadata import ArrayLayout
 from zarr_core.format.moments import FieldMoments
 from zarr_core.format.object_names import ATTRIBUTES_KEY, QUARANTINE, ZARR_JSON
-from zarr_core.points.group import recorded_moments, recorded_rounding, stored_bytes
+from zarr_core.points.group import chunk_object_bytes, recorded_moments, recorded_rounding, stored_bytes
 from zarr_core.points.manifest import ArrayColumn, DomainGrid, SampleEntry, StoreManifest
 from zarr_core.points.mesh import mesh_bytes, mesh_names, read_meshes
 from zarr_core.points.scan import read_chunks
@@ -102,7 +102,7 @@ def _check(
         found.add("", f"its arrays have {total:,} bytes, the manifest says {entry.bytes:,}")
     meshes = tuple(f"{entry.relpath}/{name}" for name in mesh_names(recorded))
     of_meshes = {path: size for path, size in objects.items() if meshes and path.startswith(meshes)}
-    size = sum(size for path, size in of_meshes.items() if "/c/" in path)
+    size = chunk_object_bytes(of_meshes, entry.relpath)
     if size != sum(mesh_bytes(recorded).values()):
         found.add("", f"its meshes have {size:,} bytes, {sum(mesh_bytes(recorded).values()):,} were recorded")
     elif meshes:
