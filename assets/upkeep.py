@@ -16,7 +16,9 @@ from sensors.schedules import scheduled
 from zarr_core._util.redaction import redact
 from zarr_core._util.units import format_size, parse_duration
 from zarr_core.matrix.verify import verify_matrix
+from zarr_core.points.verify.generations import kept_sample_ids
 from zarr_core.points.verify.store import verify_store
+from zarr_core.sources.left_out import some
 from zarr_core.storage import Storage
 from zarr_core.stores.kinds import find_head
 from zarr_core.versioning.gc import collect_garbage
@@ -95,25 +97,28 @@ def verification_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
         context: dg.AssetExecutionContext, stores: StoreAccess, conversion_pool: ConversionPool
     ) -> dg.MaterializeResult:
         manifest = stores.manifest(dataset.store)
+        held = kept_sample_ids(stores.store(dataset.store), manifest)
         within, today = dataset.verify_within_days or 1, int(time.time() // _DAY_SECONDS)
-        chosen = due_samples(manifest.samples, _last_day(context), today, within)
+        chosen = due_samples(held, _last_day(context), today, within)
         if chosen:
             with conversion_pool.executor(dataset.workers, dataset.pool) as executor:
                 report = verify_store(dataset.store, sample_ids=chosen, deep=True, executor=executor)
             if not report.ok:
                 rows = [{"sample": p.sample_id, "field": p.field, "problem": p.message} for p in report.problems]
                 named = "; ".join(str(problem) for problem in report.problems[:5])
+                gone = sorted({*report.damaged} - manifest.samples.keys())
+                only_kept = f"; only earlier generations hold {some(gone)}: copy the objects back" if gone else ""
                 # Not recorded as done: the next run reads these samples again.
                 raise dg.Failure(
-                    f"{len(report.damaged)} of {len(chosen)} samples are damaged: {named}; {REPAIR_HINT}",
+                    f"{len(report.damaged)} of {len(chosen)} samples are damaged: {named}; {REPAIR_HINT}{only_kept}",
                     metadata={"problems": table(rows)},
                     allow_retries=False,
                 )
-        context.log.info(f"{len(chosen)} of {len(manifest.samples)} samples verified")
+        context.log.info(f"{len(chosen)} of {len(held)} samples verified")
         return dg.MaterializeResult(
             metadata={
                 "samples": len(chosen),
-                "of": len(manifest.samples),
+                "of": len(held),
                 "generation": manifest.generation,
                 "day": today,
             }

@@ -78,13 +78,22 @@ VALUES = yaml.safe_load((KUBERNETES / "values.yaml").read_text())
 (DEPLOYED,) = VALUES["dagster-user-deployments"]["deployments"]
 
 
-def test_the_kubernetes_files_are_valid() -> None:
+def test_the_kubernetes_files_are_valid(tmp_path: Path) -> None:
     files = [str(path) for path in sorted(KUBERNETES.glob("*.yaml")) if path.name != "values.yaml"]
+    documented = re.findall(r"```yaml\n(apiVersion: .*?)```", (PROJECT / "docs" / "clusters.md").read_text(), re.DOTALL)
+    assert documented
+    for number, text in enumerate(documented):
+        files.append(str(tmp_path / f"{number}.yaml"))
+        Path(files[-1]).write_text(text)
     check("kubernetes_validate", "--strict", *files)
 
 
 def test_the_kubernetes_job_converts_every_part() -> None:
     spec = yaml.safe_load((KUBERNETES / "convert.yaml").read_text())["spec"]
+    # A refused sample fails its part. A limit for the whole job would end the other parts with it.
+    assert "backoffLimitPerIndex" in spec
+    assert "backoffLimit" not in spec
+    assert spec["template"]["spec"]["restartPolicy"] == "Never", "a container that restarts counts for no index"
     (container,) = spec["template"]["spec"]["containers"]
     words = shlex.split(shlex.join([*container["command"], *container["args"]]))
     assert words[words.index("--part") + 1] == f"auto/{spec['completions']}"
@@ -125,12 +134,21 @@ def test_the_values_of_the_helm_chart_agree_with_the_instance_settings() -> None
     for ours, theirs in (("run_monitoring", "runMonitoring"), ("run_retries", "runRetries")):
         words = {re.sub(r"[A-Z]", lambda m: f"_{m[0].lower()}", name): v for name, v in daemon[theirs].items()}
         assert words == settings[ours]
+    assert values["postgresql"]["postgresqlScheme"] == settings["storage"]["postgres"]["postgres_db"]["scheme"]
     assert values["retention"]["sensor"]["purgeAfterDays"] == settings["retention"]["sensor"]["purge_after_days"]
     assert DEPLOYED["dagsterApiGrpcArgs"] == ["--module-name", "definitions"]
     assert (
         DEPLOYED["image"]["tag"]
         in yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())["x-dagster"]["image"]
     )
+
+
+def test_postgresql_and_the_pods_of_dagster_have_the_same_password() -> None:
+    """Dagster's pods take the password from this secret of a release named "dagster", unless the chart makes one."""
+    assert VALUES["generatePostgresqlPasswordSecret"] is False
+    assert VALUES["postgresql"]["existingSecret"] == "dagster-postgresql-secret"
+    described = (KUBERNETES / "values.yaml").read_text()
+    assert "# * The secret dagster-postgresql-secret holds postgresql-password" in described
 
 
 def names(references: list[dict[str, str]]) -> set[str]:

@@ -8,10 +8,11 @@ import dagster as dg
 import pytest
 import torch
 
-from assets.checks import dataset_checks
+from assets.checks import comparable, dataset_checks
 from assets.dataset import DatasetDeclaration
 from resources.stores import StoreAccess
-from tests.platform.trial import Trial
+from tests.platform.trial import Trial, corrupt, write_run
+from zarr_core.points.convert import convert
 from zarr_core.points.manifest import SampleEntry, StoreManifest
 
 
@@ -69,6 +70,18 @@ def test_samples_in_no_split_may_be_declared(split_check) -> None:
 def test_splits(split_check, of: StoreManifest, passed: bool, description: str) -> None:
     found = split_check(of)
     assert (found.passed, found.description) == (passed, description)
+
+
+@pytest.mark.parametrize("fingerprint", ["version", "content"])
+def test_a_sample_whose_source_changed_is_not_compared(dataset: DatasetDeclaration, fingerprint: str) -> None:
+    """Its new version may be pending or refused: the store rightly holds the earlier one."""
+    source = Path(dataset.source)
+    for number in (1, 2):
+        write_run(source, number)
+    convert(dataset.kind, dataset.store, root=source, fingerprint=fingerprint, chunk_points=256)
+    assert sorted(comparable(StoreAccess(), dataset)) == ["run_1", "run_2"]
+    corrupt(source / "run_2")
+    assert comparable(StoreAccess(), dataset) == ["run_1"]
 
 
 @pytest.mark.usefixtures("nothing_measured")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import dagster as dg
@@ -9,6 +10,7 @@ import pytest
 
 from assets.component import dataset_definitions
 from assets.upkeep import due_samples
+from tests.helpers.stores import flip
 from tests.platform.matrix_trial import MatrixTrial, declare
 from tests.platform.trial import Trial, write_run
 from zarr_core.matrix import WideMatrix
@@ -51,6 +53,20 @@ def test_damage_fails_the_verification_until_it_is_repaired(stored: Trial) -> No
     assert stored.run("verify").success
     metadata = stored.materialization("deep_verification").metadata
     assert (metadata["samples"].value, metadata["of"].value) == (2, 2)
+
+
+def test_samples_of_earlier_generations_are_verified_too(stored: Trial) -> None:
+    store = stored.dataset.store
+    old = Path(store) / load_manifest(store).samples["run_2"].relpath
+    shutil.rmtree(stored.source / "run_2")
+    convert(stored.dataset.kind, store, root=stored.source, retire_vanished=True, max_retired_share=1)
+    assert stored.run("verify").success
+    metadata = stored.materialization("deep_verification").metadata
+    assert (metadata["samples"].value, metadata["of"].value) == (2, 2)
+    flip(old / "surface/pressure/c/0/0")
+    (failed,) = stored.run("verify").get_step_failure_events()
+    description = failed.step_failure_data.user_failure_data.description
+    assert "only earlier generations hold run_2: copy the objects back" in description
 
 
 def test_garbage_is_collected_and_counted(stored: Trial) -> None:

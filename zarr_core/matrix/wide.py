@@ -352,11 +352,11 @@ class WideMatrix:
         at the same time. A call that died can be repeated.
 
         Args:
-            sample_ids: names of samples.
+            sample_ids: names of samples, also of those that only the metadata holds because they were not loaded yet.
             batch_ids: names of batches; with the samples that joined them later, "<batch>@<digest>".
 
         Raises:
-            UnknownFieldError: the matrix holds no such sample or batch, now or before its retirement.
+            UnknownFieldError: neither the matrix nor its metadata holds such a sample or batch, nor were they retired.
             MatrixError: the matrix was opened at a generation, or is full.
         """
         self._check_writable("retire")

@@ -13,6 +13,7 @@ import pytest
 import zarr_core.points.verify.generations
 import zarr_core.points.verify.store
 from tests.helpers.small_source import KIND, write_source
+from zarr_core.errors import UnknownFieldError
 from zarr_core.points.convert import convert, iter_convert
 from zarr_core.points.head import HEAD, load_manifest
 from zarr_core.points.manifest import StoreManifest
@@ -210,3 +211,14 @@ def test_only_some_samples(store: Path) -> None:
     shutil.rmtree(group(store, "run_3"))
     report = verify_store(str(store), deep=True, sample_ids=["run_1"])
     assert (report.ok, report.samples) == (True, 2)
+
+
+def test_a_sample_that_only_an_earlier_generation_holds_can_be_requested(store: Path) -> None:
+    """Only of a deep verification: the current generation does not hold it."""
+    edit_manifest(store, lambda document: document["samples"].pop("run_2"))
+    with pytest.raises(UnknownFieldError, match="run_2"):
+        verify_store(str(store), sample_ids=["run_2"])
+    with pytest.raises(UnknownFieldError, match="run_9"):
+        verify_store(str(store), deep=True, sample_ids=["run_2", "run_9"])
+    shutil.rmtree(group(store, "run_2", 2))
+    assert verify_store(str(store), deep=True, sample_ids=["run_2"]).damaged == ["run_2"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from zarr_core.errors import ManifestError, StoreError
@@ -15,6 +16,23 @@ from zarr_core.storage.backends.local import CREATE_LOCK
 from zarr_core.storage.temporary import strip_temp_suffix
 from zarr_core.versioning.generations import GENERATIONS, documents, generation_name
 from zarr_core.versioning.history import brought_by
+
+
+def kept_sample_ids(storage: Storage, current: StoreManifest) -> set[str]:
+    """Ids of the samples of all kept generations.
+
+    Generations that cannot be read are left out: :meth:`GenerationCheck.states` reports them.
+
+    Args:
+        storage: the store.
+        current: its current manifest.
+    """
+    found = set(current.samples)
+    for number in documents(storage):
+        if number != current.generation:
+            with suppress(ManifestError, StoreError):
+                found |= load_manifest(storage, number).samples.keys()
+    return found
 
 
 @dataclass

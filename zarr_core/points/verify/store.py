@@ -15,13 +15,13 @@ from functools import partial
 
 from tqdm import tqdm
 
-from zarr_core._util.arguments import whole_number
+from zarr_core._util.arguments import check_names, whole_number
 from zarr_core._util.processes import map_in_processes
 from zarr_core.errors import ManifestError, SourceError
 from zarr_core.format.object_names import MANIFEST
 from zarr_core.points.head import load_manifest
 from zarr_core.points.manifest import StoreManifest
-from zarr_core.points.verify.generations import GenerationCheck
+from zarr_core.points.verify.generations import GenerationCheck, kept_sample_ids
 from zarr_core.points.verify.report import FieldTally, Problem, VerificationReport
 from zarr_core.points.verify.sample import Columns, check_sample, not_checked
 from zarr_core.points.verify.source import ComparedSource
@@ -50,7 +50,7 @@ def verify_store(
         source: folder or URL of the files that the store was made from; None checks the store alone.
         dataset_kind: of the source, for a store with samples of another program, which record no files; guessed if
             None. Refused for any other store.
-        sample_ids: only these samples.
+        sample_ids: only these samples; with ``deep``, samples that only an earlier generation holds are accepted too.
         deep: check the samples of all kept generations, not only of the current one; find objects that no generation
             names (unless ``sample_ids`` is given); and name the commit that added each damaged group.
         workers: processes.
@@ -61,7 +61,7 @@ def verify_store(
         The report. Damage is a problem in the report, not an exception.
 
     Raises:
-        UnknownFieldError: the store does not hold a requested sample.
+        UnknownFieldError: the store (with ``deep``, any kept generation of it) does not hold a requested sample.
         StoreError, ManifestError: there is no readable manifest.
         SourceError: another program wrote the samples, and the kind of the source cannot be guessed; or the kind is
             given and has no use.
@@ -69,7 +69,7 @@ def verify_store(
     workers = whole_number("workers", workers, 1)
     storage = Storage(store_root)
     manifest = load_manifest(storage)
-    chosen = set(manifest.select(sample_ids=sample_ids))
+    chosen = set() if sample_ids is None else _held_ids(storage, manifest, sample_ids, deep)
     report = VerificationReport(against_source=source is not None)
     report.problems += _generation_problems(storage, manifest)
     if source is None and dataset_kind is not None:
@@ -106,6 +106,17 @@ def verify_store(
     report.problems += [replace(problem, commit=commits.get(relpath, "")) for relpath, problem in found]
     report.problems += [Problem("", "", message) for message in everything.problems]
     return report
+
+
+def _held_ids(storage: Storage, manifest: StoreManifest, sample_ids: Collection[str], deep: bool) -> set[str]:
+    """The requested samples; raises UnknownFieldError."""
+    check_names("sample_ids", sample_ids)
+    requested = set(sample_ids)
+    missing = requested - manifest.samples.keys()
+    if deep and missing:
+        missing -= kept_sample_ids(storage, manifest)
+    manifest.select(sample_ids=missing)  # raises the error if there are any
+    return requested
 
 
 def _generation_problems(storage: Storage, manifest: StoreManifest) -> list[Problem]:
