@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import pickle
 import re
 from collections.abc import Callable, Sequence
@@ -327,6 +329,23 @@ def test_a_recreated_matrix_is_not_taken_for_the_old_one(s3_root: str, tmp_path:
     matrix = WideMatrix.create(s3_root, FEATURES, shard_rows=2, chunk_features=16, column_chunk=(8, 4))
     matrix.append("b0", ["b0s0"], {"beta": beta[5:6], "coverage": beta[5:6]})
     np.testing.assert_array_equal(MatrixDataset(s3_root, **cached).to_numpy(), beta[5:6])
+
+
+def test_a_full_disk_is_an_error_before_a_cell_is_written(
+    written: tuple[str, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserved = []
+
+    def full(file: int, start: int, size: int) -> None:
+        reserved.append((start, size))
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    dataset = MatrixDataset(written[0])
+    with pytest.raises(OSError, match=r"No space left on device: .*all\.npy\.tmp"):
+        dataset.to_memmap(tmp_path / "maps" / "all.npy")
+    assert reserved == [(0, 128 + 4 * len(dataset) * dataset.n_features)], "the header and all cells"
+    assert [path.name for path in (tmp_path / "maps").iterdir() if path.suffix != ".lock"] == []
 
 
 def test_a_memory_map_is_written_once(written: tuple[str, np.ndarray], tmp_path: Path) -> None:

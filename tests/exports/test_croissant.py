@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,9 +14,10 @@ import pytest
 from zarr_core import WideMatrix, write_sample
 from zarr_core.__main__ import main
 from zarr_core.errors import ZarrCoreError
-from zarr_core.exports import croissant_document, write_croissant
+from zarr_core.exports import croissant, croissant_document, write_croissant
 from zarr_core.points.head import load_manifest
 from zarr_core.storage import Storage
+from zarr_core.stores.info import StoreInfo, store_info
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +53,22 @@ def test_what_a_store_holds(store: Path) -> None:
     latest = croissant_document(store)["recordSet"][-1]["data"]
     assert [row["samples/id"] for row in latest if not row["samples/split"]] == ["case/3"]
     assert all((store / row["samples/group"] / "zarr.json").exists() for row in latest)
+
+
+def test_a_commit_meanwhile_does_not_mix_generations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def add(sample_id: str) -> None:
+        write_sample(tmp_path / "store", sample_id, {"surface_position": np.zeros((5, 3))})
+
+    def racing(*arguments: Any, **options: Any) -> StoreInfo:
+        info = store_info(*arguments, **options)
+        add("b")
+        return info
+
+    add("a")
+    monkeypatch.setattr(croissant, "store_info", racing)
+    document = croissant_document(tmp_path / "store")
+    assert document["version"] == "1.0.0"
+    assert [row["samples/id"] for row in document["recordSet"][-1]["data"]] == ["a"]
 
 
 def test_the_library_of_mlcommons_validates_it(store: Path, tmp_path: Path) -> None:

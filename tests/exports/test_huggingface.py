@@ -11,8 +11,10 @@ import yaml
 
 from zarr_core import WideMatrix, ZarrChunkReader, write_sample
 from zarr_core.__main__ import main
-from zarr_core.errors import ZarrCoreError
-from zarr_core.exports import ShardItems, export_huggingface
+from zarr_core.errors import StoreError, ZarrCoreError
+from zarr_core.exports import ShardItems, export_huggingface, export_webdataset
+from zarr_core.points.convert import convert
+from zarr_core.sources import SourceDescription
 
 
 @pytest.fixture
@@ -59,6 +61,35 @@ def test_every_sample_is_in_a_split(store: Path, tmp_path: Path, capsys: pytest.
 def test_a_store_without_splits_is_the_split_train(store: Path, tmp_path: Path) -> None:
     write_sample(tmp_path / "plain", "a", {"surface_position": np.random.rand(5, 3)})
     assert export_huggingface(tmp_path / "plain", tmp_path / "hub") == {"train": 1}
+
+
+@pytest.mark.parametrize("splits", [True, False])
+def test_blacklisted_samples_are_left_out(tmp_path: Path, splits: bool) -> None:
+    for sample_id in "abc":
+        (tmp_path / "data" / sample_id).mkdir(parents=True)
+        np.save(tmp_path / "data" / sample_id / "p.npy", np.random.rand(5, 3).astype("float32"))
+    if splits:
+        (tmp_path / "data/train_design_ids.txt").write_text("a\nb\nc\n")
+    kind = SourceDescription(name="x", samples="*", files={"surface_position": "p.npy"}, blacklists=("blacklist.txt",))
+    convert(kind, tmp_path / "store", root=tmp_path / "data")
+    (tmp_path / "data/blacklist.txt").write_text("b\n")
+    convert(kind, tmp_path / "store", root=tmp_path / "data")
+    assert export_huggingface(tmp_path / "store", tmp_path / "hub") == {"train": 2}
+    assert "2 samples" in (tmp_path / "hub/README.md").read_text()
+    assert set(ShardItems(tmp_path / "hub/data/train").sample_ids) == {"a", "c"}
+    assert export_webdataset(tmp_path / "store", tmp_path / "all").items == 2
+    assert export_webdataset(tmp_path / "store", tmp_path / "named", sample_ids=["b"]).items == 1
+
+
+def test_a_readme_of_the_user_is_not_overwritten(tmp_path: Path) -> None:
+    write_sample(tmp_path / "store", "a", {"surface_position": np.random.rand(5, 3)})
+    hub = tmp_path / "hub"
+    export_huggingface(tmp_path / "store", hub)
+    export_huggingface(tmp_path / "store", hub)
+    (hub / "README.md").write_text("# Own notes")
+    with pytest.raises(StoreError, match=r"holds a README.md that no export has written"):
+        export_huggingface(tmp_path / "store", hub)
+    assert (hub / "README.md").read_text() == "# Own notes"
 
 
 @pytest.mark.parametrize("split", ["others", "all"])

@@ -14,8 +14,11 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from zarr_core import EpochBatchSampler, ResumableLoader, ShardStream, ZarrChunkReader, export_webdataset, write_sample
-from zarr_core.errors import CorruptChunkError, StoreError
+from zarr_core.datasets import collate
+from zarr_core.errors import CorruptChunkError, StoreError, ZarrCoreError
 from zarr_core.exports.stream import ShardItems
+from zarr_core.points.convert import convert
+from zarr_core.sources import SourceDescription
 
 SAMPLES, DRAWS = 6, 4
 
@@ -56,6 +59,25 @@ def test_an_index_names_the_sample_of_each_item(shards: Path) -> None:
         for index, values in zip(batch["index"].tolist(), batch["surface_position"], strict=True):
             whole = reader.read_sample(stream.items.sample_ids[index])["surface_position"]
             assert set(values[:, 0].tolist()) <= set(whole[:, 0].tolist())
+
+
+def test_fields_that_some_samples_lack_are_named(tmp_path: Path) -> None:
+    kind = SourceDescription(
+        name="x",
+        samples="*",
+        files={"surface_position": "p.npy", "surface_friction": "f.npy"},
+        optional=("surface_friction",),
+    )
+    for sample_id, names in {"a": "pf", "b": "p"}.items():
+        (tmp_path / "data" / sample_id).mkdir(parents=True)
+        for name in names:
+            np.save(tmp_path / "data" / sample_id / f"{name}.npy", np.zeros((5, 3), np.float32))
+    convert(kind, tmp_path / "store", root=tmp_path / "data")
+    with pytest.warns(UserWarning, match=r"1 of 2 samples lack a field, such as b: .* fields=\['surface_position'\]"):
+        export_webdataset(tmp_path / "store", tmp_path / "shards")
+    for items in ([0, 1], [1, 0]):
+        with pytest.raises(ZarrCoreError, match="surface_friction: 1 of the 2 items of a batch have no such field"):
+            collate(ShardItems(tmp_path / "shards").__getitems__(items))
 
 
 def test_an_epoch_has_every_item_once(shards: Path) -> None:

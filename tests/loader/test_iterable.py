@@ -97,3 +97,13 @@ def test_an_iterable_dataset_refuses_other_workers_and_half_batches(store: Path)
         iter(samples).load_state_dict(taken.state_dict())
     with pytest.raises(ZarrCoreError, match="3 workers"):
         iter(samples).load_state_dict(state | {"step": 3})
+
+
+def test_evaluation_on_several_ranks_needs_the_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = ZarrIterableDataset(list(range(5)), 4, evaluation=True, shuffle=False)
+    assert [batch.tolist() for batch in DataLoader(samples, batch_size=4)] == [[0, 1, 2, 3], [4]]
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for use in (len, lambda samples: next(iter(samples))):
+        with pytest.raises(ZarrCoreError, match="2 ranks different numbers of batches here; use an EpochBatchSampler"):
+            use(samples)

@@ -24,7 +24,7 @@ from zarr_core.matrix import WideMatrix
 from zarr_core.points.convert import convert
 from zarr_core.points.head import load_manifest
 from zarr_core.shootout import candidates, loading, run, run_shootout, tiers, workload
-from zarr_core.shootout.__main__ import main
+from zarr_core.shootout.__main__ import _tiers, main
 from zarr_core.shootout.candidates import COLUMNS, OURS, Candidate, candidate, chunk_sizes
 from zarr_core.shootout.formats import Entry
 from zarr_core.shootout.formats.npy import Window
@@ -304,6 +304,24 @@ def test_a_tier_on_a_url_is_copied_to_and_emptied(tmp_path: Path) -> None:
 def test_a_tier_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="tier work: .*absent is no folder"):
         Tier("work", str(tmp_path / "absent"))
+
+
+def test_a_tier_without_a_name_is_named_without_its_password(tmp_path: Path) -> None:
+    url = "s3://user:hunter2@bucket/t"
+    ((name, place),) = _tiers([url]).items()
+    assert place == url
+    for text in (name, Tier(url, "memory://x").name):
+        assert text.startswith("s3://")
+        assert "hunter2" not in text
+
+
+def test_an_output_that_cannot_be_written_is_an_error_before_the_work(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "measure_all", lambda options: pytest.fail("measured"))
+    (tmp_path / "out").touch()
+    with pytest.raises(FileExistsError):
+        shootout(store, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ def memory_mapped(
 
     Raises:
         ZarrCoreError: the file exists and was not written by this function.
+        OSError: the disk has no room for the file.
     """
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -80,10 +81,15 @@ def _write(
     file: Path, fingerprint: str, shape: tuple[int, int], dtype: str, fill: Callable[[int, np.ndarray], None]
 ) -> None:
     temporary = file.with_name(f"{file.name}.tmp")
-    array = np.lib.format.open_memmap(temporary, mode="w+", dtype=dtype, shape=shape)
-    for rows in row_blocks(shape, array.itemsize):
-        fill(rows.start, array[rows])
-    array.flush()
+    try:
+        array = np.lib.format.open_memmap(temporary, mode="w+", dtype=dtype, shape=shape)
+        _allocate(temporary)
+        for rows in row_blocks(shape, array.itemsize):
+            fill(rows.start, array[rows])
+        array.flush()
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
     del array
     # The description first: a file that does not match it is written again.
     record = {"fingerprint": fingerprint, "shape": list(shape), "dtype": dtype, "crc32c": _checksum(temporary)}
@@ -91,6 +97,20 @@ def _write(
     described.write_text(json.dumps(record, indent=1) + "\n")
     os.replace(described, _description(file))
     os.replace(temporary, file)
+
+
+def _allocate(file: Path) -> None:
+    """Reserve the blocks of a sparse file: on a full disk, a write to its map would kill the process (SIGBUS).
+
+    Raises:
+        OSError: the disk has no room for the file.
+    """
+    if hasattr(os, "posix_fallocate"):
+        with file.open("r+b") as opened:
+            try:
+                os.posix_fallocate(opened.fileno(), 0, file.stat().st_size)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, str(file)) from None
 
 
 def _checksum(file: Path) -> int:

@@ -77,6 +77,7 @@ def croissant_document(
     """
     storage = Storage(store_root)
     info = store_info(storage.root, generation=generation)
+    generation = info.generation or None  # later reads use the same, whatever is committed meanwhile
     head = find_head(storage)
     name = generation_name(info.generation) if info.generation else head.name
     if not storage.exists(name):  # of an earlier version, or removed since

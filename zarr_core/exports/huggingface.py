@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import yaml
 
-from zarr_core.errors import ZarrCoreError
+from zarr_core.errors import StoreError, ZarrCoreError
 from zarr_core.exports.matrix_rows import MatrixRows, local_path
 from zarr_core.exports.parquet import export_parquet
 from zarr_core.exports.webdataset import export_webdataset
@@ -23,6 +24,7 @@ from zarr_core.storage import Storage
 from zarr_core.stores.info import StoreInfo, store_info
 
 CARD = "README.md"
+_TAG = "zarr_core"
 # Split of the samples that no split of the store names.
 _OTHERS = "others"
 # Sizes of datasets in the metadata of a card: upper limits.
@@ -43,7 +45,8 @@ def export_huggingface(
     """Write ``README.md`` and ``data/``, as a dataset repository of the Hub has them.
 
     Of a point store, ``data/<split>/`` has the tar shards of :func:`~zarr_core.exports.export_webdataset`, whole
-    samples; samples without a split are the split ``others``, and those of a store without splits ``train``. Of a wide
+    samples; samples without a split are the split ``others``, and those of a store without splits ``train``. Samples
+    that a blacklist of the source excludes are left out. Of a wide
     matrix, ``data/`` has the files of :func:`~zarr_core.exports.export_parquet`. An interrupted export is continued by
     the same call.
 
@@ -66,15 +69,18 @@ def export_huggingface(
         CorruptChunkError: stored bytes are missing or damaged.
     """
     info = store_info(store_root, generation=generation)
+    generation = info.generation or None  # later reads use the same, whatever is committed meanwhile
     target = Storage(out)
+    _check_card(target)
     if info.kind == "points":
         manifest = load_manifest(store_root, generation)
         splits = _samples_of_splits(manifest)
+        info = replace(info, samples=len({i for sample_ids in splits.values() for i in sample_ids}))
         for split, sample_ids in splits.items():
             export_webdataset(
                 store_root,
                 f"{os.fspath(out).rstrip('/')}/data/{split}",
-                generation=manifest.generation or None,
+                generation=generation,
                 sample_ids=sample_ids,
                 workers=workers,
                 progress=progress,
@@ -92,15 +98,23 @@ def export_huggingface(
     return counts
 
 
+def _check_card(target: Storage) -> None:
+    """Raise StoreError for a ``README.md`` that no export has written. Cards have a tag in their metadata."""
+    if target.exists(CARD):
+        head = target.read(CARD).decode(errors="replace").split("---")
+        if len(head) < 3 or head[0].strip() or f"- {_TAG}\n" not in head[1]:
+            raise StoreError(f"{target.url} holds a {CARD} that no export has written; use another folder")
+
+
 def _samples_of_splits(manifest: StoreManifest) -> dict[str, list[str]]:
-    """Samples by split of the Hub, none of them left out."""
+    """Samples by split of the Hub: all but those that a blacklist of the source excludes."""
     splits = {name: manifest.select(name, None) for name in manifest.splits}
     splits = {name: sample_ids for name, sample_ids in splits.items() if sample_ids}
     for name in splits:
         if not re.fullmatch(r"\w+(\.\w+)*", name) or name == "all":
             raise ZarrCoreError(f"split {name!r}: the Hub allows letters, digits, _ and ., and not 'all'")
     named = {sample_id for sample_ids in splits.values() for sample_id in sample_ids}
-    if others := [sample_id for sample_id in manifest.samples if sample_id not in named]:
+    if others := [sample_id for sample_id in manifest.samples if sample_id not in named | manifest.excluded]:
         name = _OTHERS if splits else "train"
         if name in splits:
             raise ZarrCoreError(f"split {name!r} has the name that samples without a split get")
@@ -129,7 +143,7 @@ def _card(
         "pretty_name": name,
         **({"license": license.lower()} if license else {}),
         "size_categories": [size],
-        "tags": ["zarr_core", info.kind],
+        "tags": [_TAG, info.kind],
         "configs": configs,
     }
     head = yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)

@@ -124,7 +124,13 @@ def local_path(out: str | os.PathLike[str]) -> Path:
 
 @contextmanager
 def new_file(target: Path) -> Iterator[Path]:
-    """A temporary file that becomes ``target`` at the end, or is removed by an error."""
+    """A temporary file that becomes ``target`` at the end, or is removed by an error.
+
+    Raises:
+        ZarrCoreError: ``target`` is a folder.
+    """
+    if target.is_dir():
+        raise ZarrCoreError(f"{target} is a folder; expected the name of a file")
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(add_temp_suffix(str(target)))
     try:

@@ -12,6 +12,7 @@ import json
 import math
 import os
 import uuid
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
@@ -76,8 +77,9 @@ def export_webdataset(
         out: folder or URL of the shards, used by nothing else.
         generation: number or tag; the latest if None.
         split: only the samples of this split.
-        sample_ids: only these samples.
-        fields: only these fields, by canonical name; by default all that a sample has.
+        sample_ids: only these samples; by default all, without those that a blacklist of the source excludes.
+        fields: only these fields, by canonical name; by default all that a sample has, with a warning if samples
+            differ in them.
         num_points: points to draw by domain; other domains are whole. Needs ``draws_per_sample``.
         draws_per_sample: number of items per sample: the draws of epochs 0, 1, ... with this seed. 0: whole samples.
         seed: of the draws, and of the order in the shards.
@@ -109,9 +111,18 @@ def export_webdataset(
     manifest = reader.manifest
     reader.check_num_points(num_points or {})
     chosen = manifest.select(split, sample_ids)
+    if sample_ids is None:
+        chosen = [sample_id for sample_id in chosen if sample_id not in manifest.excluded]
     if not chosen:
         raise ZarrCoreError(f"{redact(reader.root)}: none of the requested samples is in the store")
     names = reader.fields if fields is None else reader.check_fields(fields)
+    if lacking := [i for i in chosen if fields is None and not manifest.fields_of(i).keys() >= set(names)]:
+        shared = [name for name in names if all(name in manifest.fields_of(i) for i in chosen)]
+        warnings.warn(
+            f"{redact(reader.root)}: {len(lacking)} of {len(chosen)} samples lack a field, such as {lacking[0]}: their "
+            f"items cannot be in a batch with the others. Export what all of them have, fields={shared}",
+            stacklevel=2,
+        )
     # Draw after draw, so that the draws of a sample lie far apart in the dealing below.
     draws = range(draws_per_sample) if draws_per_sample else (None,)
     items: list[_Planned] = [(sample_id, number) for number in draws for sample_id in chosen]

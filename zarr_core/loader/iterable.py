@@ -19,7 +19,8 @@ class ZarrIterableDataset(IterableDataset[Any]):
 
     ``DataLoader(ZarrIterableDataset(dataset, batch_size), batch_size=batch_size // ranks)`` yields the batches of the
     sampler with any number of workers: each worker takes whole batches in turn. All ranks get the same number of
-    samples.
+    samples. With ``evaluation=True`` they could not, so it is refused on several ranks: evaluate with an
+    ``EpochBatchSampler``, whose batches are equally many on each rank.
 
     torchdata's ``StatefulDataLoader`` saves and resumes it within an epoch. The state of one rank can be loaded on any
     number of ranks, with the same number of workers per rank.
@@ -70,7 +71,14 @@ class ZarrIterableDataset(IterableDataset[Any]):
     def _replica(self) -> tuple[int, int]:
         # A spawned worker lacks the trainer's process group, so the pickled dataset carries rank and world size.
         carried = None if get_worker_info() is None or self._trainer_replica == (0, 1) else self._trainer_replica
-        return rank_and_world_of_launcher() or carried or rank_and_world()
+        rank, world = rank_and_world_of_launcher() or carried or rank_and_world()
+        if self._sampler.evaluation and world > 1:
+            # A DataLoader cuts samples into batches of one size, so ranks with other numbers get other numbers of them.
+            raise ZarrCoreError(
+                f"evaluation=True gives {world} ranks different numbers of batches here; use an EpochBatchSampler with "
+                "evaluation=True, which gives each rank the same number, as batch_sampler of a ResumableLoader"
+            )
+        return rank, world
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_trainer_replica": rank_and_world()}

@@ -7,6 +7,7 @@ formats and settings, reads batches of each with a DataLoader, and writes ``shoo
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,7 @@ def run_shootout(
     Raises:
         ZarrCoreError: the ``report`` extra is not installed, an argument is out of range, or nothing could be measured.
         StoreError, SourceError: the source or a tier cannot be used.
+        OSError: ``output_dir`` cannot be written to.
     """
     from zarr_core.reports import report_imports
 
@@ -75,9 +77,11 @@ def run_shootout(
         price_per_1000_gets=price_per_1000_gets,
         progress=progress,
     )
-    report = measure_all(options)
     folder = Path(output_dir)
     folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):  # fail before minutes of measuring if nothing can be written there
+        pass
+    report = measure_all(options)
     (folder / "shootout.json").write_text(json.dumps(report, indent=1) + "\n")
     (folder / "shootout.html").write_text(render_page(report))
     return report

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from zarr_core._util import command_line as cli
+from zarr_core._util.redaction import redact
 from zarr_core._util.units import parse_duration
 from zarr_core.shootout import run_shootout
 
@@ -89,9 +90,9 @@ def _tiers(given: list[str]) -> dict[str, str]:
     for text in given:
         name, equals, place = text.partition("=")
         if not equals or "/" in name:
-            name, place = text, text
+            name, place = redact(text), text
         if not (name and place):
-            raise cli.WrongUseError(f"--tiers {text}: expected NAME=PATH, as in work=/work/me")
+            raise cli.WrongUseError(f"--tiers {redact(text)}: expected NAME=PATH, as in work=/work/me")
         if name in found:
             raise cli.WrongUseError(f"--tiers: {name} is given twice")
         found[name] = place

@@ -46,9 +46,9 @@ class Tier:
     clock = staticmethod(time.monotonic)
 
     def __init__(self, name: str, place: str) -> None:
-        self.name, self.url, self.local = name, redact(place), is_local(place)
+        self.name, self.url, self.local = redact(name), redact(place), is_local(place)
         if self.local and not Path(Storage(place).location).is_dir():
-            raise StoreError(f"tier {name}: {self.url} is no folder")
+            raise StoreError(f"tier {self.name}: {self.url} is no folder")
         self._parent = Storage(place).location if self.local else place.rstrip("/")
         self.root = f"{self._parent}/zarr-core-shootout-{secrets.token_hex(4)}"
 

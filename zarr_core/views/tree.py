@@ -41,8 +41,8 @@ def open_store(
     Opening reads the manifest only. A sample is a node by its id (``tree["run_1"]``; an id with "/" is a path), its
     attributes are the parameters of the sample, and its children are its domains. A domain is a dataset of the fields
     by name (``tree["run_1/surface/pressure"]``), each (points, components) of the stored dtype, in stored order, with
-    its units. The first use of a sample costs one request, for the metadata of its group; a selection of points costs
-    the chunks that hold them.
+    its units. The first use of a sample costs one request, for the metadata of its group; a slice of points costs
+    the chunks that hold them, and a list of points all chunks from its first to its last.
 
     A wide matrix is the root's dataset, as :meth:`WideMatrix.to_xarray` returns it.
 
