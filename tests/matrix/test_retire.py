@@ -10,17 +10,20 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.clocks import clocks_ahead
 from tests.helpers.examples import examples
-from tests.helpers.matrices import FEATURES, SMALL, append, block
+from tests.helpers.matrices import FEATURES, SMALL, append, block, flip
 from zarr_core.errors import CorruptChunkError, MatrixError, StoreError, UnknownFieldError
 from zarr_core.matrix import WideMatrix, derive
 from zarr_core.matrix import retire as retire_module
 from zarr_core.matrix.__main__ import main
+from zarr_core.matrix.append import later_part
 from zarr_core.matrix.state import HEAD
 from zarr_core.matrix.verify import verify_matrix
 from zarr_core.storage import Storage
@@ -62,16 +65,73 @@ def test_retired_samples_are_gone_and_the_others_stay(matrix: WideMatrix) -> Non
 
 
 def test_a_batch_is_retired_with_the_samples_that_joined_it_later(matrix: WideMatrix) -> None:
-    matrix.append("b@0123", ["late"], {"beta": block(1)})
-    assert matrix.retire(batch_ids=["b"]).batches == ("b", "b@0123")
+    matrix.append("b@0123456789ab", ["late"], {"beta": block(1)})
+    assert matrix.retire(batch_ids=["b"]).batches == ("b", "b@0123456789ab")
     assert list(matrix.batches) == ["a"]
     assert matrix.retired.batches == {"b": ("b_s0", "b_s1", "b_s2", "late")}
     assert [change.what for change in next(commits(Storage(matrix.url), HEAD)).changes] == ["retired"]
 
 
+def test_only_the_name_that_a_loader_makes_is_a_later_part_of_a_batch(matrix: WideMatrix) -> None:
+    part = later_part("b", ["late"])
+    for number, batch_id in enumerate(("b@rerun", "b@0123", f"{part}x", part)):
+        matrix.append(batch_id, [f"n{number}"], {"beta": block(1)})
+    assert matrix.retire(batch_ids=["b"]).batches == ("b", part)
+    assert list(matrix.batches) == ["a", "b@rerun", "b@0123", f"{part}x"]
+
+
+@pytest.mark.parametrize("joining", ["b@0123456789ab", "c"])
+def test_samples_that_join_during_a_retirement_are_retired_too(
+    matrix: WideMatrix, monkeypatch: pytest.MonkeyPatch, joining: str
+) -> None:
+    original = retire_module.commit
+    matrix.set_metadata(pa.table({"sample_id": ["late"]}))
+
+    def overtaken(*arguments: Any) -> Any:
+        monkeypatch.setattr(retire_module, "commit", original)
+        WideMatrix.open(matrix.url).append(joining, ["late"], {"beta": block(1)})
+        return original(*arguments)
+
+    monkeypatch.setattr(retire_module, "commit", overtaken)
+    done = matrix.retire(["late"] if joining == "c" else [], ["b"])
+    assert done.samples == {"b": ("b_s0", "b_s1", "b_s2"), joining: ("late",)}
+    assert list(WideMatrix.open(matrix.url).batches) == ["a"]
+
+
+def test_the_metadata_of_a_sample_that_was_never_loaded_is_retired_and_forgotten(matrix: WideMatrix) -> None:
+    matrix.set_metadata(pa.table({"sample_id": ["a_s0", "donor7"], "diagnosis": ["none", "x"]}))
+    make_tag(Storage(matrix.url), HEAD, "paper")
+    done = matrix.retire(["donor7"])
+    assert (done.samples, done.unloaded, done.readable) == ({}, ("donor7",), {6: ("paper",)})
+    with pytest.raises(MatrixError, match="sample 'donor7' was retired"):
+        matrix.append("c", ["donor7"], {"beta": block(1)})
+    assert next(change.names for change in next(commits(Storage(matrix.url), HEAD)).changes) == ("donor7",)
+    with pytest.raises(StoreError, match="kept by the tag 'paper'; delete the tag first"):
+        matrix.forget_retired()
+    delete_tag(Storage(matrix.url), HEAD, "paper")
+    assert matrix.forget_retired().expired == [6]
+    (table,) = (pq.read_table(file) for file in Path(matrix.url, "metadata").iterdir())
+    assert table["sample_id"].to_pylist() == ["a_s0"]
+    assert matrix.retire(["donor7"]).unloaded == ()
+    matrix.reinstate(["donor7"])
+    assert matrix.append("c", ["donor7"], {"beta": block(1)})
+
+
+def test_a_generation_whose_metadata_alone_names_a_retired_sample_is_forgotten(matrix: WideMatrix) -> None:
+    matrix.set_metadata(pa.table({"sample_id": ["donor7"], "diagnosis": ["x"]}))
+    matrix.append("c", ["donor7"], {"beta": block(1)})
+    assert matrix.retire(["donor7"]).readable == {6: (), 7: ()}
+    assert matrix.forget_retired().expired == [6, 7]
+    matrix.set_metadata(pa.table({"sample_id": ["a_s0"]}))
+    table = Path(matrix.url, matrix._state.metadata["samples"].path)
+    matrix.set_metadata(pa.table({"sample_id": ["a_s1"]}))
+    flip(table, -9)  # its bytes may hold anything
+    assert matrix.retire(["donor7"]).readable == {9: ()}
+
+
 def test_what_was_retired_is_not_appended_again_until_it_is_reinstated(matrix: WideMatrix) -> None:
     matrix.retire(["a_s1"], ["b"])
-    for batch_id in ("b", "b@0123"):  # a loader that began before the retirement names later samples so
+    for batch_id in ("b", "b@0123456789ab"):  # a loader that began before the retirement names later samples so
         with pytest.raises(MatrixError, match="the batch was retired; matrix.reinstate"):
             matrix.append(batch_id, ["new"], {"beta": block(1)})
     with pytest.raises(MatrixError, match="sample 'a_s1' was retired"):

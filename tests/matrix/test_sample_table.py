@@ -51,16 +51,16 @@ def test_tables_are_joined_in_the_requested_order(matrix: WideMatrix, caplog: py
     assert (done.unknown, done.missing, done.retired) == (("x",), ("a_s2", "b_s0"), ())
     assert "rows of 1 samples that the matrix does not hold are kept for later, such as x" in caplog.text
     assert "2 samples have no metadata, such as a_s2, b_s0" in caplog.text
-    matrix.append("b@01", ["x"], {"beta": block(1, 20)})
+    matrix.append("b@0123456789ab", ["x"], {"beta": block(1, 20)})
     done = matrix.set_metadata(pa.table({"batch_id": ["b", "c"], "array": ["EPIC", "450K"]}), "batches")
     assert (done.unknown, done.missing) == (("c",), ("a",))
     for opened in (matrix, WideMatrix.open(matrix.url)):
         table = opened.samples(["array", "age"], ["x", "a_s2", "a_s0", "x"])
         assert table.to_pylist() == [
-            {"sample_id": "x", "batch_id": "b@01", "array": "EPIC", "age": 9.0},
+            {"sample_id": "x", "batch_id": "b@0123456789ab", "array": "EPIC", "age": 9.0},
             {"sample_id": "a_s2", "batch_id": "a", "array": None, "age": None},
             {"sample_id": "a_s0", "batch_id": "a", "array": None, "age": 3.5},
-            {"sample_id": "x", "batch_id": "b@01", "array": "EPIC", "age": 9.0},
+            {"sample_id": "x", "batch_id": "b@0123456789ab", "array": "EPIC", "age": 9.0},
         ]
         assert opened.samples()["sample_id"].to_pylist() == opened.sample_ids
         assert types(opened) == {"age": "double", "array": "string"}

@@ -22,11 +22,13 @@ from zarr_core.__main__ import main as zarr_core_main
 from zarr_core.errors import StoreError, ZarrCoreError
 from zarr_core.matrix import WideMatrix
 from zarr_core.points.convert import convert
+from zarr_core.points.head import load_manifest
 from zarr_core.shootout import candidates, loading, run, run_shootout, tiers, workload
 from zarr_core.shootout.__main__ import main
 from zarr_core.shootout.candidates import COLUMNS, OURS, Candidate, candidate, chunk_sizes
 from zarr_core.shootout.formats import Entry
 from zarr_core.shootout.formats.npy import Window
+from zarr_core.shootout.planner import Planner
 from zarr_core.shootout.tiers import Tier
 from zarr_core.shootout.verdict import Measurement, judge
 from zarr_core.storage import Storage
@@ -200,6 +202,36 @@ def test_workers_beyond_the_shards_or_batches_are_named(
         ".npy on scratch with more than 2 workers",
         "an epoch of the samples measured has 2 batches; --limit sets their number",
     )
+    monkeypatch.setattr("zarr_core.shootout.formats.tars.IndexedTars.streams", True)
+    m = Measurement("bucket", candidate(shootout.entries["tar shards, indexed"], "", 0, "points"), "draws", [1.0])
+    shards = len(list(shootout._prepared(m.candidate).rglob("*")))
+    assert shootout._most_workers(m) == shards
+    assert shootout.absent[-1][1].startswith(f"the samples measured make {shards} shards")
+
+
+def test_settings_that_can_be_told_from_the_best_leave_the_turns(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = run.Options(str(store), {"scratch": str(tmp_path)}, 60.0, samples=1)
+    workload = run.take_workload(options, tmp_path / "samples")
+    rates = {".npy": [100.0, 104.0], "pickle": [99.0, 103.0], "HDF5": [50.0, 60.0], OURS: [10.0, 12.0]}
+    measured: list[str] = []
+
+    def measure(_: object, m: Measurement, *__: object) -> loading.Timing:
+        measured.append(m.format)
+        return loading.Timing(None, list(rates[m.format]))
+
+    monkeypatch.setattr(run._Run, "_time", measure)
+    with Tier("scratch", str(tmp_path)) as tier:
+        shootout = run._Run(options, [tier], workload, tmp_path)
+        entries = {entry.name: entry for entry in workload.entries}
+        settings = [candidate(entries[name], "none", 64, "points") for name in rates]
+        shootout.measured = [Measurement("scratch", each, "draws", [60.0]) for each in settings]
+        planner = Planner(math.inf)
+        planner.add(shootout._turn([shootout.measured], 1))
+        planner.run()
+    assert measured == [*rates, OURS, "pickle", ".npy"], "the second turn in reverse, without the slow one"
+    assert {m.format for m in shootout.measured if m.compared} == {".npy", "pickle", OURS}, "and the best store"
 
 
 @pytest.mark.parametrize(
@@ -323,6 +355,8 @@ def test_samples_are_taken_until_their_bytes_or_the_time_are_used_up(
     )
     monkeypatch.setattr(workload, "_MAX_BYTES", one["bytes_raw"] + 1)
     assert taken("in bytes")["samples"] == len(read) == 1, "sizes are known before a sample is read"
+    if kind is not None:
+        assert len(load_manifest(tmp_path / "in bytes" / "converted").samples) == 1
 
 
 def test_a_matrix_is_read_until_the_time_is_used_up(matrix: WideMatrix, tmp_path: Path) -> None:

@@ -360,9 +360,11 @@ def _retire(
     done = matrix.retire(samples, batches)
     deleted = matrix.forget_retired() if forget else None
     readable = {} if deleted else done.readable
-    count = sum(map(len, done.samples.values()))
+    count = sum(map(len, done.samples.values())) + len(done.unloaded)
     lines = [f"{matrix.url}: retired {count:,} samples; generation {done.generation} and later do not hold them"]
     lines += [f"  {batch}: {', '.join(ids)}" for batch, ids in done.samples.items()]
+    if done.unloaded:
+        lines.append(f"  of the metadata alone, not loaded yet: {', '.join(done.unloaded)}")
     if done.underived:
         lines.append(f"to be added to the column-major copy again (--derive-columns): {', '.join(done.underived)}")
     if deleted:
@@ -378,6 +380,7 @@ def _retire(
         "generation": done.generation,
         "retired_batches": list(done.batches),
         "retired_samples": {batch: list(ids) for batch, ids in done.samples.items()},
+        "unloaded_samples": list(done.unloaded),
         "underived": list(done.underived),
         "readable_generations": {str(number): list(tags) for number, tags in readable.items()},
         "deleted_generations": deleted.expired if deleted else [],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -19,14 +20,21 @@ from zarr_core.versioning.generations import commit
 
 logger = logging.getLogger(__name__)
 
-#: Separates the id of a batch from the digest of the samples that joined it later.
-LATER = "@"
+# What :func:`later_part` appends. Any other "@" belongs to the name of a batch.
+_LATER = re.compile(r"(.+)@[0-9a-f]{12}", re.DOTALL)
+
+
+def later_part(batch_id: str, sample_ids: Sequence[str]) -> str:
+    """Name of the batch that holds samples which joined a batch of the warehouse later: "<batch>@<digest>"."""
+    return f"{batch_id}@{hashlib.sha256(chr(10).join(sample_ids).encode()).hexdigest()[:12]}"
 
 
 def home_of(batch_id: str, batch_ids: Collection[str]) -> str | None:
     """The one of the warehouse's batches that a batch of the matrix was loaded from; None if it is not among them."""
-    home = batch_id if batch_id in batch_ids else batch_id.rpartition(LATER)[0]
-    return home if home and home in batch_ids else None
+    if batch_id in batch_ids:
+        return batch_id
+    part = _LATER.fullmatch(batch_id)
+    return part[1] if part and part[1] in batch_ids else None
 
 
 def check_batch(

@@ -11,13 +11,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from zarr_core._util.arguments import check_names
-from zarr_core.errors import MatrixError, UnknownFieldError
+from zarr_core.errors import CorruptChunkError, MatrixError, UnknownFieldError
 from zarr_core.matrix.append import home_of
 from zarr_core.matrix.claims import claim
 from zarr_core.matrix.fetch import ChunkFetcher
 from zarr_core.matrix.metadata import announce
 from zarr_core.matrix.rewrite import BatchRewriter
-from zarr_core.matrix.sample_table import Kind, without
+from zarr_core.matrix.sample_table import Kind, described, without
 from zarr_core.matrix.state import HEAD, MatrixBatch, MatrixState, MetadataTable, Retired
 from zarr_core.storage import Storage
 from zarr_core.versioning.gc import GcReport, collect_garbage
@@ -32,6 +32,7 @@ class Retirement:
         generation: the first generation without the samples.
         batches: batches that the matrix no longer holds.
         samples: samples that it no longer holds, by batch.
+        unloaded: samples that no batch held yet. Their rows of metadata are gone, and they must not be appended.
         underived: batches that stay, but must be added to the column-major copy again (``derive_columns``).
         readable: earlier generations that still hold some of the samples, each with its tags.
     """
@@ -39,6 +40,7 @@ class Retirement:
     generation: int
     batches: tuple[str, ...]
     samples: Mapping[str, tuple[str, ...]]
+    unloaded: tuple[str, ...]
     underived: tuple[str, ...]
     readable: Mapping[int, tuple[str, ...]]
 
@@ -51,29 +53,31 @@ def retire(
     What was retired before is left as it is, so a call that died can be repeated.
 
     Raises:
-        UnknownFieldError: the matrix holds no such sample or batch.
+        UnknownFieldError: the matrix holds no such sample or batch, and its metadata has no row of the sample.
         MatrixError: the matrix is full, or was removed or replaced.
     """
     check_names("sample_ids", sample_ids, error=UnknownFieldError)
     check_names("batch_ids", batch_ids, error=UnknownFieldError)
     while True:
-        gone = _samples_to_retire(storage, state, sample_ids, batch_ids)
+        unloaded = _unloaded_samples(storage, state, sample_ids, batch_ids)
+        gone = _samples_to_retire(state, sample_ids, batch_ids)
         staying = {
             batch_id: [i for i in state.batches[batch_id].sample_ids if i not in samples]
             for batch_id, samples in gone.items()
         }
         rewritten = _rewrite(storage, fetcher, state, {name: ids for name, ids in staying.items() if ids})
         metadata = without(storage, state, {*sample_ids, *(i for samples in gone.values() for i in samples)})
-        committed = _commit(storage, state, gone, rewritten, batch_ids, metadata)
+        committed = _commit(storage, state, gone, rewritten, sample_ids, batch_ids, metadata)
         if committed is not None:
             break
-        state = load(storage, HEAD)  # another call has rewritten one of the batches or the metadata
+        state = load(storage, HEAD)  # another call has changed the metadata, or the batches or samples to retire
     held = {batch_id for block in committed.column_blocks for batch_id in block.batches}
     before = {batch_id for block in state.column_blocks for batch_id in block.batches}
     return committed, Retirement(
         committed.generation,
         tuple(batch_id for batch_id in gone if batch_id not in rewritten),
         {batch_id: tuple(samples) for batch_id, samples in gone.items()},
+        unloaded,
         tuple(batch_id for batch_id in state.batches if batch_id in committed.batches and batch_id in before - held),
         readable_in(storage, committed),
     )
@@ -110,12 +114,15 @@ def reinstate(
 
 
 def readable_in(storage: Storage, state: MatrixState) -> dict[int, tuple[str, ...]]:
-    """Earlier generations that still hold a retired sample, each with its tags."""
+    """Earlier generations that still hold a retired sample, or its row of metadata, each with its tags."""
     retired = state.retired.sample_ids
+    known: dict[str, bool] = {}
     found = {}
     for number in sorted(documents(storage)) if retired else []:
-        if number < state.generation and not retired.isdisjoint(load(storage, HEAD, number).rows):
-            found[number] = tuple(sorted(tag for tag, named in state.retention.tags.items() if named == number))
+        if number < state.generation:
+            earlier = load(storage, HEAD, number)
+            if not retired.isdisjoint(earlier.rows) or _describes(storage, earlier, retired, known):
+                found[number] = tuple(sorted(tag for tag, named in state.retention.tags.items() if named == number))
     return found
 
 
@@ -130,17 +137,37 @@ def forget(storage: Storage) -> GcReport:
     return collect_garbage(storage, HEAD, float("inf"), drop=readable_in(storage, load(storage, HEAD)))
 
 
-def _samples_to_retire(
+def _describes(storage: Storage, state: MatrixState, sample_ids: Collection[str], known: dict[str, bool]) -> bool:
+    """Whether the metadata of a state has a row of one of the samples; ``known``: earlier answers by object."""
+    table = state.metadata.get("samples")
+    if table is None:
+        return False
+    if table.path not in known:
+        try:
+            known[table.path] = bool(described(storage, state, sample_ids))
+        except CorruptChunkError:  # nobody can read from it whose rows its bytes hold
+            known[table.path] = True
+    return known[table.path]
+
+
+def _unloaded_samples(
     storage: Storage, state: MatrixState, sample_ids: Sequence[str], batch_ids: Sequence[str]
-) -> dict[str, list[str]]:
+) -> tuple[str, ...]:
+    """The samples that only the metadata holds; raises UnknownFieldError for other unknown samples and batches."""
+    homes = {home_of(name, batch_ids) for name in state.batches}
+    for batch_id in batch_ids:
+        if batch_id not in homes and batch_id not in state.retired.batches:
+            raise UnknownFieldError(f"{storage.url}: no batch {batch_id!r}")
+    retired = state.retired.sample_ids
+    unloaded = dict.fromkeys(i for i in sample_ids if i not in state.rows and i not in retired)
+    for sample_id in unloaded.keys() - described(storage, state, unloaded):
+        raise UnknownFieldError(f"{storage.url}: no sample {sample_id!r}")
+    return tuple(unloaded)
+
+
+def _samples_to_retire(state: MatrixState, sample_ids: Sequence[str], batch_ids: Sequence[str]) -> dict[str, list[str]]:
     """Samples that the state holds and that are to be retired, by batch."""
     whole = {name: home_of(name, batch_ids) for name in state.batches}
-    for batch_id in batch_ids:
-        if batch_id not in whole.values() and batch_id not in state.retired.batches:
-            raise UnknownFieldError(f"{storage.url}: no batch {batch_id!r}")
-    for sample_id in sample_ids:
-        if sample_id not in state.rows and sample_id not in state.retired.sample_ids:
-            raise UnknownFieldError(f"{storage.url}: no sample {sample_id!r}")
     chosen = set(sample_ids)
     found = {
         name: [i for i in batch.sample_ids if whole[name] is not None or i in chosen]
@@ -177,21 +204,24 @@ def _commit(
     state: MatrixState,
     gone: Mapping[str, Sequence[str]],
     rewritten: Mapping[str, MatrixBatch],
+    sample_ids: Sequence[str],
     batch_ids: Sequence[str],
     metadata: Mapping[Kind, MetadataTable],
 ) -> MatrixState | None:
-    """The committed state; None if one of the batches or the metadata was changed since ``state``."""
+    """The committed state; None if the metadata, or a batch or sample to retire, was changed since ``state``."""
     overtaken = False
 
     def change(current: MatrixState | None) -> MatrixState:
         nonlocal overtaken
         current = _same_matrix(storage, state, current)
         changed = any(current.batches.get(name) != state.batches[name] for name in gone)
-        overtaken = changed or current.metadata != state.metadata
+        # Samples may also have joined a batch: as a batch "<batch>@<digest>", or one that holds a sample to retire.
+        joined = _samples_to_retire(current, sample_ids, batch_ids) != gone
+        overtaken = changed or joined or current.metadata != state.metadata
         if overtaken:
             return current
         batches = {name: batch for name, batch in current.batches.items() if name not in gone} | dict(rewritten)
-        retired = _with_retired(current, gone, batch_ids)
+        retired = _with_retired(current, gone, sample_ids, batch_ids)
         if not gone and retired == current.retired and metadata == current.metadata:
             return current
         return replace(
@@ -206,16 +236,20 @@ def _commit(
     return None if overtaken else committed
 
 
-def _with_retired(current: MatrixState, gone: Mapping[str, Sequence[str]], batch_ids: Sequence[str]) -> Retired:
+def _with_retired(
+    current: MatrixState, gone: Mapping[str, Sequence[str]], sample_ids: Sequence[str], batch_ids: Sequence[str]
+) -> Retired:
     """What is retired after a retirement."""
     batches = {**dict.fromkeys(batch_ids, ()), **current.retired.batches}
-    samples = list(current.retired.samples)
+    samples = dict.fromkeys(current.retired.samples)
     for name, members in gone.items():
         home = home_of(name, batch_ids)
         if home is None:
-            samples += members
+            samples |= dict.fromkeys(members)
         else:
             batches[home] = (*batches[home], *members)
+    in_batches = set().union(*batches.values())
+    samples |= dict.fromkeys(i for i in sample_ids if i not in in_batches)  # also those that no batch held yet
     return Retired(batches, tuple(samples), current.next_shard if gone else current.retired.next_shard)
 
 

@@ -233,6 +233,12 @@ def named_columns(table: pa.Table, taken: Collection[str], slash: str = "/") -> 
     return found
 
 
+def described(storage: Storage, state: MatrixState, sample_ids: Collection[str]) -> set[str]:
+    """Those of the samples that have a row in the table of samples."""
+    table = load_table(storage, state, "samples") if sample_ids else None
+    return set() if table is None else set(sample_ids).intersection(table["sample_id"].to_pylist())
+
+
 def without(storage: Storage, state: MatrixState, sample_ids: Collection[str]) -> Mapping[Kind, MetadataTable]:
     """The tables of a state without the rows of some samples, written if necessary; for a commit."""
     table = load_table(storage, state, "samples") if sample_ids else None

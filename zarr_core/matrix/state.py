@@ -375,8 +375,10 @@ def changes(before: MatrixState | None, after: MatrixState) -> list[Change]:
     if gone:
         found.append(Change("retired", tuple(gone), f"batches, {len(before.samples_of(gone)):,} samples"))
     kept = [batch_id for batch_id in before.batches if batch_id in after.batches]
-    if fewer := tuple(sample_id for sample_id in before.samples_of(kept) if sample_id not in after.rows):
-        found.append(Change("retired", fewer))
+    fewer = [sample_id for sample_id in before.samples_of(kept) if sample_id not in after.rows]
+    unloaded = [i for i in after.retired.samples if i not in before.retired.samples and i not in before.rows]
+    if fewer or unloaded:
+        found.append(Change("retired", (*fewer, *unloaded)))
     again = (before.retired.batches, after.retired.batches), (before.retired.samples, after.retired.samples)
     if reinstated := tuple(name for old, new in again for name in old if name not in new):
         found.append(Change("reinstated", reinstated))

@@ -180,6 +180,11 @@ class WideMatrix:
         return {batch_id: dict(batch.source) for batch_id, batch in self._state.batches.items()}
 
     @property
+    def batch_digests(self) -> dict[str, str]:
+        """Digest of the samples and values of each batch, independent of their order."""
+        return {batch_id: batch.digest for batch_id, batch in self._state.batches.items()}
+
+    @property
     def sample_ids(self) -> list[str]:
         """Every sample, in the order of the rows."""
         return list(self._state.rows)
@@ -347,11 +352,11 @@ class WideMatrix:
         at the same time. A call that died can be repeated.
 
         Args:
-            sample_ids: names of samples.
+            sample_ids: names of samples, also of those that only the metadata holds because they were not loaded yet.
             batch_ids: names of batches; with the samples that joined them later, "<batch>@<digest>".
 
         Raises:
-            UnknownFieldError: the matrix holds no such sample or batch, now or before its retirement.
+            UnknownFieldError: neither the matrix nor its metadata holds such a sample or batch, nor were they retired.
             MatrixError: the matrix was opened at a generation, or is full.
         """
         self._check_writable("retire")

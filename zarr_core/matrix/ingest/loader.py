@@ -7,7 +7,6 @@ as a batch named "<batch>@<digest of the samples>".
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import random
 import time
@@ -20,7 +19,7 @@ import numpy as np
 from zarr_core._util.arguments import check_names
 from zarr_core._util.units import format_size
 from zarr_core.errors import MatrixError, UnknownFieldError, WarehouseError
-from zarr_core.matrix.append import LATER
+from zarr_core.matrix.append import home_of, later_part
 from zarr_core.matrix.ingest.leases import Leases
 from zarr_core.matrix.ingest.scatter import WideBlock, scatter
 from zarr_core.matrix.wide import WideMatrix
@@ -246,7 +245,7 @@ class MatrixLoader:
                 if home is None:
                     todo.setdefault(batch_id, []).append(sample_id)
                     homes[sample_id] = batch_id
-                elif home != batch_id and not home.startswith(batch_id + LATER):
+                elif home_of(home, [batch_id]) is None:
                     raise WarehouseError(
                         f"sample {sample_id} is in two batches, {home} and {batch_id}; sample ids must be unique"
                     )
@@ -297,10 +296,7 @@ class MatrixLoader:
         self, batch_id: str, sample_ids: Sequence[str], tables: Mapping[str, np.ndarray], source: Mapping[str, str]
     ) -> bool:
         """Whether this call added the samples: False if the lease was lost and another loader added some of them."""
-        name = batch_id
-        if batch_id in self.matrix.batches:
-            digest = hashlib.sha256("\n".join(sample_ids).encode()).hexdigest()[:12]
-            name = f"{batch_id}{LATER}{digest}"
+        name = later_part(batch_id, sample_ids) if batch_id in self.matrix.batches else batch_id
         try:
             return self.matrix.append(name, sample_ids, tables, source=source)
         except MatrixError:
