@@ -129,7 +129,7 @@ def _command(
     part: Annotated[
         str | None,
         cli.option(
-            "Only the samples of one part, as 0/8. In a Slurm array: auto; in an indexed Kubernetes job: auto/8.",
+            "Only the samples of one part, as 0/8. In a Slurm array 0-7 or an indexed Kubernetes job: auto/8.",
             metavar="I/N",
         ),
     ] = None,

@@ -212,12 +212,34 @@ def test_a_pinned_generation_stays(written: tuple[str, np.ndarray]) -> None:
     later = MatrixDataset(url)
     assert len(later) == 12
     assert dataset.fingerprint != later.fingerprint
-    assert dataset.fingerprint == MatrixDataset(url, later.sample_ids[:8]).fingerprint, "no cell ever changes"
+    assert dataset.fingerprint == MatrixDataset(url, later.sample_ids[:8]).fingerprint, "independent of appends"
     assert dataset.lineage == {
         "zarr_core.store": url,
         "zarr_core.generation": "3",
         "zarr_core.fingerprint": dataset.fingerprint,
     }
+
+
+def test_corrected_values_under_the_same_ids_are_other_data(tmp_path: Path) -> None:
+    matrix = WideMatrix.create(tmp_path / "matrix", ["a", "b"], {"beta": "float32"})
+    matrix.append("kept", ["s3", "s4"], {"beta": np.full((2, 2), 0.2, np.float32)})
+    matrix.append("wrong", ["s1", "s2"], {"beta": np.full((2, 2), 0.1, np.float32)})
+    dataset = MatrixDataset(matrix.url, ["s1", "s2", "s3"])
+    unaffected = MatrixDataset(matrix.url, ["s3"]).fingerprint
+    dataset.to_memmap(tmp_path / "cells.npy")
+    loader = ResumableLoader(dataset, EpochBatchSampler.of(dataset, 1))
+    next(iter(loader))
+
+    matrix.retire([], ["wrong"])
+    matrix.reinstate([], ["wrong"])
+    matrix.append("wrong", ["s1", "s2"], {"beta": np.full((2, 2), 0.9, np.float32)})
+    corrected = MatrixDataset(matrix.url, ["s1", "s2", "s3"])
+    np.testing.assert_array_equal(corrected.to_memmap(tmp_path / "cells.npy"), corrected.to_numpy())
+    with pytest.raises(ZarrCoreError, match="the saved state belongs to other data"):
+        ResumableLoader(corrected, EpochBatchSampler.of(corrected, 1)).load_state_dict(loader.state_dict())
+    assert MatrixDataset(matrix.url, ["s3"]).fingerprint == unaffected
+    with pytest.raises(UnknownFieldError, match="coverage"):
+        corrected.covered_features(10)
 
 
 def test_selections_have_different_fingerprints(written: tuple[str, np.ndarray], tmp_path: Path) -> None:

@@ -188,6 +188,30 @@ def test_a_batch_is_its_items_collated(root: Path, engine: str) -> None:
         assert_batches_equal(item, one)
 
 
+@pytest.mark.parametrize("change", ["value", "label", "removed field", "removed item", "order"])
+def test_a_batch_whose_items_were_changed_is_stacked_again(root: Path, change: str) -> None:
+    dataset = drivaernet(root, **SIZES)
+    batch = dataset.__getitems__([3, 0, 2])
+    expected = [dict(item) for item in batch]
+    for item in [*batch, *expected]:
+        if change == "value":
+            item["surface_pressure"] = item["surface_pressure"] * 2
+        elif change == "label":
+            item |= {"label": torch.tensor(1)}
+        elif change == "removed field":
+            del item["surface_velocity"]
+    if change == "removed item":
+        del batch[1], expected[1]
+    elif change == "order":
+        batch.reverse()
+        expected.reverse()
+    for way in (default_collate, collate):
+        assert_batches_equal(way(batch), default_collate(expected))
+    del batch[0]["surface_pressure"]
+    with pytest.raises(ZarrCoreError, match="surface_pressure: 1 of the . items of a batch have no such field"):
+        collate(batch)
+
+
 def test_a_data_loader_takes_batches_as_they_are_read(root: Path) -> None:
     dataset = drivaernet(root, **SIZES)
     for loaded in (DataLoader(dataset, batch_size=2), DataLoader(Subset(dataset, range(5)), 2, num_workers=1)):

@@ -27,6 +27,7 @@ from zarr_core.points.publish import Pending, commit_results, publish
 from zarr_core.points.settings import ConversionSettings
 from zarr_core.points.verify.store import verify_store
 from zarr_core.points.writer import ZarrStoreWriter
+from zarr_core.sources.description import SourceDescription
 from zarr_core.sources.parts import Part
 from zarr_core.sources.selection import open_source, select_samples
 from zarr_core.storage import Storage
@@ -153,6 +154,45 @@ def test_a_sample_that_arrived_after_the_listing_is_not_retired(tmp_path: Path) 
     late = _job(source, tmp_path / "store")
     report = commit_results(late, Pending(), retire_vanished=True)
     assert (report.retired, sorted(report.manifest.samples)) == (["run_3"], ["run_1", "run_2"])
+
+
+def test_splits_are_those_at_the_commit_of_a_conversion_that_began_earlier(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, store = write_source(tmp_path / "source", kind="drivaernet"), tmp_path / "store"
+    train = source / "train_design_ids.txt"
+    train.write_text("run_1\n")
+    early = ConversionJob.open(open_source("drivaernet", root=source), store, {})
+    train.write_text("run_1\nrun_2\n")
+    (source / "test_design_ids.txt").write_text("run_3\n")
+    now = {"train": ["run_1", "run_2"], "test": ["run_3"]}
+    assert convert("drivaernet", store, root=source).manifest.splits == now
+    assert commit_results(early, Pending()).manifest.splits == now
+    assert (store / train.name).read_text() == "run_1\nrun_2\n"
+    source.rename(tmp_path / "away")  # as if its file system was unmounted
+    assert commit_results(early, Pending()).manifest.samples.keys() == {"run_1", "run_2", "run_3"}
+    assert "splits are committed as they were when the conversion started" in caplog.text
+
+
+def test_splits_of_folders_have_the_samples_of_a_later_listing(tmp_path: Path) -> None:
+    kind = SourceDescription.model_validate(
+        {
+            "name": "k",
+            "samples": "*/run_*",
+            "files": {"surface_position": "p.pt"},
+            "splits": {"rule": "folders", "folders": {"train": ["new"]}},
+        }
+    )
+
+    def add_sample(sample_id: str) -> None:
+        (tmp_path / "source" / sample_id).mkdir(parents=True)
+        torch.save(torch.zeros(5, 3), tmp_path / "source" / sample_id / "p.pt")
+
+    add_sample("new/run_1")
+    early = ConversionJob.open(open_source(kind, root=tmp_path / "source"), tmp_path / "store", {})
+    add_sample("new/run_2")
+    convert(kind, tmp_path / "store", root=tmp_path / "source")
+    assert commit_results(early, Pending()).manifest.splits == {"train": ["new/run_1", "new/run_2"]}
 
 
 def test_a_migration_does_not_undo_a_later_one(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,11 @@ from tests.helpers.examples import examples
 from zarr_core.errors import SourceError
 from zarr_core.sources.parts import Part
 
-SLURM = {"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_MIN": "1", "SLURM_ARRAY_TASK_COUNT": "8"}
+
+def slurm(task: int, first: int, last: int, count: int) -> dict[str, str]:
+    """What Slurm sets in a task of an array."""
+    values = {"ID": task, "MIN": first, "MAX": last, "COUNT": count, "STEP": 1}
+    return {f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in values.items()}
 
 
 @given(st.lists(st.text(min_size=1, max_size=20), max_size=30), st.integers(1, 9))
@@ -34,10 +38,10 @@ def test_the_parts_of_a_sample_never_change() -> None:
     ("text", "environment", "part"),
     [
         ("0/2", {}, Part(0, 2)),
-        ("1/2", SLURM, Part(1, 2)),
-        ("auto", SLURM, Part(2, 8)),
-        ("auto/16", SLURM, Part(2, 16)),
-        ("auto", SLURM | {"SLURM_ARRAY_TASK_ID": "5", "SLURM_ARRAY_TASK_STEP": "2"}, Part(2, 8)),
+        ("1/2", slurm(3, 0, 7, 8), Part(1, 2)),
+        ("auto", slurm(3, 0, 7, 8), Part(3, 8)),
+        ("auto/16", slurm(3, 0, 15, 16), Part(3, 16)),
+        ("auto/16", slurm(7, 3, 7, 2), Part(7, 16)),  # sbatch --array=3,7
         ("auto/4", {"JOB_COMPLETION_INDEX": "3"}, Part(3, 4)),
     ],
 )
@@ -56,8 +60,14 @@ def test_texts(text: str, environment: dict[str, str], part: Part) -> None:
         ("²/3", {}, "is not NUMBER/COUNT"),
         ("auto", {}, "neither SLURM_ARRAY_TASK_ID nor JOB_COMPLETION_INDEX is set"),
         ("auto", {"JOB_COMPLETION_INDEX": "0"}, "give auto/COUNT"),
-        ("auto", SLURM | {"SLURM_ARRAY_TASK_ID": "4", "SLURM_ARRAY_TASK_STEP": "2"}, "regular step"),
-        ("auto/2", {"JOB_COMPLETION_INDEX": "2"}, "there is no part 2 of 2"),
+        ("auto", slurm(3, 3, 3, 1), "array has 1 tasks, from 3 to 3, .*; give the number of parts: auto/COUNT"),
+        ("auto", slurm(0, 0, 7, 2), "from 0 to 7"),
+        ("auto", slurm(1, 1, 8, 8), "from 1 to 8"),
+        ("auto", {"SLURM_ARRAY_TASK_ID": "0"}, "from . to ."),
+        ("auto/16", slurm(16, 1, 16, 16), "task 16 has no part, .*--array=0-15"),
+        ("auto/2", {"JOB_COMPLETION_INDEX": "2"}, "task 2 has no part"),
+        ("auto/0", {"JOB_COMPLETION_INDEX": "2"}, "no part 2 of 0"),
+        ("auto/x", slurm(0, 0, 1, 2), "is not NUMBER/COUNT"),
     ],
 )
 def test_texts_that_name_no_part(text: str, environment: dict[str, str], message: str) -> None:

@@ -30,6 +30,16 @@ class Batch(list[BatchItem]):
     def __init__(self, items: Sequence[BatchItem], tensors: dict[str, Tensor] | None) -> None:
         super().__init__(items)
         self.tensors = tensors
+        self._read = [] if tensors is None else [tuple(item.items()) for item in items]
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether the items are still those of ``tensors``: the same tensors under the same names, in this order."""
+        # Tensors are compared by identity: == compares their elements, and a change in place also changes ``tensors``.
+        return len(self) == len(self._read) and all(
+            len(item) == len(read) and all(item.get(field) is values for field, values in read)
+            for item, read in zip(self, self._read, strict=True)
+        )
 
 
 class BatchDataset(Dataset[dict[str, Tensor]]):
@@ -56,15 +66,25 @@ def _items(dataset: BatchDataset, indices: Iterable[int]) -> list[Any]:
 def collate(batch: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     """Batch tensors by field: those that ``__getitems__`` has already read, else the stacked items.
 
+    Items are stacked if one of them was added, removed, moved or changed after it was read, for example by a subclass
+    that overrides ``__getitems__``.
+
     A DataLoader without ``collate_fn`` does the same. Call this function in a ``collate_fn`` of your own. Items of
     several dtypes are stacked in the dtype that holds all their values.
 
     Raises:
-        ZarrCoreError: items differ in size.
+        ZarrCoreError: items differ in size or in their fields.
     """
-    if isinstance(batch, Batch) and batch.tensors is not None:
+    if isinstance(batch, Batch) and batch.tensors is not None and batch.unchanged:
         return batch.tensors
-    for field in batch[0]:
+    fields = {field: None for item in batch for field in item}  # in the order of the items
+    for field in fields:
+        if lacking := sum(field not in item for item in batch):
+            raise ZarrCoreError(
+                f"{field}: {lacking} of the {len(batch)} items of a batch have no such field; read or export the "
+                "fields that every sample has (fields=[...]), or pass a collate_fn"
+            )
+    for field in fields:
         shapes = {tuple(item[field].shape): None for item in batch}
         if len(shapes) > 1:
             raise ZarrCoreError(
@@ -72,7 +92,7 @@ def collate(batch: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
                 "that every sample has (num_surface_points, num_volume_points, ...), or pass a collate_fn"
             )
     items = [dict(item) for item in batch]
-    for field in batch[0]:
+    for field in fields:
         dtypes = {item[field].dtype for item in items}
         if len(dtypes) > 1:
             dtype = reduce(torch.promote_types, dtypes)

@@ -177,7 +177,11 @@ class MatrixDataset(BatchDataset):
 
     @property
     def fingerprint(self) -> str:
-        """Identifies the selected cells, which never change; independent of location and later appends."""
+        """Identifies the selected cells; independent of location and later appends.
+
+        It contains the digests of the batches that hold the samples: a reinstated sample may have other values. So it
+        also changes after another sample of these batches is retired.
+        """
         digest = hashlib.blake2b(json.dumps(self.sample_ids).encode(), digest_size=8)
         chosen = self._selection
         digest.update(b"all" if chosen is None else np.ascontiguousarray(self._columns).data)
@@ -187,10 +191,13 @@ class MatrixDataset(BatchDataset):
             digest.update(json.dumps([self.coverage, self.min_coverage, self.coverage_mask]).encode())
         if self.metadata is not None:  # unlike cells, metadata can change
             digest.update(json.dumps(self.metadata.to_pydict(), default=str).encode())
+        chosen_samples, digests = set(self.sample_ids), self.matrix.batch_digests
+        held = [digests[name] for name, ids in self.matrix.batches.items() if not chosen_samples.isdisjoint(ids)]
+        content = hashlib.blake2b(json.dumps(sorted(held)).encode(), digest_size=8).hexdigest()
         values = "+".join(self.values)
         return (
             f"matrix {self.matrix.matrix_id}, {values}, {len(self):,} samples x {self.n_features:,} features "
-            f"{digest.hexdigest()}"
+            f"{digest.hexdigest()}, content {content}"
         )
 
     @property
@@ -255,9 +262,13 @@ class MatrixDataset(BatchDataset):
         Returns:
             (n,) names in the order of :attr:`feature_ids`. A feature that is the mean of several columns is covered if
             one of them is.
+
+        Raises:
+            UnknownFieldError: the matrix has no table :attr:`coverage`.
         """
         if not 0 <= share <= 1:
             raise ZarrCoreError(f"share is {share!r}; it must be from 0 to 1")
+        self.matrix.read(self.sample_ids, self.matrix.feature_ids[:0], self.coverage)  # names a table that is not there
         count = np.zeros(self.n_features, np.int64)
         for rows in row_blocks((len(self), self.n_features), np.dtype(self.matrix.values[self.coverage]).itemsize):
             count += self._any(self._read_columns(self.sample_ids[rows], self.coverage) >= min_coverage).sum(axis=0)

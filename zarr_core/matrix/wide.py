@@ -180,6 +180,11 @@ class WideMatrix:
         return {batch_id: dict(batch.source) for batch_id, batch in self._state.batches.items()}
 
     @property
+    def batch_digests(self) -> dict[str, str]:
+        """Digest of the samples and values of each batch, independent of their order."""
+        return {batch_id: batch.digest for batch_id, batch in self._state.batches.items()}
+
+    @property
     def sample_ids(self) -> list[str]:
         """Every sample, in the order of the rows."""
         return list(self._state.rows)

@@ -17,7 +17,7 @@ from zarr_core.points.manifest import Quarantine, SampleEntry, StoreManifest, co
 from zarr_core.points.store_settings import check_agreement, current_settings, recorded_conversion
 from zarr_core.points.writer import WrittenSample
 from zarr_core.sources.sample import SampleSource, SourceSample
-from zarr_core.sources.selection import DatasetKind, Selection, open_source, overlaps
+from zarr_core.sources.selection import DatasetKind, Selection, open_source, overlaps, with_current_splits
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import commit
 
@@ -127,7 +127,7 @@ def commit_results(
     max_retired_share: float = MAX_RETIRED_SHARE,
     create_empty: bool = False,
 ) -> PublishReport:
-    """Commit results of the selected samples, and write the split files of the source.
+    """Commit results of the selected samples, and the splits and split files that the source has now.
 
     Args:
         job: the conversion.
@@ -142,9 +142,6 @@ def commit_results(
     if not 0 <= max_retired_share <= 1:
         raise SourceError(f"max_retired_share must be from 0 to 1, not {max_retired_share}")
     storage, selection, settings = job.writer.storage, job.selection, job.writer.settings
-    if job.manifest is not None or pending.written or create_empty:
-        for name, text in selection.documents.items():
-            storage.write(name, [text.encode()])
     before: StoreManifest | None = None
     retired: list[str] = []
     excess: list[str] = []
@@ -154,7 +151,7 @@ def commit_results(
     replaceable = [current_settings(job.manifest)] if job.reconvert and job.manifest else []
 
     def change(current: StoreManifest | None) -> StoreManifest:
-        nonlocal before, retired, excess, pending, misfits
+        nonlocal before, retired, excess, pending, misfits, selection
         before, excess = current, []
         description = selection.source.description
         check_dataset(storage, current, description.name, job.dataset_name)
@@ -165,6 +162,7 @@ def commit_results(
         start = current or StoreManifest(job.dataset_name or description.name)
         if not start.generation and job.manifest is not None:  # the published format keeps splits in files
             start = replace(start, splits=job.manifest.splits, excluded=job.manifest.excluded)
+        selection = _with_current_splits(job, start)
         changed = replace(
             start,
             shuffle_seed=settings.shuffle_seed,
@@ -193,6 +191,8 @@ def commit_results(
         changed = replace(changed, conversion=recorded_conversion(changed, settings))
         if current is None and not changed.samples and not create_empty:
             raise _NoSamplesError(changed)
+        for name, text in selection.documents.items():
+            storage.write(name, [text.encode()])
         return current if current == changed else changed
 
     collected: list[str] = []
@@ -231,6 +231,20 @@ def commit_results(
         # Of a dataset object, the splits were merged with those that the store had.
         notes=tuple(dict.fromkeys((*selection.notes, *overlaps(manifest.splits, manifest.excluded)))),
     )
+
+
+def _with_current_splits(job: ConversionJob, current: StoreManifest) -> Selection:
+    """The selection, with the splits of the source as it is now.
+
+    Another converter that listed the source later than this one may have committed samples and splits already.
+    """
+    listed = {} if job.manifest is None else {**job.manifest.samples, **job.manifest.quarantine}
+    arrived = {**current.samples, **current.quarantine}.keys() - listed.keys()
+    try:
+        return with_current_splits(job.selection, arrived)
+    except SourceError as error:
+        logger.warning("the splits are committed as they were when the conversion started: %s", error)
+        return job.selection
 
 
 def _stale_documents(storage: Storage, before: StoreManifest, selection: Selection) -> list[str]:

@@ -36,36 +36,45 @@ class Part:
 
     @classmethod
     def parse(cls, text: str, environment: Mapping[str, str] = os.environ) -> Part:
-        """Read "0/8", or "auto" in a task of a Slurm array, or "auto/8" in an indexed Kubernetes job or a Slurm array.
+        """Read "0/8", or "auto/8" in a Slurm array or an indexed Kubernetes job, or "auto" in a Slurm array.
+
+        With "auto/8", the task id of an array 0-7 is the number of the part, so a task that is submitted again on its
+        own (``sbatch --array=3``) converts the same part.
 
         Raises:
             SourceError: the text is none of these, or the environment does not say which part is meant.
         """
         number, slash, count = text.partition("/")
-        if number == "auto":
-            number, tasks = _from_environment(environment)
-            count = count if slash else tasks
-            if not count:
-                raise SourceError(f"part {text!r}: a Kubernetes job does not name its completions; give auto/COUNT")
+        automatic = number == "auto"
+        if automatic:
+            number = _task(environment)
+            count = count if slash else _tasks(environment)
         if not (number.isascii() and number.isdigit() and count.isascii() and count.isdigit()):
             raise SourceError(f"part {text!r} is not NUMBER/COUNT, such as 0/8, or auto")
+        if automatic and int(number) >= int(count) > 0:
+            raise SourceError(
+                f"part {text!r}: task {number} has no part, because parts are numbered from 0: use tasks 0 to "
+                f"{int(count) - 1}, in Slurm --array=0-{int(count) - 1}"
+            )
         return cls(int(number), int(count))
 
 
-def _from_environment(environment: Mapping[str, str]) -> tuple[str, str]:
-    """Number of this task and of all tasks, as Slurm or Kubernetes names them; "" if unknown."""
-    task = environment.get("SLURM_ARRAY_TASK_ID")
-    if task is not None:
-        first, count = (environment.get(f"SLURM_ARRAY_TASK_{name}", "") for name in ("MIN", "COUNT"))
-        step = environment.get("SLURM_ARRAY_TASK_STEP", "1")
-        try:
-            number, rest = divmod(int(task) - int(first or 0), int(step))
-        except (ValueError, ZeroDivisionError):
-            number, rest = -1, 0
-        if number < 0 or rest:
-            raise SourceError(f"SLURM_ARRAY_TASK_ID={task!r} is not a task of an array of a regular step")
-        return str(number), count
-    index = environment.get("JOB_COMPLETION_INDEX")
-    if index is None:
-        raise SourceError("part auto: neither SLURM_ARRAY_TASK_ID nor JOB_COMPLETION_INDEX is set")
-    return index, ""
+def _task(environment: Mapping[str, str]) -> str:
+    """Number of this task, as Slurm or Kubernetes names it."""
+    for name in ("SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX"):
+        if name in environment:
+            return environment[name]
+    raise SourceError("part auto: neither SLURM_ARRAY_TASK_ID nor JOB_COMPLETION_INDEX is set")
+
+
+def _tasks(environment: Mapping[str, str]) -> str:
+    """Number of tasks of a Slurm array 0-N; of any other array it is not known how many parts there are."""
+    if "SLURM_ARRAY_TASK_ID" not in environment:
+        raise SourceError("part 'auto': a Kubernetes job does not name its completions; give auto/COUNT")
+    first, last, count = (environment.get(f"SLURM_ARRAY_TASK_{name}", "") for name in ("MIN", "MAX", "COUNT"))
+    if first != "0" or not (count.isascii() and count.isdigit()) or last != str(int(count) - 1):
+        raise SourceError(
+            f"part 'auto': the array has {count or '?'} tasks, from {first or '?'} to {last or '?'}, not "
+            "0 to COUNT - 1, as if some of its tasks were submitted again; give the number of parts: auto/COUNT"
+        )
+    return count

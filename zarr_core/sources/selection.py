@@ -174,6 +174,25 @@ def select_samples(
     return Selection(source, samples, frozenset(found.samples), by_split, frozenset(excluded), documents, tuple(notes))
 
 
+def with_current_splits(selection: Selection, arrived: Collection[str]) -> Selection:
+    """The selection with the splits, excluded ids and split files that its source has now. Does not list the source.
+
+    Args:
+        selection: the selection, as the source was listed.
+        arrived: ids that the source had later than the listing.
+
+    Raises:
+        SourceError: the source cannot be read, or no longer has any selected sample.
+    """
+    source = selection.source
+    documents = source.split_documents()
+    # All files of a folder that is not mounted any more are missing, which is no reason to drop the splits.
+    if selection.documents.keys() - documents.keys() and not source.discover(selection.samples):
+        raise SourceError(f"{source.url} has neither its split files nor the selected samples any more")
+    splits = source.splits(selection.present.union(arrived))
+    return replace(selection, splits=splits, excluded=frozenset(source.excluded()), documents=documents)
+
+
 def _absent(
     source: SampleSource, splits: Mapping[str, list[str]], found: Collection[str], excluded: Collection[str]
 ) -> list[str]:
