@@ -47,6 +47,7 @@ def look(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> Calla
         context = dg.build_sensor_context(
             instance, cursor=cursors.get(sensor.name), repository_def=repository, resources={"alerts": Alerts()}
         )
+        context._code_location_origin = LOCATION  # build_sensor_context has no argument for it
         monkeypatch.setattr(type(context), "log", type("Log", (), {"error": staticmethod(logged.append)}))
         result = sensor(context)
         assert isinstance(result, dg.SensorResult)
@@ -57,9 +58,17 @@ def look(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> Calla
     return tick
 
 
-def tick(instance: dg.DagsterInstance, name: str, status: TickStatus, message: str | None = None) -> None:
+LOCATION = InProcessCodeLocationOrigin(LoadableTargetOrigin(module_name="definitions"), location_name="zarr_core")
+
+
+def tick(
+    instance: dg.DagsterInstance,
+    name: str,
+    status: TickStatus,
+    message: str | None = None,
+    location: InProcessCodeLocationOrigin = LOCATION,
+) -> None:
     """A running sensor and one of its ticks."""
-    location = InProcessCodeLocationOrigin(LoadableTargetOrigin(module_name="definitions"))
     origin = RemoteInstigatorOrigin(RemoteRepositoryOrigin(location, "repository"), name)
     state = InstigatorState(
         origin, InstigatorType.SENSOR, InstigatorStatus.RUNNING, SensorInstigatorData(sensor_type=None)
@@ -113,6 +122,40 @@ def test_failing_sensors_are_named_once_per_error(
     assert webhook.texts == [first, "a_arrivals fails: another reason"]
     assert mail_server.texts == [first, *webhook.texts], "sent again to both"
     assert mail_server.mails[0]["Subject"] == "[zarr_core] a_arrivals fails: the bucket is gone"
+
+
+def test_an_error_whose_message_differs_in_times_and_ids_is_reported_once(
+    instance: dg.DagsterInstance, look: Callable[..., tuple[str, list[str]]], webhook: Webhook
+) -> None:
+    error = (
+        "Error performing GET http://service/container in {} - after 3 retries, retry_timeout: 180s: status 403: "
+        "<Code>Denied</Code><RequestId>{}</RequestId> <object at {}>"
+    )
+    tick(instance, "a_arrivals", TickStatus.FAILURE, error.format("890.9\u00b5s", "AB1C", "0x7f01"))
+    assert len(look(failing_sensors)[1]) == 1
+    tick(instance, "a_arrivals", TickStatus.FAILURE, error.format("1.2ms", "F00D", "0x7f02"))
+    assert look(failing_sensors)[1] == []
+    tick(instance, "a_arrivals", TickStatus.FAILURE, error.format("2s", "F00D", "0x7f02").replace("403", "404"))
+    assert len(look(failing_sensors)[1]) == 1, "another error"
+
+
+def test_a_sensor_that_is_no_longer_defined_does_not_fail(
+    instance: dg.DagsterInstance, look: Callable[..., tuple[str, list[str]]], webhook: Webhook
+) -> None:
+    """A repaired declaration: the same mistake later is new."""
+
+    @dg.sensor(name="wings_not_loaded")
+    def not_loaded() -> None: ...
+
+    broken = dg.Definitions(sensors=[not_loaded]).get_repository_def()
+    repaired = dg.Definitions().get_repository_def()
+    elsewhere = InProcessCodeLocationOrigin(LoadableTargetOrigin(module_name="other"), location_name="other")
+    tick(instance, "wings_not_loaded", TickStatus.FAILURE, "chunk_pionts")
+    tick(instance, "other_arrivals", TickStatus.FAILURE, "no bucket", elsewhere)
+    both = "wings_not_loaded fails: chunk_pionts", "other_arrivals fails: no bucket"
+    assert sorted(look(failing_sensors, broken)[1]) == sorted(both)
+    assert look(failing_sensors, repaired) == ("other_arrivals fails", [])
+    assert look(failing_sensors, broken)[1] == [both[0]]
 
 
 def test_stale_datasets_are_named_once(
