@@ -2,6 +2,8 @@
 
 import os
 import re
+from collections.abc import Collection
+from itertools import count
 from pathlib import Path
 
 import dagster as dg
@@ -21,8 +23,8 @@ def load_datasets(project: Path, shared: dg.Definitions) -> dg.Definitions:
     """
     validating = os.environ.get("DAGSTER_IS_DEFS_VALIDATION_CLI") == "1"
     tree = dg.ComponentTree.for_project(project)
-    loaded = []
-    for folder in sorted({path.parent for path in (project / "assets" / "datasets").rglob("defs.yaml")}):
+    declared, loaded, replaced = project / "assets" / "datasets", [], set[str]()
+    for folder in sorted({path.parent for path in declared.rglob("defs.yaml")}):
         try:
             dataset = tree.build_defs(folder)
             # With those before it, whose names it may repeat.
@@ -30,9 +32,18 @@ def load_datasets(project: Path, shared: dg.Definitions) -> dg.Definitions:
         except Exception as error:  # whatever is wrong with this declaration
             if validating:
                 raise
-            dataset = _not_loaded(re.sub(r"\W", "_", folder.name), error)
+            name = _free_name("/".join(folder.relative_to(declared).parts) or declared.name, replaced)
+            replaced.add(name)
+            dataset = _not_loaded(name, error)
         loaded.append(dataset)
     return dg.Definitions.merge(*loaded, shared)
+
+
+def _free_name(path: str, taken: Collection[str]) -> str:
+    """The path as a name in Dagster, with a number if another path has the same name."""
+    name = re.sub(r"\W", "_", path)
+    names = (f"{name}_{number}" if number > 1 else name for number in count(1))
+    return next(each for each in names if each not in taken)
 
 
 def _not_loaded(name: str, error: Exception) -> dg.Definitions:

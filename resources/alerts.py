@@ -10,6 +10,7 @@ import os
 import smtplib
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from email.message import EmailMessage
 from email.utils import formatdate, make_msgid
 from urllib.parse import unquote, urlsplit
@@ -36,19 +37,30 @@ class Alerts(dg.ConfigurableResource):
     def send(self, text: str) -> None:
         """Send an alert to the webhook and by e-mail, as far as they are set. Without both, alerts are only logged.
 
+        If only one of them takes the alert, it also gets the reason why the other did not.
+
         Raises:
-            Failure: one of them cannot be reached, or refuses the alert. Both were tried.
+            Failure: none of them can be reached, or takes the alert.
         """
         text = text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]} ..."
-        reasons = []
+        reasons, took = [], []
         for variable, send in ((WEBHOOK, _post), (SMTP, _mail)):
             if address := os.environ.get(variable):
                 try:
                     send(address, text)
+                    took.append((send, address))
                 except _NotSentError as error:
                     reasons.append(f"the address in ${variable} did not take an alert: {error}")
-        if reasons:
-            raise dg.Failure("; ".join(reasons))
+        if not reasons:
+            return
+        reason = "; ".join(reasons)
+        if not took:
+            raise dg.Failure(reason)
+        # No failure: callers send a failed alert again, which whoever took it would get every half minute.
+        dg.get_dagster_logger().error(reason)
+        for send, address in took:
+            with suppress(_NotSentError):  # the alert was taken, and the log has the reason
+                send(address, reason)
 
 
 class _NotSentError(Exception):

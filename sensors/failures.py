@@ -1,6 +1,7 @@
 """Logs failed runs, failed checks, failing sensors and stale assets, and sends alerts of them."""
 
 import json
+import re
 import time
 from collections.abc import Callable, Mapping
 
@@ -19,6 +20,13 @@ from sensors.dagster_internals.queries import (
 PUBLISHED_WITHIN_HOURS = "zarr_core/published_within_hours"
 # Runs that one tick looks at, and the time for which an alert that cannot be sent is sent again.
 _MAX_RUNS, _SENT_FOR_SECONDS = 20, 86_400
+# What differs between two messages of the same error: ids, addresses in memory, times, and durations.
+_CHANGING = re.compile(
+    r"""(?ix) \b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b | \b0x[0-9a-f]+\b
+    | \b(?:x-[a-z-]*)?(?:request|host)[-_ ]?id\b \W+ [\w+/=:.-]+
+    | \b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.]*(?:Z\b|[+-]\d\d:?\d\d)?
+    | \b\d+(?:\.\d+)?\s?(?:ns|us|\u00b5s|\u03bcs|ms|s|secs?|seconds?)\b"""
+)
 
 
 @dg.sensor(
@@ -52,7 +60,8 @@ def failed_checks(context: dg.SensorEvaluationContext, alerts: Alerts) -> dg.Sen
 )
 def failing_sensors(context: dg.SensorEvaluationContext, alerts: Alerts) -> dg.SensorResult:
     """Report sensors and schedules that began to fail, or fail with another error, since the tick before."""
-    failing = failing_ticks(context.instance)
+    origin = context.code_location_origin
+    failing = failing_ticks(context.instance, origin.location_name if origin else None, context.repository_def)
     return _report_new(context, alerts, "fails", failing, "no sensor or schedule fails")
 
 
@@ -131,12 +140,21 @@ def _report_new(
     If the alert cannot be sent, the tick fails, and the next one reports the same.
     """
     before = json.loads(context.cursor or "{}")
-    new = [f"{name} {verb}: {reason}" for name, reason in found.items() if before.get(name) != reason]
+    new = [
+        f"{name} {verb}: {reason}"
+        for name, reason in found.items()
+        if name not in before or _constant_part(before[name]) != _constant_part(reason)
+    ]
     for message in new:
         context.log.error(message)
     if new:
         alerts.send("\n".join(new))
     return dg.SensorResult(skip_reason=f"{', '.join(found)} {verb}" if found else none, cursor=json.dumps(found))
+
+
+def _constant_part(reason: str) -> str:
+    """A message without the parts that differ each time, such as the elapsed time in the errors of object stores."""
+    return _CHANGING.sub("...", reason)
 
 
 def failure_message(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:

@@ -94,7 +94,7 @@ def find_changes(
         known: fingerprint last recorded of each known item; None if there is none.
         before: changes that the previous listing left pending.
         limit: maximum number of changed, and of vanished items; no limit if None.
-        new_limit: maximum number of new items, and of items left pending; no limit if None.
+        new_limit: maximum number of new items, and of items left pending of each kind; no limit if None.
     """
     fingerprints = {item_id: item.fingerprint for item_id, item in listing.items.items()}
     differing = sorted((i for i in fingerprints if known.get(i) != fingerprints[i]), key=natural_order)
@@ -106,14 +106,17 @@ def find_changes(
     # An item with some of its files left is being copied again; only one without any has vanished. A source without a
     # single item is a disk that is not mounted or a bucket that cannot be listed.
     outage = not listing.items and not listing.incomplete
-    gone = [] if outage else sorted(known.keys() - listing.items.keys() - listing.incomplete.keys())[:limit]
-    vanished = tuple(i for i in gone if i in before.gone_once)
+    gone = [] if outage else sorted(known.keys() - listing.items.keys() - listing.incomplete.keys())[:new_limit]
+    missed = set(before.gone_once)
+    # The others stay pending: with notifications, the next tick lists the whole source only if something is.
+    vanished = tuple(i for i in gone if i in missed)[:limit]
+    handled = set(vanished)
     return Changes(
         new=tuple(new),
         changed=tuple(changed),
         vanished=vanished,
         pending=PendingChanges(
-            {i: fingerprints[i][:_DIGITS] for i in unconfirmed}, tuple(i for i in gone if i not in vanished)
+            {i: fingerprints[i][:_DIGITS] for i in unconfirmed}, tuple(i for i in gone if i not in handled)
         ),
     )
 

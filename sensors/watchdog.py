@@ -1,7 +1,8 @@
 """Checks a deployment from outside: ``python -m sensors.watchdog http://localhost:3000``, by cron for example.
 
 No sensor runs while its code location does not load or the daemon is down. This command asks the webserver, prints what
-is wrong, sends it as an alert, and exits with status 1.
+is wrong, sends it as an alert, and exits with status 1. The addresses of alerts come from the environment, or from the
+secret that SECRETS_MANAGER_SECRET names.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 import requests
 
 from resources.alerts import Alerts
+from resources.secrets import SECRET, secret_to_environment
 from zarr_core._util.redaction import redact
 
 QUERY = """query Watchdog {
@@ -52,12 +54,21 @@ def _problems(data: dict[str, Any]) -> list[str]:
     return [*found, *([f"daemons that do not run: {', '.join(down)}"] if down else [])]
 
 
+def _take_secret() -> list[str]:
+    """Set the variables of the secret that the environment names; what is wrong with it."""
+    try:
+        secret_to_environment()
+    except Exception as error:  # whatever it is: the watchdog goes on, and addresses may be set without the secret
+        return [redact(f"the secret in ${SECRET} cannot be read: {type(error).__name__}: {error}")]
+    return []
+
+
 def main() -> int:
     """Check the webserver that the first argument names; returns the exit status."""
     if len(sys.argv) != 2:
         print(__doc__, file=sys.stderr)
         return 2
-    found = problems_of(sys.argv[1])
+    found = [*_take_secret(), *problems_of(sys.argv[1])]
     if found:
         print("\n".join(found), file=sys.stderr)
         Alerts().send("\n".join(found))

@@ -2,7 +2,7 @@
 
 Starts an S3 server (moto) and Dagster's daemon, uploads the bundled samples, waits until they are in the store, trains
 three steps from ``s3://``, then uploads a changed and a broken sample and shows what the store makes of them. At the
-end everything that it started is stopped and its files are removed.
+end everything that it started is stopped, and its files and its bucket are removed.
 """
 
 from __future__ import annotations
@@ -49,9 +49,7 @@ def main(arguments: list[str] | None = None) -> None:
         moto() if options.endpoint is None else nullcontext(options.endpoint) as url,
     ):
         os.environ["AWS_ENDPOINT_URL"] = url
-        bucket = f"example-{os.urandom(4).hex()}"
-        s3fs.S3FileSystem().mkdir(bucket)
-        with daemon(Path(folder), bucket) as log:
+        with new_bucket() as bucket, daemon(Path(folder), bucket) as log:
             run(bucket, log)
 
 
@@ -102,6 +100,18 @@ def wait(store: str, what: str, log: Path, arrived: Callable[[StoreManifest], bo
     raise SystemExit(
         f"error: {what} did not arrive in {PATIENCE_S} s; the daemon's log ends:\n{log.read_text()[-4000:]}"
     )
+
+
+@contextmanager
+def new_bucket() -> Iterator[str]:
+    """A bucket for the example alone: its name. It is deleted with its objects."""
+    bucket = f"example-{os.urandom(4).hex()}"
+    service = s3fs.S3FileSystem(use_listings_cache=False, skip_instance_cache=True)
+    service.mkdir(bucket)
+    try:
+        yield bucket
+    finally:
+        service.rm(bucket, recursive=True)
 
 
 @contextmanager

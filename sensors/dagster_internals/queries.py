@@ -10,9 +10,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import dagster as dg
 from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
+from dagster._core.definitions.automation_condition_sensor_definition import DEFAULT_AUTOMATION_CONDITION_SENSOR_NAME
 from dagster._core.definitions.freshness import FreshnessState, TimeWindowFreshnessPolicy
 from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
-from dagster._core.scheduler.instigation import TickStatus
+from dagster._core.scheduler.instigation import InstigatorState, TickStatus
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 from dagster._core.storage.event_log import SqlEventLogStorage, SqlEventLogStorageTable
 from dagster._core.storage.sqlalchemy_compat import db_select
@@ -229,11 +230,32 @@ def latest_check(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> dg.Asse
     return None
 
 
-def failing_ticks(instance: dg.DagsterInstance) -> dict[str, str]:
-    """Running sensors and schedules whose last finished tick failed, with its error."""
+def failing_ticks(
+    instance: dg.DagsterInstance, location: str | None = None, repository: dg.RepositoryDefinition | None = None
+) -> dict[str, str]:
+    """Running sensors and schedules whose last finished tick failed, with its error.
+
+    Dagster keeps the state of a sensor that is no longer defined, such as that of a declaration that was repaired.
+
+    Args:
+        instance: where their ticks are recorded.
+        location: name of a code location.
+        repository: what that code location defines now. Its other sensors and schedules are left out.
+    """
+
+    def is_defined(state: InstigatorState) -> bool:
+        if repository is None or state.origin.repository_origin.code_location_origin.location_name != location:
+            return True
+        name = state.instigator_name
+        return (
+            repository.has_sensor_def(name)
+            or name in {schedule.name for schedule in repository.schedule_defs}
+            or name == DEFAULT_AUTOMATION_CONDITION_SENSOR_NAME  # Dagster adds it
+        )
+
     failing = {}
     for state in instance.all_instigator_state():
-        if state.is_running:
+        if state.is_running and is_defined(state):
             ticks = instance.get_ticks(
                 state.instigator_origin_id,
                 state.selector_id,

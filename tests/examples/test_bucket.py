@@ -7,10 +7,12 @@ import re
 import sys
 from unittest.mock import patch
 
+import boto3
 import pytest
 
 from examples.bucket import main as example
 from zarr_core.points.manifest import StoreManifest
+from zarr_core.storage import Storage
 
 
 def test_every_claim_of_the_example(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,3 +60,10 @@ def test_every_claim_of_the_example(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     ]
     lines = out.splitlines()
     assert [line for line, pattern in zip(lines, expected, strict=True) if not re.fullmatch(pattern, line)] == []
+
+
+@pytest.mark.usefixtures("s3_server")
+def test_its_bucket_is_removed_with_its_objects() -> None:
+    with example.new_bucket() as bucket:
+        Storage(f"s3://{bucket}/source").write("run_1/a.pt", [b"1"])
+    assert bucket not in [each["Name"] for each in boto3.client("s3").list_buckets()["Buckets"]]

@@ -139,8 +139,20 @@ def test_tables_of_any_kind(matrix: WideMatrix, tmp_path: Path, kind: str) -> No
     ]
 
 
+def test_empty_cells_and_na_are_null_in_columns_of_text_too(matrix: WideMatrix, tmp_path: Path) -> None:
+    matrix.append("NA", ["NA", "null"], {"beta": block(2, 20)})
+    file = tmp_path / "table.csv"
+    file.write_text("sample_id,batch_id,age,tissue\nNA,NA,50,blood\nnull,NA,,\na_s0,a,NA,NA\n")
+    assert matrix.set_metadata(file).unknown == ()
+    assert matrix.samples(None, ["NA", "null", "a_s0"]).select(["age", "tissue"]).to_pylist() == [
+        {"age": 50, "tissue": "blood"},
+        {"age": None, "tissue": None},
+        {"age": None, "tissue": None},
+    ]
+
+
 def test_what_contradicts_is_refused_and_named(matrix: WideMatrix, tmp_path: Path) -> None:
-    matrix.set_metadata(ages(a_s0=1))
+    matrix.set_metadata(pa.table({"sample_id": ["a_s0"], "age": [1], "barcode": [2**60 + 1]}))
     matrix.set_metadata(pa.table({"batch_id": ["a"], "array": ["EPIC"]}), "batches")
     generation = matrix.generation
     table = pa.table
@@ -151,6 +163,7 @@ def test_what_contradicts_is_refused_and_named(matrix: WideMatrix, tmp_path: Pat
         (table({"sample_id": [1.5]}), {}, "ids must be strings, not double"),
         (table({"sample_id": ["a_s0"], "age": [[1]]}), {}, "column age is of type list"),
         (table({"sample_id": ["a_s0"], "age": ["old"]}), {}, "another type than before"),
+        (table({"sample_id": ["a_s0"], "barcode": [1.5]}), {}, "another type than before .*1152921504606846977"),
         (table({"sample_id": ["a_s0"], "array": ["27K"]}), {}, "'array' is already in the table of batches"),
         (table({"sample_id": ["b_s0"], "batch_id": ["a"]}), {}, "is in batch 'b', but batch_id in the metadata is 'a'"),
         (table({"sample_id": ["b_s0"], "id": ["a"]}), {"key": "id"}, "the column 'sample_id' is not that of the ids"),

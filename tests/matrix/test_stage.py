@@ -10,16 +10,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.helpers.clocks import clocks_ahead
 from tests.helpers.matrices import FEATURES, SMALL, append, block, flip
 from zarr_core import MatrixDataset
 from zarr_core.__main__ import main
-from zarr_core.errors import MatrixError, StoreError, UnknownFieldError
+from zarr_core.errors import MatrixError, StoreError, TransferError, UnknownFieldError
 from zarr_core.matrix import WideMatrix
+from zarr_core.matrix import stage as stage_module
 from zarr_core.matrix.stage import stage_matrix
 from zarr_core.matrix.state import HEAD
 from zarr_core.matrix.verify import verify_matrix
 from zarr_core.storage import Storage
 from zarr_core.versioning.gc import collect_garbage
+from zarr_core.versioning.tags import make_tag
 
 
 @pytest.fixture
@@ -127,6 +130,39 @@ def test_damage_fails_its_batch_alone(matrix: WideMatrix, tmp_path: Path, capsys
         flip(file, 5)
     with pytest.raises(StoreError, match="none of 3 batches could be copied; the first problem: beta"):
         stage_matrix(matrix.url, tmp_path / "other")
+
+
+def test_a_shard_that_cannot_be_fetched_fails_its_batch_alone(
+    matrix: WideMatrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, refused = stage_module.read_ranges, f"beta.zarr/c/{matrix._state.batches['b'].row // 4}/0"
+
+    def read_ranges(storage: Storage, layout: Any, name: str) -> Any:
+        if name == refused:
+            raise TransferError(f"{name} was refused: access denied")
+        return original(storage, layout, name)
+
+    monkeypatch.setattr(stage_module, "read_ranges", read_ranges)
+    report = stage_matrix(matrix.url, tmp_path / "copy")
+    assert list(report.state.batches) == ["a", "c"]
+    assert report.failed == {"b": f"{refused}: {refused} was refused: access denied"}
+
+
+def test_a_copy_that_was_collected_is_staged_again(tmp_path: Path) -> None:
+    matrix = WideMatrix.create(tmp_path / "m", FEATURES, **SMALL)
+    append(matrix, "a", 9)
+    append(matrix, "b", 3, seed=4)
+    make_tag(Storage(matrix.url), HEAD, "v1")
+    copy = tmp_path / "copy"
+    stage_matrix(matrix.url, copy, values=["beta"])
+    matrix.retire(["a_s1"])
+    stage_matrix(matrix.url, copy, values=["beta"])
+    with clocks_ahead(10):
+        assert collect_garbage(Storage(copy), HEAD, 0).prefixes
+    with pytest.raises(StoreError, match=r"beta.zarr/c/0/0 and 2 more objects are pending .* after 20\d\d-.* UTC, and"):
+        stage_matrix(matrix.url, copy, generation="v1")
+    stage_matrix(matrix.url, copy)  # the arrays of coverage are new
+    assert_equal(WideMatrix.open(copy), matrix)
 
 
 def test_check_reads_what_is_there(matrix: WideMatrix, tmp_path: Path) -> None:

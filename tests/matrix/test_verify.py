@@ -10,6 +10,7 @@ import pytest
 
 from tests.helpers.matrices import FEATURES, SMALL, append, flip
 from zarr_core.matrix import WideMatrix
+from zarr_core.matrix import verify as module
 from zarr_core.matrix.verify import verify_matrix
 
 
@@ -38,6 +39,57 @@ def test_damage_is_reported(tmp_path: Path, damage: Any, message: str) -> None:
     damage(tmp_path)
     problem, *_ = verify_matrix(tmp_path).problems
     assert re.search(message, problem), problem
+
+
+@pytest.fixture
+def matrix(tmp_path: Path) -> WideMatrix:
+    made = WideMatrix.create(tmp_path, FEATURES, {"beta": "float32"}, **SMALL)
+    append(made, "a", 6)
+    append(made, "b", 3, seed=9)
+    made.derive_columns()
+    return made
+
+
+def test_a_commit_during_the_verification_is_no_damage(matrix: WideMatrix, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = module.FeatureAxis.from_npy
+
+    def overtaken(*arguments: Any) -> Any:
+        monkeypatch.setattr(module.FeatureAxis, "from_npy", original)
+        append(WideMatrix.open(matrix.url), "c", 2, seed=3)
+        return original(*arguments)
+
+    monkeypatch.setattr(module.FeatureAxis, "from_npy", overtaken)
+    report = verify_matrix(matrix.url)
+    assert (report.problems, report.unnamed) == ([], 0)
+
+
+@pytest.mark.parametrize("place", ["_check_shard", "_differences", "_states"])
+def test_what_is_collected_during_the_verification_is_no_damage(
+    matrix: WideMatrix, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    original = getattr(module, place)
+
+    def collected(*arguments: Any) -> Any:
+        monkeypatch.setattr(module, place, original)
+        writer = WideMatrix.open(matrix.url)
+        writer.retire(["a_s0"], ["b"])
+        writer.forget_retired()
+        return original(*arguments)
+
+    monkeypatch.setattr(module, place, collected)
+    report = verify_matrix(matrix.url)
+    assert (report.problems, report.unnamed) == ([], 0)
+    next(Path(matrix.url).rglob("c/*/*")).unlink()
+    assert not verify_matrix(matrix.url).ok
+
+
+def test_a_generation_that_is_not_archived_yet_is_no_damage(matrix: WideMatrix) -> None:
+    archive = Path(matrix.url, f"generations/{matrix.generation:08d}.json")
+    data = archive.read_bytes()
+    archive.unlink()
+    assert verify_matrix(matrix.url).ok
+    archive.write_bytes(data.replace(b"a_s0", b"a_sX"))
+    assert verify_matrix(matrix.url).problems == [f"generations/{archive.name} is not equal to HEAD.json"]
 
 
 def _exchange(root: Path) -> None:

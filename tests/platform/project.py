@@ -36,7 +36,7 @@ class Project:
     def write(self, folder: str, content: str) -> Path:
         """A declaration as it is."""
         path = self.folder / "assets" / "datasets" / folder / "defs.yaml"
-        path.parent.mkdir()
+        path.parent.mkdir(parents=True)
         path.write_text(content)
         return path
 

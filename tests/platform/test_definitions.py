@@ -143,6 +143,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     custom = project.declare("sinks", *declaration("sinks", kind="sinks.yaml"))
     custom.with_name("sinks.yaml").write_text("name: sinks\nsamples: case_*\nfiles: {surface_position: xyz.pt}\n")
     project.declare("misspelt", *declaration("misspelt", chunk_pionts="4096"))
+    for folder in ("teams/a/misspelt", "teams/b/misspelt", "teams/b_misspelt"):
+        project.declare(folder, *declaration("misspelt", chunk_pionts="4096"))
     (block,) = re.findall(r"```yaml\n(.*?)```", (PROJECT / "docs" / "ui.md").read_text(), re.DOTALL)
     project.write("documented", re.sub(r"^  name: \w+", "  name: documented", block, flags=re.MULTILINE))
     for name, (setting, value, _) in WITHOUT_SENSE.items():
@@ -180,6 +182,12 @@ def test_a_misspelt_declaration_does_not_stop_the_other_datasets(loaded: Mapping
     assert failure.startswith("the declaration of misspelt cannot be loaded")
     for text in (description, failure):
         assert f"`attributes.chunk_pionts at {path}:6`" in text
+
+
+def test_misspelt_declarations_in_folders_of_one_name_stop_nothing(loaded: Mapping[str, Any]) -> None:
+    for name in ("teams_a_misspelt", "teams_b_misspelt", "teams_b_misspelt_2"):
+        assert "chunk_pionts" in loaded["sensors"][f"{name}_not_loaded"]
+        assert f"{name}/not_loaded" in loaded["specs"]
 
 
 def test_a_second_dataset_of_the_same_name_does_not_stop_the_others(loaded: Mapping[str, Any]) -> None:

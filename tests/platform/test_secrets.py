@@ -11,6 +11,7 @@ from moto import mock_aws
 
 import definitions
 from resources.secrets import SECRET, secret_to_environment
+from sensors import watchdog
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +39,22 @@ def test_the_code_location_sets_what_the_secret_adds_to_the_environment(
     monkeypatch.setattr(definitions, "load_datasets", lambda folder, shared: shared)
     definitions.defs.load_fn()
     assert (os.environ["ALERT_WEBHOOK"], os.environ["ALERT_SMTP"]) == ("https://from/secret", "smtp://declared")
+
+
+def test_the_watchdog_sends_alerts_to_the_address_of_the_secret(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sent: list[tuple[str, str]] = []
+    monkeypatch.setattr("resources.alerts._post", lambda address, text: sent.append((address, text)))
+    monkeypatch.setattr(watchdog.sys, "argv", ["watchdog", "http://webserver:3000"])
+    monkeypatch.setattr(watchdog, "problems_of", lambda address: ["no daemon runs"])
+    assert watchdog.main() == 1
+    (problem, _) = capsys.readouterr().err.splitlines()
+    assert problem.startswith(f"the secret in ${SECRET} cannot be read: ResourceNotFoundException")
+    assert sent == []
+    store('{"ALERT_WEBHOOK": "https://from/secret"}')
+    assert watchdog.main() == 1
+    assert sent == [("https://from/secret", "no daemon runs")]
 
 
 @pytest.mark.parametrize("text", ["hunter2", '["hunter2"]', '{"password": {"value": "hunter2"}}'])

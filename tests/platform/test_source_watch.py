@@ -261,6 +261,21 @@ def test_many_arrivals_are_taken_in_portions_and_the_cursor_stays_small() -> Non
     assert pending == PendingChanges()
 
 
+def test_vanished_items_beyond_the_limit_of_a_tick_stay_pending() -> None:
+    """With notifications, the next tick lists the whole source only if a vanished item is pending."""
+    known: dict[str, str | None] = {f"run_{number:05d}": "1" for number in range(2501)}
+    listing = listing_of(sample("run_00000"))
+    known["run_00000"] = listing.items["run_00000"].fingerprint
+    pending, portions = find_changes(listing, known, PendingChanges(), limit=1000).pending, []
+    while pending.gone_once:
+        changes = find_changes(listing, known, pending, limit=1000)
+        known = {i: version for i, version in known.items() if i not in changes.vanished}
+        portions.append(len(changes.vanished))
+        pending = PendingChanges.from_cursor(changes.pending.to_cursor())
+    assert portions == [1000, 1000, 500]
+    assert known.keys() == {"run_00000"}
+
+
 def test_many_events_are_stored_by_the_sensor_itself(
     trial: Trial, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:

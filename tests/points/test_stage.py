@@ -153,6 +153,17 @@ def test_a_stage_that_is_killed_is_finished_by_the_next(large: Path, tmp_path: P
     assert not list((tmp_path / "copy").rglob("*.tmp"))
 
 
+def test_a_copy_without_any_sample_is_not_committed(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zarr_core.points.stage, "_COMMIT_SECONDS", 0.0)
+    for shard in shards(source):
+        shard.write_bytes(shard.read_bytes()[:-1])
+    with pytest.raises(StoreError, match="none of 3 samples could be copied, so .* is not a store yet"):
+        stage_store(source, tmp_path / "copy")
+    assert not (tmp_path / "copy" / "manifest.json").exists()
+
+
 def test_copied_samples_are_committed_on_the_way(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zarr_core.points.stage, "_COMMIT_SECONDS", 0.0)
     staged = zarr_core.points.stage.stage_sample

@@ -283,9 +283,24 @@ def _read_file(url: str, where: str, key: str) -> pa.Table:
             # Ids are text, also where all of them are digits: 007 is not 7.
             text = pyarrow.csv.ConvertOptions(column_types={key: pa.string(), "batch_id": pa.string()})
             delimiter = "\t" if ending == "tsv" else ","
-            return pyarrow.csv.read_csv(file, None, pyarrow.csv.ParseOptions(delimiter=delimiter), text)
+            table = pyarrow.csv.read_csv(file, None, pyarrow.csv.ParseOptions(delimiter=delimiter), text)
+            return _with_nulls(table, {key, "batch_id"}, text.null_values)
     except (OSError, pa.ArrowException) as error:
         raise MatrixError(f"{where} cannot be read: {redact(str(error))}") from printable_cause(error)
+
+
+def _with_nulls(table: pa.Table, ids: Collection[str], null_values: Sequence[str]) -> pa.Table:
+    """The table with nulls for empty or "NA" cells of text, as for those of numbers; an id may be "NA"."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    columns = [
+        pc.if_else(_is_in(column, null_values, invert=False), pa.scalar(None, pa.string()), column)
+        if pa.types.is_string(column.type) and name not in ids
+        else column
+        for name, column in zip(table.column_names, table.columns, strict=True)
+    ]
+    return pa.table(columns, table.column_names)
 
 
 def _ids(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
@@ -349,6 +364,7 @@ def _merged(url: str, before: pa.Table, given: pa.Table) -> pa.Table:
         schema = pa.unify_schemas(
             [before.schema.remove_metadata(), given.schema.remove_metadata()], promote_options="permissive"
         )
+        before, given = (_cast(table, schema) for table in (before, given))
     except pa.ArrowException as error:
         raise MatrixError(
             f"{url}: a column has another type than before ({error}); --replace drops the old table"
@@ -359,7 +375,7 @@ def _merged(url: str, before: pa.Table, given: pa.Table) -> pa.Table:
     for field in schema:
         if field.name == key:
             continue
-        parts = [table[field.name].cast(field.type) for table in (before, given) if field.name in table.column_names]
+        parts = [table[field.name] for table in (before, given) if field.name in table.column_names]
         together = pa.chunked_array([chunk for part in parts for chunk in part.chunks], field.type)
         first = len(before) if field.name in before.column_names else 0
         places: list[int | None] = []
@@ -370,6 +386,13 @@ def _merged(url: str, before: pa.Table, given: pa.Table) -> pa.Table:
                 places.append(old.get(name) if first else None)
         columns[field.name] = together.take(pa.array(places, pa.int64()))
     return pa.table(columns)
+
+
+def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table with the types of a schema that has all its columns."""
+    import pyarrow as pa
+
+    return table.replace_schema_metadata(None).cast(pa.schema([schema.field(name) for name in table.column_names]))
 
 
 def _write(storage: Storage, table: pa.Table, kind: Kind) -> MetadataTable:

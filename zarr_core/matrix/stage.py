@@ -23,13 +23,14 @@ from tqdm import tqdm
 from zarr_core._util.arguments import check_names, whole_number
 from zarr_core._util.processes import map_in_processes
 from zarr_core._util.units import format_size
-from zarr_core.errors import CorruptChunkError, StoreError, UnknownFieldError, ZarrCoreError
+from zarr_core.errors import CorruptChunkError, StoreError, TransferError, UnknownFieldError, ZarrCoreError
 from zarr_core.matrix.copies import Copy
 from zarr_core.matrix.layout import ChunkLayout
 from zarr_core.matrix.metadata import announce
 from zarr_core.matrix.shard_check import checked_pieces, read_ranges
-from zarr_core.matrix.state import HEAD, ColumnBlock, MatrixBatch, MatrixState, Origin
+from zarr_core.matrix.state import HEAD, ColumnBlock, MatrixBatch, MatrixState, Origin, named
 from zarr_core.storage import Storage
+from zarr_core.versioning.gc import TOMBSTONE_SECONDS
 from zarr_core.versioning.generations import Retention, commit, load
 
 # Errors of the target after which no other shard can be copied either.
@@ -134,6 +135,8 @@ def stage_matrix(
     current = load(target, HEAD) if target.exists(HEAD.name) else None
     _check_target(target.url, current, wanted, origin, chosen)
     part = _part(wanted, chosen)
+    if current is not None:
+        _check_not_collected(target.url, current, part)
     known = set() if current is None else {name for copy in _copies(current) for name in _shards(copy)}
     tasks = [
         _ShardTask(name, copy.layouts[value], name in known and not check)
@@ -241,6 +244,18 @@ def _check_target(
         )
 
 
+def _check_not_collected(url: str, current: MatrixState, part: MatrixState) -> None:
+    """Raise StoreError if the copy was collected so lately that no commit can name some of these objects yet."""
+    tombstones = current.retention.tombstones
+    if pending := sorted((set(named(part)) - set(named(current))) & tombstones.keys()):
+        over = time.gmtime(max(tombstones[name] for name in pending) + TOMBSTONE_SECONDS)
+        raise StoreError(
+            f"{url}: {pending[0]} and {len(pending) - 1} more objects are pending deletion since the last garbage "
+            f"collection of this copy. Choose another target, or run zarr-core gc on this one after "
+            f"{time.strftime('%Y-%m-%d %H:%M', over)} UTC, and stage again"
+        )
+
+
 def _copy_small(source: Storage, target: Storage, state: MatrixState) -> None:
     """Copy the names of the features and the metadata, unless they are there."""
     digests = {state.axis.path: state.axis.sha256} | {table.path: table.sha256 for table in state.metadata.values()}
@@ -281,7 +296,7 @@ def _not_staged(task: _ShardTask, error: Exception) -> StagedShard:
     """The result of a shard that raised; raises where no other shard can be copied either."""
     if isinstance(error, OSError) and error.errno in _FATAL:
         raise StoreError(f"the target cannot be written: {error}") from error
-    if isinstance(error, CorruptChunkError):
+    if isinstance(error, CorruptChunkError | TransferError):
         return StagedShard(task.name, problem=str(error))
     if isinstance(error, ZarrCoreError):
         raise error
@@ -292,7 +307,7 @@ def _commit(
     target: Storage, wanted: MatrixState, whole: MatrixState, origin: Origin, chosen: Collection[str]
 ) -> MatrixState:
     """Commit the batches that were copied, beside those of earlier calls that are unchanged in the source."""
-    for copy in _copies(whole) if whole.column_blocks else (whole.row_copy,):
+    for copy in _copies(whole):  # the head names the arrays of both, also where one has no samples
         announce(target, copy)
 
     def change(current: MatrixState | None) -> MatrixState:

@@ -6,7 +6,7 @@ import hashlib
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from zarr_core.matrix.shard_check import checked_pieces, read_ranges
 from zarr_core.matrix.state import HEAD, SHARD, MatrixState
 from zarr_core.storage import Storage
 from zarr_core.storage.byte_ranges import open_objects
-from zarr_core.versioning.generations import archived, documents, generation_name, load
+from zarr_core.versioning.generations import Retention, documents, generation_name, load
 from zarr_core.versioning.history import brought_by
 
 
@@ -54,6 +54,8 @@ class MatrixVerification:
 def verify_matrix(url: str | os.PathLike[str]) -> MatrixVerification:
     """Check the names of the features, every chunk's checksum, the arrays' metadata, and compare both copies.
 
+    Others may append, retire and collect garbage at the same time: what a collection deletes meanwhile is no damage.
+
     Returns:
         The report. Damage is listed in it and never raised.
 
@@ -63,10 +65,10 @@ def verify_matrix(url: str | os.PathLike[str]) -> MatrixVerification:
     storage = Storage(url)
     current = load(storage, HEAD)
     report = MatrixVerification(samples=len(current.rows))
-    report.problems += _metadata_problems(storage, current)
+    found = list(_metadata_problems(storage, current))
     checked: set[str] = set()
     damaged: dict[str, str] = {}
-    for state in _states(storage, current, report):
+    for state in _states(storage, current, found):
         report.generations += 1
         for copy in (state.row_copy, state.column_copy):
             for value, layout in copy.layouts.items():
@@ -74,49 +76,59 @@ def verify_matrix(url: str | os.PathLike[str]) -> MatrixVerification:
                 checked |= new
                 problems = {name: _check_shard(storage, layout, name, report) for name in sorted(new)}
                 damaged |= {name: problem for name, problem in problems.items() if problem}
+    try:
+        differences = [] if damaged else list(_differences(storage, current))
+    except CorruptChunkError as error:  # since the check of the shards, unless the generation has been collected
+        differences = [(generation_name(current.generation), str(error))]
+    latest = load(storage, HEAD)
+    collected = latest.retention.tombstones
     commits = brought_by(storage, HEAD, damaged) if damaged else {}
     for name, problem in damaged.items():
-        report.problems.append(f"{name}: {problem}; generation {commits.get(name, '?')} added it")
-    report.problems += _differences(storage, current, set(damaged))
+        found.append((name, f"{name}: {problem}; generation {commits.get(name, '?')} added it"))
+    report.problems += [problem for name, problem in [*found, *differences] if name not in collected]
+    checked |= set(HEAD.named(latest))
     for root in HEAD.roots(current):
         report.unnamed += sum(
-            found.name not in checked for found in storage.objects(root) if SHARD.fullmatch(found.name)
+            stored.name not in checked for stored in storage.objects(root) if SHARD.fullmatch(stored.name)
         )
     return report
 
 
-def _states(storage: Storage, current: MatrixState, report: MatrixVerification) -> Iterator[MatrixState]:
-    """Every kept state, newest first."""
+def _states(storage: Storage, current: MatrixState, found: list[tuple[str, str]]) -> Iterator[MatrixState]:
+    """Every kept state, newest first; adds those that cannot be read to the problems, each with its object."""
     yield current
     for number in sorted(documents(storage), reverse=True):
         if number < current.generation:
             try:
                 yield load(storage, HEAD, number)
             except (ManifestError, StoreError) as error:
-                report.problems.append(str(error))
+                found.append((generation_name(number), str(error)))
 
 
-def _metadata_problems(storage: Storage, state: MatrixState) -> Iterator[str]:
+def _metadata_problems(storage: Storage, state: MatrixState) -> Iterator[tuple[str, str]]:
+    """Problems with the objects beside the shards, each with the name of the object."""
     try:
         axis = FeatureAxis.from_npy(storage.read(state.axis.path), state.axis.sha256, state.axis.path)
         if len(axis) != state.axis.length:
-            yield f"{state.axis.path}: {len(axis)} features, but the head records {state.axis.length}"
+            yield state.axis.path, f"{state.axis.path}: {len(axis)} features, but the head records {state.axis.length}"
     except FileNotFoundError:
-        yield f"{state.axis.path}: the names of the features are missing"
+        yield state.axis.path, f"{state.axis.path}: the names of the features are missing"
     except ZarrCoreError as error:
-        yield str(error)
+        yield state.axis.path, str(error)
     for kind, table in state.metadata.items():
         try:
             if hashlib.sha256(storage.read(table.path)).hexdigest() != table.sha256:
-                yield f"{table.path}: the metadata of the {kind} is not that which was committed"
+                yield table.path, f"{table.path}: the metadata of the {kind} is not that which was committed"
         except FileNotFoundError:
-            yield f"{table.path}: the metadata of the {kind} is missing"
+            yield table.path, f"{table.path}: the metadata of the {kind} is missing"
     name = generation_name(state.generation)
     try:
-        if storage.read(name) != archived(state, storage.read(HEAD.name)):
-            yield f"{name} is not equal to {HEAD.name}"
+        if HEAD.parse(storage.read(name), name) != replace(state, retention=Retention()):
+            yield name, f"{name} is not equal to {HEAD.name}"
     except FileNotFoundError:
-        yield f"{name} is missing, so this generation cannot be pinned"
+        pass  # its committer has not archived it yet; if it died, the next commit does
+    except ManifestError as error:
+        yield name, str(error)
     for copy in (state.row_copy, state.column_copy) if state.column_blocks else (state.row_copy,):
         for value, layout in copy.layouts.items():
             name = f"{copy.path(value)}/{ZARR_JSON}"
@@ -124,12 +136,12 @@ def _metadata_problems(storage: Storage, state: MatrixState) -> Iterator[str]:
                 data = storage.read(name)
                 announced = announced_rows(layout, data)
                 if announced is None and parse_json(data) != layout.to_zarr_json():  # the latter by an earlier version
-                    yield f"{name}: does not describe the array that the head records"
+                    yield name, f"{name}: does not describe the array that the head records"
                 elif announced is not None and announced < copy.end:
                     rows = f"{announced:,} of {copy.end:,} rows"
-                    yield f"{name}: other Zarr readers see {rows}; the next append repairs it"
+                    yield name, f"{name}: other Zarr readers see {rows}; the next append repairs it"
             except (FileNotFoundError, ValueError) as error:
-                yield f"{name}: other Zarr readers cannot open the array: {type(error).__name__}"
+                yield name, f"{name}: other Zarr readers cannot open the array: {type(error).__name__}"
 
 
 def _check_shard(storage: Storage, layout: ChunkLayout, name: str, report: MatrixVerification) -> str:
@@ -148,10 +160,8 @@ def _check_shard(storage: Storage, layout: ChunkLayout, name: str, report: Matri
     return ""
 
 
-def _differences(storage: Storage, state: MatrixState, damaged: set[str]) -> Iterator[str]:
-    """Cells that differ between the two copies. Not compared if shards are damaged, which is already reported."""
-    if damaged:
-        return
+def _differences(storage: Storage, state: MatrixState) -> Iterator[tuple[str, str]]:
+    """Cells that differ between the two copies, each with the array of the column-major copy."""
     fetcher = ChunkFetcher(open_objects(storage.root), storage.url)
     for block in state.column_copy.blocks:
         members = block.sample_ids
@@ -171,6 +181,7 @@ def _differences(storage: Storage, state: MatrixState, damaged: set[str]) -> Ite
                     if not same.all():
                         row, column = (int(place[0]) for place in np.nonzero(~same))
                         yield (
+                            state.column_copy.path(value),
                             f"{state.column_copy.path(value)}: sample {sample_ids[row]!r}, column {columns[column]}: "
-                            "differs from the row-major copy"
+                            "differs from the row-major copy",
                         )

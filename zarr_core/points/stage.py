@@ -128,13 +128,14 @@ def stage_store(
         copy.copy_small_files()
         report = StageReport(manifest)
         results = map_in_processes(partial(stage_sample, copy.task), items, workers, not_staged, executor)
-        committed_at = time.monotonic()
+        committed_at, has_samples = time.monotonic(), current is not None  # no copy begins without a sample
         with tqdm(total=len(items), unit="sample", desc="stage", dynamic_ncols=True, disable=not progress) as bar:
             for result in results:
                 report.samples.append(result)
                 bar.set_postfix_str(f"{format_size(report.copied)} copied", refresh=False)
                 bar.update()
-                if time.monotonic() - committed_at > _COMMIT_SECONDS:
+                has_samples = has_samples or not result.problem
+                if has_samples and time.monotonic() - committed_at > _COMMIT_SECONDS:
                     copy.commit(report.samples, chosen)
                     committed_at = time.monotonic()
         if current is None and len(report.failed) == len(items):
