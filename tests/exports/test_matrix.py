@@ -218,6 +218,9 @@ def test_wrong_selections_and_failures(matrix: WideMatrix, tmp_path: Path) -> No
         MatrixRows(matrix, sample_ids=[])
     pytest.importorskip("h5py", reason="needs the extra exports")
     rows = MatrixRows(matrix)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ZarrCoreError, match="folder is a folder; expected the name of a file"):
+        export_h5ad(rows, tmp_path / "folder")
     shard = next((tmp_path / "matrix" / "beta.zarr" / "c").rglob("*/0"))
     shard.write_bytes(shard.read_bytes()[:-9])
     with pytest.raises(CorruptChunkError):
