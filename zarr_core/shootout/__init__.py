@@ -78,10 +78,16 @@ def run_shootout(
         progress=progress,
     )
     folder = Path(output_dir)
+    made = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder):  # fail before minutes of measuring if nothing can be written there
         pass
-    report = measure_all(options)
+    try:
+        report = measure_all(options)
+    except BaseException:
+        if made:
+            folder.rmdir()
+        raise
     (folder / "shootout.json").write_text(json.dumps(report, indent=1) + "\n")
     (folder / "shootout.html").write_text(render_page(report))
     return report
