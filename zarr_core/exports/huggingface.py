@@ -46,9 +46,8 @@ def export_huggingface(
 
     Of a point store, ``data/<split>/`` has the tar shards of :func:`~zarr_core.exports.export_webdataset`, whole
     samples; samples without a split are the split ``others``, and those of a store without splits ``train``. Samples
-    that a blacklist of the source excludes are left out. Of a wide
-    matrix, ``data/`` has the files of :func:`~zarr_core.exports.export_parquet`. An interrupted export is continued by
-    the same call.
+    that a blacklist of the source excludes are left out. Of a wide matrix, ``data/`` has the files of
+    :func:`~zarr_core.exports.export_parquet`. An interrupted export is continued by the same call.
 
     Args:
         store_root: the store, a local path or URL.
