@@ -62,7 +62,7 @@ def test_every_claim_of_the_example(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert [line for line, pattern in zip(lines, expected, strict=True) if not re.fullmatch(pattern, line)] == []
 
 
-@pytest.mark.usefixtures("s3_server")
+@pytest.mark.usefixtures("s3_root")  # no client knows the server of the test before
 def test_its_bucket_is_removed_with_its_objects() -> None:
     with example.new_bucket() as bucket:
         Storage(f"s3://{bucket}/source").write("run_1/a.pt", [b"1"])
