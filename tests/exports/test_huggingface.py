@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from zarr_core.errors import StoreError, ZarrCoreError
 from zarr_core.exports import ShardItems, export_huggingface, export_webdataset
 from zarr_core.points.convert import convert
 from zarr_core.sources import SourceDescription
+from zarr_core.stores.info import StoreInfo, store_info
 
 
 @pytest.fixture
@@ -79,6 +81,20 @@ def test_blacklisted_samples_are_left_out(tmp_path: Path, splits: bool) -> None:
     assert set(ShardItems(tmp_path / "hub/data/train").sample_ids) == {"a", "c"}
     assert export_webdataset(tmp_path / "store", tmp_path / "all").items == 2
     assert export_webdataset(tmp_path / "store", tmp_path / "named", sample_ids=["b"]).items == 1
+
+
+def test_a_commit_meanwhile_does_not_mix_generations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def add(sample_id: str) -> None:
+        write_sample(tmp_path / "store", sample_id, {"surface_position": np.zeros((5, 3))})
+
+    def racing(*arguments: Any, **options: Any) -> StoreInfo:
+        info = store_info(*arguments, **options)
+        add("b")
+        return info
+
+    add("a")
+    monkeypatch.setattr("zarr_core.exports.huggingface.store_info", racing)
+    assert export_huggingface(tmp_path / "store", tmp_path / "hub") == {"train": 1}
 
 
 def test_a_readme_of_the_user_is_not_overwritten(tmp_path: Path) -> None:

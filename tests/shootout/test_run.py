@@ -322,6 +322,14 @@ def test_an_output_that_cannot_be_written_is_an_error_before_the_work(
     (tmp_path / "out").touch()
     with pytest.raises(FileExistsError):
         shootout(store, tmp_path)
+    (tmp_path / "out").unlink()
+
+    def denied(**_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr("tempfile.TemporaryFile", denied)
+    with pytest.raises(PermissionError):
+        shootout(store, tmp_path)
 
 
 @pytest.mark.parametrize(
