@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 import dagster as dg
@@ -31,8 +32,9 @@ class _Condition(dg.AutomationCondition[dg.AssetKey]):
 class _Among(_Condition):
     """True for the candidates that are among some partitions."""
 
+    @abstractmethod
     def _find(self, view: AssetGraphView, key: dg.AssetKey) -> Collection[str]:
-        raise NotImplementedError
+        """The partitions."""
 
     def evaluate(self, context: dg.AutomationContext) -> dg.AutomationResult:
         """Intersect the candidates with the partitions."""

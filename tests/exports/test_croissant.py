@@ -5,19 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.helpers.stores import info_before_a_commit
 from zarr_core import WideMatrix, write_sample
 from zarr_core.__main__ import main
 from zarr_core.errors import ZarrCoreError
-from zarr_core.exports import croissant, croissant_document, write_croissant
+from zarr_core.exports import croissant_document, write_croissant
 from zarr_core.points.head import load_manifest
 from zarr_core.storage import Storage
-from zarr_core.stores.info import StoreInfo, store_info
 
 
 @pytest.fixture(scope="module")
@@ -56,16 +55,7 @@ def test_what_a_store_holds(store: Path) -> None:
 
 
 def test_a_commit_meanwhile_does_not_mix_generations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def add(sample_id: str) -> None:
-        write_sample(tmp_path / "store", sample_id, {"surface_position": np.zeros((5, 3))})
-
-    def racing(*arguments: Any, **options: Any) -> StoreInfo:
-        info = store_info(*arguments, **options)
-        add("b")
-        return info
-
-    add("a")
-    monkeypatch.setattr(croissant, "store_info", racing)
+    monkeypatch.setattr("zarr_core.exports.croissant.store_info", info_before_a_commit(tmp_path / "store"))
     document = croissant_document(tmp_path / "store")
     assert document["version"] == "1.0.0"
     assert [row["samples/id"] for row in document["recordSet"][-1]["data"]] == ["a"]

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 
+from tests.helpers.stores import info_before_a_commit
 from zarr_core import WideMatrix, ZarrChunkReader, write_sample
 from zarr_core.__main__ import main
 from zarr_core.errors import StoreError, ZarrCoreError
 from zarr_core.exports import ShardItems, export_huggingface, export_webdataset
 from zarr_core.points.convert import convert
 from zarr_core.sources import SourceDescription
-from zarr_core.stores.info import StoreInfo, store_info
 
 
 @pytest.fixture
@@ -84,16 +83,7 @@ def test_blacklisted_samples_are_left_out(tmp_path: Path, splits: bool) -> None:
 
 
 def test_a_commit_meanwhile_does_not_mix_generations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def add(sample_id: str) -> None:
-        write_sample(tmp_path / "store", sample_id, {"surface_position": np.zeros((5, 3))})
-
-    def racing(*arguments: Any, **options: Any) -> StoreInfo:
-        info = store_info(*arguments, **options)
-        add("b")
-        return info
-
-    add("a")
-    monkeypatch.setattr("zarr_core.exports.huggingface.store_info", racing)
+    monkeypatch.setattr("zarr_core.exports.huggingface.store_info", info_before_a_commit(tmp_path / "store"))
     assert export_huggingface(tmp_path / "store", tmp_path / "hub") == {"train": 1}
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import zarr
 
+from zarr_core import write_sample
 from zarr_core.points.head import load_manifest
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.points.verify.store import verify_store
 from zarr_core.storage import Storage
 from zarr_core.storage.zarr_stores import make_store
+from zarr_core.stores.info import StoreInfo, store_info
 
 
 def objects(root: str | Path) -> dict[str, bytes]:
@@ -73,3 +77,18 @@ def nan(n: int) -> torch.Tensor:
     values = torch.zeros(n)
     values[3] = float("nan")
     return values
+
+
+def info_before_a_commit(store: Path) -> Callable[..., StoreInfo]:
+    """``store_info`` of a new store with the sample "a", after which another process commits the sample "b"."""
+
+    def add(sample_id: str) -> None:
+        write_sample(store, sample_id, {"surface_position": np.zeros((5, 3))})
+
+    def racing(*arguments: Any, **options: Any) -> StoreInfo:
+        info = store_info(*arguments, **options)
+        add("b")
+        return info
+
+    add("a")
+    return racing

@@ -72,7 +72,8 @@ def _tasks(environment: Mapping[str, str]) -> str:
     if "SLURM_ARRAY_TASK_ID" not in environment:
         raise SourceError("part 'auto': a Kubernetes job does not name its completions; give auto/COUNT")
     first, last, count = (environment.get(f"SLURM_ARRAY_TASK_{name}", "") for name in ("MIN", "MAX", "COUNT"))
-    if first != "0" or not (count.isascii() and count.isdigit()) or last != str(int(count) - 1):
+    # The ids are distinct, so an array of COUNT tasks that ends at COUNT - 1 begins at 0 and has no gaps.
+    if not (count.isascii() and count.isdigit()) or last != str(int(count) - 1):
         raise SourceError(
             f"part 'auto': the array has {count or '?'} tasks, from {first or '?'} to {last or '?'}, not "
             "0 to COUNT - 1, as if some of its tasks were submitted again; give the number of parts: auto/COUNT"
