@@ -156,8 +156,8 @@ def shown(setting: Setting) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--budget", type=float, default=120.0, help="seconds of each shootout (default 120)")
-    parser.add_argument("--rounds", type=int, default=3, help="of the sweep (default 3)")
+    parser.add_argument("--budget", type=float, default=600.0, help="seconds of each shootout (default 600, as there)")
+    parser.add_argument("--rounds", type=int, default=1, help="of the sweep (default 1)")
     parser.add_argument("--workers", type=int, nargs="+", help="of the sweep (default 0 and those of a shootout)")
     parser.add_argument("--sets", nargs="+", help="only sets whose names begin so (default all)")
     parser.add_argument("--local-only", action="store_true", help="without S3")
