@@ -252,6 +252,7 @@ def test_a_group_of_another_form_is_not_whole(store: Path) -> None:
         ("splits: {rule: files, filename: '{split.__class__}'}", "no other braces"),
         ("splits: {rule: permutation, count: 9, seed: 1, sizes: {a: 1}, sample_id: '{:>999999999999}'}", "braces"),
         ("splits: {rule: permutation, count: 1000000000000, seed: 1, sizes: {a: 1}}", "less than or equal"),
+        ("splits: {rule: permutation, count: 9, seed: 1, sizes: {a: 9}, exclude: [3]}", "add up to 9, but only 8"),
         ("? [a]\n: b", "unhashable"),
         ("since: 2001-99-99", "month"),
     ],

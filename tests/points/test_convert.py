@@ -19,6 +19,7 @@ import zarr
 
 from tests.helpers.small_source import SHARED, load_field, write_source
 from tests.helpers.stores import objects, stored_values
+from zarr_core import ZarrChunkReader
 from zarr_core.convert import convert, convert_aero_dataset, convert_fsspec_source, iter_convert, summary
 from zarr_core.errors import SourceError
 from zarr_core.format.shuffle import shuffle_permutation
@@ -177,6 +178,46 @@ def test_any_object_with_a_filemap_and_a_load(tmp_path: Path) -> None:
     convert_aero_dataset(writer, SomebodyElses(split="test"), workers=1)
     manifest = load_manifest(tmp_path / "store")
     assert (manifest.split_ids("train"), manifest.split_ids("test")) == (["run_1", "run_2"], ["run_3"])
+
+
+def test_changed_parameters_of_a_dataset_object_are_converted(tmp_path: Path) -> None:
+    class Driven(SomebodyElses):
+        speed = 1.0
+
+        def _load(self, idx: int, filename: str) -> object:
+            return {"speed": self.speed} if filename == "params" else super()._load(idx, filename)
+
+    writer = ZarrStoreWriter(tmp_path / "store", ConversionSettings(chunk_points=16))
+    for Driven.speed in (1.0, 2.0):
+        assert len(convert_aero_dataset(writer, Driven()).having("converted")) == 2
+        assert ZarrChunkReader(tmp_path / "store").read_attributes("run_1")["parameters"] == {"speed": Driven.speed}
+
+
+@pytest.mark.parametrize("value", [None, np.zeros(41), torch.zeros(41).to_sparse()])
+def test_what_a_dataset_object_loads_instead_of_a_tensor_concerns_one_sample(tmp_path: Path, value: object) -> None:
+    class Odd(SomebodyElses):
+        def _load(self, idx: int, filename: str) -> object:
+            return value if (idx, filename) == (0, "p") else super()._load(idx, filename)
+
+    report = convert_aero_dataset(ZarrStoreWriter(tmp_path / "store", ConversionSettings(chunk_points=16)), Odd())
+    assert list(report.manifest.samples) == ["run_2"]
+    assert list(report.manifest.quarantine) == ["run_1"]
+
+
+def test_a_dataset_object_of_a_training_script(tmp_path: Path) -> None:
+    """Its tensors may need gradients or have 16 bits, and its numbers come from NumPy."""
+
+    class Trained(SomebodyElses):
+        def _load(self, idx: int, filename: str) -> object:
+            found = super()._load(idx, filename)
+            if filename == "pos":
+                return torch.as_tensor(found).requires_grad_()
+            return torch.as_tensor(found).bfloat16() if filename == "p" else found
+
+    dataset = Trained()
+    dataset.design_ids = list(np.array([1, 2]))
+    report = convert_aero_dataset(ZarrStoreWriter(tmp_path / "store", ConversionSettings(chunk_points=16)), dataset)
+    assert sorted(report.manifest.samples) == ["run_1", "run_2"]
 
 
 def test_splits_of_dataset_objects_that_overlap_are_named(tmp_path: Path) -> None:

@@ -67,6 +67,16 @@ def test_a_blacklist_names_nested_ids(tmp_path: Path, line: str) -> None:
     assert "there is no other.txt" in notes(kind, tmp_path)
 
 
+def test_a_blacklist_as_editors_and_ls_write_it(tmp_path: Path) -> None:
+    points(tmp_path, "case_0", "case_1", "case_2")
+    (tmp_path / "blacklist.txt").write_text("\ufeffcase_0\ncase_1/\ncase_9\n/\n")
+    tree = SampleTree(described(blacklists=["blacklist.txt"]), tmp_path)
+    selection = select_samples(tree)
+    assert list(selection.samples) == ["case_2"]
+    assert tree.excluded() == {"case_0", "case_1", "case_9"}
+    assert "ids on a blacklist that the source does not have (1): case_9" in selection.notes
+
+
 def test_a_blacklist_that_cannot_name_an_id_is_refused(tmp_path: Path) -> None:
     points(tmp_path, "a/bad")
     (tmp_path / "blacklist.txt").write_text("bad\n")

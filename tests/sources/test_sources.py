@@ -228,6 +228,12 @@ def test_a_remote_file_reads_like_a_file(memory_root: str) -> None:
     assert (file.seek(2), file.read(3), file.seek(1, 1), file.read(1)) == (2, b"234", 6, b"6")
 
 
+def test_an_empty_remote_file_needs_no_request(monkeypatch: pytest.MonkeyPatch, memory_root: str) -> None:
+    """Some services refuse a range without bytes."""
+    monkeypatch.setattr(Storage, "begin_read", None)
+    assert RemoteFile(Storage(memory_root), "x", FileInfo("x", 0, "")).read() == b""
+
+
 def test_the_fingerprint_follows_the_files(tmp_path: Path) -> None:
     source = write_source(tmp_path)
     tree = SampleTree("ahmedml", source)

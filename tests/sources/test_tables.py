@@ -83,6 +83,20 @@ def test_two_different_rows_of_a_sample_are_its_problem(root: Path) -> None:
     assert samples["run_2"].missing == ("one row of forces.csv, which has 2 different ones for it",)
 
 
+def test_two_tables_that_contradict_each_other_are_a_problem_of_the_sample(root: Path) -> None:
+    (root / "a.csv").write_text("run,cd,cl\n1,0.3,1\n2,0.4,1\n")
+    (root / "b.csv").write_text("run,cd\n1,0.9\n2,0.4\n")
+    both = kind(**BY_NUMBER).model_dump() | {"tables": [BY_NUMBER | {"file": "a.csv"}, BY_NUMBER | {"file": "b.csv"}]}
+    found = SampleTree(SourceDescription.model_validate(both), root).discover()
+    assert found["run_1"].missing == ("one value of 'cd', which a.csv and b.csv give differently",)
+    assert found["run_2"].complete
+
+
+def test_a_number_with_underscores_is_text(root: Path) -> None:
+    (root / "forces.csv").write_text("run,baseline\n1,0012_05\n2,12\n")
+    assert parameters(root, kind(**BY_NUMBER)) == {"run_1": {"baseline": "0012_05"}, "run_2": {"baseline": 12.0}}
+
+
 def test_a_value_that_is_no_number_is_a_problem_of_its_sample(root: Path) -> None:
     (root / "forces.csv").write_text(FORCES.replace("0.4", "nan"))
     tree = SampleTree(kind(**BY_NUMBER), root)

@@ -67,7 +67,7 @@ def parse_table(data: bytes, *, latest: bool = False) -> dict[str, float | str]:
             OpenFOAM writes it.
         latest: whether there may be several rows, of which the last is wanted.
     """
-    lines = [line for line in data.decode().splitlines() if line.strip()]
+    lines = [line for line in data.decode("utf-8-sig").splitlines() if line.strip()]
     comments = [line for line in lines if line.startswith("#")]
     rows = [line for line in lines if not line.startswith("#")]
     header = comments[-1].lstrip("#") if comments and "," not in comments[-1] else rows.pop(0) if rows else ""
@@ -79,13 +79,19 @@ def parse_table(data: bytes, *, latest: bool = False) -> dict[str, float | str]:
     )
     if len(names) != len(values):
         raise ValueError(f"has {len(names)} columns in its header and {len(values)} in its row")
-    return {name: number_or_text(value) for name, value in zip(names, values, strict=True) if name}
+    found: dict[str, float | str] = {}
+    for name, value in zip(names, map(number_or_text, values), strict=True):
+        if name in found and found[name] != value:
+            raise ValueError(f"has different values in two columns {name!r}")
+        if name:
+            found[name] = value
+    return found
 
 
 def number_or_text(text: str) -> float | str:
-    """The number that a cell of a table contains, or its text."""
+    """The number that a cell of a table contains, or its text; "0012_05" is text, although Python reads a number."""
     try:
-        return float(text)
+        return text if "_" in text else float(text)
     except ValueError:
         return text
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,7 +21,8 @@ from zarr_core.storage.backends import local
 if TYPE_CHECKING:
     import torch
 
-_UNREADABLE = "unreadable"
+# Versions of what cannot be fingerprinted.
+_UNREADABLE, _NO_TENSOR = "unreadable", "no tensor"
 
 
 class AeroDataset(Protocol):
@@ -95,20 +97,25 @@ class AeroSource:
         return self.find(sample_ids).samples
 
     def with_content(self, sample: SourceSample) -> SourceSample:
-        """The sample with a digest of the values of each field."""
+        """The sample with a digest of the values of each field and of its parameters."""
         files = {
             canonical: replace(info, sha256=self._fingerprint_content(sample.sample_id, canonical, info.name).version)
             for canonical, info in sample.files.items()
         }
-        return replace(sample, files=files)
+        parameters = tuple(
+            replace(info, sha256=self._fingerprint_parameters(sample.sample_id, attribute, info.name).version)
+            for attribute, info in zip(self._parameter_attributes, sample.parameter_files, strict=True)
+        )
+        return replace(sample, files=files, parameter_files=parameters)
 
     def load(self, sample: SourceSample, canonical: str) -> torch.Tensor:
         """The tensor of one point field, as the object loads it; raises SampleError if that fails."""
         import torch
 
         tensor = self._call(sample.sample_id, canonical, self.description.fields[canonical].filename)
-        if not isinstance(tensor, torch.Tensor):
-            raise SampleError(sample.sample_id, canonical, f"_load returned a {type(tensor).__name__}, not a tensor")
+        if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
+            what = f"a {type(tensor).__name__}" if not isinstance(tensor, torch.Tensor) else f"{tensor.layout}"
+            raise SampleError(sample.sample_id, canonical, f"_load returned {what}, not a dense tensor")
         return tensor
 
     def load_mesh(self, sample: SourceSample, canonical: str) -> Mesh:
@@ -117,15 +124,9 @@ class AeroSource:
 
     def load_parameters(self, sample: SourceSample) -> dict[str, Any]:
         """The sample's ``design_parameters``, if the file map has them; raises SampleError if they cannot be loaded."""
-        from zarr_core.sources.tensors import scalars
-
         parameters: dict[str, Any] = {}
-        for attribute in PARAMETER_ATTRIBUTES & self.description.files.keys():
-            try:
-                data = self._call(sample.sample_id, attribute, self.description.filemap[attribute])
-                parameters |= scalars(data, attribute)
-            except ValueError as error:
-                raise SampleError(sample.sample_id, attribute, str(error)) from error
+        for attribute in self._parameter_attributes:
+            parameters |= self._scalars(sample.sample_id, attribute)
         return parameters
 
     def is_unchanged(self, sample: SourceSample) -> bool:
@@ -148,6 +149,18 @@ class AeroSource:
         """Empty: there are no split files."""
         return {}
 
+    @property
+    def _parameter_attributes(self) -> list[str]:
+        return sorted(PARAMETER_ATTRIBUTES & self.description.files.keys())
+
+    def _scalars(self, sample_id: str, attribute: str) -> dict[str, Any]:
+        from zarr_core.sources.tensors import scalars
+
+        try:
+            return scalars(self._call(sample_id, attribute, self.description.filemap[attribute]), attribute)
+        except ValueError as error:
+            raise SampleError(sample_id, attribute, str(error)) from error
+
     def _call(self, sample_id: str, field: str, filename: str) -> Any:
         dataset, index = self._where[sample_id]
         try:
@@ -157,24 +170,45 @@ class AeroSource:
 
     def _sample(self, sample_id: str) -> SourceSample:
         folder = self._folder(sample_id)
+
+        def info(name: str, filename: str, fingerprint: Callable[[str, str, str], FileInfo]) -> FileInfo:
+            path = folder / filename if folder else None
+            if path and path.is_file():
+                return file_info(filename, local.info(str(path)))
+            return fingerprint(sample_id, name, filename)
+
         files = {}
         for canonical, file in self.description.fields.items():
-            path = folder / file.filename if folder else None
-            if path and path.is_file():
-                files[canonical] = file_info(file.filename, local.info(str(path)))
-                continue
-            info = self._fingerprint_content(sample_id, canonical, file.filename)
-            if info.version != _UNREADABLE or canonical not in self.description.optional:
-                files[canonical] = info
-        return SourceSample(sample_id, str(folder or ""), files)
+            found = info(canonical, file.filename, self._fingerprint_content)
+            if found.version != _UNREADABLE or canonical not in self.description.optional:
+                files[canonical] = found
+        parameters = tuple(
+            info(attribute, self.description.filemap[attribute], self._fingerprint_parameters)
+            for attribute in self._parameter_attributes
+        )
+        return SourceSample(sample_id, str(folder or ""), files, parameters)
 
     def _fingerprint_content(self, sample_id: str, canonical: str, filename: str) -> FileInfo:
+        import torch
+
+        # The conversion fails at the same file and reports it.
         try:
-            values = self._call(sample_id, canonical, filename).contiguous().numpy()
+            tensor = self._call(sample_id, canonical, filename)
         except SampleError:
-            # The conversion fails at the same file and reports it.
             return FileInfo(filename, 0, _UNREADABLE)
-        return FileInfo(filename, values.nbytes, hashlib.sha256(values.data).hexdigest()[:16])
+        if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
+            return FileInfo(filename, 0, _NO_TENSOR)
+        values = tensor.detach().cpu().contiguous()
+        # NumPy has no bfloat16.
+        data = (values.view(torch.int16) if values.dtype is torch.bfloat16 else values).numpy().data
+        return FileInfo(filename, data.nbytes, hashlib.sha256(data).hexdigest()[:16])
+
+    def _fingerprint_parameters(self, sample_id: str, attribute: str, filename: str) -> FileInfo:
+        try:
+            found = repr(sorted(self._scalars(sample_id, attribute).items())).encode()
+        except SampleError:
+            return FileInfo(filename, 0, _UNREADABLE)
+        return FileInfo(filename, len(found), hashlib.sha256(found).hexdigest()[:16])
 
     def _folder(self, sample_id: str) -> Path | None:
         dataset, index = self._where[sample_id]
@@ -187,7 +221,7 @@ def _sample_ids(dataset: AeroDataset) -> list[str]:
     for attribute in ("sample_ids", "design_ids"):
         ids: Sequence[object] | None = getattr(dataset, attribute, None)
         if ids is not None:
-            return [check_sample_id(f"run_{i}" if isinstance(i, int) else str(i)) for i in ids]
+            return [check_sample_id(f"run_{i}" if isinstance(i, Integral) else str(i)) for i in ids]
     sample_info, length = getattr(dataset, "sample_info", None), getattr(dataset, "__len__", None)
     if callable(sample_info) and callable(length):
         return [check_sample_id(str(sample_info(index)["run_name"])) for index in range(length())]

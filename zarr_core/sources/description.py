@@ -194,6 +194,14 @@ class SplitPermutation(_Model):
     exclude: frozenset[int] = frozenset()
     sample_id: Annotated[str, pydantic.AfterValidator(_with_one("{}"))] = "run_{}"
 
+    @pydantic.model_validator(mode="after")
+    def _check_sizes(self) -> SplitPermutation:
+        wanted = sum(self.sizes.values())
+        there = self.count - sum(1 <= number <= self.count for number in self.exclude)
+        if wanted > there:
+            raise ValueError(f"sizes add up to {wanted}, but only {there} of {self.count} numbers are not excluded")
+        return self
+
     def assign(self, sample_ids: Collection[str], read_text: ReadText) -> dict[str, list[str]]:
         """Ids by split, including ids that the source does not have."""
         import torch
@@ -388,4 +396,6 @@ class SourceDescription(_Model):
 
 
 def _lines(text: str) -> list[str]:
-    return list(dict.fromkeys(line.strip() for line in text.splitlines() if line.strip()))
+    """The different lines, without white space, a byte order mark and the "/" behind the name of a folder."""
+    lines = (line.strip().rstrip("/") for line in text.removeprefix("\ufeff").splitlines())
+    return list(dict.fromkeys(filter(None, lines)))

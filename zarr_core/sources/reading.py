@@ -106,6 +106,8 @@ class RemoteFile(io.RawIOBase):
 
     def _fill(self, buffer: Any) -> int:
         target = memoryview(buffer).cast("B")[: max(self._size - self._position, 0)]
+        if not target:  # some services refuse empty ranges
+            return 0
         start, stop = self._position, self._position + len(target)
         for edge in (0, max(self._size - _EDGE_BYTES, 0)):
             if edge <= start and stop <= edge + _EDGE_BYTES:

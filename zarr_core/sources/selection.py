@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -231,12 +231,14 @@ def _outside_splits(
 
 
 def _of_blacklists(
-    source: SampleSource, found: Collection[str], excluded: Collection[str], documents: Collection[str]
+    source: SampleSource, found: Collection[str], excluded: Set[str], documents: Collection[str]
 ) -> list[str]:
-    """Samples that the blacklists exclude, and blacklists that do not exist."""
+    """Samples that the blacklists exclude, ids in them that are no samples, and blacklists that do not exist."""
     hit = [sample_id for sample_id in found if sample_id in excluded]
     missing = [name for name in source.description.blacklists if name not in documents]
+    unknown = sorted(excluded - set(found))
     notes = [f"samples on a blacklist ({len(hit)}): {some(hit)}"] if hit else []
+    notes += [f"ids on a blacklist that the source does not have ({len(unknown)}): {some(unknown)}"] if unknown else []
     return notes + ([f"there is no {' and no '.join(missing)} beside the samples"] if missing else [])
 
 

@@ -49,11 +49,23 @@ class Tables:
 
     def problems(self, sample_id: str) -> list[str]:
         """Why a sample cannot be used."""
-        return [
+        found = [
             f"one row of {file}, which has {len(rows[sample_id])} different ones for it"
             for file, rows in self._rows
             if len(rows.get(sample_id, [])) > 1
         ]
+        return found or self._contradictions(sample_id)
+
+    def _contradictions(self, sample_id: str) -> list[str]:
+        """The values that two tables with one row of the sample give differently."""
+        first: dict[str, tuple[str, Any]] = {}
+        found = []
+        for file, rows in self._rows:
+            for name, value in (item for row in rows.get(sample_id, []) for item in row.items()):
+                earlier, known = first.setdefault(name, (file, value))
+                if value != known:
+                    found.append(f"one value of {name!r}, which {earlier} and {file} give differently")
+        return found
 
     def notes(self, sample_ids: Collection[str]) -> list[str]:
         """Sentences that name absent tables, and samples without a row."""

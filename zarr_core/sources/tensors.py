@@ -11,6 +11,7 @@ import zipfile
 from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 
 from zarr_core.sources.reading import WHOLE_BYTES, RemoteFile, read_listed
@@ -90,7 +91,7 @@ def load_point_tensor(storage: Storage, name: str, info: FileInfo) -> torch.Tens
 
 
 def scalars(data: Any, where: str) -> dict[str, Any]:
-    """A flat dict of plain numbers and strings from a dict of scalars, which may be one-element tensors.
+    """A flat dict of plain numbers and strings from a dict of scalars of Python, NumPy or PyTorch.
 
     Raises:
         ValueError: ``data`` is not a dict, or an entry is not a scalar or not finite.
@@ -99,7 +100,7 @@ def scalars(data: Any, where: str) -> dict[str, Any]:
         raise ValueError(f"{where} contains a {type(data).__name__}; expected a dict of scalars")
     plain = {}
     for key, value in data.items():
-        if isinstance(value, torch.Tensor) and value.numel() == 1:
+        if isinstance(value, np.generic) or (isinstance(value, torch.Tensor) and value.numel() == 1):
             value = value.item()
         if not isinstance(value, int | float | str | bool | None):
             raise ValueError(f"{where}: {key!r} is not a scalar")

@@ -50,6 +50,18 @@ def test_an_array_is_a_field(tmp_path: Path, suffix: str, values: np.ndarray) ->
     np.testing.assert_array_equal(load(tmp_path, suffix), values * (1 if suffix == ".npy" else 2))
 
 
+@pytest.mark.parametrize("scale", [1e-6, 1e4])
+def test_a_scale_is_no_number_of_half_precision(tmp_path: Path, scale: float) -> None:
+    """1e-6 rounds small values of float16 to 0, and 1e4 makes large ones infinite."""
+    values = np.array([[1e-3, 2e-3, 50]], np.float16)
+    write(tmp_path / "run_1", ".npz", values)
+    file = {"file": "f*.npz", "array": "a/xyz", "scale": scale}
+    kind = SourceDescription.model_validate({"name": "own", "samples": "run_*", "files": {"volume_position": file}})
+    tree = SampleTree(kind, tmp_path)
+    loaded = tree.load(tree.discover()["run_1"], "volume_position").numpy()
+    np.testing.assert_allclose(loaded, values.astype(np.float64) * scale, rtol=1e-6)
+
+
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".h5"])
 def test_a_remote_file_is_read_as_a_stream(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path, suffix)
@@ -177,6 +189,8 @@ def test_a_dataset_without_chunks_that_claims_any_size_is_refused(hdf5: Path, tm
         ("force_1.csv", "run,name\n1,base car\n", {"run": 1.0, "name": "base car"}),
         ("force_1.dat", "# Coefficients\n#\n# Time Cd\n1 0.5\n2 0.3\n", {"Time": 2, "Cd": 0.3}),
         ("force_1.json", '{"Cd": 0.3}', {"Cd": 0.3}),
+        ("force_1.csv", "\ufeffCd,,Cd,\n0.3,1,0.3,2\n", {"Cd": 0.3}),
+        ("force_1.csv", "Cd,Cd\n0.3,0.4\n", "has different values in two columns 'Cd'"),
         ("force_1.csv", "Cd,Cl\n0.3,-0.1\n0.4,0.1\n", "has 2 rows below its header, expected one"),
         ("force_1.csv", "Cd,Cl\n0.3\n", "has 2 columns in its header and 1 in its row"),
         ("force_1.csv", "Cd,Cl\nnan,1\n", "'Cd' is nan"),
@@ -186,7 +200,7 @@ def test_a_dataset_without_chunks_that_claims_any_size_is_refused(hdf5: Path, tm
 )
 def test_scalars_from_tables_beside_the_sample(tmp_path: Path, name: str, text: str, expected: object) -> None:
     write(tmp_path / "run_1", ".npy")
-    (tmp_path / "run_1" / name).write_text(text)
+    (tmp_path / "run_1" / name).write_text(text, encoding="utf-8")
     (tmp_path / "run_1" / "params.json").write_text('{"L": 1}')
     files = {"volume_position": "xyz.npy"}
     kind = SourceDescription.model_validate(

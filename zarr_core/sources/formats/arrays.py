@@ -39,7 +39,11 @@ class ArrayFile:
         if values.dtype.kind not in "fiu":
             raise ValueError(f"contains {values.dtype}, expected numbers")
         values = values.astype(values.dtype.newbyteorder("="), copy=False)
-        return values if choice.scale == 1 else values * choice.scale
+        if choice.scale == 1:
+            return values
+        if values.dtype == np.float16:  # whose range and precision are for the values as they are in the file
+            values = values.astype(np.float32)
+        return values * choice.scale
 
     def contents(self) -> Contents:
         """Names and shapes of the arrays."""
