@@ -162,3 +162,24 @@ def test_manifests_in_files(tmp_path: Path) -> None:
     (tmp_path / "manifest.tsv").write_text("probe_id\tchr\tpos\ncg3\tchr1\t5\ncg1\tchr2\t7\n")
     found = matrix.select(regions=["chr1:5-5"], manifest=tmp_path / "manifest.tsv")
     assert found.feature_ids.tolist() == ["cg3"]
+
+
+@pytest.mark.parametrize(
+    ("name", "header", "is_zero_based"),
+    [
+        ("zhou.tsv", "CpG_chrm\tCpG_beg\tCpG_end\tprobe_id", True),
+        ("probes.bed", "chrom\tstart\tend\tname", True),
+        ("ranges.tsv", "seqnames\tstart\tend\tname", False),
+    ],
+)
+def test_manifests_that_count_from_zero(tmp_path: Path, name: str, header: str, is_zero_based: bool) -> None:
+    matrix = WideMatrix.create(tmp_path / "m", ["a", "b"], {"beta": "float32"})
+    (tmp_path / name).write_text(f"{header}\nchr1\t9\t11\ta\nchr1\t10\t12\tb\n")
+    found = matrix.select(regions=["chr1:10-10"], manifest=tmp_path / name)
+    assert found.feature_ids.tolist() == (["a"] if is_zero_based else ["b"])
+
+
+@pytest.mark.parametrize("text", ["chr1:,-5", "chr1:1-,", "chr1:,-,"])
+def test_regions_without_a_digit_are_refused(text: str) -> None:
+    with pytest.raises(MatrixError, match="not a region"):
+        select_regions(FeatureAxis(["chr1:5"]), [text])

@@ -28,7 +28,7 @@ Duplicates = Literal["error", "first", "mean"]
 Unknown = Literal["error", "skip"]
 
 _BLOCK = 1 << 18  # names that are handled together
-_REGION = re.compile(r"(.+?)(?::([\d,]+)-([\d,]+))?")
+_REGION = re.compile(r"(.+?)(?::(\d[\d,]*)-(\d[\d,]*))?")
 # Names of columns in manifests, in lower case, each the first that is found.
 _COLUMNS = {
     "name": ("ilmnid", "probe_id", "probeid", "probe", "cpg_id", "name"),
@@ -292,21 +292,24 @@ def _read_manifest(source: Any) -> tuple[np.ndarray, Iterator[_Loci]]:
     import pyarrow.compute as pc
 
     table = source if isinstance(source, pa.Table) else None
-    where = "manifest"
+    where, is_bed = "manifest", False
     if table is None and hasattr(source, "__arrow_c_stream__"):
         table = pa.table(source)
     if table is None:
         where = f"manifest {redact(str(source))}"
+        is_bed = str(source).endswith(".bed")
         table = _read_table(str(source), where)
     lower = {name.lower(): name for name in reversed(table.column_names)}
-    columns = {}
+    columns, used = {}, {}
     for role, known in _COLUMNS.items():
         name = next((lower[name] for name in known if name in lower), None)
         if name is None:
             raise MatrixError(f"{where}: no column of the {role}; expected one of {', '.join(known)} (in any case)")
-        columns[role] = table[name]
+        columns[role], used[role] = table[name], name.lower()
+    # Zhou lab manifests and BED files count from 0, all others from 1.
+    zero_based = ("cpg_beg", "start") if is_bed else ("cpg_beg",)
     try:
-        positions = columns["position"].cast(pa.int64())
+        positions = pc.add(columns["position"].cast(pa.int64()), int(used["position"] in zero_based))
     except pa.ArrowException as error:
         raise MatrixError(f"{where}: positions must be whole numbers: {error}") from error
     chromosomes = columns["chromosome"].cast(pa.string())

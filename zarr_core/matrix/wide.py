@@ -523,7 +523,8 @@ class WideMatrix:
                 included, counted from 1. Features that are named "chromosome:position" have a position; others need a
                 manifest. The prefix "chr" may be left out.
             manifest: positions of probes: path or URL of a ``.csv``, ``.tsv`` or ``.parquet`` file, or a table, with
-                columns such as IlmnID, CHR and MAPINFO, or probe_id, chr and pos.
+                columns such as IlmnID, CHR and MAPINFO, or probe_id, chr and pos. Positions are counted from 1, except
+                in a column CpG_beg and in the column start of a ``.bed`` file: there from 0.
             stem: compare names without the suffix of EPICv2 probes: "cg00000029" selects the column
                 "cg00000029_TC21", and the other way round. On an axis of several array types it selects all columns
                 of the locus.
