@@ -46,6 +46,23 @@ def test_npy(matrix: WideMatrix, tmp_path: Path, part: dict[str, list[str]]) -> 
     assert (out / "features.txt").read_text().split() == list(rows.features) == part.get("feature_ids", FEATURES)
 
 
+def test_npy_deletes_tables_of_an_earlier_export_with_other_names(matrix: WideMatrix, tmp_path: Path) -> None:
+    def tables() -> list[str]:
+        return sorted(path.name for path in out.glob("*.npy"))
+
+    out = export_npy(MatrixRows(matrix), tmp_path / "out")
+    np.save(out / "mine.npy", np.zeros(3))
+    (out / "metadata.parquet").touch()
+    export_npy(MatrixRows(matrix, ["beta"]), out)  # the same rows and columns
+    assert tables() == ["beta.npy", "coverage.npy", "mine.npy"]
+    assert not (out / "metadata.parquet").exists()
+    export_npy(MatrixRows(matrix, ["beta"], matrix.sample_ids[::-1]), out)
+    assert tables() == ["beta.npy", "mine.npy"]
+    assert not (out / "coverage.npy.json").exists()
+    export_npy(MatrixRows(matrix, ["coverage"], matrix.sample_ids[::-1], FEATURES[:-1]), out)
+    assert tables() == ["coverage.npy", "mine.npy"]
+
+
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("part", [{}, CHOSEN], ids=["whole", "part"])
 def test_parquet(matrix: WideMatrix, tmp_path: Path, part: dict[str, list[str]]) -> None:

@@ -64,7 +64,7 @@ def _holds(file: Path, fingerprint: str) -> bool:
         ZarrCoreError: the file exists without a description, so it was not written here.
     """
     try:
-        recorded = json.loads(_description(file).read_text())
+        recorded = json.loads(description(file).read_text())
     except FileNotFoundError:
         if not file.exists():
             return False
@@ -95,7 +95,7 @@ def _write(
     record = {"fingerprint": fingerprint, "shape": list(shape), "dtype": dtype, "crc32c": _checksum(temporary)}
     described = file.with_name(f"{file.name}.json.tmp")
     described.write_text(json.dumps(record, indent=1) + "\n")
-    os.replace(described, _description(file))
+    os.replace(described, description(file))
     os.replace(temporary, file)
 
 
@@ -121,5 +121,6 @@ def _checksum(file: Path) -> int:
     return checksum
 
 
-def _description(file: Path) -> Path:
+def description(file: Path) -> Path:
+    """The file that describes a ``.npy`` file of this library."""
     return file.with_name(f"{file.name}.json")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
 from zarr_core.datasets import MatrixDataset
+from zarr_core.datasets.memory_map import description
 from zarr_core.exports.matrix_rows import MatrixRows, local_path, new_file
+from zarr_core.matrix.axis import FeatureAxis
 
 
 def export_npy(rows: MatrixRows, out: str | os.PathLike[str], *, progress: bool = False) -> Path:
@@ -19,7 +22,8 @@ def export_npy(rows: MatrixRows, out: str | os.PathLike[str], *, progress: bool 
     ``metadata.parquet`` has the metadata of each sample, if the matrix has any.
 
     ``<value>.npy.json`` describes its content. A later call with equal cells compares each file with its checksum and
-    keeps it.
+    keeps it. If the samples or features differ from those of an earlier export into the folder, the other tables of
+    that export are deleted. Its ``metadata.parquet`` is deleted if the matrix has no metadata.
 
     Args:
         rows: the cells.
@@ -35,13 +39,18 @@ def export_npy(rows: MatrixRows, out: str | os.PathLike[str], *, progress: bool 
     """
     folder = local_path(out)
     metadata = rows.metadata({"sample", "batch"})
+    names = {"samples.txt": rows.sample_ids, "features.txt": rows.features}
+    if (folder / "samples.txt").exists():
+        if not metadata:
+            (folder / "metadata.parquet").unlink(missing_ok=True)
+        if not all(_has_names(folder / name, ids) for name, ids in names.items()):
+            _remove_tables(folder, rows.values)
     for value in tqdm(rows.values, unit="table", desc="export", disable=not progress):
         dataset = MatrixDataset(rows.matrix, rows.sample_ids, rows.feature_ids, value=value)
         dataset.to_memmap(folder / f"{value}.npy")
-    for name, names in (("samples", rows.sample_ids), ("features", rows.features)):
-        with new_file(folder / f"{name}.txt") as path, path.open("w", encoding="utf-8") as file:
-            for first in range(0, len(names), 65_536):
-                file.write("".join(f"{one}\n" for one in np.asarray(names[first : first + 65_536]).tolist()))
+    for name, ids in names.items():
+        with new_file(folder / name) as path, path.open("wb") as file:
+            file.writelines(_lines(ids))
     if metadata:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -49,3 +58,25 @@ def export_npy(rows: MatrixRows, out: str | os.PathLike[str], *, progress: bool 
         with new_file(folder / "metadata.parquet") as path:
             pq.write_table(pa.table({"sample": rows.sample_ids, "batch": rows.batches, **metadata}), path)
     return folder
+
+
+def _lines(names: Sequence[str] | FeatureAxis | np.ndarray) -> Iterator[bytes]:
+    """Names as lines of UTF-8, many at a time."""
+    for first in range(0, len(names), 65_536):
+        yield "".join(f"{name}\n" for name in np.asarray(names[first : first + 65_536]).tolist()).encode()
+
+
+def _has_names(file: Path, names: Sequence[str] | FeatureAxis | np.ndarray) -> bool:
+    """Whether the file lists the names."""
+    if not file.exists():
+        return False
+    with file.open("rb") as opened:
+        return all(opened.read(len(lines)) == lines for lines in _lines(names)) and not opened.read(1)
+
+
+def _remove_tables(folder: Path, kept: Sequence[str]) -> None:
+    """Delete the tables of an earlier export, except those that are written again."""
+    for file in folder.glob("*.npy"):
+        if file.stem not in kept and description(file).exists():
+            file.unlink()
+            description(file).unlink()
