@@ -69,6 +69,18 @@ def test_batch_ids_with_special_characters_and_files_without_folders(tmp_path: P
         assert wide(unloaded, "other", ["t"], "coverage", ["cg1"]).values.tolist() == [[9]]
 
 
+def test_folders_whose_names_are_glob_patterns(tmp_path: Path) -> None:
+    names = {"a1": "s1", "a[1]": "s2", "a*": "s3"}
+    for name, sample in names.items():
+        (tmp_path / f"batch_id={name}").mkdir()
+        rows = {"sample_id": [sample], "cpg_id": ["cg1"], "beta": [0.5], "coverage": [1]}
+        pd.DataFrame(rows).to_parquet(tmp_path / f"batch_id={name}" / "rows.parquet")
+    warehouse = DuckDBWarehouse(f"{tmp_path}/*/*.parquet")
+    assert sorted(warehouse.batch_ids()) == sorted(names)
+    for name, sample in names.items():
+        assert warehouse.samples([name]) == {name: [sample]}
+
+
 def test_no_files(tmp_path: Path) -> None:
     with pytest.raises(WarehouseError, match="no file matches"):
         DuckDBWarehouse(f"{tmp_path}/*.parquet").batch_ids()

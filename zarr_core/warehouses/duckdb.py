@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import re
@@ -78,7 +79,7 @@ class DuckDBWarehouse(LongTable):
         files: by default DuckDB would take the first file's type and round the values of the others.
         """
         chosen = self.files_of(files, batch_ids) or files[:1]  # without a match any file gives the columns
-        named_files = ", ".join(literal(file.name) for file in chosen)
+        named_files = ", ".join(literal(glob.escape(file.name)) for file in chosen)
         connection.execute(
             f"CREATE OR REPLACE VIEW long AS SELECT * FROM read_parquet([{named_files}], "
             "union_by_name = true, hive_partitioning = true, hive_types_autocast = false)"
