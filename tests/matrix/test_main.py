@@ -70,6 +70,20 @@ def test_a_batch_that_cannot_be_loaded_does_not_stop_the_others(
     assert main([*load.split(), "--batches", "001", "--quiet"]) == 0
 
 
+def test_the_source_of_samples_that_joined_a_batch(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    WideMatrix.create(place / "m", FEATURES)
+    load = f"matrix load {place}/m --source {place}/long/*/*.parquet"
+    document(capsys, load)
+    before = WideMatrix.open(place / "m").batch_sources
+    write_long(place / "more", {"b-1": ["s9"]})
+    (place / "more/batch_id=b-1").rename(place / "long/batch_id=b-1/more")
+    done = document(capsys, f"matrix load {place}/m --source {place}/long/**/*.parquet")
+    after = WideMatrix.open(place / "m").batch_sources
+    (added,) = after.keys() - before.keys()
+    assert done["sources"] == {"b-1": after[added]}
+    assert after[added] != before["b-1"]
+
+
 def test_a_warehouse_described_in_a_file_and_other_columns(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_long(place / "other", {"c": ["s9"]}, cpg_id="probe", beta="value")
     WideMatrix.create(place / "m", FEATURES, {"beta": "float32"})

@@ -206,14 +206,19 @@ def _load(
     report = None if metadata is None else matrix.set_metadata(metadata)
     count = sum(len(batch["samples"]) for batch in loaded.values())
     lines = [f"{count:,} samples of {len(loaded):,} batches loaded, {len(up_to_date):,} batches were up to date"]
+    generation = matrix.refresh().generation
+    # Samples that join a batch are a batch of their own in the matrix.
+    stored = {sample_id: batch_id for batch_id, ids in matrix.batches.items() for sample_id in ids}
+    first = {batch_id: batch["samples"][0] for batch_id, batch in loaded.items() if batch["samples"]}
+    sources = matrix.batch_sources
     document = {
         "store": matrix.url,
-        "generation": matrix.refresh().generation,
+        "generation": generation,
         "loaded": loaded,
         "up_to_date": up_to_date,
         "failed": failed,
         "retired": retired,
-        "sources": {batch_id: matrix.batch_sources.get(batch_id, {}) for batch_id in loaded},
+        "sources": {batch_id: sources.get(stored.get(first.get(batch_id, ""), ""), {}) for batch_id in loaded},
         "metadata": None if report is None else asdict(report),
     }
     if report is not None:
