@@ -39,6 +39,7 @@ def test_a_matrix_in_the_order_of_its_samples(tmp_path: Path) -> None:
     append(matrix, "b", 3, seed=1)
     matrix.retire(["a_s1"])
     array = as_tensorstore(tmp_path, "beta")
+    assert array.domain.labels == ("sample", "feature")
     np.testing.assert_array_equal(array.read().result(), matrix.read(matrix.sample_ids))
     assert as_tensorstore(tmp_path, "beta", generation=2).shape == (5, 100)
     with pytest.raises(UnknownFieldError, match="no value table 'gamma'"):

@@ -68,7 +68,10 @@ def as_tensorstore(
         array = ts.open(spec, read=True, open=True, context=context).result()
     except ValueError as error:
         raise StoreError(f"{storage.url}: {path} cannot be opened: {error}") from error
-    return array[np.fromiter(state.rows.values(), np.int64)] if head is MATRIX else array
+    if head is not MATRIX:
+        return array
+    rows = array[np.fromiter(state.rows.values(), np.int64)]
+    return rows[ts.d[:].label[array.domain.labels]]  # an index array drops the label of its dimension
 
 
 def _matrix_array(state: MatrixState, value: str) -> str:
