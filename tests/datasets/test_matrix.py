@@ -445,7 +445,7 @@ def test_covered_features_are_those_of_numpy(
     matrix, _, coverage = covered_matrix(tmp_path_factory.mktemp("m"))
     dataset = MatrixDataset(matrix, feature_ids=features or None)
     columns = [FEATURES.index(name) for name in features] or list(range(len(FEATURES)))
-    enough = (coverage[:, columns] >= least).sum(axis=0) >= share * 6
+    enough = (coverage[:, columns] >= least).sum(axis=0) / 6 >= share
     assert dataset.covered_features(least, share).tolist() == [FEATURES[n] for n in np.array(columns)[enough]]
 
 
@@ -497,3 +497,23 @@ def test_columns_of_metadata_are_tensors(written: tuple[str, np.ndarray], caplog
     for wrong, message in (({"values": []}, "each once"), ({"coverage_mask": True}, "needs min_coverage")):
         with pytest.raises(ZarrCoreError, match=message):
             MatrixDataset(matrix, **wrong)
+
+
+def test_a_selection_of_another_matrix_is_read_by_name(tmp_path: Path) -> None:
+    matrix = WideMatrix.create(tmp_path / "m", ["a", "b", "c"], {"beta": "float32"})
+    matrix.append("batch", ["s"], {"beta": np.array([[0.1, 0.2, 0.3]], np.float32)})
+    other = matrix.reindex(tmp_path / "n", ["c", "x", "long", "a"])
+    dataset = MatrixDataset(other, feature_ids=matrix.select(["a"]))
+    np.testing.assert_array_equal(dataset.to_numpy(), matrix.read(["s"], ["a"]))
+    assert dataset.fingerprint == MatrixDataset(other, feature_ids=["a"]).fingerprint
+    with pytest.raises(UnknownFieldError, match="'b'"):
+        MatrixDataset(other, feature_ids=matrix.select(["b"]))
+
+
+def test_features_exactly_at_the_share_are_covered(tmp_path: Path) -> None:
+    matrix = WideMatrix.create(tmp_path, ["a"])
+    coverage = (np.arange(100) < 55).astype(np.float32)[:, None]
+    matrix.append("batch", [f"s{n}" for n in range(100)], {"beta": coverage, "coverage": coverage})
+    assert MatrixDataset(matrix).covered_features(1, 0.55).tolist() == ["a"]
+    assert MatrixDataset(matrix).covered_features(1, 0.56).tolist() == []
+    assert MatrixDataset(matrix, sample_ids=[]).covered_features(1).tolist() == ["a"]

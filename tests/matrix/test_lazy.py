@@ -13,6 +13,7 @@ from tests.helpers.matrices import FEATURES, SMALL, append
 from zarr_core import open_store
 from zarr_core.errors import UnknownFieldError
 from zarr_core.matrix import WideMatrix, lazy
+from zarr_core.matrix.stage import stage_matrix
 
 
 @pytest.fixture
@@ -106,3 +107,15 @@ def test_many_features_have_no_index(matrix: WideMatrix, monkeypatch: pytest.Mon
     assert "feature" not in dataset.indexes
     assert dataset["feature"][[5, 2]].values.tolist() == [FEATURES[5], FEATURES[2]]
     assert dataset["feature"].values.tolist() == FEATURES
+
+
+def test_dask_tells_staged_parts_apart(matrix: WideMatrix, tmp_path: Path) -> None:
+    pytest.importorskip("dask", reason="needs the extra views")
+    parts = []
+    for sample_id in ("a_s0", "c_s0"):
+        stage_matrix(matrix.url, tmp_path / sample_id, sample_ids=[sample_id])
+        parts.append(WideMatrix.open(tmp_path / sample_id))
+    first, second = (part.to_dask() for part in parts)
+    assert parts[0].generation == parts[1].generation
+    assert first.name != second.name
+    assert first.name == parts[0].to_dask().name

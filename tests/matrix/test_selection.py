@@ -183,3 +183,13 @@ def test_manifests_that_count_from_zero(tmp_path: Path, name: str, header: str, 
 def test_regions_without_a_digit_are_refused(text: str) -> None:
     with pytest.raises(MatrixError, match="not a region"):
         select_regions(FeatureAxis(["chr1:5"]), [text])
+
+
+def test_a_selection_reads_the_same_names_of_another_matrix(tmp_path: Path) -> None:
+    matrix = WideMatrix.create(tmp_path / "m", ["a", "b", "c"], {"beta": "float32"})
+    matrix.append("batch", ["s"], {"beta": np.array([[0.1, 0.2, 0.3]], np.float32)})
+    other = matrix.reindex(tmp_path / "n", ["c", "x", "long", "a"])
+    selection = matrix.select(["a"])
+    np.testing.assert_array_equal(other.read(["s"], selection), other.read(["s"], ["a"]))
+    with pytest.raises(UnknownFieldError, match="'b'"):
+        other.read(["s"], matrix.select(["b"]))

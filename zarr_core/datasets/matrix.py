@@ -109,7 +109,7 @@ class MatrixDataset(BatchDataset):
             check_names("feature_ids", feature_ids)
             self._selection = None if feature_ids is None else self._selected(feature_ids)
         # In the encoding of the axis, so that reading a batch does not encode them again.
-        self._columns = None if self._selection is None else self.matrix.feature_ids.ids[self._selection.positions]
+        self._columns = None if self._selection is None else self._names_on_axis(self._selection.columns)
         self.min_coverage, self.coverage, self.coverage_mask = min_coverage, coverage, coverage_mask
         if coverage_mask and min_coverage is None:
             raise ZarrCoreError("coverage_mask needs min_coverage")
@@ -272,7 +272,9 @@ class MatrixDataset(BatchDataset):
         count = np.zeros(self.n_features, np.int64)
         for rows in row_blocks((len(self), self.n_features), np.dtype(self.matrix.values[self.coverage]).itemsize):
             count += self._any(self._read_columns(self.sample_ids[rows], self.coverage) >= min_coverage).sum(axis=0)
-        found: np.ndarray = self.feature_ids[count >= share * len(self)]
+        # A quotient equals the share that names it; 0.55 * 100 is more than 55.
+        enough = count / len(self) >= share if len(self) else np.ones(self.n_features, bool)
+        found: np.ndarray = self.feature_ids[enough]
         return found
 
     @property
@@ -311,10 +313,17 @@ class MatrixDataset(BatchDataset):
     def _any(self, cells: np.ndarray) -> np.ndarray:
         return cells if self._selection is None else self._selection.any(cells)
 
+    def _names_on_axis(self, columns: np.ndarray) -> np.ndarray:
+        """Names of columns in the encoding of this axis; those of a selection may be of another matrix."""
+        axis = self.matrix.feature_ids
+        names: np.ndarray = axis.ids[axis.positions(columns)]
+        return names
+
     def _selected(self, feature_ids: Sequence[str] | Sequence[int] | np.ndarray) -> FeatureSelection:
         axis = self.matrix.feature_ids
         positions = axis.positions(feature_ids)
-        return FeatureSelection(positions, axis.ids[positions])
+        names = axis.ids[positions]
+        return FeatureSelection(positions, names, names)
 
     def _read_metadata(self, columns: Sequence[str]) -> None:
         """Read columns of metadata; logs samples without a value."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +70,10 @@ def to_dask(cells: Cells, state: MatrixState, value: str) -> dask.array.Array:
         import dask.array as da
     except ImportError as error:
         raise MatrixError("to_dask needs dask: pip install 'zarr-core[views]'") from error
-    name = f"{value}-{state.matrix_id}-{state.generation}"  # committed cells never change
+    # dask takes arrays of one name for equal. A staged copy has the id of its matrix, but generations of its own.
+    content = [(batch_id, batch.digest, batch.sample_ids) for batch_id, batch in state.batches.items()]
+    digest = hashlib.blake2b(json.dumps(content).encode(), digest_size=16).hexdigest()
+    name = f"{value}-{state.matrix_id}-{digest}"
     chunks = tuple(row_blocks(state, value)) or (0,), (cells.shape[1],)
     meta = np.empty((0, 0), cells.dtype)
     return da.from_array(cells, chunks, name=name, asarray=False, meta=meta)

@@ -46,12 +46,14 @@ class FeatureSelection:
     Attributes:
         positions: (columns,) positions on the axis, feature after feature.
         names: (features,) names as requested, or as on the axis: bytes (UTF-8) or int64.
+        columns: (columns,) names of the positions on the axis, bytes (UTF-8) or int64, by which cells are read.
         starts: (features,) index of each feature's first column; None if each feature has one column.
         unknown: requested names that are not on the axis, and were left out.
     """
 
     positions: np.ndarray
     names: np.ndarray
+    columns: np.ndarray
     starts: np.ndarray | None = None
     unknown: tuple[str, ...] = ()
 
@@ -151,10 +153,12 @@ def select_names(
             "choose duplicates='mean' or 'first'"
         )
     if duplicates != "mean" or (counts == 1).all():
-        return FeatureSelection(order[first].astype(np.int64), chosen, None, absent)
+        positions = order[first].astype(np.int64)
+        return FeatureSelection(positions, chosen, axis.ids[positions], None, absent)
     starts = np.cumsum(counts) - counts
     within = np.arange(counts.sum()) - np.repeat(starts, counts)
-    return FeatureSelection(order[np.repeat(first, counts) + within].astype(np.int64), chosen, starts, absent)
+    positions = order[np.repeat(first, counts) + within].astype(np.int64)
+    return FeatureSelection(positions, chosen, axis.ids[positions], starts, absent)
 
 
 def select_regions(
@@ -179,7 +183,8 @@ def select_regions(
         hits, found, chromosomes = _search(axis.ids, _loci(axis.ids), parsed)
         _check_found(regions, parsed, found, chromosomes, "the names of the features")
         places = np.flatnonzero(hits)
-        return FeatureSelection(places, axis.ids[places])
+        names = axis.ids[places]
+        return FeatureSelection(places, names, names)
     names, loci = _read_manifest(manifest)
     hits, found, chromosomes = _search(names, loci, parsed)
     _check_found(regions, parsed, found, chromosomes, "the manifest")
@@ -192,9 +197,11 @@ def select_regions(
     parts = np.split(selection.positions, starts[1:])
     order = np.argsort([part.min() for part in parts], kind="stable")
     lengths = np.array([len(parts[n]) for n in order])
+    positions = np.concatenate([parts[n] for n in order])
     return FeatureSelection(
-        np.concatenate([parts[n] for n in order]),
+        positions,
         selection.names[order],
+        axis.ids[positions],
         None if selection.starts is None else np.cumsum(lengths) - lengths,
         selection.unknown,
     )

@@ -460,7 +460,7 @@ class WideMatrix:
             StoreError: the matrix cannot be reached.
         """
         if isinstance(feature_ids, FeatureSelection):
-            cells = feature_ids.combine(self.read(sample_ids, self.feature_ids.ids[feature_ids.positions], value))
+            cells = feature_ids.combine(self.read(sample_ids, feature_ids.columns, value))
             if out is None:
                 return cells
             if (out.shape, out.dtype) != (cells.shape, cells.dtype):
