@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 
 from tests.helpers.examples import examples
 from zarr_core import EpochBatchSampler, MatrixDataset, ResumableLoader, m_values
-from zarr_core.errors import UnknownFieldError, ZarrCoreError
+from zarr_core.errors import MatrixError, UnknownFieldError, ZarrCoreError
 from zarr_core.matrix import WideMatrix
 from zarr_core.storage.byte_ranges import CountingObjects, open_objects
 
@@ -449,6 +449,19 @@ def test_covered_features_are_those_of_numpy(
     assert dataset.covered_features(least, share).tolist() == [FEATURES[n] for n in np.array(columns)[enough]]
 
 
+@pytest.mark.parametrize("name", ["missing", "sample", "covered"])
+def test_a_value_with_the_name_of_a_tensor_of_items_is_refused(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(MatrixError, match=f"'{name}': items of a dataset have another tensor of this name"):
+        WideMatrix.create(tmp_path, ["a"], {"beta": "float32", name: "float32"})
+    monkeypatch.setattr("zarr_core.matrix.create.ITEM_NAMES", ())  # as in earlier versions
+    matrix = WideMatrix.create(tmp_path, ["a"], {"beta": "float32", name: "float32"})
+    for values in ([name], ["beta", name]):
+        with pytest.raises(ZarrCoreError, match=f"items have another tensor '{name}'"):
+            MatrixDataset(matrix, values=values)
+
+
 def test_several_probes_of_a_locus_are_averaged_without_low_coverage(tmp_path: Path) -> None:
     matrix = WideMatrix.create(tmp_path, ["cg1_TC11", "cg1_BC11", "cg2"])
     beta = np.array([[0.2, 0.6, 0.5], [0.2, 0.6, 0.5]], np.float32)
@@ -458,7 +471,11 @@ def test_several_probes_of_a_locus_are_averaged_without_low_coverage(tmp_path: P
     dataset = MatrixDataset(matrix, feature_ids=loci, min_coverage=10)
     np.testing.assert_allclose(dataset.to_numpy(), [[0.4, np.nan], [0.2, 0.5]], rtol=1e-6)
     assert dataset.feature_ids.tolist() == ["cg1", "cg2"]
-    assert dataset.covered_features(10).tolist() == ["cg1"]
+    covered = dataset.covered_features(10)
+    np.testing.assert_allclose(MatrixDataset(matrix, feature_ids=covered).to_numpy(), [[0.4], [0.4]], rtol=1e-6)
+    second = MatrixDataset(matrix, ["s1"], loci).covered_features(25)
+    assert second.feature_ids.tolist() == ["cg2"]
+    np.testing.assert_array_equal(MatrixDataset(matrix, feature_ids=second).to_numpy(), [[0.5], [0.5]])
     one_each = matrix.select(["cg1", "cg2"], stem=True, duplicates="first")
     fingerprints = {
         MatrixDataset(matrix, feature_ids=loci).fingerprint,

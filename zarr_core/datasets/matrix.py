@@ -19,6 +19,7 @@ from zarr_core.datasets.memory_map import memory_mapped, row_blocks
 from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.selection import FeatureSelection
+from zarr_core.matrix.state import ITEM_NAMES
 from zarr_core.storage.disk_cache import DEFAULT_LIMIT
 
 logger = logging.getLogger(__name__)
@@ -101,6 +102,8 @@ class MatrixDataset(BatchDataset):
         self.values = [value] if values is None else list(values)
         if not self.values or len(set(self.values)) < len(self.values):
             raise ZarrCoreError("values must be names of value tables, each once")
+        if taken := [name for name in self.values if name in ITEM_NAMES]:
+            raise ZarrCoreError(f"items have another tensor {taken[0]!r}; read this value table by matrix.read")
         self.value = self.values[0]
         self._selection: FeatureSelection | None
         if isinstance(feature_ids, FeatureSelection):
@@ -250,8 +253,8 @@ class MatrixDataset(BatchDataset):
         np.divide(total, count, out=means, where=count > 0)
         return means
 
-    def covered_features(self, min_coverage: float, share: float = 1.0) -> np.ndarray:
-        """Names of the features that enough samples cover, for the ``feature_ids`` of another dataset.
+    def covered_features(self, min_coverage: float, share: float = 1.0) -> np.ndarray | FeatureSelection:
+        """The features that enough samples cover, for the ``feature_ids`` of another dataset.
 
         Reads blocks of rows, so the memory needed does not grow with the number of samples.
 
@@ -260,8 +263,8 @@ class MatrixDataset(BatchDataset):
             share: least share of the samples with that coverage, from 0 to 1.
 
         Returns:
-            (n,) names in the order of :attr:`feature_ids`. A feature that is the mean of several columns is covered if
-            one of them is.
+            (n,) names in the order of :attr:`feature_ids`; a :class:`FeatureSelection` if these are not the names of
+            single columns. A feature that is the mean of several columns is covered if one of them is.
 
         Raises:
             UnknownFieldError: the matrix has no table :attr:`coverage`.
@@ -274,6 +277,8 @@ class MatrixDataset(BatchDataset):
             count += self._any(self._read_columns(self.sample_ids[rows], self.coverage) >= min_coverage).sum(axis=0)
         # A quotient equals the share that names it; 0.55 * 100 is more than 55.
         enough = count / len(self) >= share if len(self) else np.ones(self.n_features, bool)
+        if self._selection is not None and not self._selection.is_plain:
+            return self._selection.part(enough)
         found: np.ndarray = self.feature_ids[enough]
         return found
 
@@ -328,7 +333,7 @@ class MatrixDataset(BatchDataset):
     def _read_metadata(self, columns: Sequence[str]) -> None:
         """Read columns of metadata; logs samples without a value."""
         for name in columns:
-            if name in (*self.values, "missing", "sample", "covered"):
+            if name in (*self.values, *ITEM_NAMES):
                 raise ZarrCoreError(f"items have the column {name!r} under the name of another tensor; rename it")
         self.metadata = self.matrix.samples(columns, self.sample_ids)
         everything = self.matrix.samples(columns)

@@ -15,7 +15,7 @@ from zarr_core._util.arguments import whole_number
 from zarr_core.errors import ManifestError, MatrixError, ZarrCoreError
 from zarr_core.format.codecs import DEFAULT_CODEC, Codec
 from zarr_core.matrix.axis import FeatureAxis
-from zarr_core.matrix.state import AXIS, HEAD, Axis, MatrixState, check_values
+from zarr_core.matrix.state import AXIS, HEAD, ITEM_NAMES, Axis, MatrixState, check_values
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import commit
 
@@ -47,6 +47,8 @@ def new_state(
     """
     try:
         check_values(values)
+        if taken := [value for value in values if value in ITEM_NAMES]:
+            raise ValueError(f"value table {taken[0]!r}: items of a dataset have another tensor of this name")
         parsed = Codec.parse(codec)
     except (ValueError, ZarrCoreError) as error:
         raise MatrixError(str(error)) from error

@@ -65,6 +65,11 @@ class FeatureSelection:
         """(features,) names as strings or int64."""
         return np.char.decode(self.names, "utf-8") if self.names.dtype.kind == "S" else self.names
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether each feature is the column of the same name."""
+        return self.starts is None and np.array_equal(self.names, self.columns)
+
     def combine(self, cells: np.ndarray) -> np.ndarray:
         """Cells of features, (samples, features), from those of columns, (samples, columns): means without NaN."""
         if self.starts is None:
@@ -75,6 +80,15 @@ class FeatureSelection:
         means = np.full(total.shape, np.nan)
         np.divide(total, count, out=means, where=count > 0)
         return means.astype(cells.dtype)
+
+    def part(self, chosen: np.ndarray) -> FeatureSelection:
+        """The features for which ``chosen``, (features,) bool, is true."""
+        if self.starts is None:
+            return FeatureSelection(self.positions[chosen], self.names[chosen], self.columns[chosen])
+        counts = np.diff(self.starts, append=len(self.positions))
+        columns, kept = np.repeat(chosen, counts), counts[chosen]
+        starts = np.cumsum(kept) - kept
+        return FeatureSelection(self.positions[columns], self.names[chosen], self.columns[columns], starts)
 
     def any(self, cells: np.ndarray) -> np.ndarray:
         """Whether any column of a feature is true, (samples, features) bool."""

@@ -314,6 +314,10 @@ def _check_copy(copy: Copy, room: int) -> None:
         raise ValueError(f"{copy.name} copy: the batches have more rows than the arrays")
 
 
+#: Tensors of the items of ``MatrixDataset``, whose other names are those of value tables and metadata.
+ITEM_NAMES = ("missing", "sample", "covered")
+
+
 def check_values(values: Mapping[str, str]) -> None:
     """Raise ValueError for invalid names or dtypes of value tables."""
     if not values:
