@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 
 from zarr_core.sources.arrays import CASE, PIECES, ROOTS, suffix_of
@@ -16,8 +17,13 @@ Listing = Mapping[str, Mapping[str, FileInfo]]
 
 # A file that was split for a download: "volume_1.vtu.00.part".
 _PART = re.compile(r"(.+)\.(\d+)\.part")
-# Files of an OpenFOAM case below its folder: the mesh, and the folders of times.
-_OF_CASE = re.compile(r"(?:processor\d+/)?(?:constant/polyMesh/\w+|([\d.]+(?:e-?\d+)?)/\w+)|system/controlDict")
+# Files of an OpenFOAM case below its folder: meshes, and fields of times. Hidden files and backups are no fields.
+_OF_TIME = r"-?\d+(?:\.\d*)?(?:e[+-]?\d+)?"
+_OF_CASE = re.compile(
+    r"system/controlDict|(?P<processor>processor\d+/)?"
+    rf"(?:(?:constant|(?P<moved>{_OF_TIME}))/polyMesh/(?P<mesh>\w+)|(?P<time>{_OF_TIME})/[^/.][^/]*(?<!~))"
+)
+_OfFile = tuple[re.Match[str], FileInfo]
 #: Folders below a sample's folder that a case has.
 CASE_DEPTH = 3
 # Folders below a file of ROOTS that its pieces lie in: foamToVTK writes case_10.vtm and case_10/boundary/body.vtp.
@@ -152,17 +158,45 @@ def joined(files: Mapping[str, FileInfo]) -> dict[str, FileInfo]:
 
 
 def _case(pattern: str, files: Mapping[str, FileInfo]) -> FileInfo | None:
-    """An OpenFOAM case: its mesh and the fields of its latest time; None if there is no mesh."""
+    """An OpenFOAM case: its mesh and the fields of its latest time; None if there is no mesh.
+
+    Files outside the folders of processors are left out if these folders have a later time.
+    """
     prefix = pattern.removeprefix("./")
-    times: dict[float, list[FileInfo]] = defaultdict(list)
-    others: list[FileInfo] = []
-    for name, info in files.items():
-        if name.startswith(prefix) and (found := _OF_CASE.fullmatch(name[len(prefix) :])):
-            (times[float(found[1])] if found[1] else others).append(info)
-    if not any("/polyMesh/" in f"/{info.name}" for info in others):
+    own = [
+        (found, info)
+        for name, info in files.items()
+        if name.startswith(prefix) and (found := _OF_CASE.fullmatch(name[len(prefix) :]))
+    ]
+    if not _has_mesh(own):
         return None
-    latest = times[max(times)] if times else []
-    return combined(pattern, sorted((*others, *latest), key=lambda info: info.name))
+    whole, decomposed = ([each for each in own if bool(each[0]["processor"]) is inside] for inside in (False, True))
+    if _latest(decomposed) > _latest(whole):
+        own = decomposed + [each for each in whole if each[0][0] == "system/controlDict"]
+    return combined(pattern, sorted(_at_latest_time(own), key=lambda info: info.name))
+
+
+def _has_mesh(files: Iterable[_OfFile]) -> bool:
+    return any(found["mesh"] for found, _ in files)
+
+
+def _latest(files: Collection[_OfFile]) -> float:
+    """The latest time with fields; minus infinity without fields, or without a mesh."""
+    times = [float(found["time"]) for found, _ in files if found["time"]]
+    return max(times, default=-math.inf) if _has_mesh(files) else -math.inf
+
+
+def _at_latest_time(files: Collection[_OfFile]) -> list[FileInfo]:
+    """The fields of the latest time, and each file of the mesh from the newest time until then."""
+    latest = max((float(found["time"]) for found, _ in files if found["time"]), default=math.inf)
+    kept = [info for found, info in files if not found["mesh"] and float(found["time"] or latest) == latest]
+    meshes = [(float(found["moved"] or -math.inf), found, info) for found, info in files if found["mesh"]]
+    newest = {
+        (found["processor"], found["mesh"]): info
+        for time, found, info in sorted(meshes, key=lambda each: each[0])
+        if time <= latest
+    }
+    return [*kept, *newest.values()]
 
 
 def _with_pieces(info: FileInfo, files: Mapping[str, FileInfo]) -> FileInfo:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -115,3 +116,94 @@ def test_a_binary_claim_of_more_cells_than_fit_is_refused(tmp_path: Path) -> Non
 def test_a_patch_that_is_not_there_is_named(tmp_path: Path) -> None:
     write_case(tmp_path / "run_1", {"9": 1.0}, patch="car")
     assert "has no patch 'body'; it has car, rest" in refusal(tmp_path, "surface_pressure")
+
+
+def moved(points: Path, target: Path, distance: float) -> None:
+    """Write the points, moved along x, to another file."""
+    head, _, numbers = points.read_text().partition("\n(\n")
+    rows = [row.strip("()").split() for row in numbers.splitlines()[:-1]]
+    lines = "\n".join(f"({float(x) + distance} {y} {z})" for x, y, z in rows)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(f"{head}\n(\n{lines}\n)")
+
+
+def write_decomposed(folder: Path, times: dict[str, float]) -> None:
+    """Two processors, each with its own mesh; that of the second lies 10 m further along x, with values 10 higher."""
+    for number in (0, 1):
+        processor = write_case(folder / f"processor{number}", {t: v + 10 * number for t, v in times.items()})
+        points = processor / "constant" / "polyMesh" / "points"
+        moved(points, points, 10 * number)
+    shutil.copytree(folder / "processor0" / "system", folder / "system")
+
+
+def positions_and_pressure(root: Path) -> tuple[list[float], list[float]]:
+    """The x of the cells, and their pressure."""
+    tree, sample = opened(root)
+    position, pressure = (tree.load(sample, f"volume_{name}").numpy() for name in ("position", "pressure"))
+    return position[:, 0].tolist(), pressure.tolist()
+
+
+def test_positions_of_a_mesh_that_moves_are_those_of_the_time_of_the_fields(tmp_path: Path) -> None:
+    case = write_case(tmp_path / "run_1", {"1": 5.0, "2": 7.0})
+    for time, distance in (("1", 10), ("2", 20), ("3", 30)):
+        moved(case / "constant" / "polyMesh" / "points", case / time / "polyMesh" / "points", distance)
+    assert positions_and_pressure(tmp_path) == ([20.5, 21.5], [7, 8])
+    tree, sample = opened(tmp_path)
+    (case / "2" / "polyMesh" / "points").write_text("changed")
+    assert not tree.is_unchanged(sample)
+    assert opened(tmp_path)[1].fingerprint != sample.fingerprint
+
+
+def test_a_mesh_that_changed_earlier_is_read_with_later_points(tmp_path: Path) -> None:
+    case = write_case(tmp_path / "run_1", {"3": 7.0})
+    (case / "1").mkdir()
+    shutil.copytree(case / "constant" / "polyMesh", case / "1" / "polyMesh")
+    (case / "2").mkdir()
+    moved(case / "constant" / "polyMesh" / "points", case / "2" / "polyMesh" / "points", 20)
+    assert positions_and_pressure(tmp_path) == ([20.5, 21.5], [7, 8])
+    shutil.rmtree(case / "constant")  # as after a mesher that writes to times only
+    assert positions_and_pressure(tmp_path) == ([20.5, 21.5], [7, 8])
+
+
+@pytest.mark.parametrize(("earlier", "latest"), [("999000", "1e+06"), ("-20", "-10")])
+def test_times_with_exponents_and_negative_times(tmp_path: Path, earlier: str, latest: str) -> None:
+    write_case(tmp_path / "run_1", {earlier: 5.0, latest: 7.0})
+    assert positions_and_pressure(tmp_path) == ([0.5, 1.5], [7, 8])
+
+
+@pytest.mark.parametrize("array", ["alpha.water", "total(p)_coeffMean"])
+def test_names_of_fields_with_dots_and_parentheses(tmp_path: Path, array: str) -> None:
+    case = write_case(tmp_path / "run_1", {"2": 7.0})
+    text = (case / "2" / "p").read_text().replace("object p;", f"object {array};")
+    (case / "2" / array).write_text(text.replace("(\n7.0\n8.0\n)", "(\n1.0\n0.0\n)"))
+    kind = {"name": "cases", "samples": "run_*", "meshes": {"volume": {"file": "./", "fields": {"share": array}}}}
+    tree = SampleTree(SourceDescription.model_validate(kind), tmp_path)
+    assert tree.load(tree.discover()["run_1"], "volume_share").tolist() == [1, 0]
+
+
+def test_a_decomposed_case(tmp_path: Path) -> None:
+    write_decomposed(tmp_path / "run_1", {"100": 1.0, "200": 2.0})
+    assert positions_and_pressure(tmp_path) == ([0.5, 1.5, 10.5, 11.5], [2, 3, 12, 13])
+    tree, sample = opened(tmp_path)
+    assert tree.load(sample, "surface_pressure").tolist() == [20, 120]
+
+
+def test_a_decomposed_case_with_a_mesh_that_moves(tmp_path: Path) -> None:
+    write_decomposed(tmp_path / "run_1", {"100": 1.0, "200": 2.0})
+    for processor in (tmp_path / "run_1").glob("processor*"):
+        moved(processor / "constant" / "polyMesh" / "points", processor / "200" / "polyMesh" / "points", 100)
+    assert positions_and_pressure(tmp_path) == ([100.5, 101.5, 110.5, 111.5], [2, 3, 12, 13])
+
+
+@pytest.mark.parametrize("root", [{}, {"0": 0.0}, {"100": 50.0}])
+def test_processors_with_a_later_time_are_read(tmp_path: Path, root: dict[str, float]) -> None:
+    write_decomposed(tmp_path / "run_1", {"0": 0.0, "200": 2.0})
+    write_case(tmp_path / "run_1", root)
+    assert positions_and_pressure(tmp_path) == ([0.5, 1.5, 10.5, 11.5], [2, 3, 12, 13])
+
+
+@pytest.mark.parametrize("time", ["200", "300"])
+def test_a_reconstructed_case_beside_its_processors_is_read(tmp_path: Path, time: str) -> None:
+    write_decomposed(tmp_path / "run_1", {"100": 1.0, "200": 2.0})
+    write_case(tmp_path / "run_1", {time: 50.0})
+    assert positions_and_pressure(tmp_path) == ([0.5, 1.5], [50, 51])

@@ -37,6 +37,7 @@ def open_file(storage: Storage, folder: str, info: FileInfo, choices: Collection
         for path in case.rglob("*"):
             if path.is_file():
                 _check(path)
+        _move_meshes(case)
         (case / "case.foam").touch()
         with vtk_errors():
             reader = vtkPOpenFOAMReader()
@@ -54,6 +55,21 @@ def open_file(storage: Storage, folder: str, info: FileInfo, choices: Collection
             blocks = list(leaves(reader.GetOutput()))
     cells, patches = ([each for each in blocks if (each[0] == _CELLS) is inside] for inside in (True, False))
     return VtkMesh(cells, choices, patches)
+
+
+def _move_meshes(case: Path) -> None:
+    """Move the meshes of times to the folder "constant": of several times, VTK lists the fields of the first two."""
+    for mesh in [*case.glob("*/polyMesh"), *case.glob("processor*/*/polyMesh")]:
+        time = mesh.parent
+        if time.name == "constant":
+            continue
+        constant = time.parent / "constant" / "polyMesh"
+        constant.mkdir(parents=True, exist_ok=True)
+        for path in list(mesh.iterdir()):
+            path.rename(constant / path.name)
+        mesh.rmdir()
+        if not any(time.iterdir()):
+            time.rmdir()
 
 
 def _select_patches(reader: Any, choices: Collection[ArrayChoice]) -> None:
