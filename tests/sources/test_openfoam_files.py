@@ -85,3 +85,4 @@ def test_a_reconstructed_time_as_late_as_that_of_the_processors_is_in_the_case()
 
 def test_without_a_mesh_there_is_no_case() -> None:
     assert case("0/p", "system/controlDict", "processor0/200/p") is None
+    assert parts("constant/polyMesh/points.gz", "0/p.gz") == {"constant/polyMesh/points.gz", "0/p.gz"}

@@ -21,7 +21,7 @@ _PART = re.compile(r"(.+)\.(\d+)\.part")
 _OF_TIME = r"-?\d+(?:\.\d*)?(?:e[+-]?\d+)?"
 _OF_CASE = re.compile(
     r"system/controlDict|(?P<processor>processor\d+/)?"
-    rf"(?:(?:constant|(?P<moved>{_OF_TIME}))/polyMesh/(?P<mesh>\w+)|(?P<time>{_OF_TIME})/[^/.][^/]*(?<!~))"
+    rf"(?:(?:constant|(?P<moved>{_OF_TIME}))/polyMesh/(?P<mesh>\w+(?:\.gz)?)|(?P<time>{_OF_TIME})/[^/.][^/]*(?<!~))"
 )
 _OfFile = tuple[re.Match[str], FileInfo]
 #: Folders below a sample's folder that a case has.

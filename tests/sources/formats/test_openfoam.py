@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import shutil
 from pathlib import Path
 
@@ -179,6 +180,16 @@ def test_names_of_fields_with_dots_and_parentheses(tmp_path: Path, array: str) -
     kind = {"name": "cases", "samples": "run_*", "meshes": {"volume": {"file": "./", "fields": {"share": array}}}}
     tree = SampleTree(SourceDescription.model_validate(kind), tmp_path)
     assert tree.load(tree.discover()["run_1"], "volume_share").tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("suffix", [".gz", ""])
+@pytest.mark.parametrize("name", ["constant/polyMesh/points", "2/p"])
+def test_compressed_files_are_refused(tmp_path: Path, name: str, suffix: str) -> None:
+    path = write_case(tmp_path / "run_1", {"2": 7.0}) / name
+    content = gzip.compress(path.read_bytes())
+    path.unlink()
+    path.with_name(path.name + suffix).write_bytes(content)
+    assert f"{path.name}{suffix} is compressed: decompress the case" in refusal(tmp_path)
 
 
 def test_a_decomposed_case(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from zarr_core.storage import Storage
 _CELLS, _PATCH = "internalMesh", "patch/"
 # Directives that read other files or run code. OpenFOAM resolves them before it writes a result.
 _DIRECTIVE = re.compile(rb"^[ \t]*#(?:s?include\w*|calc\w*|code\w*|eval\w*)", re.MULTILINE)
+# First bytes of a compressed file.
+_GZIP = b"\x1f\x8b"
 # The length of a list, at the beginning of a line or behind its type.
 _LENGTH = re.compile(rb"(?:^\s*|>\s*)(\d+)\s*[({]", re.MULTILINE)
 # Bytes at each end of a file that are searched: the dictionaries stand before and after the numbers.
@@ -86,12 +88,14 @@ def _select_patches(reader: Any, choices: Collection[ArrayChoice]) -> None:
 
 
 def _check(path: Path) -> None:
-    """Raise ValueError for a file of a case that is empty, contains directives, or claims more than fits into it."""
+    """Raise ValueError for a file of a case that is empty or compressed, has directives, or claims more than fits."""
     size = path.stat().st_size
     if not size:
         raise ValueError(f"{path.name} is empty")
     with path.open("rb") as opened:
         searched = opened.read(_SEARCHED)
+        if searched.startswith(_GZIP):  # VTK would read it, whatever its name, but the checks below cannot
+            raise ValueError(f"{path.name} is compressed: decompress the case with gunzip -r first")
         opened.seek(max(size - _SEARCHED, len(searched)))
         searched += b"\n" + opened.read()
     if found := _DIRECTIVE.search(searched):
