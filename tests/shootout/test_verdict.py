@@ -110,6 +110,16 @@ def test_only_settings_that_took_all_their_turns_are_compared() -> None:
     assert choose([quiet, compared]) is compared
 
 
+def test_the_next_format_may_have_left_the_turns_early() -> None:
+    def measured(place: int, rate: float, **more: Any) -> Measurement:
+        return Measurement("scratch", Candidate(ENTRIES[place]), "draws", [rate], **more)
+
+    fastest, store = mapped(900.0, turns=[900.0], compared=True), ours("scratch", 300, turns=[300.0], compared=True)
+    early, never = measured(2, 600.0, turns=[600.0]), measured(3, 800.0)
+    reasons = verdict(fastest, store, early, never)["reasons"]
+    assert f"The next format on scratch is {early.setting}: 0.67 times as fast." in reasons
+
+
 def test_without_a_slow_tier_decoding_is_the_bottleneck() -> None:
     assert verdict(ours("scratch", 1000, memory=1100.0))["bottleneck"] == (
         "Decoding and copying are the bottleneck, not storage."

@@ -288,7 +288,8 @@ def _alternatives(named: Measurement, found: Sequence[Measurement]) -> list[str]
     others = [m for m in found if m.format != named.format and m.tier == named.tier]
     if not others:
         return []
-    rival = best_of(_comparable(others))
+    # Those that took part in some of the turns, too: a format that is clearly slower leaves them early.
+    rival = best_of([m for m in others if m.turns] or others)
     return [f"The next format on {named.tier} is {rival.setting}: {rival.median / named.median:.2f} times as fast."]
 
 
