@@ -17,7 +17,7 @@ from zarr_core.stores.kinds import find_head
 from zarr_core.versioning.generations import load
 
 _CELLS = ("values", "sample_ids", "feature_ids")
-_HUB = ("license", "description", "cite_as", "workers")
+_HUB = ("fields", "license", "description", "cite_as", "workers")
 _CROISSANT = ("url", "description", "license", "creator", "cite_as")
 #: Formats of point stores and of wide matrices, and the arguments that a declaration may give them.
 POINT_FORMATS: Mapping[str, tuple[str, ...]] = {

@@ -28,6 +28,9 @@ zarr-core export croissant s3://bucket/store s3://bucket/store/croissant.json --
 Values = Annotated[list[str] | None, cli.option("Only these value tables.", metavar="NAME", several=True)]
 Description = Annotated[str, cli.option("What the dataset is, in a sentence.")]
 Citation = Annotated[str, cli.option("Citation, such as BibTeX.")]
+Fields = Annotated[
+    list[str] | None, cli.option("Only these fields, or value tables of a matrix.", metavar="FIELD", several=True)
+]
 Features = Annotated[
     str | None, cli.option("Only these features: first column of a .parquet file, or the words of a text file.")
 ]
@@ -44,7 +47,7 @@ def _webdataset(
     *,
     split: cli.Split = None,
     samples: cli.Samples = None,
-    fields: Annotated[list[str] | None, cli.option("Only these fields.", metavar="FIELD", several=True)] = None,
+    fields: Fields = None,
     generation: cli.Generation = None,
     draws_per_sample: Annotated[
         int, cli.number("Items per sample: draws of --num-points. 0: whole samples.", least=0)
@@ -143,6 +146,7 @@ def _huggingface(
     store: cli.Store,
     out: Annotated[str, cli.option("Folder or URL to write to, used by nothing else.")],
     *,
+    fields: Fields = None,
     license: Annotated[str, cli.option("Identifier of the licence on the Hub, such as cc-by-4.0.")] = "",
     description: Description = "",
     cite_as: Citation = "",
@@ -156,6 +160,7 @@ def _huggingface(
     splits = export_huggingface(
         store,
         out,
+        fields=fields,
         generation=generation,
         license=license,
         description=description,

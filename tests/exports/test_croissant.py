@@ -96,8 +96,8 @@ def test_a_document_at_a_url() -> None:
 
 
 def test_a_matrix(tmp_path: Path) -> None:
-    matrix = WideMatrix.create(tmp_path / "betas", ["cg1", "cg2"], {"beta": "float32"})
-    matrix.append("a", ["s1", "s2"], {"beta": np.zeros((2, 2), np.float32)})
+    matrix = WideMatrix.create(tmp_path / "betas", ["cg1", "cg2"])
+    matrix.append("a", ["s1", "s2"], dict.fromkeys(("beta", "coverage"), np.zeros((2, 2), np.float32)))
     matrix.set_metadata(pa.table({"sample_id": ["s1", "s2"], "age": [1, 2]}))
     out = tmp_path / "croissant.json"
     options = ["--license", "CC-BY-4.0", "--creator", "Someone", "--cite-as", "none", "--quiet"]
@@ -110,8 +110,9 @@ def test_a_matrix(tmp_path: Path) -> None:
         "manifest",
         "features",
         "metadata/samples",
-        "objects/beta",
+        "objects/matrix",
     ]
+    assert document["distribution"][-1]["includes"] == ["beta.zarr/**", "coverage.zarr/**"]
     assert document["recordSet"][1]["data"] == [
         {"samples/id": "s1", "samples/batch": "a", "samples/row": 0},
         {"samples/id": "s2", "samples/batch": "a", "samples/row": 1},
@@ -121,3 +122,15 @@ def test_a_matrix(tmp_path: Path) -> None:
     assert (dataset.metadata.issues.errors, dataset.metadata.issues.warnings) == (set(), set())
     rows = [(record["samples/id"], record["samples/row"]) for record in dataset.records("samples")]
     assert rows == [(b"s1", 0), (b"s2", 1)] or rows == [("s1", 0), ("s2", 1)]
+
+
+def test_what_is_empty_is_no_record_set(tmp_path: Path) -> None:
+    mlcroissant = pytest.importorskip("mlcroissant", reason="needs the extra croissant")
+    WideMatrix.create(tmp_path / "matrix", ["cg1", "cg2"])
+    write_sample(tmp_path / "store", "a", {"surface_position": np.random.rand(5, 3)})
+    for name, records in {"matrix": ["matrix"], "store": ["surface", "samples"]}.items():
+        document = croissant_document(tmp_path / name, license="CC-BY-4.0", creator="Someone", cite_as="none")
+        assert [one["name"] for one in document["recordSet"]] == records
+        write_croissant(document, tmp_path / "croissant.json")
+        dataset = mlcroissant.Dataset(jsonld=str(tmp_path / "croissant.json"))
+        assert (dataset.metadata.issues.errors, dataset.metadata.issues.warnings) == (set(), set())

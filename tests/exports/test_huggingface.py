@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import yaml
 
+from tests.helpers.faults import Kill, is_killed
 from tests.helpers.stores import info_before_a_commit
 from zarr_core import WideMatrix, ZarrChunkReader, write_sample
 from zarr_core.__main__ import main
-from zarr_core.errors import StoreError, ZarrCoreError
+from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.exports import ShardItems, export_huggingface, export_webdataset
 from zarr_core.points.convert import convert
 from zarr_core.sources import SourceDescription
@@ -127,3 +128,102 @@ def test_the_library_of_hugging_face_loads_both(store: Path, matrix: WideMatrix,
     export_huggingface(matrix.url, tmp_path / "cells")
     rows = datasets.load_dataset(str(tmp_path / "cells"), "samples", split="train", cache_dir=tmp_path / "cache")
     np.testing.assert_array_equal(np.asarray(rows["beta"], np.float32), matrix.read(matrix.sample_ids, value="beta"))
+
+
+def loaded(folder: Path, cache: Path, split: str = "train") -> dict[str, dict]:
+    """Rows by sample, as the library of Hugging Face reads them."""
+    datasets = pytest.importorskip("datasets", reason="needs Hugging Face's datasets")
+    rows = datasets.load_dataset(str(folder), split=split, cache_dir=cache)
+    return {row["json"]["sample_id"]: row for row in rows}
+
+
+def test_parameters_that_differ_between_samples(tmp_path: Path) -> None:
+    given: list[dict] = [
+        *({"angle": 30, "speed": 10, "count": 2**70} for _ in range(6)),  # the library looks at five samples
+        {"angle": 30.5, "speed": 10, "late": 1, "count": 1},
+        {"angle": 30, "speed": "fast", "none": None, "late": None},
+        {},
+        {"flag": True},
+    ]
+    for number, parameters in enumerate(given):
+        split = "train" if number < 8 else "test"
+        arrays = {"surface_position": np.random.rand(5, 3)}
+        write_sample(tmp_path / "store", f"c{number}", arrays, parameters=parameters, split=split)
+    export_huggingface(tmp_path / "store", tmp_path / "hub")
+    rows = loaded(tmp_path / "hub", tmp_path / "cache") | loaded(tmp_path / "hub", tmp_path / "cache", "test")
+    names = ("angle", "speed", "late", "none", "flag", "count")
+    for number, parameters in enumerate(given):
+        own = {name: parameters.get(name) for name in names}
+        own["speed"] = None if own["speed"] is None else str(own["speed"])
+        assert rows[f"c{number}"]["json"]["parameters"] == own
+    assert isinstance(rows["c0"]["json"]["parameters"]["angle"], float)
+
+
+def test_fields_that_some_samples_lack(tmp_path: Path) -> None:
+    files = {"surface_position": "p.npy", "surface_pressure": "v.npy"}
+    kind = SourceDescription(name="x", samples="*", files=files, optional=("surface_pressure",))
+    for number in range(8):
+        (tmp_path / f"data/{number}").mkdir(parents=True)
+        np.save(tmp_path / f"data/{number}/p.npy", np.random.rand(5, 3).astype("float32"))
+    np.save(tmp_path / "data/7/v.npy", np.arange(5, dtype="float32"))
+    convert(kind, tmp_path / "store", root=tmp_path / "data")
+    with pytest.warns(UserWarning, match=r"lack a field, such as 0.*fields=\['surface_position'\]"):
+        export_huggingface(tmp_path / "store", tmp_path / "hub")
+    rows = loaded(tmp_path / "hub", tmp_path / "cache")
+    assert [i for i, row in rows.items() if row["surface_pressure.npy"] is not None] == ["7"]
+    assert sorted(rows["7"]["surface_pressure.npy"]) == [[n] for n in range(5)]
+    options = ["--fields", "surface_position", "--quiet"]  # what the warning says
+    assert main(["export", "huggingface", str(tmp_path / "store"), str(tmp_path / "some"), *options]) == 0
+    assert "| surface_pressure |" not in (tmp_path / "some/README.md").read_text()
+    assert "surface_pressure.npy" not in next(iter(loaded(tmp_path / "some", tmp_path / "cache").values()))
+
+
+def test_some_value_tables_of_a_matrix(tmp_path: Path) -> None:
+    matrix = WideMatrix.create(tmp_path / "matrix", ["cg1"])
+    matrix.append("b", ["s"], {"beta": np.zeros((1, 1), np.float32), "coverage": np.ones((1, 1), np.float32)})
+    export_huggingface(matrix.url, tmp_path / "hub", fields=["coverage"])
+    assert "| beta |" not in (tmp_path / "hub/README.md").read_text()
+    with pytest.raises(UnknownFieldError, match="betta"):
+        export_huggingface(matrix.url, tmp_path / "hub", fields=["betta"])
+
+
+def uploaded(folder: Path) -> set[str]:
+    """The files that an upload to the Hub would publish."""
+    utils = pytest.importorskip("huggingface_hub.utils", reason="needs Hugging Face's datasets")
+    files = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    return {*utils.filter_repo_objects(files, ignore_patterns=utils.DEFAULT_IGNORE_PATTERNS)}
+
+
+@pytest.mark.parametrize(
+    "kill",
+    [
+        Kill("create", r"000000\.tar"),
+        Kill("rename", r"/000000\.tar$"),
+        Kill("rename", r"/train/000000\.tar$"),
+        Kill("rename", r"/index\.json$", 2),
+        Kill("create", r"README\.md"),
+        Kill("rename", r"hub/README\.md$"),
+    ],
+    ids=str,
+)
+def test_a_killed_export_publishes_no_unfinished_files(store: Path, tmp_path: Path, kill: Kill) -> None:
+    export_huggingface(store, tmp_path / "whole")
+    whole = {path.relative_to(tmp_path / "whole") for path in (tmp_path / "whole").rglob("*")}
+    assert is_killed(kill, export_huggingface, store, tmp_path / "hub")
+    assert uploaded(tmp_path / "hub") < uploaded(tmp_path / "whole")
+    export_huggingface(store, tmp_path / "hub")
+    assert {path.relative_to(tmp_path / "hub") for path in (tmp_path / "hub").rglob("*")} == whole
+
+
+@pytest.mark.parametrize("file", ["samples", "features"])
+def test_a_killed_export_of_a_matrix_publishes_no_unfinished_files(
+    matrix: WideMatrix, tmp_path: Path, file: str
+) -> None:
+    hub = tmp_path / "hub"
+    export_huggingface(matrix.url, hub)
+    whole = {*hub.rglob("*")}
+    assert is_killed(Kill("rename", rf"/{file}\.parquet$"), export_huggingface, matrix.url, hub)
+    assert uploaded(hub) == {"README.md", "data/samples.parquet", "data/features.parquet"}
+    assert {*hub.rglob("*")} > whole
+    export_huggingface(matrix.url, hub)
+    assert {*hub.rglob("*")} == whole

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.helpers.faults import Kill, is_killed
 from tests.helpers.matrices import FEATURES, SMALL, append
 from zarr_core.__main__ import main
 from zarr_core.errors import CorruptChunkError, UnknownFieldError, ZarrCoreError
@@ -213,6 +215,17 @@ def test_a_url_is_refused_before_anything_is_written(
     out = export_npy(MatrixRows(matrix), f"file://{tmp_path}/out")
     assert out == tmp_path / "out"
     assert (out / "beta.npy").exists()
+
+
+@pytest.mark.parametrize(("export", "file"), [(export_parquet, "samples.parquet"), (export_npy, "samples.txt")])
+def test_the_next_export_deletes_what_a_killed_one_left(
+    matrix: WideMatrix, tmp_path: Path, export: Callable[..., Path], file: str
+) -> None:
+    out = tmp_path / "out"
+    assert is_killed(Kill("rename", f"/{file}$"), export, MatrixRows(matrix), out)
+    assert [path for path in out.iterdir() if path.suffix == ".tmp"]
+    export(MatrixRows(matrix), out)
+    assert not [path for path in out.iterdir() if path.suffix == ".tmp"]
 
 
 def test_integer_features(tmp_path: Path) -> None:

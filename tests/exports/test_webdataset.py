@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from tests.helpers.arrays import assert_equal
 from tests.helpers.examples import examples
+from tests.helpers.faults import Kill, is_killed
 from zarr_core import ZarrChunkReader, export_webdataset, write_sample
 from zarr_core.__main__ import main
 from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
@@ -148,6 +149,14 @@ def test_an_interrupted_export_is_continued(store: Path, tmp_path: Path, monkeyp
     assert written == ["index.json"]
     export_webdataset(store, tmp_path, shards=3, check=True)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == whole
+
+
+@pytest.mark.parametrize("kill", [Kill("create", r"000000\.tar"), Kill("rename", r"index\.json", 2)], ids=str)
+def test_the_next_export_deletes_what_a_killed_one_left(store: Path, tmp_path: Path, kill: Kill) -> None:
+    assert is_killed(kill, export_webdataset, store, tmp_path / "out")
+    assert [path for path in (tmp_path / "out").iterdir() if path.suffix == ".tmp"]
+    export_webdataset(store, tmp_path / "out")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"000000.tar", "index.json"}
 
 
 def test_other_exports_are_never_mixed(store: Path, tmp_path: Path) -> None:

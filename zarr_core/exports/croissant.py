@@ -148,7 +148,9 @@ def _points(info: StoreInfo, manifest: StoreManifest) -> tuple[list[dict[str, An
     for field, column in info.fields.items():
         domains.setdefault(paths[field].partition("/")[0], []).append(_field(paths[field], column))
     records = [{"@type": "cr:RecordSet", "@id": d, "name": d, "field": fields} for d, fields in domains.items()]
-    return [_objects(domain) for domain in manifest.domains], [*records, *_samples(manifest)]
+    about = "The Zarr arrays of the fields of this domain. Each chunk ends with its crc32c."
+    objects = [_objects(domain, about, [f"samples/**/{domain}/**"]) for domain in manifest.domains]
+    return objects, [*records, *_samples(manifest)]
 
 
 def _matrix(info: StoreInfo, state: MatrixState, where: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -171,30 +173,22 @@ def _matrix(info: StoreInfo, state: MatrixState, where: str) -> tuple[list[dict[
         }
         for name, about, path, sha256, encoding in files
     ]
-    fields = []
-    for value, column in info.fields.items():
-        objects.append(
-            {
-                "@type": "cr:FileSet",
-                "@id": f"objects/{value}",
-                "name": f"objects/{value}",
-                "description": "A Zarr array (rows, features), NaN where missing. Each chunk ends with its crc32c.",
-                "encodingFormat": "application/vnd.zarr",
-                "includes": f"{value}.zarr/**",
-            }
-        )
-        fields.append(
-            {
-                "@type": "cr:Field",
-                "@id": f"matrix/{value}",
-                "name": f"matrix/{value}",
-                "description": "(features,) of a sample, NaN where missing",
-                "dataType": _DTYPES[column.dtype],
-                "isArray": True,
-                "arrayShape": str(info.features),
-                "source": {"fileSet": {"@id": f"objects/{value}"}, "extract": {"fileProperty": "content"}},
-            }
-        )
+    # One set of files for all value tables: the fields of a record must have one source, or a key that joins several.
+    about = "A Zarr array (rows, features) per value table, NaN where missing. Each chunk ends with its crc32c."
+    objects.append(_objects("matrix", about, [f"{value}.zarr/**" for value in info.fields]))
+    fields = [
+        {
+            "@type": "cr:Field",
+            "@id": f"matrix/{value}",
+            "name": f"matrix/{value}",
+            "description": "(features,) of a sample, NaN where missing",
+            "dataType": _DTYPES[column.dtype],
+            "isArray": True,
+            "arrayShape": str(info.features),
+            "source": {"fileSet": {"@id": "objects/matrix"}, "extract": {"fileProperty": "content"}},
+        }
+        for value, column in info.fields.items()
+    ]
     rows = [
         {"samples/id": sample_id, "samples/batch": batch_id, "samples/row": batch.row + n}
         for batch_id, batch in state.batches.items()
@@ -202,18 +196,18 @@ def _matrix(info: StoreInfo, state: MatrixState, where: str) -> tuple[list[dict[
     ]
     return objects, [
         {"@type": "cr:RecordSet", "@id": "matrix", "name": "matrix", "field": fields},
-        _inline("samples", rows, {"id": "sc:Text", "batch": "sc:Text", "row": "sc:Integer"}),
+        *_inline("samples", rows, {"id": "sc:Text", "batch": "sc:Text", "row": "sc:Integer"}),
     ]
 
 
-def _objects(domain: str) -> dict[str, Any]:
+def _objects(name: str, description: str, includes: list[str]) -> dict[str, Any]:
     return {
         "@type": "cr:FileSet",
-        "@id": f"objects/{domain}",
-        "name": f"objects/{domain}",
-        "description": "The Zarr arrays of the fields of this domain. Each chunk ends with its crc32c.",
+        "@id": f"objects/{name}",
+        "name": f"objects/{name}",
+        "description": description,
         "encodingFormat": "application/vnd.zarr",
-        "includes": f"samples/**/{domain}/**",
+        "includes": includes[0] if len(includes) == 1 else includes,
     }
 
 
@@ -240,8 +234,8 @@ def _samples(manifest: StoreManifest) -> list[dict[str, Any]]:
     rows = [(sample_id, split) for split, ids in splits.items() for sample_id in ids]
     rows += [(sample_id, "") for sample_id in manifest.samples if sample_id not in listed]
     return [
-        _inline("splits", [{"splits/name": split} for split in splits], {"name": "sc:Text"}, "cr:Split"),
-        _inline(
+        *_inline("splits", [{"splits/name": split} for split in splits], {"name": "sc:Text"}, "cr:Split"),
+        *_inline(
             "samples",
             [
                 {"samples/id": i, "samples/split": split, "samples/group": manifest.samples[i].relpath}
@@ -252,12 +246,14 @@ def _samples(manifest: StoreManifest) -> list[dict[str, Any]]:
     ]
 
 
-def _inline(name: str, rows: list[dict[str, Any]], fields: dict[str, str], kind: str | None = None) -> dict[str, Any]:
-    """A record set whose records are in the document."""
+def _inline(
+    name: str, rows: list[dict[str, Any]], fields: dict[str, str], kind: str | None = None
+) -> list[dict[str, Any]]:
+    """A record set whose records are in the document; none without records, which Croissant does not allow."""
     described = [
         {"@type": "cr:Field", "@id": f"{name}/{field}", "name": f"{name}/{field}", "dataType": dtype}
         for field, dtype in fields.items()
     ]
     first = {"@id": described[0]["@id"]}
     head: dict[str, Any] = {"@type": "cr:RecordSet", "@id": name, "name": name, "key": first, "field": described}
-    return head | ({"dataType": kind} if kind else {}) | {"data": rows}
+    return [head | ({"dataType": kind} if kind else {}) | {"data": rows}] if rows else []

@@ -7,24 +7,36 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import numpy as np
 import yaml
 
+from zarr_core._util.documents import DocumentError, expect
 from zarr_core.errors import StoreError, ZarrCoreError
 from zarr_core.exports.matrix_rows import MatrixRows, local_path
 from zarr_core.exports.parquet import export_parquet
 from zarr_core.exports.webdataset import export_webdataset
+from zarr_core.format.object_names import ZARR_JSON
 from zarr_core.matrix import WideMatrix
+from zarr_core.points.group import read_metadata, recorded_attributes
 from zarr_core.points.head import load_manifest
 from zarr_core.points.manifest import StoreManifest
-from zarr_core.storage import Storage
+from zarr_core.storage import Storage, is_local
 from zarr_core.stores.info import StoreInfo, store_info
 
 CARD = "README.md"
 _TAG = "zarr_core"
+# Folder of unfinished files. Uploads to the Hub leave out what lies below .cache/huggingface.
+_UNFINISHED = ".cache/huggingface/zarr_core"
+# Types of parameters.
+_TYPES = {bool: "bool", int: "int64", float: "float64", str: "string"}
+# Groups whose attributes are read at a time.
+_READS = 32
 # Split of the samples that no split of the store names.
 _OTHERS = "others"
 # Sizes of datasets in the metadata of a card: upper limits.
@@ -35,6 +47,7 @@ def export_huggingface(
     store_root: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
+    fields: Sequence[str] | None = None,
     generation: int | str | None = None,
     license: str = "",
     description: str = "",
@@ -47,11 +60,18 @@ def export_huggingface(
     Of a point store, ``data/<split>/`` has the tar shards of :func:`~zarr_core.exports.export_webdataset`, whole
     samples; samples without a split are the split ``others``, and those of a store without splits ``train``. Samples
     that a blacklist of the source excludes are left out. Of a wide matrix, ``data/`` has the files of
-    :func:`~zarr_core.exports.export_parquet`. An interrupted export is continued by the same call.
+    :func:`~zarr_core.exports.export_parquet`. An interrupted export is continued by the same call. The files that it
+    had not finished lie in ``.cache/huggingface``, which uploads leave out, and the next call deletes them.
+
+    The card declares the type of each field and of each parameter of all samples. A parameter that is a whole number
+    in some samples and a fraction in others is float64, and one that is text in some samples is text. What a sample
+    lacks is null.
 
     Args:
         store_root: the store, a local path or URL.
         out: folder or URL, used by nothing else; of a matrix a local folder.
+        fields: only these fields by canonical name, or only these value tables; by default all that a sample has, with
+            a warning if samples differ in them.
         generation: number or tag; the latest if None.
         license: identifier of the Hub, such as cc-by-4.0.
         description: of the dataset, in a sentence.
@@ -64,13 +84,18 @@ def export_huggingface(
 
     Raises:
         StoreError: there is no store or no such generation, or ``out`` holds something else.
+        UnknownFieldError: the store has no such field or value table.
         ZarrCoreError: the Hub allows no such name of a split, or ``out`` is not a folder that can be written.
         CorruptChunkError: stored bytes are missing or damaged.
     """
     info = store_info(store_root, generation=generation)
     generation = info.generation or None  # later reads use the same, whatever is committed meanwhile
-    target = Storage(out)
+    target = _HubFolder(out)
     _check_card(target)
+    target.delete_unfinished()
+    if fields is not None:
+        info = replace(info, fields={name: one for name, one in info.fields.items() if name in fields})
+    data: dict[str, Any] = {}
     if info.kind == "points":
         manifest = load_manifest(store_root, generation)
         splits = _samples_of_splits(manifest)
@@ -78,23 +103,50 @@ def export_huggingface(
         for split, sample_ids in splits.items():
             export_webdataset(
                 store_root,
-                f"{os.fspath(out).rstrip('/')}/data/{split}",
+                _HubFolder(f"{os.fspath(out).rstrip('/')}/data/{split}"),
                 generation=generation,
                 sample_ids=sample_ids,
+                fields=fields,
                 workers=workers,
                 progress=progress,
             )
         counts = {split: len(sample_ids) for split, sample_ids in splits.items()}
-        configs = [_config("default", {split: f"data/{split}/*.tar" for split in splits})]
+        chosen = [sample_id for sample_ids in splits.values() for sample_id in sample_ids]
+        data["dataset_info"] = {"features": _features(Storage(store_root), manifest, chosen, info.fields)}
+        data["configs"] = [_config("default", {split: f"data/{split}/*.tar" for split in splits})]
         use = _POINTS.format(split=next(iter(splits)))
     else:
-        rows = MatrixRows(WideMatrix.open(store_root, generation))
-        export_parquet(rows, local_path(out) / "data", progress=progress)
+        folder = local_path(out)
+        rows = MatrixRows(WideMatrix.open(store_root, generation), fields)
+        (folder / "data").mkdir(parents=True, exist_ok=True)
+        for file in export_parquet(rows, folder / _UNFINISHED, progress=progress).iterdir():
+            os.replace(file, folder / "data" / file.name)
+        target.delete([f"{_UNFINISHED}/samples.parquet"])  # and the empty folders
         counts = {"train": len(rows.sample_ids)}
-        configs = [_config(name, {"train": f"data/{name}.parquet"}) for name in ("samples", "features")]
+        data["configs"] = [_config(name, {"train": f"data/{name}.parquet"}) for name in ("samples", "features")]
         use = _MATRIX
-    target.write(CARD, [_card(info, counts, configs, use, license, description, cite_as).encode()])
+    target.write(CARD, [_card(info, counts, data, use, license, description, cite_as).encode()])
     return counts
+
+
+class _HubFolder(Storage):
+    """A folder whose unfinished files lie where an upload to the Hub leaves them out."""
+
+    def write(self, name: str, pieces: Iterable[bytes]) -> int:
+        """As that of Storage."""
+        if not is_local(self.root):
+            return super().write(name, pieces)
+        unfinished = f"{_UNFINISHED}/{name}"
+        try:
+            size = super().write(unfinished, pieces)
+            os.replace(self.path(unfinished), self.path(name))
+        finally:
+            self.delete([unfinished])  # and the folders, unless another worker uses them
+        return size
+
+    def delete_unfinished(self) -> None:
+        """Delete what an interrupted export has left."""
+        self.delete([name for name in self.list() if f"/{_UNFINISHED}/" in f"/{name}"])
 
 
 def _check_card(target: Storage) -> None:
@@ -123,6 +175,49 @@ def _samples_of_splits(manifest: StoreManifest) -> dict[str, list[str]]:
     return splits
 
 
+def _features(
+    storage: Storage, manifest: StoreManifest, sample_ids: Collection[str], fields: Collection[str]
+) -> list[dict[str, Any]]:
+    """The columns of the shards with their types, as a card declares them.
+
+    Without them, Hugging Face's library takes the types of the first five samples for those of all.
+    """
+    dtypes: dict[str, np.dtype] = {}
+    for sample_id in sample_ids:
+        for name, column in manifest.fields_of(sample_id).items():
+            if name in fields:
+                dtypes[name] = np.result_type(dtypes.get(name, column.dtype), column.dtype)
+    with ThreadPoolExecutor(_READS) as threads:
+        paths = [f"{manifest.samples[sample_id].relpath}/{ZARR_JSON}" for sample_id in sample_ids]
+        groups = list(threads.map(partial(read_metadata, storage), paths))
+    types: dict[str, str | None] = {}
+    for path, group in zip(paths, groups, strict=True):
+        try:
+            parameters = expect(dict, (recorded_attributes(group) or {}).get("parameters", {}), "parameters")
+        except DocumentError as error:
+            raise StoreError(f"{storage.url}: {path} cannot be read: {error}") from error
+        for name, value in parameters.items():
+            types[name] = _common_type(types.get(name), value)
+    about: dict[str, Any] = {"sample_id": {"dtype": "string"}, "draw": {"dtype": "int64"}}
+    about["parameters"] = {"struct": [{"name": name, "dtype": kind or "string"} for name, kind in types.items()]}
+    columns: dict[str, Any] = {f"{name}.npy": {"list": {"list": str(dtype)}} for name, dtype in dtypes.items()}
+    columns["json"] = {"struct": [{"name": name, **kind} for name, kind in about.items()]}
+    columns |= {name: {"dtype": "string"} for name in ("__key__", "__url__")}
+    return [{"name": name, **kind} for name, kind in columns.items()]
+
+
+def _common_type(before: str | None, value: Any) -> str | None:
+    """Name of the type that holds a parameter and the earlier ones; None of nulls alone."""
+    if value is None:
+        return before
+    kind = _TYPES.get(type(value), "string")
+    if kind == "int64" and not -(2**63) <= value < 2**63:
+        kind = "float64"
+    if before in (None, kind):
+        return kind
+    return "float64" if {before, kind} == {"int64", "float64"} else "string"
+
+
 def _config(name: str, paths: Mapping[str, str]) -> dict[str, Any]:
     return {"config_name": name, "data_files": [{"split": split, "path": path} for split, path in paths.items()]}
 
@@ -130,7 +225,7 @@ def _config(name: str, paths: Mapping[str, str]) -> dict[str, Any]:
 def _card(
     info: StoreInfo,
     counts: Mapping[str, int],
-    configs: list[dict[str, Any]],
+    data: Mapping[str, Any],
     use: str,
     license: str,
     description: str,
@@ -143,7 +238,7 @@ def _card(
         **({"license": license.lower()} if license else {}),
         "size_categories": [size],
         "tags": [_TAG, info.kind],
-        "configs": configs,
+        **data,
     }
     head = yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)
     rows = [f"| {key} | {one.dtype} | {one.components} | {one.units} |" for key, one in info.fields.items()]

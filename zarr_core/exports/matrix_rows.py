@@ -19,6 +19,7 @@ from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.axis import FeatureAxis
 from zarr_core.matrix.sample_table import named_columns
 from zarr_core.storage import is_local
+from zarr_core.storage.backends.local import remove_leftovers
 from zarr_core.storage.temporary import add_temp_suffix
 
 if TYPE_CHECKING:
@@ -126,12 +127,15 @@ def local_path(out: str | os.PathLike[str]) -> Path:
 def new_file(target: Path) -> Iterator[Path]:
     """A temporary file that becomes ``target`` at the end, or is removed by an error.
 
+    Those of earlier exports that were killed are deleted.
+
     Raises:
         ZarrCoreError: ``target`` is a folder.
     """
     if target.is_dir():
         raise ZarrCoreError(f"{target} is a folder; expected the name of a file")
     target.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(str(target))
     temporary = Path(add_temp_suffix(str(target)))
     try:
         yield temporary

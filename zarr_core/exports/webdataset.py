@@ -33,6 +33,7 @@ from zarr_core.exports.tar import end, item_key, member, npy
 from zarr_core.loader.permutation import Permutation
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.storage import Storage
+from zarr_core.storage.temporary import strip_temp_suffix
 
 #: Default size of a shard.
 SHARD_BYTES = 256 << 20
@@ -45,7 +46,7 @@ _Planned = tuple[str, int | None]
 
 def export_webdataset(
     store_root: str | os.PathLike[str],
-    out: str | os.PathLike[str],
+    out: str | os.PathLike[str] | Storage,
     *,
     generation: int | str | None = None,
     split: str | None = None,
@@ -106,7 +107,7 @@ def export_webdataset(
         check_mapping("num_points", num_points, "{'surface': 4096}")
     if bool(num_points) != bool(draws_per_sample):
         raise ZarrCoreError("draws need both draws_per_sample and num_points; whole samples need neither")
-    target = Storage(out)
+    target = out if isinstance(out, Storage) else Storage(out)
     reader = ZarrChunkReader(store_root, generation=generation)
     manifest = reader.manifest
     reader.check_num_points(num_points or {})
@@ -308,6 +309,7 @@ def _finished(target: Storage, index: ShardIndex, plans: Sequence[_Plan], check:
             f"{target.url} holds another export ({before.dataset}, generation {before.generation}, {before.planned} "
             "shards): the samples or the arguments differ. Write to another folder, or delete this one"
         )
+    target.delete([name for name in there if strip_temp_suffix(name)[1]])  # of an export that was killed
     inputs = {plan.name: plan.inputs for plan in plans}
     return {
         name: shard

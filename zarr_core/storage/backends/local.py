@@ -112,12 +112,12 @@ def swap_file(target: str, data: bytes, version: str | None) -> None:
     with _lock(f"{target}.lock"):
         if _digest_of(target) != version:
             raise ConditionFailed
-        _remove_leftovers(target)
+        remove_leftovers(target)
         replace_file(target, [data], durable=True)
 
 
-def _remove_leftovers(target: str) -> None:
-    """Delete the temporary files of the target. The caller holds its lock, so their writers are dead."""
+def remove_leftovers(target: str) -> None:
+    """Delete the temporary files of the target, whose writers are dead: the caller holds its lock, or is its owner."""
     folder, name = os.path.split(target)
     for found in os.listdir(folder):
         if strip_temp_suffix(found) == (name, True):
