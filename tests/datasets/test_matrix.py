@@ -363,6 +363,21 @@ def test_a_memory_map_is_written_once(written: tuple[str, np.ndarray], tmp_path:
     np.testing.assert_array_equal(mapped, beta, "who has the old one mapped keeps it")
 
 
+def test_a_complete_memory_map_is_read_from_a_folder_without_write_permission(
+    written: tuple[str, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, beta = written
+    MatrixDataset(url).to_memmap(tmp_path / "maps" / "all.npy")
+
+    def refused(path: str) -> None:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr("zarr_core.datasets.memory_map.FileLock", refused)
+    np.testing.assert_array_equal(MatrixDataset(url).to_memmap(tmp_path / "maps" / "all.npy"), beta)
+    with pytest.raises(PermissionError, match=r"other\.npy\.lock"):
+        MatrixDataset(url).to_memmap(tmp_path / "maps" / "other.npy")
+
+
 @pytest.mark.parametrize("harm", ["flip", "cut", "no description", "description of nothing"])
 def test_a_damaged_memory_map_is_never_returned(written: tuple[str, np.ndarray], tmp_path: Path, harm: str) -> None:
     url, beta = written

@@ -84,6 +84,9 @@ def test_items_have_their_index_on_request(root: Path, points: int | None) -> No
     dataset = drivaernet(root, with_index=True, dtype="stored", num_surface_points=points, num_volume_points=points)
     assert dataset[2]["index"] == 2
     assert [int(item["index"]) for item in dataset.__getitems__([2, 0])] == [2, 0]
+    last = len(dataset) - 1
+    assert dataset[-1]["index"] == last, "counted from the end, as a list counts"
+    assert [int(item["index"]) for item in dataset.__getitems__([-1, 0, -2])] == [last, 0, last - 1]
     assert int(dataset.normalize(dataset[1])["index"]) == 1
     if points:
         batch = next(iter(DataLoader(dataset, batch_size=3)))

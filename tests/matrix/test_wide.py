@@ -154,6 +154,8 @@ def test_unknown_samples_features_and_values_are_named(tmp_path: Path) -> None:
         (["a", ""], {}, "empty name"),
         (np.array([1, 2**63], np.uint64), {}, "feature 9223372036854775808 does not fit in a signed 64-bit integer"),
         (["a"], {"values": {"beta": "int32"}}, "'int32' is not one of"),
+        (["a"], {"values": ["beta"]}, "values must be a mapping such as {'beta': 'float32'}, not \\['beta'\\]"),
+        (["a"], {"values": {1: "float32"}}, "value table 1: use lower-case letters"),
         (["a"], {"values": {"../x": "float32"}}, "lower-case letters"),
         (["a"], {"values": {}}, "at least one value table"),
         (["a", "\ud800"], {}, "not valid Unicode"),

@@ -54,7 +54,7 @@ def check_names(name: str, values: Any, *, error: type[ZarrCoreError] = ZarrCore
         raise error(f"{name} must be a collection of names, not {reprlib.repr(values)}")
 
 
-def check_mapping(name: str, values: Any, example: str) -> None:
-    """Raise ZarrCoreError if ``values`` is not a mapping."""
+def check_mapping(name: str, values: Any, example: str, *, error: type[ZarrCoreError] = ZarrCoreError) -> None:
+    """Raise an error if ``values`` is not a mapping."""
     if not isinstance(values, Mapping):
-        raise ZarrCoreError(f"{name} must be a mapping such as {example}, not {reprlib.repr(values)}")
+        raise error(f"{name} must be a mapping such as {example}, not {reprlib.repr(values)}")

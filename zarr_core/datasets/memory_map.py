@@ -42,10 +42,11 @@ def memory_mapped(
         OSError: the disk has no room for the file.
     """
     file = Path(path)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{file}.lock"):
-        if not _holds(file, fingerprint):
-            _write(file, fingerprint, shape, dtype, fill)
+    if not _holds(file, fingerprint):  # a complete file needs no lock, so its folder may be read-only
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{file}.lock"):
+            if not _holds(file, fingerprint):
+                _write(file, fingerprint, shape, dtype, fill)
     mapped = np.load(file, mmap_mode="r", allow_pickle=False)
     assert isinstance(mapped, np.memmap)
     return mapped

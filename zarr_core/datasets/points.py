@@ -132,8 +132,9 @@ class ZarrPointDataset(BatchDataset):
         return len(self.sample_ids)
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        reads = self._reads(index)
-        return self._item(index, reads, self.reader.execute(list(reads.values())))
+        place = range(len(self))[index]
+        reads = self._reads(place)
+        return self._item(place, reads, self.reader.execute(list(reads.values())))
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """Read a whole batch at once; DataLoader calls this instead of ``__getitem__``.
@@ -141,11 +142,12 @@ class ZarrPointDataset(BatchDataset):
         Returns:
             The items. If they have the same shapes, they are views of the batch tensors that :func:`collate` returns.
         """
-        reads = [self._reads(index) for index in indices]
+        places = [range(len(self))[index] for index in indices]
+        reads = [self._reads(place) for place in places]
         if not reads:
             return Batch([], None)
         if any(not _stackable(reads[0], other) for other in reads[1:]):
-            return self._read_items(indices, reads)
+            return self._read_items(places, reads)
         stored = {field: _allocate(len(reads), read) for field, read in reads[0].items()}
         arrays = {field: tensor.numpy() for field, tensor in stored.items()}
         try:
@@ -154,10 +156,10 @@ class ZarrPointDataset(BatchDataset):
                 [arrays[field][place] for place, item in enumerate(reads) for field in item],
             )
         except OutputMismatchError:  # the manifest of an earlier version has one dtype for samples of several
-            return self._read_items(indices, reads)
+            return self._read_items(places, reads)
         tensors = {field: self._as_values(field, tensor) for field, tensor in stored.items()}
         if self.config.with_index:
-            tensors[_INDEX] = torch.tensor(indices)
+            tensors[_INDEX] = torch.tensor(places)
         items = [BatchItem({field: tensor[place] for field, tensor in tensors.items()}) for place in range(len(reads))]
         return Batch(items, tensors)
 

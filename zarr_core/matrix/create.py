@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from zarr_core._util.arguments import whole_number
+from zarr_core._util.arguments import check_mapping, whole_number
 from zarr_core.errors import ManifestError, MatrixError, ZarrCoreError
 from zarr_core.format.codecs import DEFAULT_CODEC, Codec
 from zarr_core.matrix.axis import FeatureAxis
@@ -45,6 +45,7 @@ def new_state(
     Raises:
         MatrixError: an argument is invalid. The state has been parsed by the code that opens a matrix.
     """
+    check_mapping("values", values, "{'beta': 'float32'}", error=MatrixError)
     try:
         check_values(values)
         if taken := [value for value in values if value in ITEM_NAMES]:

@@ -323,7 +323,7 @@ def check_values(values: Mapping[str, str]) -> None:
     if not values:
         raise ValueError("a matrix needs at least one value table")
     for value, dtype in values.items():
-        if not _VALUE_NAME.fullmatch(value) or value.endswith(COLUMNS) or value == AXIS:
+        if not isinstance(value, str) or not _VALUE_NAME.fullmatch(value) or value.endswith(COLUMNS) or value == AXIS:
             raise ValueError(f"value table {value!r}: use lower-case letters, digits and underscores, as in 'beta'")
         if dtype not in VALUE_DTYPES:
             raise ValueError(f"value table {value!r}: {dtype!r} is not one of {', '.join(VALUE_DTYPES)}")

@@ -11,7 +11,7 @@ import os
 import re
 import threading
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol
 
@@ -161,9 +161,10 @@ class _File:
         self.handle = -1
         self.handle = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        # At exit, the interpreter may have emptied the module os before it drops the last reference to this object.
         if self.handle >= 0:
-            os.close(self.handle)
+            close(self.handle)
 
 
 class RemoteObjects(Objects):
