@@ -22,15 +22,14 @@ from zarr_core.format.array_metadata import VALUE_DTYPES
 from zarr_core.format.codecs import CODECS, DEFAULT_CODEC
 from zarr_core.points.conversion_job import FINGERPRINTS
 from zarr_core.points.convert import (
-    ConversionPreview,
     ConversionReport,
     convert,
     convert_aero_dataset,
     convert_fsspec_source,
     iter_convert,
-    preview,
 )
 from zarr_core.points.convert_sample import ConversionResult, SampleOutcome
+from zarr_core.points.plan import ConversionPreview, preview
 from zarr_core.points.publish import MAX_RETIRED_SHARE, publish
 from zarr_core.points.settings import ConversionSettings
 from zarr_core.sources.parts import Part

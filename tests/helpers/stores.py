@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,14 @@ def damage(root: Path, sample_id: str) -> Path:
 def write_broken(source: Path, sample_id: str, filename: str, tensor: torch.Tensor) -> None:
     """Replace a file of a source."""
     torch.save(tensor, source / sample_id / filename)
+
+
+def replace_unnoticed(path: Path, tensor: torch.Tensor) -> None:
+    """Replace a file by a tensor of the same shape and dtype. Size and modification time stay the same."""
+    before = path.stat()
+    torch.save(tensor, path)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_size == before.st_size
 
 
 def nan(n: int) -> torch.Tensor:

@@ -14,14 +14,16 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.described_source import FILES, SPEED, Source, as_an_earlier_version_wrote_it
 from tests.helpers.examples import examples
+from tests.helpers.stores import objects, replace_unnoticed
 from zarr_core import ZarrPointDataset, load_manifest, verify_store
 from zarr_core.convert import convert, iter_convert, publish
 from zarr_core.errors import StoreError
+from zarr_core.format.object_names import QUARANTINE
 from zarr_core.points import convert as convert_module
 
 SAMPLES = ("a", "b", "c")
@@ -39,6 +41,8 @@ ONLY = st.sampled_from([None, *SAMPLES])
 STEPS = {
     # A sample that is new or repaired, of another width, or (1e5 with float16) refused, like 1e39 with any dtype.
     "write": st.tuples(st.sampled_from(SAMPLES), st.sampled_from([1, 1, 2]), st.sampled_from([300.0, 1e5, 1e39])),
+    # Other values under the same size and time, which a conversion notices if it is forced.
+    "replace": st.tuples(st.sampled_from(SAMPLES), st.sampled_from([400.0, 1e5])),
     "remove": st.tuples(st.sampled_from(SAMPLES)),
     "describe": st.tuples(st.booleans()),
     "convert": st.tuples(
@@ -55,7 +59,11 @@ STEPS = {
 }
 
 
+FORCED = ("convert", ({"force": True}, {}, None))
+
+
 @settings(max_examples=examples(6))
+@example([("write", ("b", 1, 300.0)), FORCED, ("replace", ("b", 400.0)), FORCED, ("replace", ("b", 1e5)), FORCED])
 @given(st.lists(st.one_of([st.tuples(st.just(name), arguments) for name, arguments in STEPS.items()]), max_size=10))
 def test_whatever_is_converted_the_store_can_be_read_and_names_what_it_leaves_out(steps: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
@@ -76,8 +84,18 @@ class Machine:
 
     def __init__(self, source: Source) -> None:
         self.source = source
+        self.replaced: set[str] = set()
+        self.kept: dict[str, bytes] = {}
+
+    def replace(self, sample_id: str, low: float) -> None:
+        path = self.source.root / sample_id / "temperature.pt"
+        if path.exists():
+            values = torch.load(path, weights_only=True)
+            replace_unnoticed(path, (low + torch.arange(float(values.numel()))).reshape(values.shape))
+            self.replaced.add(sample_id)
 
     def write(self, sample_id: str, width: int, low: float) -> None:
+        self.replaced.discard(sample_id)
         self.source.write(sample_id, width=width, low=low, step=1 if low < 1e30 else 1e36)
 
     def remove(self, sample_id: str) -> None:
@@ -89,6 +107,8 @@ class Machine:
     def convert(self, flags: dict[str, bool], chosen: dict[str, Any], only: str | None) -> None:
         selected = None if only is None else [only, "z"]
         report = self.source.convert(sample_ids=selected, max_retired_share=1, **flags, **chosen)
+        if flags.get("force"):
+            self.replaced.difference_update(SAMPLES if only is None else only)
         self._check_results({result.sample_id: result.status for result in report.results}, report.manifest, selected)
         assert all(result.reason for result in report.having("quarantined"))
         if flags.get("retire_vanished"):
@@ -132,9 +152,14 @@ class Machine:
             as_an_earlier_version_wrote_it(self.source.store, dtype)
 
     def check_store(self) -> None:
-        """Every sample that the manifest names reads, in every way alike."""
+        """Every sample that the manifest names reads, in every way alike, and no committed group changes."""
         if not (self.source.store / "manifest.json").exists():
             return
+        stored = objects(self.source.store)
+        assert [name for name, data in self.kept.items() if stored.get(name) != data] == []
+        named = tuple(f"{entry.relpath}/" for entry in load_manifest(self.source.store).samples.values())
+        refusals = f"/{QUARANTINE}"
+        self.kept |= {n: data for n, data in stored.items() if n.startswith(named) and not n.endswith(refusals)}
         reader = self.source.reader()
         manifest = reader.manifest
         for sample_id in reader.sample_ids:
@@ -165,7 +190,7 @@ class Machine:
         assert refused == {i for i in wanted if i in manifest.quarantine}
         assert wanted - refused <= set(manifest.samples)
         # A refused sample keeps the group of an earlier version of its source.
-        current = sorted(wanted - refused)
+        current = sorted(wanted - refused - self.replaced)
         if current:
             report = verify_store(str(self.source.store), source=str(self.source.root), sample_ids=current)
             assert report.problems == []

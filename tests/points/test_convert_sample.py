@@ -17,21 +17,35 @@ import pytest
 import torch
 
 from tests.helpers.small_source import load_field, write_source
-from tests.helpers.stores import damage, flip, nan, objects, stored_values, write_broken
+from tests.helpers.stores import (
+    assert_reads_equal,
+    damage,
+    flip,
+    nan,
+    objects,
+    replace_unnoticed,
+    stored_values,
+    write_broken,
+)
 from tests.helpers.waiting import LIMIT_SECONDS
-from zarr_core.convert import convert, iter_convert
+from zarr_core import ZarrChunkReader, ZarrPointDataset, ZarrPointDatasetConfig
+from zarr_core.convert import convert, iter_convert, publish
+from zarr_core.errors import ZarrCoreError
 from zarr_core.format.shuffle import shuffle_permutation
 from zarr_core.points.convert_sample import convert_sample, loaded_ahead
-from zarr_core.points.head import load_manifest
+from zarr_core.points.head import HEAD, load_manifest
 from zarr_core.points.settings import ConversionSettings
+from zarr_core.points.stage import stage_store
 from zarr_core.points.verify.store import verify_store
 from zarr_core.points.writer import ZarrStoreWriter
 from zarr_core.sources import SampleTree
 from zarr_core.sources.sample import SourceSample
 from zarr_core.sources.selection import open_source, select_samples
+from zarr_core.statistics import main as statistics
 from zarr_core.storage import Storage, retries
 from zarr_core.storage import storage as storage_module
 from zarr_core.storage.backends.generic import MemoryBackend
+from zarr_core.versioning.tags import make_tag
 
 SETTINGS = {"chunk_points": 32}
 
@@ -314,6 +328,156 @@ def test_force_converts_again_a_group_that_no_manifest_names(tmp_path: Path, sou
     with ThreadPoolExecutor(1) as executor:
         assert convert("ahmedml", store, root=source, force=True, executor=executor, **SETTINGS).ok
     assert shard.read_bytes() == whole
+
+
+def raise_pressure(source: Path, sample_id: str, by: float = 1.0) -> np.ndarray:
+    """Change the pressure of a sample under the same size and time; returns what a store should hold, in any order."""
+    values = load_field(source, sample_id, "surface_pressure") + by
+    replace_unnoticed(source / sample_id / "surface_pressure.pt", torch.from_numpy(values[:, 0].copy()))
+    return np.sort(values[:, 0].astype(np.float16))
+
+
+def kept(before: dict[str, bytes], after: dict[str, bytes]) -> bool:
+    """Whether everything below the folders of a store is as it was."""
+    return all(after.get(name) == data for name, data in before.items() if "/" in name)
+
+
+@pytest.mark.filterwarnings("ignore:.*are absent and skipped")
+def test_another_content_under_the_same_version_is_another_group(tmp_path: Path, source: Path) -> None:
+    store, url = tmp_path / "store", str(tmp_path / "store")
+    convert("ahmedml", store, root=source, **SETTINGS)
+    assert statistics([url, "--quiet"]) == 0
+    make_tag(Storage(url), HEAD, "paper")
+    stage_store(url, tmp_path / "copy")
+    before, pinned = objects(store), stored_values(store, "run_2", "surface/pressure")
+    config = {"root": url, "split": "train", "fields": ("surface_position", "surface_pressure")}
+    fingerprint = ZarrPointDataset(ZarrPointDatasetConfig(**config)).fingerprint
+    expected = raise_pressure(source, "run_2")
+
+    report = convert("ahmedml", store, root=source, force=True)
+    assert report.manifest.generation == 2
+    assert kept(before, objects(store))
+    assert "other content under the same sizes and times (1): run_2" in " ".join(report.notes)
+    assert [change.names for change in HEAD.changes(load_manifest(url, "paper"), report.manifest)] == [("run_2",)]
+    np.testing.assert_array_equal(np.sort(stored_values(store, "run_2", "surface/pressure")[:, 0]), expected)
+    old = ZarrChunkReader(url, generation="paper").read_sample("run_2", fields=["surface_pressure"])
+    np.testing.assert_array_equal(old["surface_pressure"], pinned)
+    assert ZarrPointDataset(ZarrPointDatasetConfig(**config)).fingerprint != fingerprint
+    tagged = ZarrPointDataset(ZarrPointDatasetConfig(**config, generation="paper"))
+    assert tagged.fingerprint == fingerprint
+    normalizing = ZarrPointDatasetConfig(**config, normalizers={"surface_pressure": "mean_std"})
+    with pytest.raises(ZarrCoreError, match="no statistics/00000002/train"):  # those of generation 1 are of others
+        ZarrPointDataset(normalizing)
+    assert verify_store(url, source=str(source), deep=False).ok
+    assert verify_store(url, deep=True).ok
+
+    for fields in (None, ["surface_position", "surface_pressure"]):
+        copy = tmp_path / ("copy" if fields is None else "part")
+        stage_store(url, copy, fields=fields)
+        assert_reads_equal(copy, url, ["run_1", "run_2", "run_3"], fields)
+
+    for force in (True, False):  # nothing more to do
+        again = convert("ahmedml", store, root=source, force=force)
+        assert again.manifest.generation == 2
+        assert not again.notes or "other content" not in " ".join(again.notes)
+    flip(store / report.manifest.samples["run_2"].relpath / "surface/pressure/c/0/0")
+    flip(store / report.manifest.samples["run_2"].relpath / "volume/pressure/c/0/0")
+    assert convert("ahmedml", store, root=source, force=True).manifest.generation == 2
+    assert verify_store(url, deep=True).ok
+
+
+def test_a_copy_keeps_no_sample_of_another_content(tmp_path: Path, source: Path) -> None:
+    store, copy = tmp_path / "store", tmp_path / "copy"
+    convert("ahmedml", store, root=source, **SETTINGS)
+    stage_store(store, copy)
+    raise_pressure(source, "run_2")
+    convert("ahmedml", store, root=source, force=True)
+    stage_store(store, copy, sample_ids=["run_1"])
+    assert list(load_manifest(copy).samples) == ["run_1", "run_3"]
+
+
+@pytest.mark.parametrize("lost", ["chunk", "shard", "record", "record and shard", "everything"])
+@pytest.mark.parametrize("by", [0.0, 1.0])
+def test_a_repair_needs_the_same_content(tmp_path: Path, source: Path, lost: str, by: float) -> None:
+    """What is left of the group, or its record, tells what its content was."""
+    store, url = tmp_path / "store", str(tmp_path / "store")
+    convert("ahmedml", store, root=source, codec="none", values_dtype="float32", **SETTINGS)
+    whole = objects(store)
+    group = store / load_manifest(url).samples["run_2"].relpath
+    expected = raise_pressure(source, "run_2", by)
+    match lost:
+        case "chunk":
+            flip(group / "surface/pressure/c/0/0")
+        case "shard":
+            (group / "surface/pressure/c/0/0").unlink()
+        case "record":
+            os.truncate(group / "zarr.json", 100)
+        case "record and shard":
+            os.truncate(group / "zarr.json", 100)
+            (group / "surface/pressure/c/0/0").unlink()
+        case "everything":
+            shutil.rmtree(group)
+    damaged = objects(store)
+    manifest = convert("ahmedml", store, root=source, force=True).manifest
+    read = ZarrChunkReader(url).read_sample("run_2", fields=["surface_pressure"])["surface_pressure"]
+    np.testing.assert_array_equal(np.sort(read[:, 0].astype(np.float16)), expected)
+    if lost == "everything" or (by == 0.0 and lost != "record and shard"):
+        assert manifest.generation == 1
+        assert by or objects(store) == whole
+    else:
+        assert manifest.generation == 2
+        assert kept(damaged, objects(store)), "the earlier generation stays damaged, but is not another one"
+    assert verify_store(url, source=str(source)).ok
+
+
+def test_a_refusal_of_another_content_keeps_the_sample_until_it_is_retried(tmp_path: Path, source: Path) -> None:
+    store, path = tmp_path / "store", source / "run_2" / "surface_pressure.pt"
+    convert("ahmedml", store, root=source, **SETTINGS)
+    good = torch.load(path, weights_only=True)
+    relpath = load_manifest(store).samples["run_2"].relpath
+    for flags in ({"force": True}, {}, {"retry_quarantined": True}):
+        replace_unnoticed(path, torch.where(torch.arange(len(good)) == 3, torch.nan, good))
+        report = convert("ahmedml", store, root=source, **flags)
+        assert [result.sample_id for result in report.having("quarantined")] == ["run_2"]
+        assert report.manifest.samples["run_2"].relpath == relpath
+        assert list(report.manifest.quarantine) == ["run_2"]
+    replace_unnoticed(path, good)
+    report = convert("ahmedml", store, root=source, retry_quarantined=True)
+    assert not report.manifest.quarantine
+    assert report.manifest.samples["run_2"].relpath == relpath
+    assert verify_store(str(store), deep=True).ok
+
+
+def test_a_conversion_that_is_not_forced_does_not_overwrite_a_damaged_group_of_a_kept_generation(
+    tmp_path: Path, source: Path
+) -> None:
+    store = tmp_path / "store"
+    convert("ahmedml", store, root=source, **SETTINGS)
+    shard = store / load_manifest(store).samples["run_2"].relpath / "volume/velocity/c/0/0"
+    (source / "run_2").rename(tmp_path / "away")
+    convert("ahmedml", store, root=source, retire_vanished=True)
+    (tmp_path / "away").rename(source / "run_2")
+    shard.unlink()
+    before = objects(store)
+    raise_pressure(source, "run_2")
+    convert("ahmedml", store, root=source)
+    assert kept(before, objects(store))
+    assert verify_store(str(store), source=str(source)).ok
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_forced_results_of_iter_convert_are_published(tmp_path: Path, source: Path, committed: bool) -> None:
+    """As the platform converts; ``publish`` finds groups by the versions of the files."""
+    store = tmp_path / "store"
+    convert("ahmedml", store, root=source, sample_ids=None if committed else ["run_1"], **SETTINGS)
+    if not committed:
+        list(iter_convert("ahmedml", store, root=source))
+    before = objects(store)
+    expected = raise_pressure(source, "run_2")
+    list(iter_convert("ahmedml", store, root=source, force=True))
+    publish("ahmedml", store, root=source)
+    assert kept(before, objects(store))
+    np.testing.assert_array_equal(np.sort(stored_values(store, "run_2", "surface/pressure")[:, 0]), expected)
 
 
 def test_the_next_field_is_loaded_while_one_is_used() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -10,7 +11,9 @@ import numpy as np
 import pytest
 
 from tests.helpers.published_store import make_samples, write_published_store
-from tests.helpers.stores import assert_reads_equal, flip, shards
+from tests.helpers.small_source import write_source
+from tests.helpers.stores import assert_reads_equal, flip, objects, shards
+from zarr_core.convert import convert
 from zarr_core.errors import StoreError
 from zarr_core.points.head import load_manifest
 from zarr_core.points.reader import ZarrChunkReader
@@ -127,3 +130,22 @@ def test_samples_rewritten_by_another_program_are_staged_beside_the_old_copy(tmp
     assert np.array_equal(after, ZarrChunkReader(root).read_sample("run_1", fields=fields)["volume_velocity"])
     assert not np.array_equal(after, before)
     assert stage_store(root, tmp_path / "copy", fields=fields).manifest.generation == 2
+
+
+def test_a_group_whose_objects_were_replaced_is_copied_beside_the_old_copy(source: Path, tmp_path: Path) -> None:
+    """As earlier versions of this library replaced them, with ``--force``."""
+    stage_store(source, tmp_path / "copy")
+    before = objects(tmp_path / "copy")
+    relpath = load_manifest(str(source)).samples["run_1"].relpath
+    write_source(tmp_path / "files", ("run_1",), seed=1)
+    other = convert("ahmedml", tmp_path / "other", root=tmp_path / "files", chunk_points=16, shard_points=64)
+    made = tmp_path / "other" / other.manifest.samples["run_1"].relpath
+    document = json.loads((made / "zarr.json").read_text())
+    document["attributes"]["zarr_core"]["fingerprint"] = load_manifest(str(source)).samples["run_1"].fingerprint
+    (made / "zarr.json").write_text(json.dumps(document))
+    shutil.rmtree(source / relpath)
+    shutil.move(made, source / relpath)
+    stage_store(source, tmp_path / "copy")
+    assert_reads_equal(tmp_path / "copy", source, ["run_1", "run_2", "run_3"])
+    after = objects(tmp_path / "copy")
+    assert [name for name, data in before.items() if "/" in name and after[name] != data] == []

@@ -256,7 +256,8 @@ class ZarrPointDataset(BatchDataset):
                 [d, entry.domains[d].n_points, entry.domains[d].chunk_points]
                 for d in sorted(domains & {*entry.domains})
             ]
-            samples.append([sample_id, entry.fingerprint, entry.settings, grids])
+            content = [entry.content] if entry.content else []
+            samples.append([sample_id, entry.fingerprint, entry.settings, grids, *content])
         # As float32, in which normalizers compute: later digits of the statistics depend on the way they were computed.
         numbers = {
             field: [torch.tensor((n.shift, n.unit), dtype=torch.float32).tolist(), n.logscale]

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -23,20 +24,22 @@ from zarr_core._util.budget import Budget
 from zarr_core._util.processes import EXECUTOR_IN_FLIGHT, WorkerPool, calls_in_flight, each_result, map_in_processes
 from zarr_core._util.units import format_size
 from zarr_core.errors import SourceError
+from zarr_core.format.object_names import SAMPLES
 from zarr_core.points.columns import expected_columns, misfit
 from zarr_core.points.conversion_job import ConversionJob
 from zarr_core.points.convert_sample import ConversionResult, Status, convert_sample, failure, quarantined
-from zarr_core.points.manifest import Quarantine, SampleEntry, StoreManifest
+from zarr_core.points.manifest import StoreManifest
+from zarr_core.points.plan import Task, plan
 from zarr_core.points.publish import MAX_RETIRED_SHARE, Pending, PublishReport, commit_results
-from zarr_core.points.store_settings import describe_changes
-from zarr_core.points.writer import WrittenSample, ZarrStoreWriter
+from zarr_core.points.writer import ZarrStoreWriter
 from zarr_core.sources.aero import AeroDataset
 from zarr_core.sources.description import SourceDescription
-from zarr_core.sources.formats import require_libraries
+from zarr_core.sources.left_out import some
 from zarr_core.sources.parts import Part
 from zarr_core.sources.sample import SourceSample
 from zarr_core.sources.selection import DatasetKind, open_source
 from zarr_core.storage import is_local
+from zarr_core.versioning.generations import Retention
 
 logger = logging.getLogger(__name__)
 
@@ -79,80 +82,6 @@ class ConversionReport:
         return all(result.status in ("converted", "up to date") for result in self.results)
 
 
-@dataclass(frozen=True)
-class ConversionPreview:
-    """What a conversion would do.
-
-    Attributes:
-        to_convert: source samples by reason: "new"; "changed" at the source; "stale", because they have other settings;
-            "again", because they are up to date or were refused, and the conversion is forced.
-        changes: how the settings differ from those of the stale samples: "values_dtype: 'float16' -> 'float32'".
-        others: results of the selected samples that would not be converted.
-        remaining: number of samples that would still be to convert, because of ``limit``.
-        manifest: of the store; None if there is no store yet.
-        notes: as in :class:`ConversionReport`.
-    """
-
-    to_convert: Mapping[str, Sequence[SourceSample]]
-    changes: str
-    others: Sequence[ConversionResult]
-    remaining: int
-    manifest: StoreManifest | None
-    notes: tuple[str, ...]
-
-
-def preview(
-    dataset_kind: DatasetKind,
-    store_root: str | os.PathLike[str],
-    *,
-    root: str | os.PathLike[str] | None = None,
-    source_url: str | None = None,
-    splits: Sequence[str] | None = None,
-    sample_ids: Collection[str] | None = None,
-    part: Part | None = None,
-    limit: int | None = None,
-    dataset_name: str | None = None,
-    retry_quarantined: bool = False,
-    force: bool = False,
-    reconvert: bool = False,
-    fingerprint: str | None = None,
-    **settings: Any,
-) -> ConversionPreview:
-    """What :func:`convert` would do with the same arguments. Nothing is written.
-
-    Raises:
-        SourceError, StoreError: as :func:`convert`.
-    """
-    job = ConversionJob.open(
-        open_source(dataset_kind, root=root, source_url=source_url, splits=splits),
-        store_root,
-        settings,
-        splits=splits,
-        sample_ids=sample_ids,
-        dataset_name=dataset_name,
-        reconvert=reconvert,
-        fingerprint=fingerprint,
-    )
-    others, todo = _plan(job, retry_quarantined, force, part)
-    entries: dict[str, SampleEntry | Quarantine] = {}
-    if job.manifest is not None:
-        entries = {**job.manifest.quarantine, **job.manifest.samples}
-    digest = job.writer.settings.digest
-    to_convert: dict[str, list[SourceSample]] = {"new": [], "changed": [], "stale": [], "again": []}
-    for sample, _ in todo[:limit]:
-        entry = entries.get(sample.sample_id)
-        if entry is None:
-            to_convert["new"].append(sample)
-        elif entry.fingerprint != sample.fingerprint:
-            to_convert["changed"].append(sample)
-        else:
-            to_convert["stale" if entry.settings != digest else "again"].append(sample)
-    stale = {entries[sample.sample_id].settings for sample in to_convert["stale"]}
-    changes = describe_changes(job.manifest, stale, job.writer.settings) if job.manifest and stale else ""
-    remaining = 0 if limit is None else max(len(todo) - limit, 0)
-    return ConversionPreview(to_convert, changes, others, remaining, job.manifest, job.selection.notes)
-
-
 def convert(
     dataset_kind: DatasetKind,
     store_root: str | os.PathLike[str],
@@ -193,8 +122,9 @@ def convert(
         limit: convert at most this many of the samples that are missing or changed.
         dataset_name: name of the store; the kind's name if None and the store is new.
         retry_quarantined: convert refused samples again, even if their source and the settings are unchanged.
-        force: convert all selected samples again, even if they are up to date, to repair damaged groups. Objects with
-            other bytes than the conversion's are replaced, in every generation that names them; others stay untouched.
+        force: convert all selected samples again, even if they are up to date. Damaged and missing objects of their
+            groups are repaired, in every generation that names them. A sample whose source has other content under the
+            same sizes and times gets a new group, and earlier generations keep the old one.
         retire_vanished: remove samples from the manifest that the source no longer holds. Excludes ``splits``, because
             the whole source has to be listed. The groups stay as long as a kept generation names them.
         max_retired_share: maximum share of the store's samples, from 0 to 1, that are retired at once. One sample may
@@ -236,7 +166,7 @@ def convert(
         reconvert=reconvert,
         fingerprint=fingerprint,
     )
-    finished, todo = _plan(job, retry_quarantined, force, part)
+    finished, todo = plan(job, retry_quarantined, force, part)
     remaining = 0 if limit is None else max(len(todo) - limit, 0)
     todo = todo[:limit]
     pending = Pending()
@@ -284,7 +214,23 @@ def convert(
     if job.manifest is None and not report.manifest.generation:
         _remove_refused(job, pending)
     seconds = time.monotonic() - started
-    return ConversionReport(finished, report.manifest, seconds, report.retired, report.notes, remaining)
+    notes = (*report.notes, *_replaced_contents(job, finished))
+    return ConversionReport(finished, report.manifest, seconds, report.retired, notes, remaining)
+
+
+def _replaced_contents(job: ConversionJob, results: Iterable[ConversionResult]) -> list[str]:
+    """A sentence that names the samples whose source was replaced under the same version, if there are any."""
+    before = job.manifest.samples if job.manifest else {}
+    written = {result.sample_id: result.written.entry for result in results if result.written}
+    replaced = [
+        i for i, entry in written.items() if entry.content and i in before and before[i].version != entry.version
+    ]
+    if not replaced:
+        return []
+    return [
+        f"samples whose files have other content under the same sizes and times ({len(replaced)}): {some(replaced)}; "
+        "earlier generations keep what they were converted from"
+    ]
 
 
 def _remove_refused(job: ConversionJob, pending: Pending) -> None:
@@ -351,9 +297,11 @@ def iter_convert(
     executor: Executor | None = None,
     **settings: Any,
 ) -> Iterator[ConversionResult]:
-    """Convert the samples that are new or changed, and yield each result when it is done. Nothing is committed.
+    """Convert the samples that are new or changed, and yield each result when it is done.
 
-    :func:`zarr_core.points.publish.publish` commits. Arguments are those of :func:`convert`.
+    :func:`zarr_core.points.publish.publish` commits. It finds groups by the versions of their source files, so samples
+    whose files have other content under the same version are committed here, at the end. Arguments are those of
+    :func:`convert`.
     """
     workers = whole_number("workers", workers, 1, error=SourceError)
     job = ConversionJob.open(
@@ -368,60 +316,26 @@ def iter_convert(
     )
     for note in job.selection.notes:
         logger.warning("%s", note)
-    done, todo = _plan(job, retry_quarantined, force)
+    done, todo = plan(job, retry_quarantined, force)
     yield from done
     expected = expected_columns(job.manifest, {sample.sample_id: sample for sample, _ in todo})
-    for result in convert_samples(job, todo, retry_quarantined, workers, executor):
-        refusal = None if result.written is None else misfit(result.written.entry, expected)
-        yield result if refusal is None else quarantined(result.sample_id, refusal, result.seconds)
-
-
-# A sample to convert, and the path of its group if it is repaired ("" for the group of its name).
-_Task = tuple[SourceSample, str | None]
-
-
-def _plan(
-    job: ConversionJob, retry_quarantined: bool, force: bool, part: Part | None = None
-) -> tuple[list[ConversionResult], list[_Task]]:
-    """Results of samples that need no conversion, and the samples to convert.
-
-    Raises:
-        SourceError: there are samples to convert, and a library that reads their files is not installed.
-    """
-    entries = job.manifest.samples if job.manifest else {}
-    refusals = job.manifest.quarantine if job.manifest else {}
-    part = part or Part(0, 1)
-    unreadable = {sample_id: reason for sample_id, reason in job.unreadable.items() if part.has(sample_id)}
-    done = [ConversionResult(sample_id, "failed", reason=reason) for sample_id, reason in unreadable.items()]
-    todo: list[_Task] = []
-    for sample_id, sample in job.selection.samples.items():
-        if not part.has(sample_id):
-            continue
-        entry, refusal = entries.get(sample_id), refusals.get(sample_id)
-        current = job.is_current(entry, sample)
-        if force:
-            todo.append((sample, entry.relpath if entry and current else ""))
-        elif current:
-            done.append(ConversionResult(sample_id, "up to date"))
-        elif (
-            refusal is not None
-            and job.is_current(refusal, sample)
-            and not retry_quarantined
-            # A sample that was converted, but did not fit the columns of the store, may fit them now.
-            and not isinstance(job.writer.find(sample_id, sample.fingerprint), WrittenSample)
-        ):
-            done.append(quarantined(sample_id, refusal))
-        else:
-            todo.append((sample, None))
-    if todo:  # a missing library is no problem of each sample
-        fields = job.selection.source.description.fields.values()
-        require_libraries([file.filename for file in fields if file.choice is not None])
-    return done, todo
+    replaced: list[ConversionResult] = []
+    try:
+        for result in convert_samples(job, todo, retry_quarantined, workers, executor):
+            refusal = None if result.written is None else misfit(result.written.entry, expected)
+            if result.written is not None and result.written.entry.content and refusal is None:
+                replaced.append(result)
+            yield result if refusal is None else quarantined(result.sample_id, refusal, result.seconds)
+    finally:
+        if replaced:
+            commit_results(job, Pending({result.sample_id: result.written for result in replaced if result.written}))
+            for note in _replaced_contents(job, replaced):
+                logger.warning("%s", note)
 
 
 def convert_samples(
     job: ConversionJob,
-    tasks: Sequence[_Task],
+    tasks: Sequence[Task],
     retry_quarantined: bool = False,
     workers: int = 1,
     executor: Executor | None = None,
@@ -436,9 +350,14 @@ def convert_samples(
             yield convert_sample(writer, source, sample, retry_quarantined, repair)
         return
 
+    # Every call carries its writer, so the writer carries only its sample's tombstones.
+    tombstones: dict[str, dict[str, int]] = defaultdict(dict)
+    for path, since in writer.retention.tombstones.items():
+        tombstones[path.rpartition("/")[0]][path] = since
+
     def call(sample: SourceSample, repair: str | None) -> tuple[str, partial[ConversionResult]]:
-        # Every call carries its writer, so the writer carries only this sample's tombstones.
-        own = writer.with_retention(writer.retention, sample.sample_id, sample.fingerprint)
+        mine = tombstones.get(f"{SAMPLES}/{sample.sample_id}", {})
+        own = writer.with_retention(Retention({}, mine, writer.retention.collections))
         return sample.sample_id, partial(convert_sample, own, source, sample, retry_quarantined, repair)
 
     with ExitStack() as cleanup:
@@ -451,12 +370,12 @@ def convert_samples(
 
 
 def _convert_overlapping(
-    job: ConversionJob, tasks: Sequence[_Task], retry_quarantined: bool
+    job: ConversionJob, tasks: Sequence[Task], retry_quarantined: bool
 ) -> Generator[ConversionResult, None, None]:
     """Convert samples in threads of this process, so that some wait for the network while others are encoded."""
     budget = Budget(_OVERLAPPING_BYTES)
 
-    def convert_one(task: _Task) -> ConversionResult:
+    def convert_one(task: Task) -> ConversionResult:
         sample, repair = task
         with budget.taking(sample.n_bytes):
             return convert_sample(job.writer, job.selection.source, sample, retry_quarantined, repair)

@@ -76,7 +76,8 @@ def convert_sample(
     Args:
         writer, source, sample: what to convert.
         retry_quarantined: convert the sample even if it was refused.
-        repair: convert the sample in any case, and repair the group at this path ("": the group of its name).
+        repair: convert the sample in any case, and compare it with the group at this path ("": the group of its name),
+            which is repaired if it has the same content.
     """
     started = time.perf_counter()
     try:
@@ -95,7 +96,7 @@ def _convert_sample(
         if isinstance(written, Quarantine) and not retry_quarantined:
             return quarantined(sample_id, written)
         if not isinstance(written, WrittenSample):
-            written = _write(writer, source, sample, repair)
+            written = _write(writer, source, sample, repair if written is None else "")
     except SampleError as error:
         if not _is_unchanged(source, sample):
             # The file may have been read while it was written: not a problem of the sample.
@@ -135,8 +136,8 @@ def _write(writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample, 
     fields = [file for canonical, file in source.description.fields.items() if canonical in sample.files]
     # Loaded before the fields, so that checks after each field cover it.
     parameters = source.load_parameters(sample)
-    # A file of several arrays is loaded once for all its fields.
-    ahead = not is_local(source.url) and not sample.choices
+    # A file of several arrays is loaded once for all its fields. A group that exists may need them twice.
+    ahead = not is_local(source.url) and not sample.choices and repair is None
     names = [file.field.canonical for file in fields]
     with Uploads(writer.storage) as uploads, loaded_ahead(load, names) if ahead else nullcontext(load) as next_field:
         return writer.write_sample(

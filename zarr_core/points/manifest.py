@@ -94,6 +94,8 @@ class SampleEntry:
         bytes: stored bytes of its arrays; 0 in published stores.
         fields: its arrays by canonical name; None if the manifest does not record them (published stores, and stores of
             earlier versions of this library).
+        content: digest of its content, if the content of its source files was replaced under the same sizes and times;
+            else "".
     """
 
     relpath: _Path
@@ -102,6 +104,12 @@ class SampleEntry:
     settings: str = ""
     bytes: Annotated[int, Field(strict=True, ge=0, le=_MAX_INT)] = 0
     fields: Annotated[Mapping[str, ArrayColumn] | None, _ListedFields] = None
+    content: str = ""
+
+    @property
+    def version(self) -> tuple[str, str, str]:
+        """Digests of what the sample is made of. Samples of other programs have none: they are empty."""
+        return self.fingerprint, self.settings, self.content
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +285,8 @@ class StoreManifest:
             }
             if entry.fields is not None and entry.fields != self._usual.of(entry.domains):
                 samples[sample_id]["fields"] = {name: [c.dtype, c.dim] for name, c in entry.fields.items()}
+            if entry.content:
+                samples[sample_id]["content"] = entry.content
         document = {
             "dataset_name": self.dataset_name,
             "format_version": FORMAT_VERSION,
@@ -333,7 +343,7 @@ class StoreManifest:
                 fields = None if manifest.conversion is None else usual.parsed(entry)
                 if fields is not entry.fields:
                     found = entry.relpath, entry.domains, entry.fingerprint, entry.settings, entry.bytes
-                    samples[sample_id] = SampleEntry(*found, fields)  # three times as fast as replace()
+                    samples[sample_id] = SampleEntry(*found, fields, entry.content)  # three times as fast as replace()
             return replace(manifest, samples=samples)
         except ValidationError as error:
             raise ManifestError(f"{where}: {describe_problems(error)}") from error

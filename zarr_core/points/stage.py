@@ -288,7 +288,5 @@ class _StoreCopy:
     def _unchanged(self, current: StoreManifest) -> dict[str, SampleEntry]:
         """Samples of the copy that are unchanged in the source."""
 
-        def version(entry: SampleEntry | None) -> tuple[str, str] | None:
-            return None if entry is None else (entry.fingerprint, entry.settings)
-
-        return {i: e for i, e in current.samples.items() if version(self.manifest.samples.get(i)) == version(e)}
+        own = self.manifest.samples
+        return {i: entry for i, entry in current.samples.items() if i in own and own[i].version == entry.version}

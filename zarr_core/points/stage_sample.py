@@ -28,7 +28,7 @@ from zarr_core.storage.temporary import strip_temp_suffix
 
 # Shards of a sample that each worker copies at the same time.
 _SHARDS_AT_A_TIME = 4
-# Names of a group in the copy. Names after the first replace names that are tombstoned.
+# Names of a group in the copy. Names after the first replace names that are tombstoned or hold something else.
 _NAMES = 4
 # Errors of the target after which no other sample can be copied either.
 _FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -147,8 +147,9 @@ class _SampleCopy:
             relpath = _group_name(sample_id, content)
         # A suspended garbage collector may still delete objects below a tombstoned name, so nothing is written there.
         names = [relpath, *(_group_name(sample_id, [relpath, again]) for again in range(1, _NAMES))]
-        free = (name for name in names if name not in task.tombstoned)
-        relpath = known if known in names else next(free, relpath)
+        allowed = [name for name in names if name == known or name not in task.tombstoned]
+        allowed.sort(key=lambda name: name != known)
+        relpath = next((name for name in allowed if not _holds_another(task.target, name, group)), relpath)
         return cls(
             task,
             sample_id,
@@ -225,6 +226,14 @@ class _SampleCopy:
         path = f"{self.relpath}/{name}"
         if self.target_sizes.get(path) != len(data) or self.task.target.read(path) != data:
             self.task.target.write(path, [data])
+
+
+def _holds_another(target: Storage, relpath: str, group: bytes) -> bool:
+    """Whether the copy has another group at this path. Earlier versions of this library replaced objects of groups."""
+    try:
+        return bool(parse_json(target.read(f"{relpath}/{ZARR_JSON}")) != parse_json(group))
+    except (FileNotFoundError, ValueError):  # none, or a damaged one, which is repaired
+        return False
 
 
 def _group_name(sample_id: str, content: list[Any]) -> str:

@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +24,8 @@ from zarr_core.format.object_names import ATTRIBUTES_KEY, QUARANTINE, SAMPLES, Z
 from zarr_core.format.rounding import RoundingAccumulator, RoundingError
 from zarr_core.format.shards import encode_shard, pack_lengths
 from zarr_core.format.shuffle import shuffle_permutation
-from zarr_core.points.group import GROUP_FORMAT, is_complete, recorded_attributes, stored_bytes
+from zarr_core.points.comparison import GroupComparison
+from zarr_core.points.group import GROUP_FORMAT, group_of, is_complete, recorded_attributes, stored_bytes
 from zarr_core.points.manifest import ArrayColumn, DomainGrid, Quarantine, SampleEntry
 from zarr_core.points.mesh import write_mesh
 from zarr_core.points.settings import ConversionSettings, digest
@@ -48,8 +50,16 @@ class WrittenSample:
     entry: SampleEntry
 
 
+@dataclass(frozen=True)
+class Unfinished:
+    """Objects in the folder of a group that is not complete: its conversion runs or was killed, or it is damaged."""
+
+
 class ZarrStoreWriter:
     """Writes sample groups below a store root. Picklable; many processes may write to the same store.
+
+    The stored objects of a group are never replaced by those of other content. Such a group gets another name, and
+    its manifest entry has a digest of that content.
 
     Args:
         root: the store, a local path or fsspec URL.
@@ -69,34 +79,32 @@ class ZarrStoreWriter:
         self.given: dict[str, Any] = {} if settings is None else settings.to_document()
         self.retention = retention or Retention()
 
-    def with_retention(self, retention: Retention, sample_id: str = "", fingerprint: str = "") -> ZarrStoreWriter:
-        """The same writer with another retention; limited to one sample's groups if a sample is given."""
-        if sample_id:
-            mine = {
-                path: retention.tombstones[path]
-                for path in self._relpaths(sample_id, fingerprint)
-                if path in retention.tombstones
-            }
-            retention = Retention({}, mine, retention.collections)
+    def with_retention(self, retention: Retention) -> ZarrStoreWriter:
+        """The same writer with another retention."""
         return ZarrStoreWriter(self.storage.root, self.settings, retention)
 
-    def relpath(self, sample_id: str, fingerprint: str) -> str:
+    def relpath(self, sample_id: str, fingerprint: str, content: str = "") -> str:
         """Path of the group of a sample made from these source files: the first of its names that is not tombstoned.
 
         A suspended garbage collector may still delete objects below a tombstoned name, so nothing is written there.
 
+        Args:
+            sample_id: id of the sample.
+            fingerprint: of the source files.
+            content: digest of the group's content, if another group of these source files has other content.
+
         Raises:
             StoreError: all names are tombstoned.
         """
-        for path in self._relpaths(sample_id, fingerprint):
+        for path in self._relpaths(sample_id, fingerprint, content):
             if path not in self.retention.tombstones:
                 return path
         reason = f"its groups were collected {_NAMES} times within a day; run gc with a longer grace period"
         raise StoreError(f"{self.storage.url}, {sample_id}: {reason}")
 
-    def _relpaths(self, sample_id: str, fingerprint: str) -> list[str]:
-        content = [GROUP_FORMAT, sample_id, fingerprint, self.settings.digest]
-        digests = [digest(content + [again] * bool(again)) for again in range(_NAMES)]
+    def _relpaths(self, sample_id: str, fingerprint: str, content: str = "") -> list[str]:
+        inputs = [GROUP_FORMAT, sample_id, fingerprint, self.settings.digest] + [content] * bool(content)
+        digests = [digest(inputs + [again] * bool(again)) for again in range(_NAMES)]
         return [f"{SAMPLES}/{check_sample_id(sample_id)}/{name}" for name in digests]
 
     def write_sample(
@@ -125,17 +133,62 @@ class ZarrStoreWriter:
             source: location of the source files; ``verify`` uses it.
             parameters: scalars of the whole sample.
             meshes: load the mesh of a domain; called after the fields of the domain.
-            relpath: path of its group, which is repaired: objects whose bytes differ are replaced, all others stay as
-                they are, for readers of every generation that names the group. None: a new group.
+            relpath: path of a group of the sample that may exist. Its damaged and missing objects are written, all
+                others stay as they are. If it has other content, the sample is written to another path. Either way
+                ``load`` is called again for every field. None: nothing is at the path of the sample's group.
             uploads: writes a new group's objects, several at a time; the group is complete when it has finished.
 
         Raises:
             SampleError: a field is empty, misaligned, of the wrong width, not finite, does not fit its stored dtype, or
                 would lose too much by rounding (:mod:`zarr_core.format.rounding`).
         """
-        write = (uploads or self.storage).write if relpath is None else self._repair
-        relpath = relpath or self.relpath(sample_id, fingerprint)
-        arrays: dict[str, ArrayLayout] = {}
+        make = partial(
+            self._write_arrays, sample_id, fields, load, fingerprint, source or {}, parameters or {}, meshes or {}
+        )
+        if relpath is None or not self._holds_objects(relpath):
+            write = (uploads or self.storage).write
+            relpath = relpath or self.relpath(sample_id, fingerprint)
+            group = make(relpath, write, {})
+            if uploads is not None:
+                uploads.finish()  # the last object tells that the others are there
+            write(f"{relpath}/{ZARR_JSON}", _json(group))
+            return written_sample(relpath, group)
+        stored = GroupComparison(self.storage, relpath)
+        group = make(relpath, stored.compare, stored.layouts)
+        content = stored.content(group)
+        if relpath in self._relpaths(sample_id, fingerprint):
+            same = stored.is_same(group)
+            content = "" if same else content
+        else:  # the path itself tells the content
+            same = relpath in self._relpaths(sample_id, fingerprint, content)
+        if content:
+            group["attributes"][ATTRIBUTES_KEY]["content"] = content
+        stored.compare(f"{relpath}/{ZARR_JSON}", _json(group))
+        if not same:
+            relpath = self.relpath(sample_id, fingerprint, content)
+        if not same or stored.differs:
+            make(relpath, self._repair, {})
+            self._repair(f"{relpath}/{ZARR_JSON}", _json(group))
+        return written_sample(relpath, group)
+
+    def _holds_objects(self, relpath: str) -> bool:
+        """Whether there is any object of a group at a path, besides an earlier refusal."""
+        return any(group_of(name) and not name.endswith(f"/{QUARANTINE}") for name in self.storage.list(relpath))
+
+    def _write_arrays(
+        self,
+        sample_id: str,
+        fields: Sequence[FieldFile],
+        load: Callable[[str], torch.Tensor],
+        fingerprint: str,
+        source: Mapping[str, Any],
+        parameters: Mapping[str, Any],
+        meshes: Mapping[str, Callable[[], Mesh]],
+        relpath: str,
+        write: Callable[[str, Iterable[bytes]], int],
+        arrays: dict[str, ArrayLayout],
+    ) -> dict[str, Any]:
+        """Write everything but the group's ``zarr.json``, and return that; adds each layout to ``arrays``."""
         moments: dict[str, Any] = {}
         rounding: dict[str, Any] = {}
         stored: dict[str, int] = {}
@@ -165,7 +218,7 @@ class ZarrStoreWriter:
             if max(lengths) < 2**32:  # otherwise readers use the shard index
                 chunk_bytes[name.array_name] = pack_lengths(lengths)
             del values
-            load_mesh = (meshes or {}).get(domain)
+            load_mesh = meshes.get(domain)
             if load_mesh is not None and not any(other.domain == domain for other in fields[number + 1 :]):
                 kept[domain] = write_mesh(write, relpath, domain, load_mesh())
         attributes = {
@@ -174,8 +227,8 @@ class ZarrStoreWriter:
             "fingerprint": fingerprint,
             "settings": self.settings.digest,
             "shuffle_seed": self.settings.shuffle_seed,
-            "source": dict(source or {}),
-            "parameters": dict(parameters or {}),
+            "source": dict(source),
+            "parameters": dict(parameters),
             "moments": moments,
             "rounding": rounding,
             "stored_bytes": stored,
@@ -186,10 +239,7 @@ class ZarrStoreWriter:
             write(f"{relpath}/{domain}/{ZARR_JSON}", _json(EMPTY_GROUP))
         for array_name, layout in arrays.items():
             write(f"{relpath}/{array_name}/{ZARR_JSON}", _json(layout.to_zarr_json()))
-        if uploads is not None:
-            uploads.finish()  # the last object tells that the others are there
-        write(f"{relpath}/{ZARR_JSON}", _json(group))
-        return written_sample(relpath, group)
+        return group
 
     def write_quarantine(self, sample_id: str, fingerprint: str, error: SampleError) -> Quarantine:
         """Write ``quarantine.json`` in place of the group. The next commit adds it to the manifest."""
@@ -198,14 +248,19 @@ class ZarrStoreWriter:
         self.storage.write(f"{self.relpath(sample_id, fingerprint)}/{QUARANTINE}", _json(record))
         return quarantine
 
-    def find(self, sample_id: str, fingerprint: str) -> WrittenSample | Quarantine | None:
-        """The result of an earlier attempt: a complete group, a refusal, or None."""
+    def find(self, sample_id: str, fingerprint: str) -> WrittenSample | Quarantine | Unfinished | None:
+        """The result of an earlier attempt: a complete group, a refusal, or something else; None without any."""
         # Without any garbage collection, a group always has the first of its names.
         names = self._relpaths(sample_id, fingerprint)[: _NAMES if self.retention.collections else 1]
-        results = (self._find(path, fingerprint) for path in names if path not in self.retention.tombstones)
-        return next((result for result in results if result is not None), None)
+        found: Unfinished | None = None
+        for path in names:
+            result = None if path in self.retention.tombstones else self._find(path, fingerprint)
+            if isinstance(result, WrittenSample | Quarantine):
+                return result
+            found = found or result
+        return found
 
-    def _find(self, relpath: str, fingerprint: str) -> WrittenSample | Quarantine | None:
+    def _find(self, relpath: str, fingerprint: str) -> WrittenSample | Quarantine | Unfinished | None:
         wanted = (fingerprint, self.settings.digest)
         try:
             sizes = self.storage.list(relpath)
@@ -216,17 +271,17 @@ class ZarrStoreWriter:
         try:
             group = parse_json(self.storage.read(f"{relpath}/{ZARR_JSON}"))
             if not is_complete(self.storage, relpath, group, sizes):
-                return None
+                return Unfinished()
             written = written_sample(relpath, group)
-            return written if (written.entry.fingerprint, written.entry.settings) == wanted else None
+            return written if (written.entry.fingerprint, written.entry.settings) == wanted else Unfinished()
         except (FileNotFoundError, ValueError, StoreError):
             pass  # missing, or damaged by a crash or a disk: convert again
         try:
             record = expect(dict, parse_json(self.storage.read(f"{relpath}/{QUARANTINE}")), QUARANTINE)
             refusal = Quarantine(*(expect(str, record.get(name), name) for name in Quarantine.__slots__))
         except (FileNotFoundError, ValueError):
-            return None
-        return refusal if (refusal.fingerprint, refusal.settings) == wanted else None
+            return Unfinished()
+        return refusal if (refusal.fingerprint, refusal.settings) == wanted else Unfinished()
 
     def _write_array(
         self,
@@ -294,6 +349,7 @@ def written_sample(relpath: str, group: Any) -> WrittenSample:
     """
     recorded = recorded_attributes(group) or {}
     fingerprint, settings = (expect(str, recorded.get(key), key) for key in ("fingerprint", "settings"))
+    content = expect(str, recorded.get("content", ""), "content")
     grids: dict[str, DomainGrid] = {}
     fields: dict[str, ArrayColumn] = {}
     for array_name, layout in group_arrays(group).items():
@@ -302,4 +358,4 @@ def written_sample(relpath: str, group: Any) -> WrittenSample:
         grids[domain] = DomainGrid(layout.n_points, layout.chunk_points, layout.shard_points, layout.n_chunks)
         fields[canonical] = ArrayColumn(array_name, canonical, layout.dtype, layout.dim)
     size = sum(stored_bytes(recorded).values())
-    return WrittenSample(SampleEntry(relpath, grids, fingerprint, settings, size, fields))
+    return WrittenSample(SampleEntry(relpath, grids, fingerprint, settings, size, fields, content))
