@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,7 +56,24 @@ def test_probes_by_their_stems() -> None:
     np.testing.assert_array_equal(found, [[3, 4.5, 0], [3, np.nan, 0]])
     assert found.dtype == np.float32
     with pytest.raises(MatrixError, match="the same stem"):
-        select_names(axis, ["cg1", "cg1_TC21"], stem=True)
+        select_names(axis, ["cg3_BC21", "cg3_TC21"], stem=True)
+
+
+def test_a_full_name_is_its_own_column_and_not_its_twins(tmp_path: Path) -> None:
+    axis = FeatureAxis(EPIC)
+    names = ["cg1_BO11", "cg1", "cg1_TC110", "cg3_TC21"]
+    for duplicates in ("mean", "first"):
+        found = chosen(EPIC, select_names(axis, names, stem=True, duplicates=duplicates))
+        assert (found["cg1_BO11"], found["cg1_TC110"]) == (["cg1_BO11"], ["cg1_TC110"])
+        assert found["cg3_TC21"] == ["cg3"], "on an axis without suffixes, the column of the stem"
+    full = select_names(axis, ["cg1_BO11", "cg1_TC21"], stem=True)  # the stem has several columns, the names have one
+    assert chosen(EPIC, full) == {"cg1_BO11": ["cg1_BO11"], "cg1_TC21": ["cg1_TC21"]}
+    with pytest.raises(UnknownFieldError, match="1 of 1 features .*: cg2_BC21"):
+        select_names(axis, ["cg2_BC21"], stem=True, duplicates="mean")  # cg2_TC21 is another probe
+    matrix = WideMatrix.create(tmp_path / "m", EPIC, {"beta": "float32"})
+    matrix.append("a", ["s"], {"beta": np.arange(9, dtype=np.float32)[None]})
+    selection = matrix.select(names, stem=True, duplicates="mean")
+    np.testing.assert_array_equal(matrix.read(["s"], selection), [[4, (1 + 2 + 4 + 5) / 4, 2, 3]])
 
 
 def test_unknown_names_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -149,6 +167,13 @@ def test_regions_of_probes_with_suffixes() -> None:
     assert found.unknown == ("cg3_TC21",)
 
 
+@pytest.mark.parametrize("region", ["chr3:90,729,117", "3:90729117", "CHR3", "Chr3", "CHR3:90729117-90729117"])
+@pytest.mark.parametrize("axis", ["chr3:{}", "3:{}", "CHR3:{}"])
+def test_one_position_and_any_case(region: str, axis: str) -> None:
+    names = [axis.format(90729117), "chr4:90729117", *([axis.format(90729118)] if ":" in region else [])]
+    assert select_regions(FeatureAxis(names), [region]).feature_ids.tolist() == names[:1]
+
+
 def test_empty_regions_are_named(caplog: pytest.LogCaptureFixture) -> None:
     axis = FeatureAxis(["chr1:5", "chr2:7"])
     assert select_regions(axis, ["chr1:6-9", "chr2"]).feature_ids.tolist() == ["chr2:7"]
@@ -177,6 +202,69 @@ def test_manifests_that_count_from_zero(tmp_path: Path, name: str, header: str, 
     (tmp_path / name).write_text(f"{header}\nchr1\t9\t11\ta\nchr1\t10\t12\tb\n")
     found = matrix.select(regions=["chr1:10-10"], manifest=tmp_path / name)
     assert found.feature_ids.tolist() == (["a"] if is_zero_based else ["b"])
+
+
+ILLUMINA = """Illumina, Inc.,,,,
+[Heading],,,,
+Descriptor File Name,MethylationEPIC_v-1-0_B5.csv,,,
+Assay Format,Infinium 2,,,
+Loci Count ,2,,,
+[Assay],,,,
+IlmnID,Name,CHR,MAPINFO,Forward_Sequence
+cg3,cg3,1,5,"AC[CG]T, x"
+cg1,cg1,X,7,AC
+[Controls],,,,
+21630339,STAINING,DarkBlue,DNP(20 bright)
+21636400,STAINING,-99,DNP
+"""
+BED = "chr1\t9\t11\tcg3\t0\t+\nchrX\t9\t11\tcg1\t0\t-\n"
+HEADER = "#chrom\tstart\tend\tname\tscore\tstrand\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "region"),
+    [
+        ("epic.csv", ILLUMINA, "X:7"),
+        ("epic.csv.gz", ILLUMINA.replace("\n", "\r\n"), "X:7"),
+        ("quoted.csv", '"IlmnID","CHR","MAPINFO"\n"cg3","1",5\n"cg1","X",7\n', "X:7"),
+        ("marked.csv", "\ufeffIlmnID,CHR,MAPINFO\ncg3,1,5\ncg1,X,7\n", "X:7"),
+        ("tabs.csv", "IlmnID\tCHR\tMAPINFO\ncg3\t1\t5\ncg1\tX\t7\n", "X:7"),
+        ("plain.bed", BED, "X:10"),
+        ("plain.bed.gz", BED, "X:10"),
+        ("four.BED", "chr1\t9\t11\tcg3\nchrX\t9\t11\tcg1\n", "X:10"),
+        ("ucsc.bed", f'browser position chr1\ntrack name="a" x=1\n# made by hand\n{HEADER}{BED}', "X:10"),
+        ("names.bed", f"#chrom\tchromStart\tchromEnd\tname\tscore\tstrand\n{BED}", "X:10"),
+        ("other_order.bed", "#name\tstart\tchrom\ncg3\t9\tchr1\ncg1\t9\tchrX\n", "X:10"),
+        ("hash.tsv", f"{HEADER}{BED}", "X:9"),
+        ("zhou.tsv.gz", "CpG_chrm\tCpG_beg\tCpG_end\tprobeID\nchr1\t9\t11\tcg3\nchrX\t9\t11\tcg1\n", "X:10"),
+    ],
+)
+def test_manifests_as_they_are_published(tmp_path: Path, name: str, text: str, region: str) -> None:
+    matrix = WideMatrix.create(tmp_path / "m", EPIC, {"beta": "float32"})
+    opened = gzip.open if name.endswith(".gz") else open
+    with opened(tmp_path / name, "wb") as file:
+        file.write(text.encode())
+    assert matrix.select(regions=[region], manifest=tmp_path / name).feature_ids.tolist() == ["cg1"]
+    assert matrix.select(regions=["1", "X"], manifest=tmp_path / name).feature_ids.tolist() == ["cg3", "cg1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("three.bed", "chr1\t9\t11\n", "no column of the name"),
+        ("blanks.bed", "chr1 9 11 cg3\n", "no column of the name"),
+        ("foreign.bed", "#a\tb\tc\td\nchr1\t9\t11\tcg3\n", "no column of the name.*found 'a, b, c, d'"),
+        ("short.bed", f"{HEADER}chr1\t9\t11\tcg3\n", "cannot be read"),
+        ("headless.csv", "cg3,1,5\ncg1,X,7\n", "no column of the name.*found 'cg3, 1, 5'"),
+        ("empty.csv", "", "no column of the name"),
+        ("cut.csv.gz", "", "cannot be read"),
+    ],
+)
+def test_manifests_that_are_refused(tmp_path: Path, name: str, text: str, message: str) -> None:
+    matrix = WideMatrix.create(tmp_path / "m", EPIC, {"beta": "float32"})
+    (tmp_path / name).write_bytes(gzip.compress(b"x" * 99)[:-9] if name.endswith(".gz") else text.encode())
+    with pytest.raises(MatrixError, match=message):
+        matrix.select(regions=["chr1"], manifest=tmp_path / name)
 
 
 @pytest.mark.parametrize("text", ["chr1:,-5", "chr1:1-,", "chr1:,-,"])

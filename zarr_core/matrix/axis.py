@@ -105,10 +105,13 @@ class FeatureAxis(Sequence[Any]):
 
     def find(self, names: Any) -> np.ndarray:
         """Positions of an Arrow array of strings, (n,) int64, -1 where a name is null or is not on the axis."""
-        found = np.full(len(names), -1, np.int64)
         if not self.is_text:
             raise UnknownFieldError("the features of this matrix are integers, not strings")
-        wanted = from_arrow(names.fill_null(""))
+        return self.locate(from_arrow(names.fill_null("")))
+
+    def locate(self, wanted: np.ndarray) -> np.ndarray:
+        """Positions of names, (n,) bytes, on an axis of strings: (n,) int64, -1 where a name is not on the axis."""
+        found = np.full(len(wanted), -1, np.int64)
         candidates = np.arange(len(wanted))
         if wanted.dtype.itemsize > self.ids.dtype.itemsize:  # longer names would be cut off: they are not on the axis
             candidates = np.flatnonzero(np.char.str_len(wanted) <= self.ids.dtype.itemsize)

@@ -11,30 +11,20 @@ import logging
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-import fsspec
 import numpy as np
 
 from zarr_core._util.arguments import check_names
-from zarr_core._util.redaction import printable_cause, redact
 from zarr_core.errors import MatrixError, UnknownFieldError
-from zarr_core.matrix.axis import FeatureAxis, from_arrow
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from zarr_core.matrix.axis import FeatureAxis
+from zarr_core.matrix.axis_file import read_manifest
 
 Duplicates = Literal["error", "first", "mean"]
 Unknown = Literal["error", "skip"]
 
 _BLOCK = 1 << 18  # names that are handled together
-_REGION = re.compile(r"(.+?)(?::(\d[\d,]*)-(\d[\d,]*))?")
-# Names of columns in manifests, in lower case, each the first that is found.
-_COLUMNS = {
-    "name": ("ilmnid", "probe_id", "probeid", "probe", "cpg_id", "name"),
-    "chromosome": ("chr", "chrom", "chromosome", "seqnames", "cpg_chrm"),
-    "position": ("mapinfo", "pos", "position", "start", "cpg_beg"),
-}
+_REGION = re.compile(r"(.+?)(?::(\d[\d,]*)(?:-(\d[\d,]*))?)?")
 
 logger = logging.getLogger(__name__)
 
@@ -104,13 +94,13 @@ class Region(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Region:
-        """Parse "chr1:1,000-2,000", or "chr1" for all of it; raises MatrixError."""
+        """Parse "chr1:1,000-2,000", "chr1:1,000" for one position, or "chr1" for all of it; raises MatrixError."""
         match = _REGION.fullmatch(text) if isinstance(text, str) else None
         if match is None or (match[2] is None and "-" in text.rpartition(":")[2] and ":" in text):
-            raise MatrixError(f"{text!r} is not a region such as chr1:1000-2000 or chr1")
+            raise MatrixError(f"{text!r} is not a region such as chr1:1000-2000, chr1:1000 or chr1")
         if match[2] is None:
             return cls(text, 1, np.iinfo(np.int64).max)
-        start, end = (int(match[n].replace(",", "")) for n in (2, 3))
+        start, end = (int(text.replace(",", "")) for text in (match[2], match[3] or match[2]))
         if not 1 <= start <= end:
             raise MatrixError(f"region {text}: positions are counted from 1, and the first is at most the last")
         return cls(match[1], start, end)
@@ -142,13 +132,21 @@ def select_names(
         kinds = ("strings", "integers") if axis.is_text else ("integers", "strings")
         raise UnknownFieldError(f"the features of this matrix are {kinds[0]}; the names are {kinds[1]}")
     on_axis, keys = (stems(axis.ids), stems(wanted.ids)) if stem else (axis.ids, wanted.ids)
-    if stem and len(np.unique(keys)) < len(keys):
-        raise MatrixError("two of the names have the same stem; request each locus once")
+    full = np.flatnonzero(keys != wanted.ids)
     width = max(on_axis.dtype.itemsize, keys.dtype.itemsize)
     keys = keys.astype(f"S{width}") if axis.is_text else keys
     order = np.argsort(on_axis, kind="stable")
     in_order = on_axis[order]
     first, last = (np.searchsorted(in_order, keys.astype(in_order.dtype), side) for side in ("left", "right"))
+    if len(full):
+        # A full name is its own column, not one of its twins; on an axis without suffixes, that of its stem.
+        own, plain = axis.locate(wanted.ids[full]), axis.locate(stems(wanted.ids[full]))
+        own = np.where(own >= 0, own, plain)
+        if len(np.unique(own[own >= 0])) < np.count_nonzero(own >= 0):
+            raise MatrixError("two of the names have the same stem, which is one column here; request it once")
+        first[full] = len(order) + np.arange(len(full))
+        last[full] = first[full] + (own >= 0)
+        order = np.concatenate([order, own])
     # A key that is longer than all names of the axis would be cut off above.
     known = (last > first) & (np.char.str_len(keys) <= on_axis.dtype.itemsize if axis.is_text else True)
     absent = tuple(str(name) for name in np.atleast_1d(wanted[np.flatnonzero(~known)]))
@@ -199,8 +197,8 @@ def select_regions(
         places = np.flatnonzero(hits)
         names = axis.ids[places]
         return FeatureSelection(places, names, names)
-    names, loci = _read_manifest(manifest)
-    hits, found, chromosomes = _search(names, loci, parsed)
+    names, chromosomes_of, positions_of = read_manifest(manifest)
+    hits, found, chromosomes = _search(names, iter([_Loci(chromosomes_of, positions_of)]), parsed)
     _check_found(regions, parsed, found, chromosomes, "the manifest")
     chosen = names[hits]
     if stem:
@@ -303,58 +301,5 @@ def _check_found(
 
 
 def _bare(chromosome: str) -> str:
-    """A chromosome without the prefix that some manifests omit: chr1 is 1."""
-    return chromosome.removeprefix("chr")
-
-
-def _read_manifest(source: Any) -> tuple[np.ndarray, Iterator[_Loci]]:
-    """Names of probes, and their loci."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    table = source if isinstance(source, pa.Table) else None
-    where, is_bed = "manifest", False
-    if table is None and hasattr(source, "__arrow_c_stream__"):
-        table = pa.table(source)
-    if table is None:
-        where = f"manifest {redact(str(source))}"
-        is_bed = str(source).endswith(".bed")
-        table = _read_table(str(source), where)
-    lower = {name.lower(): name for name in reversed(table.column_names)}
-    columns, used = {}, {}
-    for role, known in _COLUMNS.items():
-        name = next((lower[name] for name in known if name in lower), None)
-        if name is None:
-            raise MatrixError(f"{where}: no column of the {role}; expected one of {', '.join(known)} (in any case)")
-        columns[role], used[role] = table[name], name.lower()
-    # Zhou lab manifests and BED files count from 0, all others from 1.
-    zero_based = ("cpg_beg", "start") if is_bed else ("cpg_beg",)
-    try:
-        positions = pc.add(columns["position"].cast(pa.int64()), int(used["position"] in zero_based))
-    except pa.ArrowException as error:
-        raise MatrixError(f"{where}: positions must be whole numbers: {error}") from error
-    chromosomes = columns["chromosome"].cast(pa.string())
-    # Control probes have neither.
-    located = pc.and_(pc.is_valid(positions), pc.and_(pc.is_valid(chromosomes), pc.is_valid(columns["name"])))
-    names = from_arrow(columns["name"].filter(located))
-    loci = _Loci(from_arrow(chromosomes.filter(located)), positions.filter(located).to_numpy())
-    return names, iter([loci])
-
-
-def _read_table(url: str, where: str) -> pa.Table:
-    import pyarrow as pa
-    import pyarrow.csv
-    import pyarrow.parquet
-
-    try:
-        with fsspec.open(url, "rb") as file:
-            if url.endswith(".parquet"):
-                return pyarrow.parquet.read_table(file)
-            # As text, because chromosomes of the first rows may all be numbers.
-            texts = {name: pa.string() for known in ("name", "chromosome") for name in _COLUMNS[known]}
-            texts |= {name.upper(): pa.string() for name in _COLUMNS["chromosome"]}
-            delimiter = "\t" if url.endswith((".tsv", ".bed")) else ","
-            parse = pyarrow.csv.ParseOptions(delimiter=delimiter)
-            return pyarrow.csv.read_csv(file, None, parse, pyarrow.csv.ConvertOptions(column_types=texts))
-    except (OSError, pa.ArrowException) as error:
-        raise MatrixError(f"{where} cannot be read: {redact(str(error))}") from printable_cause(error)
+    """A chromosome without the prefix that some manifests omit, in lower case: chr1 and CHR1 are 1."""
+    return chromosome.lower().removeprefix("chr")

@@ -517,17 +517,19 @@ class WideMatrix:
         """Features by name or by region, for :meth:`read` and ``MatrixDataset``.
 
         Args:
-            names: names in the order of the result, or a file of them: the first column of a ``.parquet`` file, or the
-                words of a text file.
-            regions: instead of names, such as ["chr1:1000-2000", "chr21"]: positions from the first to the last, both
-                included, counted from 1. Features that are named "chromosome:position" have a position; others need a
-                manifest. The prefix "chr" may be left out.
-            manifest: positions of probes: path or URL of a ``.csv``, ``.tsv`` or ``.parquet`` file, or a table, with
-                columns such as IlmnID, CHR and MAPINFO, or probe_id, chr and pos. Positions are counted from 1, except
-                in a column CpG_beg and in the column start of a ``.bed`` file: there from 0.
-            stem: compare names without the suffix of EPICv2 probes: "cg00000029" selects the column
-                "cg00000029_TC21", and the other way round. On an axis of several array types it selects all columns
-                of the locus.
+            names: names in the order of the result, or a file of them: the first column of a ``.parquet`` file, the
+                column with the names, such as probe_id, of a ``.csv``, ``.tsv`` or ``.bed`` file, or the words of
+                another text file.
+            regions: instead of names, such as ["chr1:1000-2000", "chr1:1500", "chr21"]: positions from the first to
+                the last, both included, counted from 1. Features that are named "chromosome:position" have a position;
+                others need a manifest. The prefix "chr" may be left out, and the case of letters does not matter.
+            manifest: positions of probes: path or URL of a ``.csv``, ``.tsv``, ``.bed`` or ``.parquet`` file, or a
+                table, with columns such as IlmnID, CHR and MAPINFO, or probe_id, chr and pos. Illumina's manifests may
+                have their preamble, and BED files need no header. Positions are counted from 1, except in the columns
+                CpG_beg and chromStart, and in the column start of a ``.bed`` file: there from 0.
+            stem: find loci whose probes have suffixes, as in EPICv2: "cg00000029" selects all columns with that stem,
+                such as "cg00000029_TC21" and, on an axis of several array types, "cg00000029". A full name,
+                "cg00000029_TC21", selects its own column alone, or the column "cg00000029" where there is no such one.
             duplicates: what a stem with several columns becomes: an "error", the "first" of them in the order of the
                 axis, or the "mean" of those with a value.
             unknown: "skip" leaves names out that are not on the axis, with a warning. For regions, probes of the
