@@ -32,7 +32,8 @@ Fields = Annotated[
     list[str] | None, cli.option("Only these fields, or value tables of a matrix.", metavar="FIELD", several=True)
 ]
 Features = Annotated[
-    str | None, cli.option("Only these features: first column of a .parquet file, or the words of a text file.")
+    str | None,
+    cli.option("Only these features: the names in a .parquet, .csv, .tsv or .bed file, or the words of a text file."),
 ]
 
 

@@ -58,7 +58,10 @@ zarr-core matrix retire s3://bucket/betas --samples GSM1 GSM7 --forget
 app.command("zarr_core.export:matrix_formats", name="export", help="Write a matrix as NumPy, Parquet or AnnData.")
 
 Features = Annotated[
-    str, option("The features: first column of a .parquet file, or the words of a text file.", metavar="FILE")
+    str,
+    option(
+        "The features: the names in a .parquet, .csv, .tsv or .bed file, or the words of a text file.", metavar="FILE"
+    ),
 ]
 
 
@@ -298,7 +301,7 @@ def _reindex(
     features: Annotated[
         str | None,
         option(
-            "The features: first column of a .parquet file, or the words of a text file. [default: those of STORE]",
+            "The features: the names in a .parquet, .csv, .tsv or .bed file, or the words of a text file. [default: those of STORE]",
             metavar="FILE",
         ),
     ] = None,
