@@ -301,7 +301,8 @@ def _reindex(
     features: Annotated[
         str | None,
         option(
-            "The features: the names in a .parquet, .csv, .tsv or .bed file, or the words of a text file. [default: those of STORE]",
+            "The features: the names in a .parquet, .csv, .tsv or .bed file, or the words of a text file. "
+            "[default: those of STORE]",
             metavar="FILE",
         ),
     ] = None,

@@ -154,8 +154,8 @@ def _find_columns(names: Sequence[str], roles: Any, where: str) -> dict[str, str
         column = next((lower[name] for name in _COLUMNS[role] if name in lower), None)
         if column is None:
             raise MatrixError(
-                f"{where}: no column of the {role}; expected one of {', '.join(_COLUMNS[role])} in the header (in any case), found "
-                f"{', '.join(names)[:200]!r}"
+                f"{where}: no column of the {role}; expected one of {', '.join(_COLUMNS[role])} in the header (in any "
+                f"case), found {', '.join(names)[:200]!r}"
             )
         found[role] = column
     return found
