@@ -216,9 +216,11 @@ def test_a_file_that_was_cut_off_is_refused(tmp_path: Path, suffix: str, mode: s
             mesh.values(choice)
 
     read()
+    # The legacy format does not say which arrays follow.
+    reason = "empty|truncated|no array" if suffix == ".vtk" else "empty|truncated"
     for share in (0, 0.02, 0.3, 0.6, 0.9):
         path.write_bytes(whole[: int(share * len(whole))])
-        with pytest.raises(ValueError, match="empty|truncated|no array|no mesh"):
+        with pytest.raises(ValueError, match=reason):
             read()
 
 

@@ -12,13 +12,18 @@ from tests.helpers.solver_files import cell_array, surface, volume, write_vtk
 from zarr_core.convert import convert
 from zarr_core.errors import SampleError
 from zarr_core.sources import SampleTree, SourceDescription
+from zarr_core.sources.arrays import ArrayChoice
 from zarr_core.sources.formats import peek
+from zarr_core.sources.formats.vtk import VtkMesh
 from zarr_core.sources.sample import SourceSample
 from zarr_core.storage import Storage
 from zarr_core.verify import verify_store
 
 pytest.importorskip("vtkmodules", reason="the extra vtk is not installed")
 
+CENTRES = ArrayChoice(compute="position", at="cells")
+#: Faces of a hexahedron by its points.
+FACES = [[3, 2, 1, 0], [4, 5, 6, 7], [0, 1, 5, 4], [1, 2, 6, 5], [2, 3, 7, 6], [3, 0, 4, 7]]
 PIECE = '<VTKFile type="PUnstructuredGrid"><PUnstructuredGrid GhostLevel="0">{}</PUnstructuredGrid></VTKFile>'
 BLOCKS = """<VTKFile type="vtkMultiBlockDataSet"><vtkMultiBlockDataSet>
 <DataSet index="0" name="internal" file="case/internal.vtu"/>
@@ -38,6 +43,17 @@ def write_pieces(run: Path, sources: tuple[str, ...] = ("a/0.vtu", "a/1.vtu")) -
         write_vtk(block, run / source)
     (run / "a.pvtu").write_text(PIECE.format("".join(f'<Piece Source="{source}"/>' for source in sources)))
     return blocks
+
+
+def mark_copies(block: Any, cells: list[int]) -> None:
+    """Mark cells as copies of another piece's."""
+    from vtkmodules.util.numpy_support import numpy_to_vtk
+
+    ghosts = np.zeros(block.GetNumberOfCells(), np.uint8)
+    ghosts[cells] = 1
+    array = numpy_to_vtk(ghosts, deep=True)
+    array.SetName("vtkGhostType")
+    block.GetCellData().AddArray(array)
 
 
 def opened(root: Path, description: SourceDescription) -> tuple[SampleTree, SourceSample]:
@@ -70,18 +86,40 @@ def test_pieces_are_one_mesh(tmp_path: Path) -> None:
 
 
 def test_copies_of_cells_of_another_piece_are_left_out(tmp_path: Path) -> None:
-    from vtkmodules.util.numpy_support import numpy_to_vtk
-
     blocks = write_pieces(tmp_path / "run_1")
-    ghosts = np.zeros(27, np.uint8)
-    ghosts[[0, 5]] = 1
-    array = numpy_to_vtk(ghosts, deep=True)
-    array.SetName("vtkGhostType")
-    blocks[1].GetCellData().AddArray(array)
+    mark_copies(blocks[1], [0, 5])
     write_vtk(blocks[1], tmp_path / "run_1" / "a" / "1.vtu")
-    expected = [cell_array(blocks[0], "p"), cell_array(blocks[1], "p")[ghosts == 0]]
+    expected = [cell_array(blocks[0], "p"), np.delete(cell_array(blocks[1], "p"), [0, 5])]
     np.testing.assert_array_equal(load(tmp_path, kind(".pvtu")), np.concatenate(expected))
     assert len(load(tmp_path, kind(".pvtu"), "volume_position")) == 52
+
+
+def test_copies_of_polyhedra_among_other_cells_are_left_out(tmp_path: Path) -> None:
+    """``RemoveGhostCells`` would damage the faces of the polyhedra that stand before other cells."""
+    from vtkmodules.vtkCommonCore import vtkIdList
+
+    block = volume(2)
+    block.GetCellData().Initialize()
+    block.Reset()  # the cells, each second one as a polyhedron
+    for number, first in enumerate((0, 1, 3, 4, 9, 10, 12, 13)):
+        corner = [first + i for i in (0, 1, 4, 3, 9, 10, 13, 12)]
+        if number % 2:
+            block.InsertNextCell(12, 8, corner)
+            continue
+        stream = vtkIdList()
+        for entry in (len(FACES), *(n for face in FACES for n in (4, *(corner[i] for i in face)))):
+            stream.InsertNextId(entry)
+        block.InsertNextCell(42, stream)
+    copies = [0, 1, 6]
+    expected = np.delete(VtkMesh([("", block)]).values(CENTRES), copies, axis=0)
+    mark_copies(block, copies)
+    write_vtk(block, tmp_path / "run_1" / "a" / "0.vtu")
+    (tmp_path / "run_1" / "a.pvtu").write_text(PIECE.format('<Piece Source="a/0.vtu"/>'))
+    description = kind(".pvtu", fields={}, connectivity=True)
+    np.testing.assert_array_equal(load(tmp_path, description, "volume_position"), expected)
+    tree, sample = opened(tmp_path, description)
+    assert tree.load_mesh(sample, "volume_position").types.tolist() == [42, 12, 42, 12, 12]
+    assert len(load(tmp_path, kind(".pvtu", fields={}, at="points"), "volume_position")) == 23
 
 
 def test_parts_of_a_case_by_name(tmp_path: Path) -> None:

@@ -285,11 +285,15 @@ def check_xml(path: Path) -> None:
     size = path.stat().st_size
     with path.open("rb") as opened:
         head = opened.read(_XML_HEAD)
+        opened.seek(max(size - _XML_HEAD, 0))
+        tail = opened.read()
     root = head.find(b"<VTKFile")
     if root < 0 or b"\0" in head[:root]:
         raise ValueError("truncated or damaged: it does not begin with a VTKFile element")
     if b"<!DOCTYPE" in head[:root] or b"<!ENTITY" in head[:root]:
         raise ValueError("rejected: it declares a document type, which could contain entities; no solver writes one")
+    if b"</VTKFile" not in tail:  # VTK reads what stands before the cut and reports nothing
+        raise ValueError("truncated: it does not end with </VTKFile>")
     for count in re.findall(rb"NumberOf\w+\s*=\s*[\"']\s*(\d+)", head[root:]):
         check_claim(int(count), size)
 

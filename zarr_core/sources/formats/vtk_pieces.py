@@ -11,17 +11,23 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from zarr_core.sources.arrays import PIECES, ArrayChoice, suffix_of
 from zarr_core.sources.formats import vtk_xml
 from zarr_core.sources.formats.contents import Contents, FoundArray
 from zarr_core.sources.formats.files import local_path
 from zarr_core.sources.formats.vtk import VtkMesh, no_patch, read_blocks
+from zarr_core.sources.formats.vtk_cells import numpy_of
+from zarr_core.sources.formats.vtk_geometry import output_of
 from zarr_core.sources.sample import FileInfo
 from zarr_core.storage import Storage
 
 _ROOT_TYPES = ("PUnstructuredGrid", "PPolyData", "vtkMultiBlockDataSet")
 # Cell array that marks copies of cells of another piece.
 _GHOSTS = "vtkGhostType"
+# Its bits for cells that do not count: copies of another piece's, refined ones and hidden ones.
+_LEFT_OUT = 1 | 8 | 32
 _ABSOLUTE = re.compile(r"[/\\]|\w+:")
 
 
@@ -42,10 +48,7 @@ def open_file(storage: Storage, folder: str, info: FileInfo, choices: Collection
             continue
         with _errors_of(piece), local_path(storage, folder, piece) as path:
             for _, block in read_blocks(path, suffix_of(piece.name), own, also=[_GHOSTS]):
-                if block.GetCellData().HasArray(_GHOSTS):
-                    block.RemoveGhostCells()
-                    block.GetCellData().RemoveArray(_GHOSTS)
-                blocks.append((name, block))
+                blocks.append((name, _without_ghosts(block)))
     return VtkMesh(blocks, choices)
 
 
@@ -66,6 +69,28 @@ def peek(storage: Storage, folder: str, info: FileInfo) -> Contents:
         2 if all(each.dimension == 2 for each in found) else 0,
         all(each.complete for each in found),
     )
+
+
+def _without_ghosts(block: Any) -> Any:
+    """The mesh without copies of cells of another piece.
+
+    ``RemoveGhostCells`` of VTK 9.7 damages the faces of polyhedra, so grids with polyhedra go through a filter. It has
+    another order of points, so all other meshes keep the order that stores were written with.
+    """
+    from vtkmodules.vtkFiltersCore import vtkExtractCells
+
+    flags = block.GetCellData().GetArray(_GHOSTS)
+    if flags is None:
+        return block
+    if block.IsA("vtkUnstructuredGrid") and block.GetPolyhedronFaces() is not None:
+        kept = np.flatnonzero(numpy_of(flags) & _LEFT_OUT == 0)
+        extract = vtkExtractCells()
+        extract.SetCellIds(kept, len(kept))
+        block = output_of(extract, block)
+    else:
+        block.RemoveGhostCells()
+    block.GetCellData().RemoveArray(_GHOSTS)
+    return block
 
 
 @contextmanager
