@@ -216,6 +216,8 @@ def _numbers(result: ConversionResult, entry: SampleEntry, recorded: dict[str, A
     }
     if result.status == "converted":
         numbers["seconds"] = round(result.seconds, 3)
+    if result.notes:
+        numbers["notes"] = "; ".join(f"{reason}: {detail}" for reason, detail in result.notes.items())
     rows = []
     for field, moments in recorded["moments"].items():
         low, mean, high = min(moments["min"]), sum(moments["mean"]) / len(moments["mean"]), max(moments["max"])

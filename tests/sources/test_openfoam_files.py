@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from zarr_core.sources.description import SourceDescription
-from zarr_core.sources.patterns import by_sample
+from zarr_core.sources.patterns import by_sample, meshes_of_cases
 from zarr_core.sources.sample import FileInfo
 
 KIND = SourceDescription.model_validate(
@@ -86,3 +86,27 @@ def test_a_reconstructed_time_as_late_as_that_of_the_processors_is_in_the_case()
 def test_without_a_mesh_there_is_no_case() -> None:
     assert case("0/p", "system/controlDict", "processor0/200/p") is None
     assert parts("constant/polyMesh/points.gz", "0/p.gz") == {"constant/polyMesh/points.gz", "0/p.gz"}
+
+
+def test_folders_of_several_processors_are_the_case_if_they_have_the_latest_time() -> None:
+    collated = {f"processors3/{MESH}", "processors3/200/p"}
+    assert parts(MESH, "100/p", "system/controlDict", *collated) == collated | {"system/controlDict"}
+    assert parts(MESH, "200/p", *collated) == {MESH, "200/p"}
+    separate = {f"processor0/{MESH}", "processor0/200/p"}
+    assert parts(MESH, "0/p", *separate, *collated) == separate
+    assert parts("processors4_0-1/100/p", *separate, f"processors4_0-1/{MESH}") == separate
+
+
+def test_meshes_of_cases() -> None:
+    paths = {
+        "42/constant/polyMesh/points": ("42", ""),
+        "a/b/processor0/constant/polyMesh/points": ("a/b", ""),
+        "a/processors3/7/polyMesh/points": ("a", ""),
+        "constant/polyMesh/points.gz": ("", ""),
+        "42/7/polyMesh/points": ("42", ""),
+        "a/constant/fluid/polyMesh/points": ("a", "fluid"),
+        "a/processor1/7/fluid/polyMesh/points": ("a", "fluid"),
+    }
+    assert meshes_of_cases(["a/constant/polyMesh/sets/x", "a/polyMesh/points"]) == {}
+    for path, (case, region) in paths.items():
+        assert meshes_of_cases([path]) == {case: {region}}, path

@@ -34,7 +34,7 @@ from zarr_core.points.publish import MAX_RETIRED_SHARE, Pending, PublishReport, 
 from zarr_core.points.writer import ZarrStoreWriter
 from zarr_core.sources.aero import AeroDataset
 from zarr_core.sources.description import SourceDescription
-from zarr_core.sources.left_out import some
+from zarr_core.sources.left_out import notes_by_reason, some
 from zarr_core.sources.parts import Part
 from zarr_core.sources.sample import SourceSample
 from zarr_core.sources.selection import DatasetKind, open_source
@@ -61,7 +61,8 @@ class ConversionReport:
             was refused.
         seconds: duration.
         retired: samples removed from the manifest because the source no longer holds them, if requested.
-        notes: sentences that name what the source has and the conversion left out: folders, files, listed ids.
+        notes: sentences that name what the source has and the conversion left out: folders, files, listed ids, cells;
+            and what is odd in the converted samples.
         remaining: number of samples that are still to be converted, because of ``limit``.
     """
 
@@ -214,7 +215,8 @@ def convert(
     if job.manifest is None and not report.manifest.generation:
         _remove_refused(job, pending)
     seconds = time.monotonic() - started
-    notes = (*report.notes, *_replaced_contents(job, finished))
+    of_samples = notes_by_reason({r.sample_id: r.notes for r in finished if r.status == "converted"})
+    notes = (*report.notes, *_replaced_contents(job, finished), *of_samples)
     return ConversionReport(finished, report.manifest, seconds, report.retired, notes, remaining)
 
 

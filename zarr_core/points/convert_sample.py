@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -18,6 +18,7 @@ from zarr_core.errors import SampleError, SourceError
 from zarr_core.format.names import POSITION
 from zarr_core.points.manifest import Quarantine
 from zarr_core.points.writer import WrittenSample, ZarrStoreWriter
+from zarr_core.sources.left_out import collected_notes
 from zarr_core.sources.recorded import record
 from zarr_core.sources.sample import SampleSource, SourceSample
 from zarr_core.storage import is_local
@@ -48,6 +49,7 @@ class ConversionResult:
         seconds: duration.
         bytes_read: size of the source files.
         bytes_written: size of the arrays.
+        notes: what the reading of the sample left out or found odd, details by reason.
     """
 
     sample_id: str
@@ -58,6 +60,7 @@ class ConversionResult:
     seconds: float = 0.0
     bytes_read: int = 0
     bytes_written: int = 0
+    notes: Mapping[str, str] = field(default_factory=dict)
 
 
 #: The name of earlier versions.
@@ -80,11 +83,12 @@ def convert_sample(
             which is repaired if it has the same content.
     """
     started = time.perf_counter()
-    try:
-        result = _convert_sample(writer, source, sample, retry_quarantined, repair)
-    except Exception as error:  # libraries raise anything, for example torch a RuntimeError for lack of memory
-        result = failure(sample.sample_id, error)
-    return replace(result, seconds=time.perf_counter() - started)
+    with collected_notes() as notes:
+        try:
+            result = _convert_sample(writer, source, sample, retry_quarantined, repair)
+        except Exception as error:  # libraries raise anything, for example torch a RuntimeError for lack of memory
+            result = failure(sample.sample_id, error)
+    return replace(result, seconds=time.perf_counter() - started, notes=notes)
 
 
 def _convert_sample(

@@ -17,11 +17,19 @@ Listing = Mapping[str, Mapping[str, FileInfo]]
 
 # A file that was split for a download: "volume_1.vtu.00.part".
 _PART = re.compile(r"(.+)\.(\d+)\.part")
+#: Name of the folder of a time of an OpenFOAM case.
+TIME = r"-?\d+(?:\.\d*)?(?:e[+-]?\d+)?"
+# Folder of a processor, or of several (collated).
+_PROCESSOR = r"processor(?:\d+|(?P<collated>s\d+(?:_\d+-\d+)?))/"
 # Files of an OpenFOAM case below its folder: meshes, and fields of times. Hidden files and backups are no fields.
-_OF_TIME = r"-?\d+(?:\.\d*)?(?:e[+-]?\d+)?"
 _OF_CASE = re.compile(
-    r"system/controlDict|(?P<processor>processor\d+/)?"
-    rf"(?:(?:constant|(?P<moved>{_OF_TIME}))/polyMesh/(?P<mesh>\w+(?:\.gz)?)|(?P<time>{_OF_TIME})/[^/.][^/]*(?<!~))"
+    rf"system/controlDict|(?P<processor>{_PROCESSOR})?"
+    rf"(?:(?:constant|(?P<moved>{TIME}))/polyMesh/(?P<mesh>\w+(?:\.gz)?)|(?P<time>{TIME})/[^/.][^/]*(?<!~))"
+)
+# A file of a mesh. That of a region lies in a folder with the region's name, which is neither "constant" nor a time.
+_OF_MESH = re.compile(
+    rf"(?:(?P<case>.*?)/)?(?:{_PROCESSOR})?(?:constant|{TIME})/"
+    r"(?:(?P<region>(?!constant/)[A-Za-z_][^/]*)/)?polyMesh/\w+(?:\.gz)?"
 )
 _OfFile = tuple[re.Match[str], FileInfo]
 #: Folders below a sample's folder that a case has.
@@ -103,6 +111,8 @@ def _by_pattern(patterns: Iterable[str], files: Mapping[str, FileInfo]) -> tuple
             if case is not None:
                 found[pattern] = case
                 used |= {part.name for part in case.parts}
+            elif regions := meshes_of_cases(files).get(pattern.removeprefix("./").removesuffix(CASE)):
+                problems[pattern] = f"{pattern}, an OpenFOAM case of {several_regions(regions)}"
             continue
         matching = [name for name in files if matches(name, pattern)]
         used.update(matching)
@@ -160,7 +170,8 @@ def joined(files: Mapping[str, FileInfo]) -> dict[str, FileInfo]:
 def _case(pattern: str, files: Mapping[str, FileInfo]) -> FileInfo | None:
     """An OpenFOAM case: its mesh and the fields of its latest time; None if there is no mesh.
 
-    Files outside the folders of processors are left out if these folders have a later time.
+    Files outside the folders of processors are left out if these folders have a later time. Folders that contain the
+    files of several processors (collated) are left out unless they have the latest time.
     """
     prefix = pattern.removeprefix("./")
     own = [
@@ -170,10 +181,31 @@ def _case(pattern: str, files: Mapping[str, FileInfo]) -> FileInfo | None:
     ]
     if not _has_mesh(own):
         return None
-    whole, decomposed = ([each for each in own if bool(each[0]["processor"]) is inside] for inside in (False, True))
-    if _latest(decomposed) > _latest(whole):
-        own = decomposed + [each for each in whole if each[0][0] == "system/controlDict"]
+    whole = [each for each in own if not each[0]["processor"]]
+    collated = [each for each in own if each[0]["collated"]]
+    decomposed = [each for each in own if each[0]["processor"] and not each[0]["collated"]]
+    control = [each for each in whole if each[0][0] == "system/controlDict"]
+    own = whole + decomposed
+    if not _has_mesh(own) or _latest(collated) > max(_latest(whole), _latest(decomposed)):
+        own = collated + control
+    elif _latest(decomposed) > _latest(whole):
+        own = decomposed + control
     return combined(pattern, sorted(_at_latest_time(own), key=lambda info: info.name))
+
+
+def meshes_of_cases(paths: Iterable[str]) -> dict[str, set[str]]:
+    """Names of the regions that have meshes by folder of an OpenFOAM case; "" for the mesh of no region."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in paths:
+        if hit := _OF_MESH.fullmatch(path):
+            found[hit["case"] or ""].add(hit["region"] or "")
+    return found
+
+
+def several_regions(regions: Iterable[str]) -> str:
+    """The regions of a case, and the way out."""
+    names = ", ".join(sorted(filter(None, regions)))
+    return f"the regions {names}, which are not read: write each with foamToVTK -region NAME, and describe its files"
 
 
 def _has_mesh(files: Iterable[_OfFile]) -> bool:

@@ -14,12 +14,13 @@ from zarr_core._util.documents import parse_json, parse_table
 from zarr_core._util.redaction import printable_cause, redact
 from zarr_core.errors import SampleError, SourceError, StoreError
 from zarr_core.format.names import check_sample_id
+from zarr_core.sources.arrays import CASE
 from zarr_core.sources.description import ANY_DEPTH, SourceDescription
 from zarr_core.sources.fields import FieldLoader, SampleFiles
 from zarr_core.sources.formats.contents import Mesh
 from zarr_core.sources.formats.files import path_of
 from zarr_core.sources.left_out import LeftOut
-from zarr_core.sources.patterns import by_sample, depth, matches, renamed
+from zarr_core.sources.patterns import by_sample, depth, matches, meshes_of_cases, renamed
 from zarr_core.sources.reading import read_listed
 from zarr_core.sources.resolve import resolve_kind
 from zarr_core.sources.sample import FileInfo, FoundSamples, SourceSample
@@ -104,7 +105,7 @@ class SampleTree:
             if not matches(sample_id, description.samples):
                 left_out.elsewhere += [folder or "."] * bool(found)
                 continue
-            if not found:
+            if not found and not problems.get(folder):
                 is_above_samples = description.samples == ANY_DEPTH or f"{description.subfolder}/".startswith(
                     f"{folder}/"
                 )
@@ -115,6 +116,9 @@ class SampleTree:
             except SourceError:
                 left_out.bad_ids.append(folder)
                 continue
+            is_case = any(info.name.endswith(CASE) for info in found.values())
+            if is_case and any(set().union(*meshes_of_cases(files).values())):
+                left_out.regions.append(folder)
             if sample_id in samples:
                 left_out.repeated.append(samples[sample_id].folder)
             samples[sample_id] = SourceSample(
@@ -325,7 +329,7 @@ def open_root(root: str) -> Storage:
 def _missing(description: SourceDescription, found: Collection[str], problems: Mapping[str, str]) -> tuple[str, ...]:
     """Names of the files that a sample lacks, each once."""
     names = [file.filename for canonical, file in description.required_fields.items() if canonical not in found]
-    names += [name for name in description.parameters if name in problems]
+    names += problems
     return tuple(dict.fromkeys(problems.get(name, name) for name in names))
 
 

@@ -12,6 +12,7 @@ import pytest
 from tests.helpers.solver_files import write_case
 from zarr_core.errors import SampleError
 from zarr_core.sources import SampleTree, SourceDescription
+from zarr_core.sources.left_out import collected_notes
 from zarr_core.sources.sample import SourceSample
 
 pytest.importorskip("vtkmodules", reason="the extra vtk is not installed")
@@ -218,3 +219,85 @@ def test_a_reconstructed_case_beside_its_processors_is_read(tmp_path: Path, time
     write_decomposed(tmp_path / "run_1", {"100": 1.0, "200": 2.0})
     write_case(tmp_path / "run_1", {time: 50.0})
     assert positions_and_pressure(tmp_path) == ([0.5, 1.5], [50, 51])
+
+
+def test_a_collated_case_is_refused(tmp_path: Path) -> None:
+    case = write_case(tmp_path / "run_1", {"0": 0.0})
+    write_case(case / "processors3", {"0": 0.0, "200": 2.0})
+    assert "its latest time is in processors3, the collated format; run reconstructPar" in refusal(tmp_path)
+    shutil.copytree(case / "processors3" / "200", case / "200")
+    assert positions_and_pressure(tmp_path) == ([0.5, 1.5], [2, 3])
+    for own in ("0", "200", "constant"):
+        shutil.rmtree(case / own)
+    assert "the collated format" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_decomposed_case_without_one_of_its_processors_is_refused(tmp_path: Path, missing: int) -> None:
+    write_decomposed(tmp_path / "run_1", {"200": 2.0})
+    boundary = tmp_path / "run_1" / "processor0" / "constant" / "polyMesh" / "boundary"
+    patch = "procBoundary0to1 { type processor; nFaces 0; startFace 11; myProcNo 0; neighbProcNo 1; }\n"
+    text = boundary.read_text().replace("2\n(", "3\n(")
+    boundary.write_text(text[: text.rindex(")")] + patch + ")")
+    assert len(positions_and_pressure(tmp_path)[0]) == 4
+    shutil.rmtree(tmp_path / "run_1" / f"processor{missing}")
+    assert f"processor{missing} is missing" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("lacking", ["200", "200/p"])
+def test_processors_with_different_times_or_fields_are_refused(tmp_path: Path, lacking: str) -> None:
+    write_decomposed(tmp_path / "run_1", {"100": 1.0, "200": 2.0})
+    path = tmp_path / "run_1" / "processor1" / lacking
+    path.unlink() if lacking.endswith("p") else shutil.rmtree(path)
+    field = "200/p" if lacking.endswith("p") else "200/U"
+    assert f"processor1 has no {field}, which processor0 has" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("decomposed", [False, True])
+def test_a_case_that_never_ran_is_refused(tmp_path: Path, decomposed: bool) -> None:
+    (write_decomposed if decomposed else write_case)(tmp_path / "run_1", {"0": 0.0})
+    assert "never ran: its latest time is 0" in refusal(tmp_path)
+    geometry = {"surface": {"file": "./", "patches": ["body"], "compute": ["area"]}}
+    kind = {"name": "cases", "samples": "run_*", "meshes": geometry}
+    tree = SampleTree(SourceDescription.model_validate(kind), tmp_path)
+    assert tree.load(tree.discover()["run_1"], "surface_area").tolist() == [1] * (1 + decomposed)
+
+
+CONTROL = """FoamFile { version 2.0; format ascii; class dictionary; object controlDict; }
+// endTime 1;
+stopAt          endTime;
+endTime         300; /* endTime 2; */
+functions { #includeFunc forces
+}
+"""
+
+
+def test_a_case_that_stopped_early_is_noted(tmp_path: Path) -> None:
+    case = write_case(tmp_path / "run_1", {"200": 2.0})
+    (case / "system" / "controlDict").write_text(CONTROL)
+    tree, sample = opened(tmp_path)
+    with collected_notes() as notes:
+        assert tree.load(sample, "volume_pressure").tolist() == [2, 3]
+    assert notes == {"the latest time is before endTime in system/controlDict": "200 of 300"}
+    (case / "system" / "controlDict").write_text("startTime 0;stopAt endTime; endTime 250; deltaT 1; f {endTime 9;}")
+    with collected_notes() as notes:
+        SampleTree(KIND, tmp_path).load(opened(tmp_path)[1], "volume_pressure")
+    assert list(notes.values()) == ["200 of 250"]
+    for text in (CONTROL.replace("300", "200"), CONTROL.replace("stopAt          endTime", "stopAt writeNow"), "", "x"):
+        (case / "system" / "controlDict").write_text(text)
+        tree, sample = opened(tmp_path)
+        with collected_notes() as notes:
+            tree.load(sample, "volume_pressure")
+        assert not notes
+
+
+def test_regions_are_named(tmp_path: Path) -> None:
+    case = write_case(tmp_path / "run_1", {"200": 2.0})
+    shutil.copytree(case / "constant" / "polyMesh", case / "constant" / "fluid" / "polyMesh")
+    found = SampleTree(KIND, tmp_path).find()
+    assert found.samples["run_1"].complete
+    assert any("'run_1': their OpenFOAM cases have further regions" in sentence for sentence in found.left_out)
+    shutil.rmtree(case / "constant" / "polyMesh")
+    found = SampleTree(KIND, tmp_path).find()
+    (missing,) = found.samples["run_1"].missing
+    assert "an OpenFOAM case of the regions fluid, which are not read" in missing

@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 
 from tests.helpers.solver_files import polyhedra, volume, write_vtk
+from zarr_core.convert import convert
+from zarr_core.sources import SourceDescription
 from zarr_core.sources.arrays import ArrayChoice
 from zarr_core.sources.formats.vtk import VtkMesh, read_mesh
 from zarr_core.sources.formats.vtk_cells import SIZES
+from zarr_core.sources.left_out import collected_notes
 
 pytest.importorskip("vtkmodules", reason="the extra vtk is not installed")
 
@@ -96,3 +99,88 @@ def test_integers_are_scaled_as_numbers(tmp_path: Path) -> None:
     choice = ArrayChoice(arrays=("level",), at="cells", scale=0.5)
     values = read_mesh(write_vtk(mesh, tmp_path / "mesh.vtu"), ".vtu", [choice]).values(choice)
     np.testing.assert_array_equal(values, np.arange(8) / 2)
+
+
+def odd_surface() -> Any:
+    """Two sound faces, two vertices, a line, and three faces without an area."""
+    from vtkmodules.util.numpy_support import numpy_to_vtk
+    from vtkmodules.vtkCommonCore import vtkPoints
+    from vtkmodules.vtkCommonDataModel import vtkCellArray, vtkPolyData
+
+    def cells(*rows: list[int]) -> Any:
+        array = vtkCellArray()
+        for row in rows:
+            array.InsertNextCell(len(row), row)
+        return array
+
+    points = vtkPoints()
+    corners = np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0], [2, 0, 0], [1, 1, 1]], np.float32)
+    points.SetData(numpy_to_vtk(corners, deep=True))
+    mesh = vtkPolyData()
+    mesh.SetPoints(points)
+    mesh.SetVerts(cells([0], [1]))
+    mesh.SetLines(cells([0, 1]))
+    mesh.SetPolys(cells([0, 1, 2], [0, 1, 3], [0, 0, 1], [0, 1, 4, 2], [0, 1, 3, 1]))
+    return mesh
+
+
+FLAT = "cells of fewer dimensions than the others became points as well"
+DEGENERATE = "degenerate cells became points with normal or area 0"
+
+
+@pytest.mark.parametrize("suffix", [".vtp", ".vtk"])
+def test_cells_of_a_surface_that_are_no_sound_faces_are_noted(tmp_path: Path, suffix: str) -> None:
+    path = write_vtk(odd_surface(), tmp_path / f"mesh{suffix}")
+    choices = [ArrayChoice.model_validate({"compute": c, "at": "cells"}) for c in ("position", "normals", "area")]
+    for chosen in (choices, choices[:2], choices[::2]):
+        with collected_notes() as notes:
+            mesh = read_mesh(path, suffix, chosen)
+            for choice in chosen:
+                mesh.values(choice)
+        assert notes == {FLAT: "2 vertices and 1 lines of 8 cells", DEGENERATE: "3 of 8 cells"}
+    with collected_notes() as notes:
+        read_mesh(path, suffix, choices).values(ArrayChoice(compute="position", at="points"))
+    assert not notes
+
+
+def test_faces_among_the_cells_of_a_volume_are_noted(tmp_path: Path) -> None:
+    block = volume(2)
+    block.GetCellData().Initialize()
+    block.InsertNextCell(9, 4, [0, 1, 4, 3])
+    block.InsertNextCell(3, 2, [0, 1])
+    path = write_vtk(block, tmp_path / "mesh.vtu")
+    with collected_notes() as notes:
+        read_mesh(path, ".vtu", [CENTRES]).values(CENTRES)
+    assert notes == {FLAT: "1 lines and 1 faces of 10 cells"}
+    with collected_notes() as notes:
+        read_mesh(write_vtk(volume(2), path), ".vtu", [CENTRES]).values(CENTRES)
+    assert not notes
+
+
+@pytest.mark.parametrize("mode", ["Ascii", "Binary"])
+def test_triangles_that_are_dropped_from_an_stl_file_are_noted(tmp_path: Path, mode: str) -> None:
+    from vtkmodules.vtkFiltersCore import vtkTriangleFilter
+
+    triangles = odd_surface()
+    triangles.SetVerts(None)
+    triangles.SetLines(None)
+    split = vtkTriangleFilter()
+    split.SetInputData(triangles)
+    split.Update()
+    path = write_vtk(split.GetOutput(), tmp_path / "mesh.stl", mode)
+    with collected_notes() as notes:
+        found = read_mesh(path, ".stl", [CENTRES]).values(CENTRES)
+    written = path.read_bytes().count(b"endfacet") or int.from_bytes(path.read_bytes()[80:84], "little")
+    assert written > len(found)
+    assert notes["degenerate triangles were left out"] == f"{written - len(found)} of {written}"
+
+
+def test_a_conversion_names_what_is_odd_in_its_samples(tmp_path: Path) -> None:
+    for number in (1, 2):
+        write_vtk(odd_surface(), tmp_path / "source" / f"run_{number}" / "body.vtp")
+    mesh = {"file": "body.vtp", "compute": ["area"]}
+    kind = SourceDescription.model_validate({"name": "own", "samples": "run_*", "meshes": {"surface": mesh}})
+    report = convert(kind, tmp_path / "store", root=tmp_path / "source", values_dtype="float32", workers=2)
+    assert report.ok
+    assert f"{DEGENERATE} (samples: 2): run_1 (3 of 8 cells), run_2 (3 of 8 cells)" in report.notes
+    assert any(note.startswith(FLAT) for note in report.notes)

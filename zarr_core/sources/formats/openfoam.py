@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,21 @@ import numpy as np
 from zarr_core.sources.arrays import ArrayChoice
 from zarr_core.sources.formats.files import local_tree
 from zarr_core.sources.formats.vtk import VtkMesh, check_claim, leaves, most_claimed, select_arrays, vtk_errors
+from zarr_core.sources.left_out import note
+from zarr_core.sources.patterns import TIME
 from zarr_core.sources.sample import FileInfo
 from zarr_core.storage import Storage
 
 # Name that VTK gives to the cells of a case, and prefix of its names of patches.
 _CELLS, _PATCH = "internalMesh", "patch/"
+# Folder with the files of several processors.
+_COLLATED = re.compile(r"\bprocessors\d[^/]*")
+# Faces between two processors, in the list of patches.
+_BETWEEN = re.compile(rb"\bprocBoundary(\d+)to(\d+)")
+_COMMENT = re.compile(rb"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
+_SETTING = re.compile(rb"(?<![^\s;{}])(stopAt|endTime)\s+([^\s;]+)\s*;")
+# Names of times are rounded.
+_SAME_TIME = 1e-5
 # Directives that read other files or run code. OpenFOAM resolves them before it writes a result.
 _DIRECTIVE = re.compile(rb"^[ \t]*#(?:s?include\w*|calc\w*|code\w*|eval\w*)", re.MULTILINE)
 # First bytes of a compressed file.
@@ -35,16 +46,22 @@ def open_file(storage: Storage, folder: str, info: FileInfo, choices: Collection
     """
     from vtkmodules.vtkIOParallel import vtkPOpenFOAMReader
 
+    if collated := next(filter(None, (_COLLATED.search(part.name) for part in info.parts)), None):
+        raise ValueError(f"its latest time is in {collated[0]}, the collated format; run reconstructPar -latestTime")
     with local_tree(storage, folder, info) as case:
+        end = _end_of_run(case / "system" / "controlDict")
         for path in case.rglob("*"):
             if path.is_file():
                 _check(path)
         _move_meshes(case)
+        has_mesh = (case / "constant" / "polyMesh").is_dir()
+        processors = {} if has_mesh else {int(path.name[len("processor") :]): path for path in case.glob("processor*")}
+        _check_processors(processors, choices)
+        _check_time([case, *processors.values()], end, choices)
         (case / "case.foam").touch()
         with vtk_errors():
             reader = vtkPOpenFOAMReader()
             reader.SetFileName(str(case / "case.foam"))
-            has_mesh = (case / "constant" / "polyMesh").is_dir()
             reader.SetCaseType(reader.RECONSTRUCTED_CASE if has_mesh else reader.DECOMPOSED_CASE)
             reader.SetCreateCellToPoint(False)
             reader.UpdateInformation()
@@ -72,6 +89,58 @@ def _move_meshes(case: Path) -> None:
         mesh.rmdir()
         if not any(time.iterdir()):
             time.rmdir()
+
+
+def _end_of_run(control: Path) -> float | None:
+    """Time at which the solver should stop, by ``system/controlDict``; None if it does not tell.
+
+    VTK gets an empty dictionary: it needs none of the entries, which often include other files.
+    """
+    if not control.exists():
+        return None
+    with control.open("rb") as opened:
+        found = _SETTING.findall(_COMMENT.sub(b"", opened.read(_SEARCHED)))
+    entries = dict(reversed(found))  # the first of each: function objects come later
+    control.unlink()
+    control.write_text("FoamFile { version 2.0; format ascii; class dictionary; object controlDict; }\n")
+    try:
+        return float(entries[b"endTime"]) if entries.get(b"stopAt", b"endTime") == b"endTime" else None
+    except (KeyError, ValueError):
+        return None
+
+
+def _check_processors(processors: Mapping[int, Path], choices: Collection[ArrayChoice]) -> None:
+    """Raise ValueError if a decomposed case lacks a processor, or one of them a field that the others have."""
+    named = set(range(len(processors)))  # as there are so many, a number is missing if a higher one is there
+    fields: dict[str, set[int]] = defaultdict(set)
+    for number, folder in processors.items():
+        for path in folder.glob("constant/polyMesh/boundary"):
+            named |= {int(other) for pair in _BETWEEN.findall(path.read_bytes()) for other in pair}
+        for file in folder.glob("*/*"):
+            if file.is_file():
+                fields[f"{file.parent.name}/{file.name}"].add(number)
+    if missing := sorted(named - processors.keys()):
+        raise ValueError(f"processor{missing[0]} is missing, which belongs to the decomposed case; upload it")
+    arrays = {array for choice in choices for array in choice.arrays}
+    for name, having in sorted(fields.items()):
+        lacking = sorted(processors.keys() - having)
+        if lacking and (not choices or name.partition("/")[2] in arrays):
+            raise ValueError(
+                f"processor{lacking[0]} has no {name}, which processor{min(having)} has: the processors have different "
+                "latest times or fields; upload the missing files, or delete the incomplete time"
+            )
+
+
+def _check_time(folders: Collection[Path], end: float | None, choices: Collection[ArrayChoice]) -> None:
+    """Raise ValueError for fields that are initial conditions, and note a time before the end of the run."""
+    names = {path.name for folder in folders for path in folder.iterdir() if re.fullmatch(TIME, path.name)}
+    if not names or (choices and not any(choice.arrays for choice in choices)):
+        return
+    latest = max(map(float, names))
+    if latest == 0 and choices:
+        raise ValueError("never ran: its latest time is 0; if these are results, give their folder another number")
+    if end is not None and latest < end - abs(end) * _SAME_TIME:
+        note("the latest time is before endTime in system/controlDict", f"{latest:g} of {end:g}")
 
 
 def _select_patches(reader: Any, choices: Collection[ArrayChoice]) -> None:

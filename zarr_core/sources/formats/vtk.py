@@ -22,7 +22,8 @@ from zarr_core.sources.arrays import ArrayChoice, suffix_of
 from zarr_core.sources.formats.contents import Contents, FoundArray, Mesh, MissingArrayError
 from zarr_core.sources.formats.files import local_path
 from zarr_core.sources.formats.vtk_cells import check_cells, numpy_of
-from zarr_core.sources.formats.vtk_geometry import computed, unstructured
+from zarr_core.sources.formats.vtk_geometry import computed, note_flat_cells, unstructured
+from zarr_core.sources.left_out import note
 from zarr_core.sources.sample import FileInfo
 from zarr_core.storage import Storage
 
@@ -77,7 +78,10 @@ def read_blocks(
         reader.UpdateInformation()
         select_arrays(reader, choices, also)
         reader.Update()
-        return list(leaves(reader.GetOutput()))
+        blocks = list(leaves(reader.GetOutput()))
+    if suffix == ".stl":
+        _note_dropped(path, sum(block.GetNumberOfCells() for _, block in blocks))
+    return blocks
 
 
 @contextmanager
@@ -221,6 +225,8 @@ class VtkMesh:
             parts = [part.values(choice) for part in self._chosen(choice)]
         values = parts[0] if len(parts) == 1 else np.concatenate(parts)
         values = values if choice.scale == 1 else values * choice.scale
+        if choice.compute and choice.at == "cells":
+            note_flat_cells((part.block for part in self._chosen(choice)), choice, values)
         if choice.compute:
             self._computed[choice] = values
             if not self._keep_mesh and self._to_compute <= self._computed.keys():
@@ -322,6 +328,17 @@ def check_stl(path: Path) -> None:
         return
     if not head.lstrip().startswith(b"solid") or b"endsolid" not in tail:
         raise ValueError("truncated or damaged: neither a whole binary nor a whole ASCII STL file")
+
+
+def _note_dropped(path: Path, kept: int) -> None:
+    """Note the degenerate triangles of an STL file, which VTK drops when it joins equal points."""
+    size = path.stat().st_size
+    with path.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        triangles = int.from_bytes(data[_STL_HEADER - 4 : _STL_HEADER], "little")
+        if size != _STL_HEADER + triangles * _STL_TRIANGLE:
+            triangles = sum(1 for _ in re.finditer(rb"\bendfacet\b", data, re.IGNORECASE))
+    if triangles > kept:
+        note("degenerate triangles were left out", f"{triangles - kept:,} of {triangles:,}")
 
 
 def most_claimed(size: int) -> int:

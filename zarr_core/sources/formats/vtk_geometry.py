@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 
 from zarr_core.sources.arrays import ArrayChoice
 from zarr_core.sources.formats.vtk_cells import SIZES, numpy_of
+from zarr_core.sources.left_out import note
 
 # Cells whose centres are computed together, so that the intermediate arrays stay small.
 _CELLS = 1 << 14
@@ -34,6 +36,53 @@ def computed(block: Any, choice: ArrayChoice) -> np.ndarray:
     if choice.compute == "area":
         return _areas(block, at_cells).astype(points.dtype, copy=False)
     return _normals(block, at_cells).astype(points.dtype, copy=False)
+
+
+def note_flat_cells(blocks: Iterable[Any], choice: ArrayChoice, values: np.ndarray) -> None:
+    """Note the cells that became points of a domain although they have no area, or no normal.
+
+    Args:
+        blocks: the meshes.
+        choice: a field that was computed at their cells.
+        values: of that field.
+    """
+    by_dimension = np.sum([_count_by_dimension(block) for block in blocks], axis=0)
+    dimension = int(np.flatnonzero(by_dimension).max(initial=0))
+    lower = int(by_dimension[:dimension].sum())
+    if choice.compute == "position" and lower:
+        counts = zip(by_dimension[:dimension], ("vertices", "lines", "faces"), strict=False)
+        counted = " and ".join(f"{count:,} {kind}" for count, kind in counts if count)
+        note("cells of fewer dimensions than the others became points as well", f"{counted} of {len(values):,} cells")
+    if choice.compute in ("area", "normals") and dimension == 2:
+        # A vertex or a line has an area of 0, too, and any normal.
+        without = int((values.reshape(len(values), -1) == 0).all(axis=1).sum())
+        without -= lower if choice.compute == "area" else 0
+        if without:
+            note("degenerate cells became points with normal or area 0", f"{without:,} of {len(values):,} cells")
+
+
+def _count_by_dimension(block: Any) -> np.ndarray:
+    """Number of cells with 0, 1, 2 and 3 dimensions."""
+    if block.IsA("vtkPolyData"):
+        faces = block.GetNumberOfPolys() + block.GetNumberOfStrips()
+        return np.array([block.GetNumberOfVerts(), block.GetNumberOfLines(), faces, 0])
+    if not block.IsA("vtkUnstructuredGrid") or not block.GetNumberOfCells():
+        cells = block.GetNumberOfCells()
+        return np.array([0, 0, 0, cells])
+    counts = np.zeros(4, np.int64)
+    types = np.bincount(numpy_of(block.GetCellTypes()).ravel())
+    for kind in np.flatnonzero(types):
+        counts[_dimension(int(kind))] += types[kind]
+    return counts
+
+
+@cache
+def _dimension(kind: int) -> int:
+    """Dimension of a type of cell."""
+    from vtkmodules.vtkCommonDataModel import vtkGenericCell
+
+    cell = vtkGenericCell.InstantiateCell(kind)
+    return int(cell.GetCellDimension()) if cell is not None else 0
 
 
 def _areas(block: Any, at_cells: bool) -> np.ndarray:
