@@ -50,7 +50,9 @@ class DatasetDeclaration(Declaration):
     workers: int = Field(default=2, description="Number of processes that convert.")
     pool: PoolDeclaration = Field(default=PoolDeclaration(), description="What converts: processes, or a Dask cluster.")
     max_retired_share: float = Field(
-        default=MAX_RETIRED_SHARE, description="Maximum share of the samples that one refresh retires."
+        default=MAX_RETIRED_SHARE,
+        description="Maximum share of the samples that one refresh retires. A single sample is retired in any case, "
+        "unless the share is 0.",
     )
     allow_samples_without_split: bool = Field(
         default=False, description="Samples that are in no split are meant to be; otherwise a check warns of them."

@@ -123,7 +123,12 @@ def _command(
         bool, cli.flag("Remove samples from the manifest that the source no longer has; their bytes stay until gc.")
     ] = False,
     max_retired_share: Annotated[
-        float, cli.option("Fail if more than this share of the samples would be removed, 0 to 1.", metavar="SHARE")
+        float,
+        cli.option(
+            "Remove none and fail if more than this share of the samples, and more than one, would be removed, 0 to 1. "
+            "With 0, not one is removed.",
+            metavar="SHARE",
+        ),
     ] = MAX_RETIRED_SHARE,
     part: Annotated[
         str | None,

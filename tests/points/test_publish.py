@@ -331,6 +331,23 @@ def test_vanished_samples_are_retired_on_request_and_their_bytes_stay(tmp_path: 
         publish("ahmedml", store, source_url=str(source), retire_vanished=True, **SETTINGS)
 
 
+@pytest.mark.parametrize("count", [2, 3, 9, 11])
+def test_a_single_sample_is_retired_from_a_store_of_any_size_unless_the_share_is_0(tmp_path: Path, count: int) -> None:
+    store, source = tmp_path / "store", tmp_path / "source"
+    ids = tuple(f"run_{number}" for number in range(1, count + 1))
+    write_source(source, ids, surface=5, volume=5)
+    convert("ahmedml", store, root=source)
+    shutil.rmtree(source / "run_1")
+    with pytest.raises(RetirementError, match=rf"1 of {count} samples .* more than max_retired_share=0 allows"):
+        convert("ahmedml", store, root=source, retire_vanished=True, max_retired_share=0)
+    assert convert("ahmedml", store, root=source, retire_vanished=True).retired == ["run_1"]
+    if count > 3:
+        for sample_id in ("run_2", "run_3"):
+            shutil.rmtree(source / sample_id)
+        with pytest.raises(RetirementError, match=f"2 of {count - 1} samples"):
+            convert("ahmedml", store, root=source, retire_vanished=True)
+
+
 def test_mass_retirement_has_to_be_confirmed(tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = tmp_path / "store"
     convert("ahmedml", store, root=source, **SETTINGS)

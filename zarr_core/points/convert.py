@@ -128,8 +128,9 @@ def convert(
             same sizes and times gets a new group, and earlier generations keep the old one.
         retire_vanished: remove samples from the manifest that the source no longer holds. Excludes ``splits``, because
             the whole source has to be listed. The groups stay as long as a kept generation names them.
-        max_retired_share: maximum share of the store's samples, from 0 to 1, that are retired at once. One sample may
-            always be retired. If more vanished, RetirementError is raised after everything else is committed.
+        max_retired_share: maximum share of the store's samples, from 0 to 1, that are retired at once. A single sample
+            may be retired in any case, unless the share is 0. If more vanished, RetirementError is raised after
+            everything else is committed.
         reconvert: use the given settings even if the store has others, and convert all samples again: a migration. It
             first commits the new settings, so that every later conversion, which takes them from the store, continues
             what this one did not finish. Readers see each sample's earlier group until its new one is committed.

@@ -99,8 +99,8 @@ def publish(
         dataset_name: name of the store; the kind's name if None and the store is new.
         retire_vanished: remove samples from the manifest that the source no longer holds, all or only those of a
             collection; gc deletes the groups.
-        max_retired_share: maximum share of the store's samples, from 0 to 1, that one commit retires. One sample may
-            always be retired.
+        max_retired_share: maximum share of the store's samples, from 0 to 1, that one commit retires. A single sample
+            may be retired in any case, unless the share is 0.
 
     Raises:
         RetirementError: more samples vanished. None is retired; everything else is committed.
@@ -180,7 +180,7 @@ def commit_results(
             chosen = frozenset(vanished if isinstance(retire_vanished, bool) else retire_vanished)
             vanished = [i for i in vanished if i not in found and i in chosen]
             excess = [i for i in vanished if i in start.samples]
-            if len(excess) > max(1, max_retired_share * len(start.samples)):
+            if len(excess) > (max_retired_share and max(1, max_retired_share * len(start.samples))):
                 vanished = []
             else:
                 excess = []
