@@ -15,8 +15,8 @@ from sensors.dagster_internals.queries import latest_observations, planned_parti
 from sensors.dagster_internals.tags import kind_tags, version_tags
 from sensors.observations import changes_now, report_now
 from sensors.warehouse_batches import list_warehouse
-from zarr_core.errors import WarehouseError, ZarrCoreError
-from zarr_core.matrix.ingest.audit import audit_batches
+from zarr_core.errors import ZarrCoreError
+from zarr_core.matrix.ingest.audit import check_unchanged
 from zarr_core.matrix.ingest.loader import MatrixLoader
 from zarr_core.sources.listing import short_digest
 
@@ -123,13 +123,7 @@ def _load(loader: MatrixLoader, batch_id: str) -> dict[str, Any]:
     """
     ingested = loader.ingest([batch_id])
     if not ingested.batches:
-        audits = audit_batches(loader.warehouse, loader.matrix, [batch_id])
-        wrong = [words for audit in audits for words in (*audit.doubles, *audit.losses)]
-        if wrong:
-            raise WarehouseError(
-                f"{'; '.join(wrong)}: the warehouse changed after the batch was loaded. A matrix never changes: undo "
-                "it there, give the batch another id and samples, or make a new matrix"
-            )
+        audits = check_unchanged(loader.warehouse, loader.matrix, [batch_id])
         samples = sum(audit.samples for audit in audits)
         return {"status": "up to date", "samples": samples, "retired_samples": len(ingested.retired)}
     (batch,) = ingested.batches

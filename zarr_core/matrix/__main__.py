@@ -188,6 +188,7 @@ def _load(
     loaded: dict[str, Any] = {}
     failed: dict[str, str] = {}
     retired: list[str] = []
+    unchecked: list[str] = []
     for batch_id in tqdm(chosen, unit="batch", desc="load", disable=quiet or json):
         try:
             done = loader.ingest([batch_id])
@@ -195,6 +196,7 @@ def _load(
             failed[batch_id] = str(error)
             continue
         retired += done.retired
+        unchecked += done.unchecked
         for batch in done.batches:
             loaded[batch_id] = {
                 "samples": list(batch.sample_ids),
@@ -202,13 +204,17 @@ def _load(
                 "without_value": dict(batch.without_value),
                 "cells": batch.cells,
             }
-    up_to_date = [batch_id for batch_id in chosen if batch_id not in loaded and batch_id not in failed]
+    up_to_date = [name for name in chosen if name not in loaded and name not in failed and name not in unchecked]
     problems = [f"failed: {batch_id}: {reason}" for batch_id, reason in failed.items()]
     if retired:
         problems.append(f"left out, because they were retired: {', '.join(retired)}")
     report = None if metadata is None else matrix.set_metadata(metadata)
     count = sum(len(batch["samples"]) for batch in loaded.values())
     lines = [f"{count:,} samples of {len(loaded):,} batches loaded, {len(up_to_date):,} batches were up to date"]
+    if unchecked:
+        lines.append(
+            f"{len(unchecked):,} batches are in the matrix; whether the warehouse changed them was not checked"
+        )
     generation = matrix.refresh().generation
     # Samples that join a batch are a batch of their own in the matrix.
     stored = {sample_id: batch_id for batch_id, ids in matrix.batches.items() for sample_id in ids}
@@ -219,6 +225,7 @@ def _load(
         "generation": generation,
         "loaded": loaded,
         "up_to_date": up_to_date,
+        "unchecked": unchecked,
         "failed": failed,
         "retired": retired,
         "sources": {batch_id: sources.get(stored.get(first.get(batch_id, ""), ""), {}) for batch_id in loaded},

@@ -99,6 +99,10 @@ class DuckDBWarehouse(LongTable):
         homes = [(file, folder.search(file.name)) for file in files]
         return [file for file, home in homes if batch_ids is None or home is None or unquote(home[1]) in batch_ids]
 
+    def is_unchanged(self, batch_id: str, source: Mapping[str, str]) -> bool:
+        """Whether the files that may hold the batch have the recorded names, sizes and versions."""
+        return source.get("sha256") == _digest(self.files_of(self._listed(), [batch_id]))
+
     def _listed(self) -> list[ListedFile]:
         if self._pinned is not None:
             return self._pinned
@@ -131,8 +135,12 @@ class _JoinedFiles:
     def source(self, batch_id: str) -> dict[str, str]:
         """The files that may hold the batch, by a digest of their names, sizes and versions (times or etags)."""
         chosen = self.warehouse.files_of(self.files, [batch_id])
-        digest = hashlib.sha256(json.dumps(chosen).encode()).hexdigest()
-        return {"kind": "parquet", "files": redact(self.warehouse.files), "count": str(len(chosen)), "sha256": digest}
+        files = redact(self.warehouse.files)
+        return {"kind": "parquet", "files": files, "count": str(len(chosen)), "sha256": _digest(chosen)}
+
+
+def _digest(files: Sequence[ListedFile]) -> str:
+    return hashlib.sha256(json.dumps(files).encode()).hexdigest()
 
 
 def batch_folder(column: str) -> re.Pattern[str]:

@@ -93,7 +93,22 @@ class IcebergWarehouse(LongTable):
             connection.register("long", self.scan(names, among))
             return connection.sql(distinct_query("long", names)).fetchall()
 
-    def _scan(self, names: Sequence[str], among: Sequence[str] | None) -> DataScan:
+    def is_unchanged(self, batch_id: str, source: Mapping[str, str]) -> bool:
+        """Whether the batch has the data and delete files that it had in the recorded snapshot."""
+        recorded = source.get("snapshot", "")
+        if source.get("table") != self.table or not recorded.isdecimal():
+            return False
+        with self._errors():
+            if self._current.snapshot_by_id(int(recorded)) is None:  # it has expired
+                return False
+            return self._files_of(batch_id, int(recorded)) == self._files_of(batch_id, self.snapshot_id)
+
+    def _files_of(self, batch_id: str, snapshot_id: int | None) -> set[tuple[str, ...]]:
+        scan = self._scan([self.columns.batch], [batch_id], snapshot_id)
+        deletes = ((task.file, sorted(file.file_path for file in task.delete_files)) for task in scan.plan_files())
+        return {(data.file_path, *paths) for data, paths in deletes}
+
+    def _scan(self, names: Sequence[str], among: Sequence[str] | None, snapshot_id: int | None = None) -> DataScan:
         from pyiceberg.expressions import AlwaysTrue, In
 
         table = self._current
@@ -105,7 +120,7 @@ class IcebergWarehouse(LongTable):
                 "Set the column names with LongColumns"
             )
         chosen: BooleanExpression = AlwaysTrue() if among is None else In(names[0], among)  # type: ignore[call-arg, arg-type]
-        return table.scan(chosen, tuple(names), snapshot_id=self.snapshot_id)
+        return table.scan(chosen, tuple(names), snapshot_id=snapshot_id or self.snapshot_id)
 
     @property
     def _current(self) -> Table:

@@ -73,6 +73,15 @@ class Traced(Protocol):
         ...
 
 
+@runtime_checkable
+class Versioned(Protocol):
+    """A warehouse that can tell without a query whether a batch has changed. An optional part of :class:`Warehouse`."""
+
+    def is_unchanged(self, batch_id: str, source: Mapping[str, str]) -> bool:
+        """Whether a batch certainly has the rows that it had in the state that :meth:`Traced.source` returned."""
+        ...
+
+
 class Warehouse(Protocol):
     """Interface for querying a long table of measurements."""
 

@@ -7,6 +7,8 @@ import json
 import logging
 import multiprocessing.process
 import os
+import re
+import shlex
 import shutil
 import signal
 import threading
@@ -18,6 +20,7 @@ from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -28,9 +31,10 @@ from tests.helpers.loading_process import load
 from tests.helpers.long_tables import BATCHES, FEATURES, pivoted, write_long
 from tests.helpers.small_source import SHARED
 from tests.helpers.waiting import wait_for
-from tests.helpers.warehouse_kinds import KINDS, opened
+from tests.helpers.warehouse_kinds import KINDS, append_to_iceberg, iceberg_catalog, opened
 from zarr_core.errors import MatrixError, UnknownFieldError, WarehouseError
 from zarr_core.matrix import WideMatrix
+from zarr_core.matrix.__main__ import main
 from zarr_core.matrix.ingest.audit import audit_batches, withdrawn_batches
 from zarr_core.matrix.ingest.leases import LEASES, Leases
 from zarr_core.matrix.ingest.loader import MatrixLoader
@@ -171,6 +175,55 @@ def test_samples_that_arrive_later_join_their_batch(loader: MatrixLoader, long: 
     later = hashlib.sha256(b"s8\ns9").hexdigest()[:12]
     assert loader.matrix.batches == {"b-1": ["s1", "s3"], f"b-1@{later}": ["s8", "s9"]}
     assert loader.ingest(["b-1"]).batches == ()
+
+
+def correct(file: Path, by: float) -> None:
+    """Correct the beta values of a batch's file, which is written again."""
+    rows = pd.read_parquet(file)
+    rows["beta"] += by
+    rows.to_parquet(file, index=False)
+
+
+@pytest.mark.parametrize("kind", ["duckdb", "iceberg"])
+def test_a_batch_that_was_corrected_is_never_up_to_date_in_silence(
+    kind: str, long: Path, matrix: WideMatrix, tmp_path: Path
+) -> None:
+    with opened(kind, long, tmp_path) as warehouse:
+        loader = MatrixLoader(warehouse, matrix)
+        loader.ingest(list(BATCHES))
+        (file,) = (long / "batch_id=b-1").iterdir()
+        for by in (0.0, 0.25):  # the files are others in both cases
+            correct(file, by)
+            if kind == "iceberg":
+                catalog = iceberg_catalog(tmp_path)
+                catalog.load_table("lab.long").delete("batch_id = 'b-1'")
+                append_to_iceberg(catalog, file)
+            if not by:
+                assert loader.ingest(list(BATCHES)).batches == ()
+        before = pivoted(long, ["s2"], FEATURES, "beta")
+        with pytest.raises(
+            WarehouseError, match=r"batch b-1: \d+ beta cells differ, such as s\d, cg\d+: the warehouse"
+        ) as no:
+            loader.ingest(list(BATCHES))
+        with patch.object(type(warehouse), "unload", side_effect=AssertionError("it is not read again")):
+            assert loader.ingest(["001"]).batches == ()
+        (retire,) = {found[1] for found in re.finditer(r"(zarr-core matrix retire \S+ --batches b-1) ", str(no.value))}
+        command = shlex.split(retire)[2:]
+        assert [main(command), main([*command, "--undo"])] == [0, 0]
+        assert [batch.batch_id for batch in loader.ingest(list(BATCHES)).batches] == ["b-1"]
+        assert_holds(loader, long, SAMPLES)
+        assert np.array_equal(loader.load(["s2"]), before, equal_nan=True)
+
+
+def test_a_corrected_batch_that_has_grown_is_named_and_grows(loader: MatrixLoader, long: Path) -> None:
+    loader.ingest(["b-1"])
+    (file,) = (long / "batch_id=b-1").iterdir()
+    correct(file, 0.25)
+    write_long(long, {"b-1": ["s9"]}, seed=5)
+    for _ in range(2):
+        with pytest.raises(WarehouseError, match="cells differ"):
+            loader.ingest(["b-1"])
+    assert set(loader.matrix.refresh().sample_ids) == {"s1", "s3", "s9"}
 
 
 def test_no_value_passes_through_a_narrower_type(long: Path, tmp_path: Path) -> None:

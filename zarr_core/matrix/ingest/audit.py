@@ -5,11 +5,13 @@ The audit shares only the query with the loader, so that it finds the loader's e
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from zarr_core.errors import WarehouseError
 from zarr_core.matrix.append import home_of
 from zarr_core.matrix.wide import WideMatrix
 from zarr_core.warehouses.protocol import Unloaded, Warehouse
@@ -110,6 +112,26 @@ def audit_batches(warehouse: Warehouse, matrix: WideMatrix, batch_ids: Sequence[
     batches_of = warehouse.batches_of([sample_id for ids in batches.values() for sample_id in ids])
     with warehouse.unload(batches, list(matrix.values), matrix.feature_ids) as unloaded:
         return [_audit(unloaded, matrix, name, ids, batches_of, there) for name, ids in batches.items()]
+
+
+def check_unchanged(warehouse: Warehouse, matrix: WideMatrix, batch_ids: Sequence[str]) -> list[BatchAudit]:
+    """Audit batches that the matrix holds. Arguments as for :func:`audit_batches`.
+
+    Raises:
+        WarehouseError: the warehouse has other samples or values now; names them and the way out.
+    """
+    audits = audit_batches(warehouse, matrix, batch_ids)
+    changed = [audit for audit in audits if audit.doubles or audit.losses]
+    if changed:
+        wrong = "; ".join(words for audit in changed for words in (*audit.doubles, *audit.losses))
+        retire = shlex.join(
+            ["zarr-core", "matrix", "retire", matrix.url, "--batches", *(audit.batch_id for audit in changed)]
+        )
+        raise WarehouseError(
+            f"{wrong}: the warehouse changed after the batch was loaded. Undo it there, or replace the batch: {retire} "
+            f"retires it, {retire} --undo allows it again; then load it again. Earlier generations keep the old values"
+        )
+    return audits
 
 
 def _audit(

@@ -11,7 +11,7 @@ import logging
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, overload
 
 import numpy as np
@@ -20,10 +20,11 @@ from zarr_core._util.arguments import check_names
 from zarr_core._util.units import format_size
 from zarr_core.errors import MatrixError, UnknownFieldError, WarehouseError
 from zarr_core.matrix.append import home_of, later_part
+from zarr_core.matrix.ingest.audit import check_unchanged
 from zarr_core.matrix.ingest.leases import Leases
 from zarr_core.matrix.ingest.scatter import WideBlock, scatter
 from zarr_core.matrix.wide import WideMatrix
-from zarr_core.warehouses.protocol import Cost, Traced, Unloaded, Warehouse
+from zarr_core.warehouses.protocol import Cost, Traced, Unloaded, Versioned, Warehouse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,11 +61,14 @@ class Ingested:
         batches: batches that this call loaded; other loaders may have loaded the rest.
         cost: cost of the warehouse's queries.
         retired: samples of the warehouse that were left out, because they were retired from the matrix.
+        unchecked: batches that the matrix held before, and that may have other values in the warehouse now: a warehouse
+            of this kind does not tell without a query.
     """
 
     batches: tuple[IngestedBatch, ...]
     cost: Cost
     retired: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
 
 
 class MatrixLoader:
@@ -137,12 +141,27 @@ class MatrixLoader:
     def ingest(self, batch_ids: Sequence[str]) -> Ingested:
         """Load whole batches into the matrix; samples that it already holds are skipped.
 
+        Batches that it holds are compared with the warehouse, cell by cell, if the warehouse is not in the recorded
+        state any more: other files of the batch, or another snapshot in which the batch has other files.
+
         Raises:
             UnknownFieldError: the warehouse has no such batch, or ``batch_ids`` is one string.
-            WarehouseError: as for :meth:`load`; earlier batches are kept.
+            WarehouseError: as for :meth:`load`, or the matrix holds a batch with other values; all others are kept.
         """
         check_names("batch_ids", batch_ids, error=UnknownFieldError)
-        return self._ingest(self._pinned_warehouse(), batch_ids)
+        warehouse = self._pinned_warehouse()
+        held: dict[str, list[Mapping[str, str]]] = {}
+        for name, source in self.matrix.refresh().batch_sources.items():
+            batch_id = home_of(name, batch_ids)
+            if batch_id is not None:
+                held.setdefault(batch_id, []).append(source)
+        done = self._ingest(warehouse, batch_ids)
+        if not isinstance(warehouse, Versioned):
+            return replace(done, unchecked=tuple(held))
+        changed = [i for i, sources in held.items() if not all(warehouse.is_unchanged(i, source) for source in sources)]
+        if changed:
+            check_unchanged(warehouse, self.matrix, changed)
+        return done
 
     def _pinned_warehouse(self) -> Warehouse:
         """The current state of the warehouse; raises MatrixError if the matrix is read-only."""
