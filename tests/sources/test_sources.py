@@ -351,7 +351,7 @@ def test_a_recorded_folder_cannot_lead_out_of_the_source(tmp_path: Path, folder:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "source" / "run_1").mkdir(parents=True)
     (tmp_path / "source" / "run_1" / "field.pt").touch()
-    recorded = RecordedSource(str(tmp_path / "source"))
+    recorded = RecordedSource(Storage(tmp_path / "source"))
     assert recorded.folder("run_1", {"folder": folder}) == "run_1"
     assert recorded.folder("run_2", {"folder": folder}) is None
 

@@ -12,6 +12,7 @@ from zarr_core._util.units import parse_size
 from zarr_core.datasets.normalizers import NormalizerConfig, PositionConfig
 from zarr_core.datasets.splits import parse_split
 from zarr_core.errors import ZarrCoreError
+from zarr_core.storage import absolute
 from zarr_core.storage.disk_cache import DEFAULT_LIMIT
 
 _HOME = "zarr_core.datasets"
@@ -113,6 +114,16 @@ class StoreDatasetConfig(pydantic.BaseModel):
         ):  # pydantic takes True for 1
             raise ValueError("true and false are no values of a setting")
         return value
+
+    @pydantic.field_validator("root")
+    @classmethod
+    def _make_absolute(cls, root: str) -> str:
+        return absolute(root)  # a worker process that gets the config may have another working directory
+
+    @pydantic.field_validator("cache_dir")
+    @classmethod
+    def _make_cache_absolute(cls, folder: str | None) -> str | None:
+        return None if folder is None else absolute(folder)
 
     @pydantic.field_validator("split")
     @classmethod

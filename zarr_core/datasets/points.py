@@ -107,7 +107,7 @@ class ZarrPointDataset(BatchDataset):
             self.reader.check_num_points({_GEOMETRY_DOMAIN: self._geometry_points})
         self.reader.check_fields(config.normalizers)
         manifest = self.reader.manifest
-        self._normalizers = make_normalizers(Storage(config.root), manifest, config.normalizers)
+        self._normalizers = make_normalizers(Storage(self.reader.root), manifest, config.normalizers)
         if _GEOMETRY_SOURCE in self._normalizers:
             self._normalizers[GEOMETRY_POSITION] = self._normalizers[_GEOMETRY_SOURCE]
         self.sample_ids = choose_samples(
@@ -115,7 +115,7 @@ class ZarrPointDataset(BatchDataset):
             self._split_ids,
             manifest.samples,
             config.filter_categories,
-            redact(config.root),
+            redact(self.reader.root),
         )
         self.sample_ids = self._with_all_fields(self.sample_ids)
         self._epoch = SharedEpoch()
@@ -124,7 +124,7 @@ class ZarrPointDataset(BatchDataset):
         fields = ", ".join(self.reader.fields if self._fields is None else self._fields)
         generation = self.reader.manifest.generation
         return (
-            f"<{type(self).__name__} {redact(self.config.root)}, generation {generation}, "
+            f"<{type(self).__name__} {redact(self.reader.root)}, generation {generation}, "
             f"split {self.config.split}: {len(self):,} samples of {fields}>"
         )
 
@@ -211,7 +211,7 @@ class ZarrPointDataset(BatchDataset):
             return list(sample_ids)
         (first, missing), *_ = lacking.items()
         reason = (
-            f"{redact(self.config.root)}: {len(lacking)} of {len(sample_ids)} samples lack a field "
+            f"{redact(self.reader.root)}: {len(lacking)} of {len(sample_ids)} samples lack a field "
             f"({first} has no {', '.join(missing)})"
         )
         kept = [sample_id for sample_id in sample_ids if sample_id not in lacking]
@@ -276,7 +276,7 @@ class ZarrPointDataset(BatchDataset):
         """
         manifest = self.reader.manifest
         tags = {
-            "store": redact(self.config.root),
+            "store": redact(self.reader.root),
             "dataset": manifest.dataset_name,
             "split": self.config.split,
             "generation": manifest.generation,
@@ -366,7 +366,7 @@ class ZarrPointDataset(BatchDataset):
         expected = resolve_kind(self.description).name
         if kind != expected:
             raise ZarrCoreError(
-                f"{redact(self.config.root)} is a store of kind {kind!r}, not {expected!r}, which "
+                f"{redact(self.reader.root)} is a store of kind {kind!r}, not {expected!r}, which "
                 f"{type(self).__name__} reads; kind: point reads stores of any kind"
             )
 

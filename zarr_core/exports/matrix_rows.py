@@ -18,7 +18,7 @@ from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.axis import FeatureAxis
 from zarr_core.matrix.sample_table import named_columns
-from zarr_core.storage import is_local
+from zarr_core.storage import absolute, is_local
 from zarr_core.storage.backends.local import remove_leftovers
 from zarr_core.storage.temporary import add_temp_suffix
 
@@ -120,7 +120,7 @@ def local_path(out: str | os.PathLike[str]) -> Path:
     url = os.fspath(out)
     if not is_local(url):
         raise ZarrCoreError(f"{redact(url)}: a matrix is exported to a local path; upload the result from there")
-    return Path(url.rpartition("://")[2])
+    return Path(absolute(url))
 
 
 @contextmanager

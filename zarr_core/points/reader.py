@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from zarr_core._util.arguments import check_mapping, check_names, whole_number
-from zarr_core._util.redaction import redact
 from zarr_core._util.units import parse_size
 from zarr_core.errors import CorruptChunkError, ManifestError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.object_names import ATTRIBUTES_KEY
@@ -61,6 +60,7 @@ class ZarrChunkReader:
             files already. Samples that another program wrote are not kept.
 
     Attributes:
+        root: path or URL of the store; a path is absolute.
         manifest: manifest of the store at the time the reader was created.
         engine: name of the engine.
         cache: the disk cache, with counts of hits and misses of this process; None without ``cache_dir``.
@@ -84,10 +84,10 @@ class ZarrChunkReader:
         cache_limit: int | str = DEFAULT_LIMIT,
         cache_bytes: int | str | None = None,
     ) -> None:
-        self.root = os.fspath(root)
-        self._url = redact(self.root)
+        storage = Storage(root)
+        self.root, self._url = storage.root, storage.url
         self.read_concurrency = whole_number("read_concurrency", read_concurrency, 1)
-        self.manifest: StoreManifest = load_manifest(self.root, generation)
+        self.manifest: StoreManifest = load_manifest(storage, generation)
         self.engine = engine or ("zarr" if store_factory else "direct")
         self._columns = self.manifest.fields
         self._domain_of = {name: domain for domain, layout in self.manifest.domains.items() for name in layout.arrays}

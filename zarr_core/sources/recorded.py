@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pydantic
 
 from zarr_core._util.documents import DocumentError, expect
-from zarr_core._util.redaction import redact
 from zarr_core.errors import SourceError
 from zarr_core.format.names import check_relative_path
 from zarr_core.sources.arrays import ArrayChoice
@@ -49,15 +48,15 @@ class RecordedSource:
     It needs no description of the dataset: the attributes of each sample's group name the file of each field.
 
     Attributes:
-        root: local folder or fsspec URL, with or without the dataset's subfolder.
+        storage: local folder or fsspec URL, with or without the dataset's subfolder.
     """
 
-    root: str
+    storage: Storage
 
     @property
     def url(self) -> str:
         """The root without credentials."""
-        return redact(self.root)
+        return self.storage.url
 
     def folder(self, sample_id: str, recorded: Mapping[str, Any]) -> str | None:
         """The folder below the root that holds a sample's files now; None if there is none.
@@ -66,13 +65,12 @@ class RecordedSource:
             sample_id: the sample.
             recorded: "source" of the attributes of the sample's group.
         """
-        storage = Storage(self.root)
         for folder in dict.fromkeys((str(recorded.get("folder", "")), sample_id)):
             try:
                 check_relative_path(folder)
             except SourceError:  # a hostile store must not name a folder outside the source
                 continue
-            if storage.infos(folder):
+            if self.storage.infos(folder):
                 return folder
         return None
 
@@ -85,7 +83,7 @@ class RecordedSource:
         # Samples without a folder of their own have the id in the names of their files.
         own_folder = recorded.get("folder") != "" or not any("/" in file["name"] for file in files.values())
         folder = self.folder(sample_id, recorded) if own_folder else ""
-        return None if folder is None else RecordedSample(Storage(self.root), folder, recorded, FieldLoader())
+        return None if folder is None else RecordedSample(self.storage, folder, recorded, FieldLoader())
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from zarr_core.sources.left_out import some
 from zarr_core.sources.resolve import import_dotted, shipped_name
 from zarr_core.sources.sample import SampleSource, SourceSample
 from zarr_core.sources.tree import SampleTree
-from zarr_core.storage import is_local
+from zarr_core.storage import absolute, is_local
 
 # Files that are hashed at a time.
 _HASHING_THREADS = 8
@@ -84,12 +84,13 @@ def open_source(
     assert root is not None
     if not is_local(os.fspath(root)):
         raise SourceError(f"root {os.fspath(root)!r} is a URL; pass it as source_url instead")
+    root = absolute(root)
     if not Path(root).is_dir():
-        raise SourceError(f"root {os.fspath(root)!r} is not a folder")
+        raise SourceError(f"root {root!r} is not a folder")
     is_path = isinstance(dataset_kind, str) and "." in dataset_kind and not dataset_kind.endswith((".yaml", ".yml"))
     described = import_dotted(str(dataset_kind)) if is_path else dataset_kind
     if isinstance(described, type) and getattr(described, "description", None) is None:
-        return _open_splits(described, os.fspath(root), splits or ("train", "val", "test"))
+        return _open_splits(described, root, splits or ("train", "val", "test"))
     return SampleTree(dataset_kind, root)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from zarr_core._util.documents import parse_table
+from zarr_core._util.redaction import redact
 from zarr_core.errors import SourceError
 from zarr_core.format.object_names import MANIFEST
 from zarr_core.sources.arrays import CASE, PIECES, ROOTS, suffix_of
@@ -57,7 +58,7 @@ class Survey:
     """What a location could be.
 
     Attributes:
-        url: the location, without secrets.
+        url: the location as it was given, without secrets.
         kinds: shipped kinds that fit; empty: none does.
         description: of the first of them, or a guess.
         document: the guess as a document of YAML; empty if a shipped kind fits.
@@ -140,7 +141,7 @@ def survey(root: str) -> Survey:
     if not any(splits.values()):
         odd.append("no splits: no file such as train_design_ids.txt lists samples")
     return Survey(
-        storage.url,
+        redact(root),
         kinds,
         description,
         document,

@@ -25,7 +25,7 @@ from zarr_core.sources.reading import read_listed
 from zarr_core.sources.resolve import resolve_kind
 from zarr_core.sources.sample import FileInfo, FoundSamples, SourceSample
 from zarr_core.sources.tables import Tables
-from zarr_core.storage import ObjectInfo, Storage, is_local
+from zarr_core.storage import ObjectInfo, Storage, absolute, is_local
 from zarr_core.storage.backends import local
 
 if TYPE_CHECKING:
@@ -48,14 +48,13 @@ class SampleTree:
 
     def __init__(self, kind: str | SourceDescription | object, root: str | os.PathLike[str]) -> None:
         self._description = resolve_kind(kind)
-        self._root = os.fspath(root)
         self._loader = FieldLoader()
         self._choices = {c: f.choice for c, f in self._description.fields.items() if f.choice is not None}
-        self._storage = open_root(self._root)
+        self._storage = open_root(root)
 
     def __reduce__(self) -> tuple[type[SampleTree], tuple[SourceDescription, str]]:
         # Filesystem objects contain sockets and event loops, so another process opens its own.
-        return type(self), (self._description, self._root)
+        return type(self), (self._description, self._storage.root)
 
     @property
     def description(self) -> SourceDescription:
@@ -255,7 +254,7 @@ class SampleTree:
     def _list(self, below: str = "", dangling: list[str] | None = None) -> dict[str, dict[str, FileInfo]]:
         """Files by folder below the root, or below one of its folders; appends links to nothing to ``dangling``."""
         try:
-            if is_local(self._root):
+            if is_local(self._storage.root):
                 return dict(self._walk(f"{below}/" if below else "", [] if dangling is None else dangling))
             listing = self._storage.infos(below)
         except FileNotFoundError as error:
@@ -309,16 +308,17 @@ class SampleTree:
         Files of tensors may be links, because only numbers are read from them. A text behind a link could publish any
         file of this machine.
         """
-        if is_local(self._root):
+        if is_local(self._storage.root):
             folder, _, own = self._storage.path(name).rpartition("/")
             if os.path.realpath(f"{folder}/{own}") != f"{os.path.realpath(folder)}/{own}":
                 raise ValueError("it is a link; replace it with a copy of the file")
         return self._storage.read(name) if info is None else read_listed(self._storage, name, info)
 
 
-def open_root(root: str) -> Storage:
+def open_root(root: str | os.PathLike[str]) -> Storage:
     """The location of a dataset; raises SourceError if it cannot be reached or is not a folder."""
-    if is_local(root) and os.path.isfile(root.partition("://")[2] or root):
+    root = absolute(root)
+    if is_local(root) and os.path.isfile(root):
         raise SourceError(f"{redact(root)} is a file; expected the folder that contains the samples")
     try:
         return Storage(root)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import fsspec.asyn
-from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
 
 from zarr_core._util.redaction import redact
 from zarr_core.errors import CommitConflict, StoreError, TransferError
@@ -33,7 +33,7 @@ from zarr_core.storage.backends.oci import OciBackend
 from zarr_core.storage.backends.s3 import S3Backend
 from zarr_core.storage.temporary import add_temp_suffix
 
-__all__ = ["ObjectInfo", "Storage", "StoredObject", "is_local", "open_backend"]
+__all__ = ["ObjectInfo", "Storage", "StoredObject", "absolute", "is_local", "open_backend"]
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +55,15 @@ _checked_roots_lock = threading.Lock()
 def is_local(url: str) -> bool:
     """Whether the location is a path on this machine."""
     return "://" not in url or url.startswith(("file://", "local://"))
+
+
+def absolute(place: str | os.PathLike[str]) -> str:
+    """A place as every process understands it, whatever its working directory: an absolute path, or the URL.
+
+    Whatever keeps a place, passes it to another process or records it calls this first, or :class:`Storage` does.
+    """
+    url = os.fspath(place)
+    return str(LocalFileSystem._strip_protocol(url)) if is_local(url) else url
 
 
 def open_backend(url: str) -> RemoteBackend:
@@ -104,16 +113,19 @@ class Storage:
             "oci://bucket@namespace/prefix", "memory://x").
         backend: makes the backend of a remote root; by default :func:`open_backend`.
 
+    Attributes:
+        root: the :func:`absolute` root.
+
     Raises:
         StoreError: the root is a file, or no filesystem is installed for the URL.
     """
 
     def __init__(self, root: str | os.PathLike[str], backend: Callable[[str], RemoteBackend] | None = None) -> None:
-        self.root = os.fspath(root)
+        self.root = absolute(root)
         self._make_backend = backend
         self._local = is_local(self.root)
         if self._local:
-            self.location = str(url_to_fs(self.root)[1]).rstrip("/")
+            self.location = self.root.rstrip("/")
             if "\0" in self.location:
                 raise StoreError(f"{self.url!r:.200} cannot be used: a path must not contain a null byte")
             try:

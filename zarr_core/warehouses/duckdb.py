@@ -16,7 +16,7 @@ from fsspec.core import url_to_fs
 
 from zarr_core._util.redaction import redact
 from zarr_core.errors import WarehouseError
-from zarr_core.storage import is_local
+from zarr_core.storage import absolute, is_local
 from zarr_core.warehouses.files import ListedFile, list_files
 from zarr_core.warehouses.join import PositionJoin, duckdb_connection
 from zarr_core.warehouses.long import LongTable
@@ -41,7 +41,7 @@ class DuckDBWarehouse(LongTable):
 
     def __init__(self, files: str, columns: LongColumns | None = None) -> None:
         super().__init__(columns)
-        self.files = files
+        self.files = absolute(files)
         self._pinned: list[ListedFile] | None = None
 
     def __repr__(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from zarr_core._util.redaction import printable_cause, redact, secrets_of
 from zarr_core.errors import WarehouseError
+from zarr_core.storage import absolute
 from zarr_core.warehouses.join import PositionJoin, duckdb_connection
 from zarr_core.warehouses.long import LongTable
 from zarr_core.warehouses.protocol import Cost, LongColumns
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.expressions import BooleanExpression
     from pyiceberg.table import DataScan, Table
+
+
+# A SQLite catalogue in a file below the working directory.
+_RELATIVE_SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)((?!file:)[^/:].*)")
 
 
 class IcebergWarehouse(LongTable):
@@ -49,6 +55,8 @@ class IcebergWarehouse(LongTable):
         self.table = table
         self.catalog = catalog
         self.properties = dict(properties or {})
+        if file := _RELATIVE_SQLITE.fullmatch(self.properties.get("uri", "")):
+            self.properties["uri"] = f"{file[1]}{absolute(file[2])}"
         self.snapshot_id = snapshot_id
 
     def __repr__(self) -> str:

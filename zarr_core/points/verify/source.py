@@ -25,6 +25,7 @@ from zarr_core.sources.description import SourceDescription
 from zarr_core.sources.recorded import RecordedSample, RecordedSource, record
 from zarr_core.sources.survey import survey
 from zarr_core.sources.tree import SampleTree
+from zarr_core.storage import Storage
 
 if TYPE_CHECKING:
     import torch
@@ -153,11 +154,12 @@ class ComparedSource:
         Raises:
             SourceError: the kind of the source is neither given nor guessed, or is given and not needed.
         """
+        files = RecordedSource(Storage(source))
         if all(entry.fingerprint for entry in manifest.samples.values()):
             if dataset_kind is not None:
                 reason = "the store records which files and arrays each of its samples was made from"
                 raise SourceError(f"{reason}, and compares these: leave out --dataset-kind (dataset_kind=)")
-            return cls(RecordedSource(source))
+            return cls(files)
         try:
             found = survey(source).found if dataset_kind is None else SampleTree(dataset_kind, source).discover()
         except SourceError as error:
@@ -165,7 +167,7 @@ class ComparedSource:
                 raise
             reason = "another program wrote the store, and the kind of its source cannot be guessed"
             raise SourceError(f"{error}: {reason}; give --dataset-kind (dataset_kind=)") from error
-        return cls(RecordedSource(source), {sample_id: record(sample) for sample_id, sample in found.items()})
+        return cls(files, {sample_id: record(sample) for sample_id, sample in found.items()})
 
     def of(self, sample_id: str, entry: SampleEntry) -> Mapping[str, Any] | None:
         """What is listed of the files of a sample that another program wrote; None for any other."""
