@@ -33,7 +33,7 @@ from assets.dataset import DatasetDeclaration  # noqa: E402
 from assets.zarr_samples import FORCE_TAG  # noqa: E402
 from resources.pools import ConversionPool  # noqa: E402
 from sensors.dagster_internals.tags import partition_range_tags  # noqa: E402
-from sensors.failures import failure_message  # noqa: E402
+from sensors.messages import failure_message  # noqa: E402
 from tests.platform.deployment import Deployment  # noqa: E402
 from tests.platform.trial import corrupt, definitions_of, write_run  # noqa: E402
 from zarr_core.points.head import load_manifest  # noqa: E402

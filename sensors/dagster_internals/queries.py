@@ -18,8 +18,8 @@ from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 from dagster._core.storage.event_log import SqlEventLogStorage, SqlEventLogStorageTable
 from dagster._core.storage.sqlalchemy_compat import db_select
 from dagster._core.storage.tags import GRPC_INFO_TAG
-from dagster._utils.error import SerializableErrorInfo
 
+from sensors.dagster_internals.runs import innermost
 from sensors.dagster_internals.tags import BACKFILL, DATA_VERSION
 from sensors.pending import natural_order
 
@@ -207,18 +207,38 @@ def _last_observation_before(instance: dg.DagsterInstance, key: dg.AssetKey, tim
     return max((record.storage_id for record in instance.fetch_observations(records, limit=1).records), default=0)
 
 
-def innermost(error: SerializableErrorInfo) -> SerializableErrorInfo:
-    """The cause of an error; the outer ones only report that a step or a tick failed."""
-    while error.cause:
-        error = error.cause
-    return error
-
-
 def failed_evaluations(instance: dg.DagsterInstance, run_id: str) -> list[dg.AssetCheckEvaluation]:
-    """The checks of a run that did not pass, less those that are only warnings."""
+    """The checks of a run that did not pass and made it fail."""
     events = instance.all_logs(run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION)
     checks = [event.dagster_event.asset_check_evaluation_data for event in events if event.dagster_event]
-    return [check for check in checks if not check.passed and check.severity is dg.AssetCheckSeverity.ERROR]
+    return [check for check in checks if not check.passed and _fails_its_run(check)]
+
+
+def failing_checks(
+    instance: dg.DagsterInstance, keys: Iterable[dg.AssetCheckKey]
+) -> dict[str, tuple[dg.AssetCheckEvaluation, str] | None]:
+    """Checks whose latest evaluation did not pass and did not fail its run, warnings included.
+
+    Returns:
+        By the name of the check with its asset: the evaluation and the id of its run, which is "" if a sensor reported
+        it. None for a check that is being evaluated, or whose run ended before it was.
+    """
+    failing: dict[str, tuple[dg.AssetCheckEvaluation, str] | None] = {}
+    records = instance.event_log_storage.get_latest_asset_check_execution_by_key(list(keys))
+    for key, record in records.items():
+        name = key.to_user_string()
+        event = record.event.dagster_event if record.event else None
+        if event is None or event.event_type is not dg.DagsterEventType.ASSET_CHECK_EVALUATION:
+            failing[name] = None
+            continue
+        check = event.asset_check_evaluation_data
+        if not check.passed and not _fails_its_run(check):
+            failing[name] = check, record.run_id
+    return failing
+
+
+def _fails_its_run(check: dg.AssetCheckEvaluation) -> bool:
+    return bool(check.blocking) and check.severity is dg.AssetCheckSeverity.ERROR
 
 
 def latest_check(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation | None:
@@ -231,24 +251,25 @@ def latest_check(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> dg.Asse
 
 
 def failing_ticks(
-    instance: dg.DagsterInstance, location: str | None = None, repository: dg.RepositoryDefinition | None = None
+    instance: dg.DagsterInstance, location: str | None, repository: dg.RepositoryDefinition | None
 ) -> dict[str, str]:
-    """Running sensors and schedules whose last finished tick failed, with its error.
+    """Running sensors and schedules of a code location whose last finished tick failed, with its error.
 
     Dagster keeps the state of a sensor that is no longer defined, such as that of a declaration that was repaired.
 
     Args:
         instance: where their ticks are recorded.
-        location: name of a code location.
-        repository: what that code location defines now. Its other sensors and schedules are left out.
+        location: name of the code location.
+        repository: what it defines now; its other sensors and schedules are left out. All of its own if None.
     """
 
     def is_defined(state: InstigatorState) -> bool:
-        if repository is None or state.origin.repository_origin.code_location_origin.location_name != location:
-            return True
+        if state.origin.repository_origin.code_location_origin.location_name != location:
+            return False
         name = state.instigator_name
         return (
-            repository.has_sensor_def(name)
+            repository is None
+            or repository.has_sensor_def(name)
             or name in {schedule.name for schedule in repository.schedule_defs}
             or name == DEFAULT_AUTOMATION_CONDITION_SENSOR_NAME  # Dagster adds it
         )

@@ -1,11 +1,19 @@
-"""Deletes runs."""
+"""Runs: whose they are, why they failed, and how they are deleted."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import dagster as dg
+from dagster._core.events import EngineEventData, JobFailureData
 from dagster._core.storage.event_log import SqliteEventLogStorage
+from dagster._core.storage.tags import WILL_RETRY_TAG
+from dagster._utils.error import SerializableErrorInfo
+from dagster._utils.tags import get_boolean_tag_value
+
+_FAILURE = dg.DagsterEventType.RUN_FAILURE
+# Dagster's message of a failed run if it does not know the reason.
+_NO_REASON = "This run has been marked as failed from outside the execution context."
 
 
 def delete_run(instance: dg.DagsterInstance, run_id: str) -> None:
@@ -21,3 +29,48 @@ def delete_run(instance: dg.DagsterInstance, run_id: str) -> None:
         for suffix in ("", "-wal", "-shm"):
             Path(storage.path_for_shard(run_id) + suffix).unlink(missing_ok=True)
         storage._initialized_dbs.discard(run_id)
+
+
+def is_run_of(run: dg.DagsterRun, location: str | None, repository: dg.RepositoryDefinition | None) -> bool:
+    """Whether a run belongs to a code location.
+
+    A run that a command line started names none; it belongs to the location that defines its assets or its job.
+
+    Args:
+        run: the run.
+        location: name of the location.
+        repository: what the location defines.
+    """
+    if run.remote_job_origin is not None:
+        return run.remote_job_origin.location_name == location
+    if repository is None:
+        return False
+    if run.asset_selection:
+        return any(repository.asset_graph.has(key) for key in run.asset_selection)
+    return repository.has_job(run.job_name)
+
+
+def will_be_retried(run: dg.DagsterRun) -> bool:
+    """Whether Dagster starts a failed run once more."""
+    return get_boolean_tag_value(run.tags.get(WILL_RETRY_TAG), default_value=False)
+
+
+def reason_of_failure(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
+    """Why a run failed of which no step did: the definition of its job is gone, or its process died."""
+    errors, messages = [], []
+    for entry in instance.all_logs(run.run_id, of_type={_FAILURE, dg.DagsterEventType.ENGINE_EVENT}):
+        event = entry.dagster_event
+        details = event.event_specific_data if event else None
+        if isinstance(details, JobFailureData | EngineEventData) and details.error:
+            errors.append(innermost(details.error).message.strip())
+        elif event and event.event_type is _FAILURE and event.message != _NO_REASON:
+            messages.append((event.message or "").strip())
+    # The last error is the one that the launcher or the monitoring of runs gave up with.
+    return next((reason for reason in [*errors[::-1], *messages] if reason), "its process died")
+
+
+def innermost(error: SerializableErrorInfo) -> SerializableErrorInfo:
+    """The cause of an error; the outer ones only report that a step or a tick failed."""
+    while error.cause:
+        error = error.cause
+    return error

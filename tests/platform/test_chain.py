@@ -13,7 +13,8 @@ from dagster._core.definitions.data_version import CachingStaleStatusResolver, S
 from dagster._core.loader import LoadingContextForTest
 
 from resources.alerts import Alerts
-from sensors.failures import failed_runs, failure_message
+from sensors.failures import failed_runs
+from sensors.messages import failure_message
 from tests.helpers.servers.alerts import MailServer, Webhook
 from tests.platform.trial import Trial, corrupt, write_run
 from zarr_core.points.head import load_manifest
@@ -144,7 +145,9 @@ def test_the_alert_gives_the_reason(
     corrupt(filled.source / "run_2")
     cursor = None
     for convert in (filled.convert_all, lambda: None):
-        with dg.build_sensor_context(filled.instance, cursor=cursor, resources={"alerts": Alerts()}) as context:
+        with dg.build_sensor_context(
+            filled.instance, cursor=cursor, definitions=filled.definitions, resources={"alerts": Alerts()}
+        ) as context:
             cursor = failed_runs.evaluate_tick(context).cursor
         convert()
     (text,) = webhook.texts

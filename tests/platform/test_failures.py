@@ -12,11 +12,14 @@ from types import SimpleNamespace
 
 import dagster as dg
 import pytest
+from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationPlanned
 from dagster._core.definitions.run_request import InstigatorType
+from dagster._core.events import DagsterEvent, DagsterEventType, EngineEventData
 from dagster._core.loader import LoadingContextForTest
 from dagster._core.remote_origin import (
     InProcessCodeLocationOrigin,
     RemoteInstigatorOrigin,
+    RemoteJobOrigin,
     RemoteRepositoryOrigin,
 )
 from dagster._core.scheduler.instigation import (
@@ -26,13 +29,16 @@ from dagster._core.scheduler.instigation import (
     TickData,
     TickStatus,
 )
+from dagster._core.storage.dagster_run import DagsterRun
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
+from dagster._core.utils import make_new_run_id
 from dagster._daemon.freshness import FreshnessDaemon
 from dagster._utils.error import SerializableErrorInfo
 
 from assets.dataset import DatasetDeclaration
 from resources.alerts import MAIL_TO, SMTP, Alerts
 from sensors.failures import PUBLISHED_WITHIN_HOURS, failed_checks, failed_runs, failing_sensors, stale_datasets
+from sensors.messages import WEBSERVER, failure_message
 from tests.helpers.servers.alerts import MailServer, Webhook, certificate_for_localhost, serving
 from tests.platform.trial import definitions_of
 
@@ -111,17 +117,18 @@ def test_failing_sensors_are_named_once_per_error(
     with pytest.raises(dg.Failure, match="the address in .ALERT_WEBHOOK did not take an alert: status 403") as error:
         look(failing_sensors)
     assert "secret" not in str(error.getrepr(chain=True, showlocals=False))
-    assert look(failing_sensors) == ("a_arrivals fails", [first]), "reported again, because it was not sent"
+    assert look(failing_sensors) == (first, [first]), "reported again, because it was not sent"
     tick(instance, "a_arrivals", TickStatus.STARTED)
-    assert look(failing_sensors) == ("a_arrivals fails", [])
+    assert look(failing_sensors) == (first, [])
+    second = "a_arrivals fails: another reason"
     tick(instance, "a_arrivals", TickStatus.FAILURE, "another reason")
     webhook.statuses = [503]  # is sent again
-    assert look(failing_sensors) == ("a_arrivals fails", ["a_arrivals fails: another reason"])
+    assert look(failing_sensors) == (second, [second])
     tick(instance, "a_arrivals", TickStatus.SKIPPED)
     assert look(failing_sensors) == ("no sensor or schedule fails", [])
-    assert webhook.texts == [first, "a_arrivals fails: another reason"]
+    assert webhook.texts == [f"zarr_core: {first}", f"zarr_core: {second}"]
     assert mail_server.texts == webhook.texts
-    assert mail_server.mails[0]["Subject"] == "[zarr_core] a_arrivals fails: the bucket is gone"
+    assert mail_server.mails[0]["Subject"] == "[zarr_core] zarr_core: a_arrivals fails: the bucket is gone"
 
 
 def test_an_error_whose_message_differs_in_times_and_ids_is_reported_once(
@@ -139,10 +146,10 @@ def test_an_error_whose_message_differs_in_times_and_ids_is_reported_once(
     assert len(look(failing_sensors)[1]) == 1, "another error"
 
 
-def test_a_sensor_that_is_no_longer_defined_does_not_fail(
+def test_a_location_reports_the_sensors_that_it_defines(
     instance: dg.DagsterInstance, look: Callable[..., tuple[str, list[str]]], webhook: Webhook
 ) -> None:
-    """A repaired declaration: the same mistake later is new."""
+    """Another location has a sensor of the same name. A repaired declaration: the same mistake later is new."""
 
     @dg.sensor(name="wings_not_loaded")
     def not_loaded() -> None: ...
@@ -151,11 +158,12 @@ def test_a_sensor_that_is_no_longer_defined_does_not_fail(
     repaired = dg.Definitions().get_repository_def()
     elsewhere = InProcessCodeLocationOrigin(LoadableTargetOrigin(module_name="other"), location_name="other")
     tick(instance, "wings_not_loaded", TickStatus.FAILURE, "chunk_pionts")
+    tick(instance, "wings_not_loaded", TickStatus.FAILURE, "of the other location", elsewhere)
     tick(instance, "other_arrivals", TickStatus.FAILURE, "no bucket", elsewhere)
-    both = "wings_not_loaded fails: chunk_pionts", "other_arrivals fails: no bucket"
-    assert sorted(look(failing_sensors, broken)[1]) == sorted(both)
-    assert look(failing_sensors, repaired) == ("other_arrivals fails", [])
-    assert look(failing_sensors, broken)[1] == [both[0]]
+    message = "wings_not_loaded fails: chunk_pionts"
+    assert look(failing_sensors, broken) == (message, [message])
+    assert look(failing_sensors, repaired) == ("no sensor or schedule fails", [])
+    assert look(failing_sensors, broken) == (message, [message])
 
 
 def test_stale_datasets_are_named_once(
@@ -170,7 +178,7 @@ def test_stale_datasets_are_named_once(
     repository = definitions_of(declared).get_repository_def()
     node, began = repository.asset_graph.get(declared.converted), time.time()
     fresh, reason = ("no asset is stale", []), "nothing was converted for longer than fresh_within_days"
-    stale, message = "trial/zarr_samples is stale", f"trial/zarr_samples is stale: {reason}"
+    message = f"trial/zarr_samples is stale: {reason}"
 
     def after(days: float) -> tuple[str, list[str]]:
         now = began + 86_400 * days
@@ -183,15 +191,15 @@ def test_stale_datasets_are_named_once(
 
     assert after(0) == fresh
     assert after(1.9) == fresh
-    assert after(2.1) == (stale, [message]), "there never was a sample"
-    assert after(2.2) == (stale, [])
+    assert after(2.1) == (message, [message]), "there never was a sample"
+    assert after(2.2) == (message, [])
     instance.report_runless_asset_event(dg.AssetMaterialization(declared.converted, partition="run_1"))
     assert after(1.9) == fresh
-    assert after(2.1) == (stale, [message])
-    assert after(2.2) == (stale, [])
+    assert after(2.1) == (message, [message])
+    assert after(2.2) == (message, [])
     instance.report_runless_asset_event(dg.AssetMaterialization(declared.converted, partition="run_2"))
     assert after(1.9) == fresh
-    assert webhook.texts == mail_server.texts == [message] * 2
+    assert webhook.texts == mail_server.texts == [f"zarr_core: {message}"] * 2
 
 
 @dg.observable_source_asset
@@ -217,7 +225,7 @@ def test_a_manifest_older_than_its_source_is_stale(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     repository = dg.Definitions(assets=[source, converted, manifest]).get_repository_def()
-    reason = "its source has changed since, more than 2 hours ago"
+    message = "manifest is stale: its source has changed since, more than 2 hours ago"
 
     def hours_later(hours: float) -> tuple[str, list[str]]:
         with monkeypatch.context() as patched:
@@ -228,13 +236,13 @@ def test_a_manifest_older_than_its_source_is_stale(
     assert hours_later(3) == ("no asset is stale", [])
     instance.report_runless_asset_event(dg.AssetObservation(source.key))
     assert hours_later(1) == ("no asset is stale", [])
-    assert hours_later(3) == ("manifest is stale", [f"manifest is stale: {reason}"]), "never made"
+    assert hours_later(3) == (message, [message]), "never made"
     instance.report_runless_asset_event(dg.AssetMaterialization(manifest.key))
     assert hours_later(3) == ("no asset is stale", [])
     instance.report_runless_asset_event(dg.AssetObservation(source.key))
     instance.report_runless_asset_event(dg.AssetMaterialization(converted.key))
-    assert hours_later(3) == ("manifest is stale", [f"manifest is stale: {reason}"])
-    assert webhook.texts == mail_server.texts == [f"manifest is stale: {reason}"] * 2
+    assert hours_later(3) == (message, [message])
+    assert webhook.texts == mail_server.texts == [f"zarr_core: {message}"] * 2
 
 
 def test_a_dataset_declares_when_its_manifest_is_late(dataset: DatasetDeclaration) -> None:
@@ -266,10 +274,13 @@ def half_full() -> dg.AssetCheckResult:
 class Ended:
     """A sensor of ended runs, which continues from its cursor, and runs of the command line: they name no location."""
 
-    def __init__(self, sensor: dg.SensorDefinition, instance: dg.DagsterInstance) -> None:
+    def __init__(
+        self, sensor: dg.SensorDefinition, instance: dg.DagsterInstance, definitions: dg.Definitions | None = None
+    ) -> None:
         self.sensor, self.instance, self.cursor = sensor, instance, None
-        resources = {"alerts": Alerts()}
-        self.definitions = dg.Definitions([published, broken], asset_checks=[hollow, half_full], resources=resources)
+        self.definitions = definitions or dg.Definitions(
+            [published, broken], asset_checks=[hollow, half_full], resources={"alerts": Alerts()}
+        )
 
     def tick(self) -> str | None:
         with dg.build_sensor_context(
@@ -286,34 +297,25 @@ class Ended:
         assert run.remote_job_origin is None
         return run
 
-    def messages(self, run: dg.DagsterRun) -> list[str]:
+    def messages(self, run: dg.DagsterRun, beginning: str = "run ") -> list[str]:
         """What the sensor added to the events of a run."""
-        events = [entry.dagster_event for entry in self.instance.all_logs(run.run_id)]
-        texts = [event.message or "" for event in events if event]
-        return [text for text in texts if text.startswith(f"run {run.run_id[:8]} of ")]
+        events = self.instance.all_logs(run.run_id, of_type=dg.DagsterEventType.ENGINE_EVENT)
+        texts = [event.dagster_event.message or "" for event in events if event.dagster_event]
+        return [text for text in texts if text.startswith(beginning)]
 
 
-@pytest.mark.parametrize(
-    ("sensor", "asset", "logged"),
-    [
-        (failed_runs, broken, "failed: broken: the disk is full"),
-        (failed_checks, published, "check hollow of published: run_2 is hollow"),
-    ],
-)
-def test_runs_are_reported_until_their_alert_is_sent(
-    sensor: dg.SensorDefinition,
-    asset: dg.AssetsDefinition,
-    logged: str,
+def test_failed_runs_are_reported_until_their_alert_is_sent(
     instance: dg.DagsterInstance,
     capfd: pytest.CaptureFixture[str],
     webhook: Webhook,
     mail_server: MailServer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ended = Ended(sensor, instance)
-    earlier = ended.run(asset)
+    ended = Ended(failed_runs, instance)
+    logged = "of broken failed: broken: the disk is full"
+    earlier = ended.run(broken)
     ended.tick()  # the first one
-    run = ended.run(asset)
+    run = ended.run(broken)
     capfd.readouterr()
     webhook.statuses, mail_server.statuses = [403], [451]
     with pytest.raises(dg.Failure, match="the address in .ALERT_WEBHOOK did not take an alert: status 403") as error:
@@ -325,7 +327,7 @@ def test_runs_are_reported_until_their_alert_is_sent(
     assert last
     assert (last.message or "").endswith(logged), "the page of the run shows its last events"
 
-    second = ended.run(asset)
+    second = ended.run(broken)
     assert (ended.tick() or "").count(logged) == 2, "reported again, because it was not sent, with what failed since"
     (text,) = webhook.texts
     assert [part.endswith(logged) for part in text.splitlines()] == [True, True]
@@ -333,10 +335,121 @@ def test_runs_are_reported_until_their_alert_is_sent(
     assert (ended.tick() or "").startswith("no "), "once"
     assert [len(ended.messages(each)) for each in (earlier, run, second)] == [0, 1, 1], "logged once"
 
-    ended.run(asset)
+    ended.run(broken)
     monkeypatch.setattr("sensors.failures._SENT_FOR_SECONDS", -60)
     assert logged in (ended.tick() or "")
     assert len(webhook.texts) == 1, "an alert that could not be sent for a day is given up"
+
+
+def test_checks_that_fail_or_warn_are_reported_once_per_reason(
+    instance: dg.DagsterInstance, webhook: Webhook, mail_server: MailServer
+) -> None:
+    """Warnings too, and those that a sensor reports without a run."""
+    ended = Ended(failed_checks, instance)
+    assert ended.tick() == "no check failed"
+    run = ended.run(published)
+    both = ["check hollow of published fails: run_2 is hollow", "check half_full of published warns: a warning"]
+    webhook.statuses, mail_server.statuses = [403], [451]
+    with pytest.raises(dg.Failure, match="status 403"):
+        ended.tick()
+    assert sorted((ended.tick() or "").split("; ")) == sorted(both)
+    assert sorted(webhook.texts[0].splitlines()) == sorted(both) == sorted(mail_server.texts[0].splitlines())
+    assert sorted(ended.messages(run, "check ")) == sorted(both), "the page of the run shows its last events, once"
+
+    ended.run(published)
+    ended.tick()
+    assert len(webhook.texts) == 1, "the same reason"
+
+    def found(description: str, *, passed: bool = False) -> str | None:
+        warning = dg.AssetCheckSeverity.WARN
+        instance.report_runless_asset_event(
+            dg.AssetCheckEvaluation(published.key, "half_full", passed, {}, severity=warning, description=description)
+        )
+        return ended.tick()
+
+    found("12 of 437 samples are withdrawn: run_1")
+    found("13 of 1,437 samples are withdrawn: run_1")
+    assert webhook.texts[1:] == ["check half_full of published warns: 12 of 437 samples are withdrawn: run_1"]
+    found("13 of 437 samples are withdrawn: run_2")
+    assert webhook.texts[2:] == ["check half_full of published warns: 13 of 437 samples are withdrawn: run_2"]
+    assert found("none", passed=True) == both[0]
+    found("13 of 437 samples are withdrawn: run_2")
+    assert len(webhook.texts) == 4, "it passed in between"
+
+
+def test_a_check_that_is_being_evaluated_is_not_forgotten(instance: dg.DagsterInstance, webhook: Webhook) -> None:
+    ended = Ended(failed_checks, instance)
+    ended.run(published)
+    reported = ended.tick()
+    planned = AssetCheckEvaluationPlanned(asset_key=published.key, check_name="hollow")
+    event = DagsterEvent(
+        DagsterEventType.ASSET_CHECK_EVALUATION_PLANNED.value, "job", event_specific_data=planned, message=""
+    )
+    run = ended.definitions.resolve_implicit_global_asset_job_def()
+    instance.report_dagster_event(event, instance.create_run_for_job(run).run_id)
+    assert ended.tick() == reported
+    assert len(webhook.texts) == 1
+
+
+@dg.asset_check(asset=published, blocking=True)
+def held_back() -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(passed=False, description="run_3 is damaged")
+
+
+def test_a_blocking_check_is_reported_with_its_run_alone(instance: dg.DagsterInstance, webhook: Webhook) -> None:
+    definitions = dg.Definitions([published], asset_checks=[held_back], resources={"alerts": Alerts()})
+    runs, checks = Ended(failed_runs, instance, definitions), Ended(failed_checks, instance, definitions)
+    runs.tick()
+    runs.run(published)
+    assert "check held_back of published: run_3 is damaged" in (runs.tick() or "")
+    assert checks.tick() == "no check failed"
+
+
+def test_a_failed_run_is_reported_by_its_own_location(instance: dg.DagsterInstance, webhook: Webhook) -> None:
+    """Of a run of the command line, which names no location, by the one that defines its assets."""
+    here = Ended(failed_runs, instance)
+    other = dg.asset(name="other")(lambda: None)
+    elsewhere = Ended(failed_runs, instance, dg.Definitions([other], resources={"alerts": Alerts()}))
+    here.tick(), elsewhere.tick()
+    here.run(broken)
+    assert elsewhere.tick() == "no run failed"
+    assert "the disk is full" in (here.tick() or "")
+    origin = RemoteJobOrigin(RemoteRepositoryOrigin(LOCATION, "repository"), "some_job")
+    run = instance.add_run(DagsterRun("some_job", run_id=make_new_run_id(), remote_job_origin=origin))
+    instance.report_run_failed(run)
+    assert elsewhere.tick() == here.tick() == "no run failed", "neither of them is that location"
+
+
+def test_a_run_that_no_step_of_failed_says_why(instance: dg.DagsterInstance) -> None:
+    """A launcher that cannot find the definition of the job reports its error apart from the failure."""
+
+    def failed(message: str | None = None, error: str | None = None) -> str:
+        run = instance.add_run(DagsterRun("gone", run_id=make_new_run_id()))
+        if error:
+            details = EngineEventData.engine_error(SerializableErrorInfo(f"{error}\n", [], "Error"))
+            instance.report_engine_event("could not be launched", run, details)
+        instance.report_run_failed(run, message)
+        return failure_message(instance, run).partition(" failed: ")[2]
+
+    assert failed(error="Could not find job 'gone'") == "Could not find job 'gone'"
+    assert failed("Exceeded maximum runtime of 5 seconds") == "Exceeded maximum runtime of 5 seconds"
+    assert failed() == "its process died"
+
+
+def test_an_alert_says_what_happens_next_and_links_the_run(
+    instance: dg.DagsterInstance, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(WEBSERVER, "https://dagster.example.org/")
+    ended = Ended(failed_runs, instance)
+    ended.tick()
+    run = ended.run(broken)
+    instance.add_run_tags(run.run_id, {"dagster/will_retry": "true"})
+    ended.tick()
+    (text,) = webhook.texts
+    assert text == (
+        f"run {run.run_id[:8]} of broken failed: broken: the disk is full. The run is started once more "
+        f"(https://dagster.example.org/runs/{run.run_id})"
+    )
 
 
 @pytest.mark.parametrize("encrypted", [True, False])
