@@ -15,6 +15,7 @@ from assets.statistics import field_rows, statistics_split
 from assets.tables import table
 from assets.zarr_samples import FORCE_TAG
 from resources.stores import StoreAccess
+from sensors.behind import COMPLETE_CHECK, CONVERTED_CHECK, check_complete, check_converted
 from sensors.migration import CHECK, check_settings
 from sensors.pending import natural_order
 from zarr_core.errors import StoreError
@@ -32,8 +33,17 @@ _LOOKUPS = 16
 
 
 def dataset_checks(dataset: DatasetDeclaration) -> list[dg.AssetChecksDefinition]:
-    """Settings, equivalence, checksums, columns and splits of the manifest; plausibility of the statistics."""
-    checks = (_settings, _equivalence, _checksums, _converted_samples_fit, _split_ids, _statistics_plausible)
+    """Settings, source, equivalence, checksums, columns and splits of the manifest; plausibility of the statistics."""
+    checks = (
+        _settings,
+        _source_converted,
+        _samples_complete,
+        _equivalence,
+        _checksums,
+        _converted_samples_fit,
+        _split_ids,
+        _statistics_plausible,
+    )
     return [check(dataset) for check in checks]
 
 
@@ -46,12 +56,42 @@ def _settings(dataset: DatasetDeclaration) -> dg.AssetChecksDefinition:
     )
     def settings(context: dg.AssetCheckExecutionContext, stores: StoreAccess) -> dg.AssetCheckResult:
         listing = list_samples(stores.source(dataset.kind, dataset.source), dataset.splits)
-        found = check_settings(context.instance, dataset, stores.manifest_if_any(dataset.store), listing)
-        return dg.AssetCheckResult(
-            passed=found.passed, severity=found.severity, description=found.description, metadata=found.metadata
-        )
+        return _result(check_settings(context.instance, dataset, stores.manifest_if_any(dataset.store), listing))
 
     return settings
+
+
+def _result(found: dg.AssetCheckEvaluation) -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(
+        passed=found.passed, severity=found.severity, description=found.description, metadata=found.metadata
+    )
+
+
+def _source_converted(dataset: DatasetDeclaration) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        asset=dataset.published,
+        name=CONVERTED_CHECK,
+        description="No sample of the store is older than its source because its conversion was cancelled or failed. "
+        f"The sensor `{dataset.name}_arrivals` reports this, too, when it changes.",
+    )
+    def source_converted(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        return _result(check_converted(context.instance, dataset, dataset.published))
+
+    return source_converted
+
+
+def _samples_complete(dataset: DatasetDeclaration) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        asset=dataset.published,
+        name=COMPLETE_CHECK,
+        description="No sample of the source lacks files for longer than `complete_within_hours` after its newest file "
+        f"was written. The sensor `{dataset.name}_arrivals` reports this, too, when it changes.",
+    )
+    def samples_complete(stores: StoreAccess) -> dg.AssetCheckResult:
+        listing = list_samples(stores.source(dataset.kind, dataset.source), dataset.splits)
+        return _result(check_complete(listing, dataset.complete_within_hours, dataset.published))
+
+    return samples_complete
 
 
 def _equivalence(dataset: DatasetDeclaration) -> dg.AssetChecksDefinition:

@@ -57,11 +57,15 @@ class DatasetDeclaration(Declaration):
     allow_samples_without_split: bool = Field(
         default=False, description="Samples that are in no split are meant to be; otherwise a check warns of them."
     )
+    complete_within_hours: int = Field(
+        default=24,
+        description="Send an alert if a sample is still incomplete this many hours after its newest file was written.",
+    )
     checked_samples: int = Field(default=4, description="Number of samples that the checks compare with their source.")
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> Self:
-        self._check_at_least(1, "batch_size", "workers", "checked_samples")
+        self._check_at_least(1, "batch_size", "workers", "checked_samples", "complete_within_hours")
         if self.notifications is not None and not self.source.startswith("s3://"):
             raise ValueError("notifications: only sources in S3 have them")
         check_exports(self.exports, POINT_FORMATS)

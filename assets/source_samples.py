@@ -8,7 +8,7 @@ from assets.dataset import DatasetDeclaration
 from assets.tables import table
 from resources.stores import StoreAccess
 from sensors.dagster_internals.tags import kind_tags
-from sensors.observations import DOCUMENTS_TAG, changes_now, listing_metadata, report_now
+from sensors.observations import changes_now, listing_counts, listing_observation, report_now
 from sensors.takeover import take_over
 from zarr_core.sources.listing import list_samples
 
@@ -51,10 +51,9 @@ def source_listing_asset(dataset: DatasetDeclaration) -> dg.SourceAsset:
     )
     def source_listing(stores: StoreAccess) -> dg.ObserveResult:
         listing = list_samples(stores.source(dataset.kind, dataset.source), dataset.splits)
+        observed = listing_observation(dataset.listing_key, listing, listing.version, listing_counts(listing))
         return dg.ObserveResult(
-            data_version=dg.DataVersion(listing.version),
-            metadata=listing_metadata(listing),
-            tags={DOCUMENTS_TAG: listing.documents_digest},
+            data_version=dg.DataVersion(listing.version), metadata=observed.metadata, tags=observed.tags
         )
 
     return source_listing

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import dagster as dg
 
 from resources.stores import StoreAccess
-from sensors.dagster_internals.queries import latest_check
-from sensors.dagster_internals.tags import DATA_VERSION
+from sensors.behind import check_complete, check_converted
+from sensors.dagster_internals.queries import has_open_work, latest_check
+from sensors.deadline import within_the_tick
 from sensors.migration import MigratingDataset, check_settings
 from sensors.notifications import MAX_FOLDERS, Message, delete, folders_of, needs_listing, receive, recorded
 from sensors.observations import (
-    DOCUMENTS_TAG,
-    known_documents,
+    SeenListing,
     known_items,
-    listing_metadata,
+    latest_listing,
+    listing_counts,
+    listing_observation,
     prepare_partitions,
     sensor_result,
 )
-from sensors.pending import PendingChanges, find_changes
+from sensors.pending import Changes, PendingChanges, find_changes
 from sensors.takeover import take_over
+from zarr_core.points.manifest import StoreManifest
 from zarr_core.sources import SampleTree
-from zarr_core.sources.listing import list_samples
+from zarr_core.sources.listing import Listing, list_samples
+
+Event = dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation
 
 # With notifications, the whole source is listed this often: the listing decides.
 LIST_SECONDS = 3600
@@ -37,6 +43,11 @@ class WatchedSamples(MigratingDataset, Protocol):
     source: str
     splits: Sequence[str] | None
     notifications: str | None
+    complete_within_hours: int
+
+    @property
+    def shown_store(self) -> str:
+        """The store's URL without secrets."""
 
     @property
     def listing_key(self) -> dg.AssetKey:
@@ -57,49 +68,137 @@ def arrivals_sensor(dataset: WatchedSamples) -> dg.SensorDefinition:
         description=f"Registers samples that arrive, change or vanish at {dataset.shown_source}.",
     )
     def arrivals(context: dg.SensorEvaluationContext, stores: StoreAccess) -> dg.SensorResult:
-        tree = stores.source(dataset.kind, dataset.source)
-        before, now = PendingChanges.from_cursor(context.cursor), time.time()
-        known = known_items(context.instance, dataset)
-        documents = known_documents(context.instance, dataset.listing_key)
-        messages, folders = _notified(dataset.notifications, tree, before, now) if dataset.notifications else ([], None)
-        if unknown := sum(not message.is_known for message in messages):
-            context.log.warning(
-                f"{unknown} messages of {dataset.notifications} are no notifications of S3, SNS or EventBridge: this "
-                "tick lists the whole source"
-            )
-        listing = list_samples(tree, dataset.splits, folders)
-        if folders is not None and (known or listing.items) and listing.documents_digest != documents:
-            folders, listing = None, list_samples(tree, dataset.splits)
-        whole = folders is None
-        seen = {i: known[i] for i in {*listing.items, *listing.incomplete} & known.keys()}
-        changes = find_changes(listing, known if whole else seen, before)
+        instance = context.instance
+        before = PendingChanges.from_cursor(context.cursor)
+        known = known_items(instance, dataset)
+        last = latest_listing(instance, dataset.listing_key)
+        look = within_the_tick(
+            f"listing {dataset.shown_source}", lambda: _look(context, dataset, stores, before, known, last)
+        )
+        manifest = within_the_tick(
+            f"reading the manifest of {dataset.shown_store}", lambda: stores.manifest_if_any(dataset.store)
+        )
+        changes = find_changes(look.listing, look.known(known), before)
         if dataset.notifications:
-            changes = changes.with_listed_at(now if whole else before.listed_at)
-        manifest = stores.manifest_if_any(dataset.store)
-        changes, held = take_over(context.instance, dataset, tree, manifest, listing, known, changes, in_a_tick=True)
-        changes = prepare_partitions(context.instance, dataset, changes)
+            changes = changes.with_listed_at(look.at if look.whole else before.listed_at)
+        changes, held = within_the_tick(
+            f"reading samples of {dataset.shown_source}",
+            lambda: take_over(instance, dataset, look.tree, manifest, look.listing, known, changes, in_a_tick=True),
+        )
+        changes = prepare_partitions(instance, dataset, changes)
         # The daemon stores events in this order, and then registers the partitions: the automation converts none of
         # those that the store holds.
-        events: list[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation] = [*held]
-        holds_samples = len(known) + len(changes.new) > len(changes.vanished)
-        # As long as there is no sample, no asset can follow a change of the listing.
-        if changes.vanished or (holds_samples and listing.documents_digest != documents):
-            tags = {DATA_VERSION: listing.version, DOCUMENTS_TAG: listing.documents_digest}
-            events.append(dg.AssetObservation(dataset.listing_key, metadata=listing_metadata(listing), tags=tags))
-        if whole and manifest is not None:
-            settings = check_settings(context.instance, dataset, manifest, listing)
-            latest = latest_check(context.instance, settings.asset_check_key)
-            if latest is None or latest.description != settings.description:
-                events.append(settings)
-        result = sensor_result(context, dataset, listing, changes, "samples" if whole else "notified samples", events)
-        if dataset.notifications and not whole:
-            items = listing.items.items()
-            differing = {listing.details[i]["folder"] for i, item in items if known.get(i) != item.fingerprint}
-            watched = {folder for i in before.seen_once for folder in tree.folders_of(i)}
-            delete(dataset.notifications, recorded(messages, (differing - watched).__contains__))
+        events: list[Event] = [*held, *_listing_events(dataset, look, known, changes, last)]
+        if look.whole and manifest is not None:
+            events += _check_events(instance, dataset, manifest, look.listing, at_rest=changes.is_empty and not held)
+        noun = "samples" if look.whole else "notified samples"
+        result = sensor_result(context, dataset, look.listing, changes, noun, events)
+        if dataset.notifications and not look.whole:
+            _delete_messages(dataset.notifications, look, known, before)
         return result
 
     return arrivals
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What one tick has read of the source.
+
+    Attributes:
+        tree: the source.
+        listing: its samples now.
+        whole: whether the whole source was listed, not only the folders that messages name.
+        messages: from the queue of the bucket's notifications.
+        at: when, in seconds since 1970.
+    """
+
+    tree: SampleTree
+    listing: Listing
+    whole: bool
+    messages: Sequence[Message]
+    at: float
+
+    def known(self, known: Mapping[str, str | None]) -> Mapping[str, str | None]:
+        """Known samples that the listing would show if they were there."""
+        if self.whole:
+            return known
+        return {i: known[i] for i in {*self.listing.items, *self.listing.incomplete} & known.keys()}
+
+
+def _look(
+    context: dg.SensorEvaluationContext,
+    dataset: WatchedSamples,
+    stores: StoreAccess,
+    before: PendingChanges,
+    known: Mapping[str, str | None],
+    last: SeenListing,
+) -> _Look:
+    """List the source, or the folders that its notifications name."""
+    tree, now = stores.source(dataset.kind, dataset.source), time.time()
+    messages: Sequence[Message] = []
+    folders: set[str] | None = None
+    if dataset.notifications:
+        messages, folders = _notified(dataset.notifications, tree, before, now)
+    unknown = sum(not message.is_known for message in messages)
+    if unknown:
+        context.log.warning(
+            f"{unknown} messages of {dataset.notifications} are not notifications of S3, SNS or EventBridge: this "
+            "tick lists the whole source"
+        )
+    listing = list_samples(tree, dataset.splits, folders)
+    if folders is not None and (known or listing.items) and listing.documents_digest != last.documents:
+        folders, listing = None, list_samples(tree, dataset.splits)
+    return _Look(tree, listing, folders is None, messages, now)
+
+
+def _listing_events(
+    dataset: WatchedSamples, look: _Look, known: Mapping[str, str | None], changes: Changes, last: SeenListing
+) -> list[dg.AssetObservation]:
+    """An observation of the listing as a whole, if what it shows has changed.
+
+    Its data version, which the manifest follows, changes with the lists and with samples that vanish. New samples lead
+    to a new manifest when they are converted.
+    """
+    listing = look.listing
+    # As long as there is no sample, no asset can follow a change of the listing.
+    if not changes.vanished and not known and not changes.new:
+        return []
+    version = last.version
+    if version is None or changes.vanished or listing.documents_digest != last.documents:
+        version = listing.version
+    counts = listing_counts(listing) if look.whole else last.counts or ""
+    if version == last.version and counts == last.counts:
+        return []
+    return [listing_observation(dataset.listing_key, listing, version, counts)]
+
+
+def _check_events(
+    instance: dg.DagsterInstance, dataset: WatchedSamples, manifest: StoreManifest, listing: Listing, *, at_rest: bool
+) -> list[dg.AssetCheckEvaluation]:
+    """Checks of the manifest whose result is another one than Dagster knows, although nothing was published."""
+    found = [
+        check_settings(instance, dataset, manifest, listing),
+        check_complete(listing, dataset.complete_within_hours, dataset.published),
+    ]
+    if at_rest and not has_open_work(instance, dataset.converted, dataset.conversion_job):
+        found.append(check_converted(instance, dataset, dataset.published))
+    events = []
+    for check in found:
+        latest = latest_check(instance, check.asset_check_key)
+        if latest is None or latest.description != check.description:
+            events.append(check)
+    return events
+
+
+def _delete_messages(queue: str, look: _Look, known: Mapping[str, str | None], before: PendingChanges) -> None:
+    """Delete the messages about samples that Dagster knows as they are now."""
+    listing = look.listing
+    differing = set()
+    for sample_id, item in listing.items.items():
+        if known.get(sample_id) != item.fingerprint:
+            differing.add(listing.details[sample_id]["folder"])
+    watched = {folder for sample_id in before.seen_once for folder in look.tree.folders_of(sample_id)}
+    delete(queue, recorded(look.messages, (differing - watched).__contains__))
 
 
 def _notified(

@@ -14,7 +14,8 @@ from typing import Protocol
 import dagster as dg
 
 from resources.stores import StoreAccess
-from sensors.dagster_internals.queries import cancelled_partitions, materialized_versions
+from sensors.dagster_internals.partitions import cancelled_partitions
+from sensors.dagster_internals.queries import materialized_versions
 from sensors.observations import WatchedSource
 from zarr_core._util.units import format_size
 from zarr_core.points.manifest import SampleEntry, StoreManifest

@@ -7,6 +7,7 @@ its latest observation.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import dagster as dg
@@ -17,7 +18,7 @@ from sensors.dagster_internals.tags import DATA_VERSION
 from sensors.pending import Changes, PendingChanges, describe, find_changes
 from zarr_core.sources.listing import Listing
 
-DOCUMENTS_TAG = "zarr_core/lists"
+DOCUMENTS_TAG, COUNTS_TAG = "zarr_core/lists", "zarr_core/counts"
 # Data version of an item that vanished. If it returns with the same files, its version still differs.
 ABSENT = "absent"
 # Events of a tick that the sensor itself stores, if there are more.
@@ -81,10 +82,39 @@ def listing_metadata(listing: Listing) -> dict[str, Any]:
     }
 
 
-def known_documents(instance: dg.DagsterInstance, listing_key: dg.AssetKey) -> str | None:
-    """Digest of the split files and blacklists as last observed; None if they never were."""
+@dataclass(frozen=True)
+class SeenListing:
+    """The listing as a whole, as it was last observed; None in every part if it never was.
+
+    Attributes:
+        version: its data version.
+        documents: digest of the split files and blacklists.
+        counts: of its samples, as :func:`listing_counts` gives them.
+    """
+
+    version: str | None = None
+    documents: str | None = None
+    counts: str | None = None
+
+
+def latest_listing(instance: dg.DagsterInstance, listing_key: dg.AssetKey) -> SeenListing:
+    """The listing as it was last observed."""
     found = latest_observation(instance, listing_key)
-    return found[0].get(DOCUMENTS_TAG) if found else None
+    if found is None:
+        return SeenListing()
+    tags = found[0]
+    return SeenListing(tags.get(DATA_VERSION), tags.get(DOCUMENTS_TAG), tags.get(COUNTS_TAG))
+
+
+def listing_counts(listing: Listing) -> str:
+    """Numbers of complete and incomplete samples and of folders that are left out."""
+    return f"{len(listing.items)}_{len(listing.incomplete)}_{len(listing.left_out)}"
+
+
+def listing_observation(listing_key: dg.AssetKey, listing: Listing, version: str, counts: str) -> dg.AssetObservation:
+    """An observation of the listing as a whole."""
+    tags = {DATA_VERSION: version, DOCUMENTS_TAG: listing.documents_digest, COUNTS_TAG: counts}
+    return dg.AssetObservation(listing_key, metadata=listing_metadata(listing), tags=tags)
 
 
 def prepare_partitions(instance: dg.DagsterInstance, source: WatchedSource, changes: Changes) -> Changes:

@@ -64,6 +64,11 @@ class Changes:
     vanished: tuple[str, ...]
     pending: PendingChanges
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has changed, and nothing is pending."""
+        return not (self.new or self.changed or self.vanished or self.pending.seen_once or self.pending.gone_once)
+
     def with_listed_at(self, listed_at: float) -> Changes:
         """The same changes, with the time of the last listing of the whole source."""
         return replace(self, pending=replace(self.pending, listed_at=listed_at))

@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 import dagster as dg
 from dagster._core.asset_graph_view.asset_graph_view import AssetGraphView
 
-from sensors.dagster_internals.queries import cancelled_partitions, latest_materializations, latest_observations
+from sensors.dagster_internals.partitions import cancelled_partitions
+from sensors.dagster_internals.queries import latest_materializations, latest_observations
 from sensors.dagster_internals.tags import DATA_VERSION, INPUT_DATA_VERSION, INPUT_EVENT_POINTER, NO_EVENT
 
 

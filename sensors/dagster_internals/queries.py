@@ -19,8 +19,9 @@ from dagster._core.storage.event_log import SqlEventLogStorage, SqlEventLogStora
 from dagster._core.storage.sqlalchemy_compat import db_select
 from dagster._core.storage.tags import GRPC_INFO_TAG
 
+from sensors.dagster_internals.partitions import unconverted_partitions
 from sensors.dagster_internals.runs import innermost
-from sensors.dagster_internals.tags import BACKFILL, DATA_VERSION
+from sensors.dagster_internals.tags import DATA_VERSION
 from sensors.pending import natural_order
 
 # Number of records that one query fetches.
@@ -160,53 +161,6 @@ def runs_of_code_server(instance: dg.DagsterInstance, location: str | None) -> l
     return [run for run, origin in origins if origin is not None and origin.location_name == location]
 
 
-def cancelled_partitions(instance: dg.DagsterInstance, key: dg.AssetKey, sources: Iterable[dg.AssetKey]) -> set[str]:
-    """Partitions whose last run, or last backfill if it had not yet made a run of them, was cancelled.
-
-    A partition is no longer cancelled when its source is observed again, which happens when it changed.
-
-    Args:
-        instance: where.
-        key: the asset.
-        sources: assets with the same partitions that it is made from.
-    """
-    storage = instance.event_log_storage
-    attempts = storage.get_latest_asset_partition_materialization_attempts_without_materializations(key)
-    cancelled_runs = _cancelled_runs(instance, {run_id for run_id, _ in attempts.values()})
-    cancelled = {partition: at for partition, (run_id, at) in attempts.items() if run_id in cancelled_runs}
-    statuses = [BulkActionStatus.CANCELING, BulkActionStatus.CANCELED]
-    for backfill in instance.get_backfills(filters=BulkActionsFilter(statuses=statuses)):
-        if backfill.asset_backfill_data is None or key not in (backfill.asset_selection or ()):
-            continue
-        targets = backfill.asset_backfill_data.get_target_partitions_subset(key).get_partition_keys()
-        ended = backfill.backfill_end_timestamp or backfill.backfill_timestamp
-        at = max((_last_observation_before(instance, source, ended) for source in sources), default=0)
-        for partition in set(targets) - attempts.keys():
-            cancelled[partition] = max(at, cancelled.get(partition, 0))
-    for source in sources:
-        observed = storage.get_latest_storage_id_by_partition(source, dg.DagsterEventType.ASSET_OBSERVATION)
-        cancelled = {partition: at for partition, at in cancelled.items() if observed.get(partition, 0) <= at}
-    return set(cancelled)
-
-
-def _cancelled_runs(instance: dg.DagsterInstance, run_ids: set[str]) -> set[str]:
-    """Those of the runs that a person cancelled."""
-    statuses = [dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED]
-    runs = instance.get_runs(dg.RunsFilter(run_ids=list(run_ids), statuses=statuses)) if run_ids else []
-    return {run.run_id for run in runs if not _failed_backfill(instance, run)}
-
-
-def _failed_backfill(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
-    """Whether Dagster itself cancelled a run, because its backfill failed."""
-    backfill = instance.get_backfill(run.tags[BACKFILL]) if BACKFILL in run.tags else None
-    return backfill is not None and backfill.status in (BulkActionStatus.FAILING, BulkActionStatus.FAILED)
-
-
-def _last_observation_before(instance: dg.DagsterInstance, key: dg.AssetKey, timestamp: float) -> int:
-    records = dg.AssetRecordsFilter(key, before_timestamp=timestamp)
-    return max((record.storage_id for record in instance.fetch_observations(records, limit=1).records), default=0)
-
-
 def failed_evaluations(instance: dg.DagsterInstance, run_id: str) -> list[dg.AssetCheckEvaluation]:
     """The checks of a run that did not pass and made it fail."""
     events = instance.all_logs(run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION)
@@ -309,7 +263,10 @@ def stale_assets(instance: dg.DagsterInstance, graph: BaseAssetGraph, at: float)
 
 
 def older_than_its_source(instance: dg.DagsterInstance, graph: BaseAssetGraph, key: dg.AssetKey, at: float) -> bool:
-    """Whether an observable asset that this one is made from changed after its materialization, and before a time."""
+    """Whether an observable asset that this one is made from changed before a time and this one lacks the change.
+
+    That is so if it was not materialized since, or if a partition of an asset in between was not.
+    """
     made = instance.get_latest_materialization_event(key)
     ancestors, waiting = {key}, [key]
     while waiting:
@@ -317,8 +274,19 @@ def older_than_its_source(instance: dg.DagsterInstance, graph: BaseAssetGraph, k
         ancestors |= new
         waiting += new
     for source in ancestors:
-        if graph.get(source).is_observable:
-            later = dg.AssetRecordsFilter(source, after_timestamp=made.timestamp if made else 0.0, before_timestamp=at)
-            if instance.fetch_observations(later, limit=1).records:
-                return True
+        if not graph.get(source).is_observable:
+            continue
+        later = dg.AssetRecordsFilter(source, after_timestamp=made.timestamp if made else 0.0, before_timestamp=at)
+        if instance.fetch_observations(later, limit=1).records:
+            return True
+        partitions = graph.get(source).partitions_def
+        if not isinstance(partitions, dg.DynamicPartitionsDefinition) or partitions.name is None:
+            continue
+        for made_of_it in graph.get(source).child_keys & ancestors:
+            if graph.get(made_of_it).partitions_def == partitions:
+                left = unconverted_partitions(instance, source, made_of_it, partitions.name)
+                oldest = sorted(each.observed_at for each in left.values())[:1]
+                records = dg.AssetRecordsFilter(source, storage_ids=oldest, before_timestamp=at)
+                if oldest and instance.fetch_observations(records, limit=1).records:
+                    return True
     return False

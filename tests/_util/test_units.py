@@ -9,7 +9,7 @@ from zarr_core.errors import ZarrCoreError
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("24h", 86400), ("90m", 5400), ("1.5h", 5400), ("7d", 604800), ("0s", 0)]
+    ("text", "seconds"), [("24h", 86400), ("90m", 5400), ("90min", 5400), ("1.5h", 5400), ("7d", 604800), ("0s", 0)]
 )
 def test_durations(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds

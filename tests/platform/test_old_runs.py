@@ -6,7 +6,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from sensors.dagster_internals.queries import cancelled_partitions, latest_check, runs_with_latest_events
+from sensors.dagster_internals.partitions import cancelled_partitions
+from sensors.dagster_internals.queries import latest_check, runs_with_latest_events
 from sensors.old_runs import DELETE_AFTER, OldRuns, delete_old_runs, old_runs_schedule
 from zarr_core.storage import Storage
 

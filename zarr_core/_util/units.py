@@ -8,8 +8,8 @@ from zarr_core._util.arguments import whole_number
 from zarr_core.errors import ZarrCoreError
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
+_SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d)")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?", re.IGNORECASE)
 
 
@@ -24,10 +24,10 @@ def parse_size(size: int | str) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of "24h", "90m", "7d", "1.5h" or "30s"; raises ZarrCoreError."""
+    """Seconds of "24h", "90min", "90m", "7d", "1.5h" or "30s"; raises ZarrCoreError."""
     found = _DURATION.fullmatch(text.strip())
     if found is None:
-        raise ZarrCoreError(f"duration {text!r}: expected a number and a unit (s, m, h or d), as in 90m, 24h or 7d")
+        raise ZarrCoreError(f"duration {text!r}: expected a number and a unit (s, min, h or d), as in 90min, 24h or 7d")
     return float(found[1]) * _SECONDS[found[2]]
 
 

@@ -63,7 +63,7 @@ def _command(
         store,
         _tiers(tiers),
         output,
-        budget=_seconds(budget),
+        budget=parse_duration(budget),
         dataset_kind=dataset_kind,
         num_surface_points=num_surface_points,
         num_volume_points=num_volume_points,
@@ -97,10 +97,6 @@ def _tiers(given: list[str]) -> dict[str, str]:
             raise cli.WrongUseError(f"--tiers: {name} is given twice")
         found[name] = place
     return found
-
-
-def _seconds(text: str) -> float:
-    return parse_duration(text.removesuffix("in") if text.endswith("min") else text)
 
 
 main = partial(cli.run, app)

@@ -25,6 +25,7 @@ class Listing:
     Attributes:
         items: complete items by id.
         incomplete: names of the missing files by id of the others.
+        incomplete_since: when the newest file of each of them was written, in seconds since 1970, where that is known.
         documents_digest: digest of the split files and blacklists beside the items.
         details: plain values that describe each item, by id.
         left_out: sentences that name the folders and files that are no items.
@@ -35,6 +36,7 @@ class Listing:
     documents_digest: str = ""
     details: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
+    incomplete_since: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def version(self) -> str:
@@ -63,15 +65,17 @@ def list_samples(
         excluded |= found.keys() - {sample_id for split in splits for sample_id in listed.get(split, ())}
     samples = {sample_id: sample for sample_id, sample in found.items() if sample_id not in excluded}
     complete = {sample_id: sample for sample_id, sample in samples.items() if sample.complete}
+    incomplete = {sample_id: sample for sample_id, sample in samples.items() if not sample.complete}
     return Listing(
         complete,
-        {sample_id: sample.missing for sample_id, sample in samples.items() if not sample.complete},
+        {sample_id: sample.missing for sample_id, sample in incomplete.items()},
         short_digest(f"{name}\n{text}" for name, text in sorted(tree.split_documents().items())),
         {
             sample_id: {"source_bytes": sample.n_bytes, "files": len(sample.files), "folder": sample.folder}
             for sample_id, sample in complete.items()
         },
         (*everything.left_out, *everything.unused),
+        {sample_id: sample.modified for sample_id, sample in incomplete.items() if sample.modified},
     )
 
 

@@ -256,4 +256,4 @@ def combined(name: str, parts: list[FileInfo]) -> FileInfo:
 
 def renamed(info: FileInfo, name: str) -> FileInfo:
     """The file under another name."""
-    return FileInfo(name, info.size, info.version, info.changed)
+    return FileInfo(name, info.size, info.version, info.changed, modified=info.modified)

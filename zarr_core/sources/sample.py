@@ -27,6 +27,7 @@ class FileInfo:
             while it was read; it is not comparable between copies of a file.
         sha256: digest of the content in hex; "" unless it was requested. The same in every copy of the file.
         parts: the files that this one is made of, if it was split for a download or is an OpenFOAM case.
+        modified: modification time in seconds since 1970; 0 if the location does not report it.
     """
 
     name: str
@@ -35,6 +36,7 @@ class FileInfo:
     changed: str = ""
     sha256: str = field(default="", compare=False)
     parts: tuple[FileInfo, ...] = field(default=(), compare=False)
+    modified: float = field(default=0.0, compare=False)
 
     @property
     def stored(self) -> tuple[FileInfo, ...]:
@@ -75,6 +77,12 @@ class SourceSample:
     def n_bytes(self) -> int:
         """Size of all files, in bytes."""
         return sum({info.name: info.size for info in (*self.files.values(), *self.parameter_files)}.values())
+
+    @property
+    def modified(self) -> float:
+        """When its newest file was written, in seconds since 1970; 0 if the location does not report it."""
+        files = [stored for info in (*self.files.values(), *self.parameter_files) for stored in info.stored]
+        return max((info.modified for info in files), default=0.0)
 
     @property
     def fingerprint(self) -> str:

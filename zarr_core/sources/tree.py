@@ -342,4 +342,4 @@ def _sha256(storage: Storage, name: str, size: int) -> str:
 
 def file_info(name: str, info: ObjectInfo) -> FileInfo:
     """The FileInfo of a file from its storage metadata."""
-    return FileInfo(name.rpartition("/")[2], info.size, info.version, info.changed)
+    return FileInfo(name.rpartition("/")[2], info.size, info.version, info.changed, modified=info.modified)

@@ -1,0 +1,105 @@
+"""Partitions that were cancelled, failed, or are older than what they are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import dagster as dg
+from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
+
+from sensors.dagster_internals.tags import BACKFILL
+
+
+@dataclass(frozen=True)
+class Unconverted:
+    """A partition whose source was observed after its last materialization.
+
+    Attributes:
+        observed_at: storage id of the latest observation of its source.
+        converted_before: whether it was ever materialized.
+    """
+
+    observed_at: int
+    converted_before: bool
+
+
+def unconverted_partitions(
+    instance: dg.DagsterInstance, source: dg.AssetKey, converted: dg.AssetKey, partitions_name: str
+) -> dict[str, Unconverted]:
+    """Partitions that changed at their source, or arrived there, and were not materialized since.
+
+    Args:
+        instance: where.
+        source: the observable asset.
+        converted: the asset that is made from it, with the same partitions.
+        partitions_name: name of the partitions.
+    """
+    storage = instance.event_log_storage
+    made = storage.get_latest_storage_id_by_partition(converted, dg.DagsterEventType.ASSET_MATERIALIZATION)
+    observed = storage.get_latest_storage_id_by_partition(source, dg.DagsterEventType.ASSET_OBSERVATION)
+    found = {}
+    for partition in instance.get_dynamic_partitions(partitions_name):
+        at = observed.get(partition, 0)
+        if at > made.get(partition, 0):
+            found[partition] = Unconverted(at, partition in made)
+    return found
+
+
+def failed_partitions(instance: dg.DagsterInstance, key: dg.AssetKey) -> dict[str, int]:
+    """Partitions whose last run failed, and which were not materialized since, with the storage id of the attempt."""
+    attempts = instance.event_log_storage.get_latest_asset_partition_materialization_attempts_without_materializations(
+        key
+    )
+    run_ids = {run_id for run_id, _ in attempts.values()}
+    failure = [dg.DagsterRunStatus.FAILURE]
+    runs = instance.get_runs(dg.RunsFilter(run_ids=list(run_ids), statuses=failure)) if run_ids else []
+    failed = {run.run_id for run in runs}
+    return {partition: at for partition, (run_id, at) in attempts.items() if run_id in failed}
+
+
+def cancelled_partitions(instance: dg.DagsterInstance, key: dg.AssetKey, sources: Iterable[dg.AssetKey]) -> set[str]:
+    """Partitions whose last run, or last backfill if it had not yet made a run of them, was cancelled.
+
+    A partition is no longer cancelled when its source is observed again, which happens when it changed.
+
+    Args:
+        instance: where.
+        key: the asset.
+        sources: assets with the same partitions that it is made from.
+    """
+    storage = instance.event_log_storage
+    attempts = storage.get_latest_asset_partition_materialization_attempts_without_materializations(key)
+    cancelled_runs = _cancelled_runs(instance, {run_id for run_id, _ in attempts.values()})
+    cancelled = {partition: at for partition, (run_id, at) in attempts.items() if run_id in cancelled_runs}
+    statuses = [BulkActionStatus.CANCELING, BulkActionStatus.CANCELED]
+    for backfill in instance.get_backfills(filters=BulkActionsFilter(statuses=statuses)):
+        if backfill.asset_backfill_data is None or key not in (backfill.asset_selection or ()):
+            continue
+        targets = backfill.asset_backfill_data.get_target_partitions_subset(key).get_partition_keys()
+        ended = backfill.backfill_end_timestamp or backfill.backfill_timestamp
+        at = max((_last_observation_before(instance, source, ended) for source in sources), default=0)
+        for partition in set(targets) - attempts.keys():
+            cancelled[partition] = max(at, cancelled.get(partition, 0))
+    for source in sources:
+        observed = storage.get_latest_storage_id_by_partition(source, dg.DagsterEventType.ASSET_OBSERVATION)
+        cancelled = {partition: at for partition, at in cancelled.items() if observed.get(partition, 0) <= at}
+    return set(cancelled)
+
+
+def _cancelled_runs(instance: dg.DagsterInstance, run_ids: set[str]) -> set[str]:
+    """Those of the runs that a person cancelled."""
+    statuses = [dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED]
+    runs = instance.get_runs(dg.RunsFilter(run_ids=list(run_ids), statuses=statuses)) if run_ids else []
+    return {run.run_id for run in runs if not _failed_backfill(instance, run)}
+
+
+def _failed_backfill(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
+    """Whether Dagster itself cancelled a run, because its backfill failed."""
+    backfill = instance.get_backfill(run.tags[BACKFILL]) if BACKFILL in run.tags else None
+    return backfill is not None and backfill.status in (BulkActionStatus.FAILING, BulkActionStatus.FAILED)
+
+
+def _last_observation_before(instance: dg.DagsterInstance, key: dg.AssetKey, timestamp: float) -> int:
+    records = dg.AssetRecordsFilter(key, before_timestamp=timestamp)
+    return max((record.storage_id for record in instance.fetch_observations(records, limit=1).records), default=0)
