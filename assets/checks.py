@@ -11,11 +11,12 @@ import dagster as dg
 
 from assets.dataset import DatasetDeclaration
 from assets.manifest import refused_rows, split_rows
+from assets.source_checks import check_result, source_converted_check
 from assets.statistics import field_rows, statistics_split
 from assets.tables import table
 from assets.zarr_samples import FORCE_TAG
 from resources.stores import StoreAccess
-from sensors.behind import COMPLETE_CHECK, CONVERTED_CHECK, check_complete, check_converted
+from sensors.behind import COMPLETE_CHECK, check_complete
 from sensors.migration import CHECK, check_settings
 from sensors.pending import natural_order
 from zarr_core.errors import StoreError
@@ -36,7 +37,6 @@ def dataset_checks(dataset: DatasetDeclaration) -> list[dg.AssetChecksDefinition
     """Settings, source, equivalence, checksums, columns and splits of the manifest; plausibility of the statistics."""
     checks = (
         _settings,
-        _source_converted,
         _samples_complete,
         _equivalence,
         _checksums,
@@ -44,7 +44,8 @@ def dataset_checks(dataset: DatasetDeclaration) -> list[dg.AssetChecksDefinition
         _split_ids,
         _statistics_plausible,
     )
-    return [check(dataset) for check in checks]
+    of_the_source = source_converted_check(dataset, f"{dataset.name}_arrivals")
+    return [of_the_source, *(check(dataset) for check in checks)]
 
 
 def _settings(dataset: DatasetDeclaration) -> dg.AssetChecksDefinition:
@@ -56,28 +57,9 @@ def _settings(dataset: DatasetDeclaration) -> dg.AssetChecksDefinition:
     )
     def settings(context: dg.AssetCheckExecutionContext, stores: StoreAccess) -> dg.AssetCheckResult:
         listing = list_samples(stores.source(dataset.kind, dataset.source), dataset.splits)
-        return _result(check_settings(context.instance, dataset, stores.manifest_if_any(dataset.store), listing))
+        return check_result(check_settings(context.instance, dataset, stores.manifest_if_any(dataset.store), listing))
 
     return settings
-
-
-def _result(found: dg.AssetCheckEvaluation) -> dg.AssetCheckResult:
-    return dg.AssetCheckResult(
-        passed=found.passed, severity=found.severity, description=found.description, metadata=found.metadata
-    )
-
-
-def _source_converted(dataset: DatasetDeclaration) -> dg.AssetChecksDefinition:
-    @dg.asset_check(
-        asset=dataset.published,
-        name=CONVERTED_CHECK,
-        description="No sample of the store is older than its source because its conversion was cancelled or failed. "
-        f"The sensor `{dataset.name}_arrivals` reports this, too, when it changes.",
-    )
-    def source_converted(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        return _result(check_converted(context.instance, dataset, dataset.published))
-
-    return source_converted
 
 
 def _samples_complete(dataset: DatasetDeclaration) -> dg.AssetChecksDefinition:
@@ -89,7 +71,7 @@ def _samples_complete(dataset: DatasetDeclaration) -> dg.AssetChecksDefinition:
     )
     def samples_complete(stores: StoreAccess) -> dg.AssetCheckResult:
         listing = list_samples(stores.source(dataset.kind, dataset.source), dataset.splits)
-        return _result(check_complete(listing, dataset.complete_within_hours, dataset.published))
+        return check_result(check_complete(listing, dataset.complete_within_hours, dataset.published))
 
     return samples_complete
 

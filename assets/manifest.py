@@ -1,7 +1,7 @@
 """The manifest: one new generation of the store per batch. Its commit makes the batch visible to readers."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import dagster as dg
@@ -39,14 +39,18 @@ def manifest_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
         description="`manifest.json`: which samples the store holds, in which split, and what was refused. The only "
         "object of the store that is ever replaced; a training run can pin each of its generations.",
         metadata={**dataset.summary(), **dataset.published_metadata},
+        output_required=False,
         kinds={"json", "zarr"},
     )
-    def manifest(context: dg.AssetExecutionContext, stores: StoreAccess) -> dg.MaterializeResult:
-        # A disk that is not mounted looks like an empty source, and must not retire every sample of the store.
+    def manifest(context: dg.AssetExecutionContext, stores: StoreAccess) -> Iterator[dg.MaterializeResult]:
         found = stores.source(dataset.kind, dataset.source).discover()
+        before = stores.manifest_if_any(dataset.store)  # as long as it is in memory, publish() does not parse it again
+        if not found and before is None:
+            context.log.info(f"{dataset.shown_source} holds no samples yet: there is nothing to publish")
+            return  # what follows is skipped
+        # A disk that is not mounted looks like an empty source, and must not retire every sample of the store.
         if not found:
             raise dg.Failure(f"{dataset.shown_source} holds no samples: is it there? Nothing was published.")
-        before = stores.manifest_if_any(dataset.store)  # as long as it is in memory, publish() does not parse it again
         versions = observed_versions(context.instance, dataset.observed)
         try:
             report = publish(
@@ -86,7 +90,7 @@ def manifest_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
             lost = ", ".join(report.collected)
             context.log.warning(f"Garbage collection deleted groups before their publication; convert again: {lost}")
         context.log.info(f"generation {generation}" if report.committed else f"generation {generation} is up to date")
-        return dg.MaterializeResult(
+        yield dg.MaterializeResult(
             metadata={
                 "store": dg.MetadataValue.path(dataset.shown_store),
                 **_metadata(report),

@@ -20,7 +20,7 @@ from zarr_core.points.verify.generations import kept_sample_ids
 from zarr_core.points.verify.store import verify_store
 from zarr_core.sources.left_out import some
 from zarr_core.storage import Storage
-from zarr_core.stores.kinds import find_head
+from zarr_core.stores.kinds import head_if_any
 from zarr_core.versioning.gc import collect_garbage
 
 _DAY_SECONDS = 86_400
@@ -44,7 +44,10 @@ def garbage_asset(declared: Declaration, store: str) -> dg.AssetsDefinition:
     )
     def garbage(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
         storage = Storage(store)
-        report = collect_garbage(storage, find_head(storage), parse_duration(declared.gc_grace))
+        head = head_if_any(storage)
+        if head is None:
+            return nothing_yet(context, redact(store))
+        report = collect_garbage(storage, head, parse_duration(declared.gc_grace))
         groups = sorted(report.prefixes.items(), key=lambda item: -item[1].bytes)
         context.log.info(f"freed {format_size(report.bytes)}; deleted generations {report.expired}")
         return dg.MaterializeResult(
@@ -60,6 +63,12 @@ def garbage_asset(declared: Declaration, store: str) -> dg.AssetsDefinition:
         )
 
     return garbage
+
+
+def nothing_yet(context: dg.AssetExecutionContext, store: str) -> dg.MaterializeResult:
+    """The result of a run for a dataset of which nothing was published so far. That is no failure."""
+    context.log.info(f"{store} holds no store yet: there is nothing to do")
+    return dg.MaterializeResult(metadata={"status": "there is no store yet"})
 
 
 def gc_schedules(declared: Declaration) -> list[dg.ScheduleDefinition]:
@@ -96,7 +105,9 @@ def verification_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
     def deep_verification(
         context: dg.AssetExecutionContext, stores: StoreAccess, conversion_pool: ConversionPool
     ) -> dg.MaterializeResult:
-        manifest = stores.manifest(dataset.store)
+        manifest = stores.manifest_if_any(dataset.store)
+        if manifest is None:
+            return nothing_yet(context, dataset.shown_store)
         held = kept_sample_ids(stores.store(dataset.store), manifest)
         within, today = dataset.verify_within_days or 1, int(time.time() // _DAY_SECONDS)
         chosen = due_samples(held, _last_day(context), today, within)
@@ -142,7 +153,9 @@ def matrix_verification_asset(declared: Declaration, matrix: str) -> dg.AssetsDe
         "copies compared with each other. Its schedule runs if `verify_within_days` is declared, at least so often.",
         kinds={"zarr"},
     )
-    def deep_verification() -> dg.MaterializeResult:
+    def deep_verification(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+        if head_if_any(Storage(matrix)) is None:
+            return nothing_yet(context, redact(matrix))
         report = verify_matrix(matrix)
         if not report.ok:
             raise dg.Failure(

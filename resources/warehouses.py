@@ -11,6 +11,8 @@ import numpy as np
 from zarr_core.errors import MatrixError, StoreError
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.axis_file import read_feature_ids
+from zarr_core.matrix.state import HEAD_NAME
+from zarr_core.storage import Storage
 from zarr_core.warehouses import Warehouse
 from zarr_core.warehouses.build import build_warehouse
 
@@ -25,6 +27,10 @@ class WarehouseAccess(dg.ConfigurableResource):
     def matrix(self, url: str) -> WideMatrix:
         """The matrix in its present state; raises StoreError if there is none."""
         return WideMatrix.open(url)
+
+    def matrix_if_any(self, url: str) -> WideMatrix | None:
+        """The matrix in its present state; None if there is none yet."""
+        return WideMatrix.open(url) if Storage(url).exists(HEAD_NAME) else None
 
     def open_or_create(
         self, url: str, values: Mapping[str, str], features: str | None, warehouse: Mapping[str, Any]

@@ -11,12 +11,13 @@ import dagster as dg
 
 from resources.stores import StoreAccess
 from sensors.behind import check_complete, check_converted
-from sensors.dagster_internals.queries import has_open_work, latest_check
+from sensors.dagster_internals.queries import has_open_work
 from sensors.deadline import within_the_tick
 from sensors.migration import MigratingDataset, check_settings
 from sensors.notifications import MAX_FOLDERS, Message, delete, folders_of, needs_listing, receive, recorded
 from sensors.observations import (
     SeenListing,
+    changed_checks,
     known_items,
     latest_listing,
     listing_counts,
@@ -181,13 +182,8 @@ def _check_events(
         check_complete(listing, dataset.complete_within_hours, dataset.published),
     ]
     if at_rest and not has_open_work(instance, dataset.converted, dataset.conversion_job):
-        found.append(check_converted(instance, dataset, dataset.published))
-    events = []
-    for check in found:
-        latest = latest_check(instance, check.asset_check_key)
-        if latest is None or latest.description != check.description:
-            events.append(check)
-    return events
+        found.append(check_converted(instance, dataset))
+    return changed_checks(instance, found)
 
 
 def _delete_messages(queue: str, look: _Look, known: Mapping[str, str | None], before: PendingChanges) -> None:

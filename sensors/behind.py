@@ -19,16 +19,12 @@ from zarr_core.sources.listing import Listing
 CONVERTED_CHECK, COMPLETE_CHECK = "source_converted", "samples_complete"
 
 
-def check_converted(instance: dg.DagsterInstance, source: WatchedSource, asset: dg.AssetKey) -> dg.AssetCheckEvaluation:
-    """Whether samples changed, or arrived, whose conversion was cancelled or failed.
+def check_converted(instance: dg.DagsterInstance, source: WatchedSource) -> dg.AssetCheckEvaluation:
+    """Whether samples or batches changed, or arrived, whose conversion was cancelled or failed.
 
-    A new sample whose conversion failed is left out: its partition is red, and an alert has named it.
-
-    Args:
-        instance: of Dagster.
-        source: the samples.
-        asset: that the check belongs to.
+    A new one whose conversion failed is left out: its partition is red, and an alert has named it.
     """
+    noun = source.partitions_name.rpartition("__")[2]
     waiting = unconverted_partitions(instance, source.observed, source.converted, source.partitions_name)
     cancelled = cancelled_partitions(instance, source.converted, [source.observed]) & waiting.keys()
     attempts = failed_partitions(instance, source.converted)
@@ -40,18 +36,18 @@ def check_converted(instance: dg.DagsterInstance, source: WatchedSource, asset: 
     for names, reason in ((cancelled, "their conversion was cancelled"), (stale, "their conversion failed")):
         if names:
             ordered = sorted(names, key=natural_order)
-            sentences.append(f"{len(ordered)} samples changed or arrived at the source and {reason}: {some(ordered)}")
+            sentences.append(f"{len(ordered)} {noun} changed or arrived at the source and {reason}: {some(ordered)}")
     if sentences:
         sentences.append(
             "The store keeps what it had of them. To convert them, materialize their partitions of "
             f"{source.converted.to_user_string()}"
         )
     return dg.AssetCheckEvaluation(
-        asset_key=asset,
+        asset_key=source.published,
         check_name=CONVERTED_CHECK,
         passed=not sentences,
         severity=dg.AssetCheckSeverity.WARN,
-        description=". ".join(sentences) or "every sample is converted as it is at the source, or is about to be",
+        description=". ".join(sentences) or f"all {noun} are converted as they are at the source, or are about to be",
         metadata={"cancelled": len(cancelled), "failed": len(stale)},
     )
 

@@ -40,10 +40,6 @@ class MigratingDataset(WatchedSource, Protocol):
     def migration_job(self) -> str:
         """The job that begins a migration to the declared settings."""
 
-    @property
-    def published(self) -> dg.AssetKey:
-        """The asset of the manifest, which has the check of the settings."""
-
     def code_version_of(self, settings_digest: str) -> str:
         """Code version of samples that were converted with these settings."""
 

@@ -6,14 +6,14 @@ its latest observation.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import dagster as dg
 
 from sensors.dagster_internals.events import report_runless_events
-from sensors.dagster_internals.queries import has_open_work, latest_observation, observed_versions
+from sensors.dagster_internals.queries import has_open_work, latest_check, latest_observation, observed_versions
 from sensors.dagster_internals.tags import DATA_VERSION
 from sensors.pending import Changes, PendingChanges, describe, find_changes
 from zarr_core.sources.listing import Listing
@@ -42,6 +42,10 @@ class WatchedSource(Protocol):
     @property
     def converted(self) -> dg.AssetKey:
         """The asset that is made from the observed one, with the same partitions."""
+
+    @property
+    def published(self) -> dg.AssetKey:
+        """The asset that publishes what was converted, and has the checks."""
 
     @property
     def conversion_job(self) -> str:
@@ -115,6 +119,18 @@ def listing_observation(listing_key: dg.AssetKey, listing: Listing, version: str
     """An observation of the listing as a whole."""
     tags = {DATA_VERSION: version, DOCUMENTS_TAG: listing.documents_digest, COUNTS_TAG: counts}
     return dg.AssetObservation(listing_key, metadata=listing_metadata(listing), tags=tags)
+
+
+def changed_checks(
+    instance: dg.DagsterInstance, checks: Iterable[dg.AssetCheckEvaluation]
+) -> list[dg.AssetCheckEvaluation]:
+    """Evaluations of checks with another description than the latest one that Dagster has."""
+    changed = []
+    for check in checks:
+        latest = latest_check(instance, check.asset_check_key)
+        if latest is None or latest.description != check.description:
+            changed.append(check)
+    return changed
 
 
 def prepare_partitions(instance: dg.DagsterInstance, source: WatchedSource, changes: Changes) -> Changes:

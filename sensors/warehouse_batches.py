@@ -8,8 +8,12 @@ from typing import Any, Protocol
 import dagster as dg
 
 from resources.warehouses import WarehouseAccess
-from sensors.observations import WatchedSource, known_items, prepare_partitions, sensor_result
+from sensors.behind import check_converted
+from sensors.dagster_internals.queries import has_open_work
+from sensors.deadline import within_the_tick
+from sensors.observations import WatchedSource, changed_checks, known_items, prepare_partitions, sensor_result
 from sensors.pending import PendingChanges, find_changes
+from sensors.withdrawn import check_again
 from zarr_core.sources.listing import Listing
 from zarr_core.warehouses import Warehouse
 from zarr_core.warehouses.batches import list_batches
@@ -19,6 +23,11 @@ class WatchedWarehouse(WatchedSource, Protocol):
     """What the sensor needs to know of a declared matrix."""
 
     warehouse: Mapping[str, Any]
+    matrix: str
+
+    @property
+    def shown_matrix(self) -> str:
+        """The matrix's URL without secrets."""
 
 
 def list_warehouse(warehouse: Warehouse) -> Listing:
@@ -38,10 +47,29 @@ def warehouse_batches_sensor(declared: WatchedWarehouse) -> dg.SensorDefinition:
         description=f"Registers batches that arrive, change or vanish in the warehouse of {declared.name}.",
     )
     def warehouse_batches(context: dg.SensorEvaluationContext, warehouses: WarehouseAccess) -> dg.SensorResult:
-        listing = list_warehouse(warehouses.warehouse(declared.warehouse))
-        known = known_items(context.instance, declared)
+        instance = context.instance
+        listing = within_the_tick(
+            f"listing the warehouse of {declared.name}",
+            lambda: list_warehouse(warehouses.warehouse(declared.warehouse)),
+        )
+        matrix = within_the_tick(
+            f"reading the head of {declared.shown_matrix}", lambda: warehouses.matrix_if_any(declared.matrix)
+        )
+        known = known_items(instance, declared)
         changes = find_changes(listing, known, PendingChanges.from_cursor(context.cursor))
-        changes = prepare_partitions(context.instance, declared, changes)
-        return sensor_result(context, declared, listing, changes, "batches")
+        changes = prepare_partitions(instance, declared, changes)
+        checks = []
+        if (
+            matrix is not None
+            and changes.is_empty
+            and not has_open_work(instance, declared.converted, declared.conversion_job)
+        ):
+            checks.append(check_converted(instance, declared))
+            # A warehouse without a single batch is one that cannot be listed.
+            if listing.items:
+                checks.append(
+                    check_again(instance, declared.published, declared.shown_matrix, matrix, list(listing.items))
+                )
+        return sensor_result(context, declared, listing, changes, "batches", changed_checks(instance, checks))
 
     return warehouse_batches

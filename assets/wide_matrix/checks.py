@@ -8,10 +8,12 @@ from collections.abc import Iterator
 
 import dagster as dg
 
+from assets.source_checks import check_result, source_converted_check
 from assets.tables import table
 from assets.wide_matrix.declaration import MatrixDeclaration
-from assets.wide_matrix.withdrawn import withdrawal
 from resources.warehouses import WarehouseAccess
+from sensors.withdrawn import CHECK as WITHDRAWN
+from sensors.withdrawn import check_withdrawn
 from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.axis import FeatureAxis
@@ -20,12 +22,13 @@ from zarr_core.matrix.ingest.audit import audit_batches, withdrawn_batches
 
 def matrix_checks(declared: MatrixDeclaration) -> list[dg.AssetChecksDefinition]:
     """Checks of the axis, and of some batches compared with the warehouse."""
-    return [_axis_hash(declared), _batches_equal_the_warehouse(declared)]
+    of_the_source = source_converted_check(declared, f"{declared.name}_batches")
+    return [of_the_source, _axis_hash(declared), _batches_equal_the_warehouse(declared)]
 
 
 def _axis_hash(declared: MatrixDeclaration) -> dg.AssetChecksDefinition:
     @dg.asset_check(
-        asset=declared.key("matrix"),
+        asset=declared.published,
         name="axis_hash",
         blocking=True,
         description="The names of the features have the sha256 that the head of the matrix says, and are the declared "
@@ -50,21 +53,21 @@ def _batches_equal_the_warehouse(declared: MatrixDeclaration) -> dg.AssetChecksD
     """Three checks in one, because they need the same unload."""
     cells = dg.AssetCheckSpec(
         "cells_loaded",
-        asset=declared.key("matrix"),
+        asset=declared.published,
         blocking=True,
         description="Of some batches, the latest first: as many cells as the warehouse has rows with a value, and each "
         "holds what its row says.",
     )
     doubles = dg.AssetCheckSpec(
         "no_doubles",
-        asset=declared.key("matrix"),
+        asset=declared.published,
         blocking=True,
         description="Of the same batches: no cell has two rows in the warehouse, and no sample is in two batches.",
     )
 
     withdrawn = dg.AssetCheckSpec(
-        "nothing_withdrawn",
-        asset=declared.key("matrix"),
+        WITHDRAWN,
+        asset=declared.published,
         description="The warehouse still has every batch of the matrix, and every sample of the same batches.",
     )
 
@@ -83,20 +86,7 @@ def _batches_equal_the_warehouse(declared: MatrixDeclaration) -> dg.AssetChecksD
                 )
             return
         missing = [sample_id for audit in audits for sample_id in audit.withdrawn]
-        yield dg.AssetCheckResult(
-            passed=not gone and not missing,
-            severity=dg.AssetCheckSeverity.WARN,
-            asset_key=withdrawn.asset_key,
-            check_name=withdrawn.name,
-            description=withdrawal(declared.shown_matrix, gone, missing) or "none",
-            metadata={
-                "batches": len(gone),
-                "samples": len(missing),
-                "withdrawn": table(
-                    [{"withdrawn": f"batch {name}"} for name in gone] + [{"withdrawn": name} for name in missing]
-                ),
-            },
-        )
+        yield check_result(check_withdrawn(declared.published, declared.shown_matrix, gone, missing))
         rows = [
             {
                 "batch": audit.batch_id,

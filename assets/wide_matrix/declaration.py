@@ -90,6 +90,11 @@ class MatrixDeclaration(Declaration):
         return self.key("matrix_batches")
 
     @property
+    def published(self) -> dg.AssetKey:
+        """The asset of the matrix as a whole."""
+        return self.key("matrix")
+
+    @property
     def conversion_job(self) -> str:
         """The job that loads batches."""
         return f"{self.name}_load"

@@ -1,13 +1,15 @@
 """The matrix as a whole, and its column-major copy."""
 
+from collections.abc import Iterator
+
 import dagster as dg
 
 from assets.conditions import follow_what_was_published, publish_after_a_batch
 from assets.tables import table
 from assets.wide_matrix.declaration import MatrixDeclaration
-from assets.wide_matrix.withdrawn import withdrawal
 from resources.warehouses import WarehouseAccess
 from sensors.dagster_internals.tags import ROW_COUNT
+from sensors.withdrawn import withdrawal
 from zarr_core.errors import WarehouseError
 from zarr_core.matrix.ingest.audit import withdrawn_batches
 from zarr_core.sources.listing import short_digest
@@ -25,10 +27,14 @@ def matrix_asset(declared: MatrixDeclaration) -> dg.AssetsDefinition:
         description="`HEAD.json`: which samples the matrix holds. Replaced by each commit; every "
         "generation is kept, and a training run can pin one.",
         metadata={**declared.summary(), **declared.published_metadata},
+        output_required=False,
         kinds={"json", "zarr"},
     )
-    def matrix(context: dg.AssetExecutionContext, warehouses: WarehouseAccess) -> dg.MaterializeResult:
-        opened = warehouses.matrix(declared.matrix)
+    def matrix(context: dg.AssetExecutionContext, warehouses: WarehouseAccess) -> Iterator[dg.MaterializeResult]:
+        opened = warehouses.matrix_if_any(declared.matrix)
+        if opened is None:
+            context.log.info(f"{declared.shown_matrix} holds no matrix yet: no batch was loaded")
+            return  # what follows is skipped
         try:
             withdrawn = withdrawn_batches(opened, set(warehouses.warehouse(declared.warehouse).batch_ids()))
         except WarehouseError as error:
@@ -38,7 +44,7 @@ def matrix_asset(declared: MatrixDeclaration) -> dg.AssetsDefinition:
             context.log.warning(withdrawal(declared.shown_matrix, withdrawn))
         samples, features = opened.shape
         latest = list(opened.batches.items())[::-1]
-        return dg.MaterializeResult(
+        yield dg.MaterializeResult(
             metadata={
                 "matrix": dg.MetadataValue.path(declared.shown_matrix),
                 "generation": opened.generation,

@@ -78,6 +78,23 @@ def test_nothing_is_requested_in_the_evaluation_that_sees_the_end_of_a_run(
     assert automation.evaluate() == {}
 
 
+def test_a_listing_with_other_counts_alone_requests_nothing(trial: Trial) -> None:
+    automation = Automation(trial)
+    automation.evaluate()
+    write_run(trial.source, 1)
+    assert trial.convert_all().success
+    listing = trial.dataset.listing_key
+    seen = dg.AssetObservation(listing, tags={"dagster/data_version": "lists", "zarr_core/counts": "1_0_0"})
+    trial.instance.report_runless_asset_event(seen)
+    assert everything_derived(automation.evaluate())
+    assert trial.run("refresh").success
+    assert automation.evaluate() == {}
+    again = dg.AssetObservation(listing, tags={"dagster/data_version": "lists", "zarr_core/counts": "2_0_0"})
+    trial.instance.report_runless_asset_event(again)
+    assert automation.evaluate() == {}
+    assert automation.evaluate() == {}
+
+
 def test_a_refused_sample_holds_nothing_back_and_is_not_requested_again(trial: Trial) -> None:
     automation = Automation(trial)
     automation.evaluate()

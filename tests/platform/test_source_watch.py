@@ -11,7 +11,7 @@ import pytest
 from resources.stores import StoreAccess
 from sensors.arrivals import arrivals_sensor
 from sensors.dagster_internals.queries import observed_versions
-from sensors.observations import known_items, listing_metadata
+from sensors.observations import known_items, latest_listing, listing_metadata
 from sensors.pending import PendingChanges, find_changes
 from tests.platform.trial import Trial, write_run
 from zarr_core.points.head import load_manifest
@@ -175,6 +175,23 @@ def test_the_listing_is_observed_once_there_are_samples(trial: Trial, watcher: W
     write_run(trial.source, 1)
     assert observed(watcher.settle(), "source_listing") == [None]
     assert observed(watcher.settle(), "source_listing") == []
+
+
+def test_the_listing_shows_the_counts_of_now(trial: Trial, watcher: Watcher) -> None:
+    """Its data version stays: the manifest follows conversions, and need not be made twice."""
+    write_run(trial.source, 1)
+    watcher.settle()
+    before = latest_listing(trial.instance, trial.dataset.listing_key)
+    write_run(trial.source, 2)
+    (write_run(trial.source, 3) / "surface_pressure.pt").unlink()
+    watcher.settle()
+    (record,) = trial.instance.fetch_observations(dg.AssetRecordsFilter(trial.dataset.listing_key), limit=1).records
+    metadata = record.asset_observation.metadata
+    assert (metadata["samples"].value, metadata["incomplete"].value) == (2, 1)
+    after = latest_listing(trial.instance, trial.dataset.listing_key)
+    assert (after.version, after.documents) == (before.version, before.documents)
+    assert after.counts != before.counts
+    assert observed(watcher.tick(), "source_listing") == []
 
 
 def test_a_changed_split_file_is_observed(trial: Trial, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from zarr_core.errors import WarehouseError
 from zarr_core.matrix import WideMatrix
 
 DERIVED = ("matrix", "columns", "quality_report")
-CHECKS = {"axis_hash", "cells_loaded", "no_doubles", "nothing_withdrawn"}
+CHECKS = {"axis_hash", "cells_loaded", "no_doubles", "nothing_withdrawn", "source_converted"}
 
 
 @pytest.fixture
@@ -229,6 +229,27 @@ def test_a_failed_check_blocks_downstream_assets(
     assert not Path(trial.dataset.report).exists(), "no report of a matrix that cannot be trusted"
 
 
+def reported_by_the_sensor(trial: MatrixTrial) -> dict[str, dg.AssetCheckEvaluation]:
+    """Checks that a tick reports, because their result has changed; Dagster records them."""
+    cursor = None
+    found = {}
+    for _ in range(2):  # what one listing shows is pending
+        context = dg.build_sensor_context(trial.instance, cursor=cursor, resources={"warehouses": WarehouseAccess()})
+        result = warehouse_batches_sensor(trial.dataset)(context)
+        cursor = result.cursor
+        for request in result.dynamic_partitions_requests:
+            if isinstance(request, dg.DeleteDynamicPartitionsRequest):
+                for key in request.partition_keys:
+                    trial.instance.delete_dynamic_partition(request.partitions_def_name, key)
+            else:
+                trial.instance.add_dynamic_partitions(request.partitions_def_name, request.partition_keys)
+        for event in result.asset_events:
+            trial.instance.report_runless_asset_event(event)
+            if isinstance(event, dg.AssetCheckEvaluation):
+                found[event.check_name] = event
+    return found
+
+
 @pytest.mark.usefixtures("nothing_drawn")
 def test_what_was_withdrawn_from_the_warehouse_is_named_until_it_is_retired(trial: MatrixTrial) -> None:
     for batch_id in ("b0", "b1"):
@@ -246,7 +267,14 @@ def test_what_was_withdrawn_from_the_warehouse_is_named_until_it_is_retired(tria
     assert command in "".join(event.message for event in trial.instance.all_logs(result.run_id))
     assert trial.materialization("matrix").metadata["withdrawn_batches"].value == 1
 
-    WideMatrix.open(trial.dataset.matrix).retire(["b1s4"], ["b0"])
+    assert reported_by_the_sensor(trial) == {}
+    WideMatrix.open(trial.dataset.matrix).retire(["b1s4"])
+    (check,) = reported_by_the_sensor(trial).values()
+    assert command in check.description
+    assert "b1s4" not in check.description
+    WideMatrix.open(trial.dataset.matrix).retire([], ["b0"])
+    (check,) = reported_by_the_sensor(trial).values()
+    assert (check.check_name, check.passed) == ("nothing_withdrawn", True)
     trial.write("b0")  # the batch is back, but its consent is not
     assert trial.load_all().success
     assert trial.materialization("matrix_batches", "b0").metadata["retired_samples"].value == 5

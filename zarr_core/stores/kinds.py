@@ -13,10 +13,18 @@ from zarr_core.versioning.generations import Head
 _HEADS: tuple[Head[Any], ...] = (POINTS, MATRIX)
 
 
-def find_head(storage: Storage) -> Head[Any]:
-    """The head of whatever store is at a root; raises StoreError where there is none."""
+def head_if_any(storage: Storage) -> Head[Any] | None:
+    """The head of whatever store is at a root; None where there is none."""
     for head in _HEADS:
         if storage.exists(head.name):
             return head
+    return None
+
+
+def find_head(storage: Storage) -> Head[Any]:
+    """The head of whatever store is at a root; raises StoreError where there is none."""
+    head = head_if_any(storage)
+    if head is not None:
+        return head
     names = " or ".join(head.name for head in _HEADS)
     raise StoreError(f"{storage.url} holds no {names}; is it the root of a store?")
