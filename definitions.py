@@ -1,5 +1,6 @@
 """The code location: all declared datasets, and the resources and sensors that they share."""
 
+import warnings
 from pathlib import Path
 
 import dagster as dg
@@ -18,6 +19,10 @@ from sensors.old_runs import old_runs_schedule
 @dg.definitions
 def defs() -> dg.Definitions:
     """Every ``assets/datasets/<name>/defs.yaml``, with resources and sensors."""
+    # pyproject.toml pins the version of Dagster, and with it the parts in beta that are used here. Each tick repeated
+    # these warnings: nine of ten lines in the log of the code server.
+    for category in (dg.BetaWarning, dg.PreviewWarning):
+        warnings.filterwarnings("ignore", category=category)
     secret_to_environment()
     shared = dg.Definitions(
         resources={

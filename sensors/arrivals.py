@@ -13,7 +13,7 @@ from resources.stores import StoreAccess
 from sensors.behind import check_complete, check_converted
 from sensors.dagster_internals.queries import has_open_work
 from sensors.deadline import within_the_tick
-from sensors.migration import MigratingDataset, check_settings
+from sensors.migration import MigratingDataset, check_settings, manifest_within_the_tick
 from sensors.notifications import MAX_FOLDERS, Message, delete, folders_of, needs_listing, receive, recorded
 from sensors.observations import (
     SeenListing,
@@ -47,10 +47,6 @@ class WatchedSamples(MigratingDataset, Protocol):
     complete_within_hours: int
 
     @property
-    def shown_store(self) -> str:
-        """The store's URL without secrets."""
-
-    @property
     def listing_key(self) -> dg.AssetKey:
         """The asset of the listing as a whole."""
 
@@ -76,9 +72,7 @@ def arrivals_sensor(dataset: WatchedSamples) -> dg.SensorDefinition:
         look = within_the_tick(
             f"listing {dataset.shown_source}", lambda: _look(context, dataset, stores, before, known, last)
         )
-        manifest = within_the_tick(
-            f"reading the manifest of {dataset.shown_store}", lambda: stores.manifest_if_any(dataset.store)
-        )
+        manifest = manifest_within_the_tick(dataset)
         changes = find_changes(look.listing, look.known(known), before)
         if dataset.notifications:
             changes = changes.with_listed_at(look.at if look.whole else before.listed_at)
@@ -93,7 +87,8 @@ def arrivals_sensor(dataset: WatchedSamples) -> dg.SensorDefinition:
         if look.whole and manifest is not None:
             events += _check_events(instance, dataset, manifest, look.listing, at_rest=changes.is_empty and not held)
         noun = "samples" if look.whole else "notified samples"
-        result = sensor_result(context, dataset, look.listing, changes, noun, events)
+        held_ids = [event.partition for event in held if event.partition]
+        result = sensor_result(context, dataset, look.listing, changes, noun, events, held_ids)
         if dataset.notifications and not look.whole:
             _delete_messages(dataset.notifications, look, known, before)
         return result

@@ -16,6 +16,7 @@ import dagster as dg
 from resources.stores import StoreAccess
 from sensors.dagster_internals.partitions import cancelled_partitions
 from sensors.dagster_internals.queries import materialized_versions
+from sensors.deadline import within_the_tick
 from sensors.observations import WatchedSource
 from zarr_core._util.units import format_size
 from zarr_core.points.manifest import SampleEntry, StoreManifest
@@ -31,6 +32,10 @@ class MigratingDataset(WatchedSource, Protocol):
     """What this module needs to know of a declared dataset."""
 
     store: str
+
+    @property
+    def shown_store(self) -> str:
+        """The store's URL without secrets."""
 
     @property
     def settings(self) -> ConversionSettings:
@@ -54,9 +59,15 @@ def group_name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
+def manifest_within_the_tick(dataset: MigratingDataset) -> StoreManifest | None:
+    """The samples of a store now, for a sensor; raises Failure if the store does not answer in time."""
+    what = f"reading the manifest of {dataset.shown_store}"
+    return within_the_tick(what, lambda: StoreAccess().manifest_if_any(dataset.store))
+
+
 def samples_to_migrate(instance: dg.DagsterInstance, dataset: MigratingDataset) -> list[str]:
     """Samples that a migration under way has still to convert, in the order of the partitions."""
-    manifest = StoreAccess().manifest_if_any(dataset.store)
+    manifest = manifest_within_the_tick(dataset)
     held = settings_now(dataset, manifest)
     return [] if held is None else _without(held, _settings_of_samples(instance, dataset, manifest))
 
@@ -95,7 +106,9 @@ def check_settings(
             "are converted with the settings of the store. To convert all samples with the declared settings, run the "
             f"job {dataset.migration_job}; to drop the change, declare the settings of the store"
         )
-    same = f"{len(found):,} samples have the settings of the store, which are the declared ones"
+    # Samples that vanished from the source have no partition, and stay in the store until they are retired.
+    total = len(manifest.samples.keys() | found.keys()) if manifest else len(found)
+    same = f"{total:,} samples have the settings of the store, which are the declared ones"
     return dg.AssetCheckEvaluation(
         asset_key=dataset.published,
         check_name=CHECK,
@@ -103,7 +116,7 @@ def check_settings(
         severity=dg.AssetCheckSeverity.WARN,
         description=". ".join(sentences) or same,
         metadata={
-            "samples": len(found),
+            "samples": total,
             "stale": len(stale),
             "source_bytes_of_stale": _source_bytes(stale, listing),
         },

@@ -170,10 +170,12 @@ def sensor_result(
     changes: Changes,
     noun: str,
     more_events: Sequence[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation] = (),
+    held: Collection[str] = (),
 ) -> dg.SensorResult:
     """Report prepared changes as a sensor does: partitions to add and delete, observations, and a cursor.
 
     No run is requested: the automation conditions decide what runs, and see a thousand arrivals as one batch.
+    ``held`` are items that the store holds already, whose materializations are among ``more_events``.
     """
     requests: list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest] = []
     if changes.new:
@@ -186,7 +188,7 @@ def sensor_result(
         of_items = [event for event in events if not isinstance(event, dg.AssetCheckEvaluation)]
         report_runless_events(context.instance, of_items)
         events = [event for event in events if isinstance(event, dg.AssetCheckEvaluation)]
-    summary = describe(listing, changes, noun)
+    summary = describe(listing, changes, noun, held)
     context.log.info(summary)
     return dg.SensorResult(
         dynamic_partitions_requests=requests,
@@ -213,16 +215,16 @@ def report_now(
     listing: Listing,
     changes: Changes,
     noun: str,
-    more_events: Sequence[dg.AssetMaterialization] = (),
+    held: Sequence[dg.AssetMaterialization] = (),
 ) -> dg.DataVersionsByPartition:
     """Report changes from inside a run.
 
     The events are stored here, with their metadata, instead of returned: an item that did not change needs none.
     """
     changes = prepare_partitions(context.instance, source, changes)
-    report_runless_events(context.instance, [*observations(source, listing, changes), *more_events])
+    report_runless_events(context.instance, [*observations(source, listing, changes), *held])
     context.instance.add_dynamic_partitions(source.partitions_name, list(changes.new))
     for item_id in changes.vanished:
         context.instance.delete_dynamic_partition(source.partitions_name, item_id)
-    context.log.info(describe(listing, changes, noun))
+    context.log.info(describe(listing, changes, noun, [event.partition for event in held if event.partition]))
     return dg.DataVersionsByPartition({})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 
 from zarr_core.sources.listing import Listing
@@ -57,12 +57,13 @@ class PendingChanges:
 
 @dataclass(frozen=True)
 class Changes:
-    """Confirmed changes, by id, and those that stay pending."""
+    """Confirmed changes, by id, those that stay pending, and how many vanished ones wait for the end of a run."""
 
     new: tuple[str, ...]
     changed: tuple[str, ...]
     vanished: tuple[str, ...]
     pending: PendingChanges
+    waiting_for_a_run: int = 0
 
     @property
     def is_empty(self) -> bool:
@@ -80,9 +81,10 @@ class Changes:
         return replace(self, new=tuple(i for i in self.new if i not in seen), pending=pending)
 
     def with_vanished_pending(self) -> Changes:
-        """The same changes, but vanished items stay pending."""
+        """The same changes, but vanished items stay pending until no run or backfill holds them."""
         gone = self.pending.gone_once + self.vanished
-        return replace(self, vanished=(), pending=replace(self.pending, gone_once=gone))
+        pending = replace(self.pending, gone_once=gone)
+        return replace(self, vanished=(), pending=pending, waiting_for_a_run=len(self.vanished))
 
 
 def find_changes(
@@ -126,16 +128,29 @@ def find_changes(
     )
 
 
-def describe(listing: Listing, changes: Changes, noun: str) -> str:
-    """Summarize a listing in one line, for the sensor's page and the log."""
+def describe(listing: Listing, changes: Changes, noun: str, held: Collection[str] = ()) -> str:
+    """Summarize a listing in one line, for the sensor's page and the log.
+
+    Args:
+        listing: the source now.
+        changes: since the last one.
+        noun: what the items are.
+        held: items that Dagster did not know and the store holds.
+    """
     parts = [f"{len(listing.items)} complete {noun}"]
-    for word, ids in (("new", changes.new), ("changed", changes.changed), ("vanished", changes.vanished)):
+    new = tuple(item_id for item_id in changes.new if item_id not in set(held))
+    for word, ids in (("new", new), ("changed", changes.changed), ("vanished", changes.vanished)):
         if ids:
             parts.append(f"{len(ids)} {word} ({_some(ids)})")
+    if held:
+        parts.append(f"{len(held)} taken over from the store")
     if changes.pending.seen_once:
         parts.append(f"{len(changes.pending.seen_once)} new or changed, waiting for the next listing")
-    if changes.pending.gone_once:
-        parts.append(f"{len(changes.pending.gone_once)} not found, waiting for the next listing")
+    if changes.waiting_for_a_run:
+        parts.append(f"{changes.waiting_for_a_run} not found, waiting for the end of a conversion")
+    gone_once = len(changes.pending.gone_once) - changes.waiting_for_a_run
+    if gone_once:
+        parts.append(f"{gone_once} not found, waiting for the next listing")
     if listing.incomplete:
         item_id, missing = min(listing.incomplete.items())
         parts.append(f"{len(listing.incomplete)} incomplete ({item_id} lacks {_some(missing)})")

@@ -11,10 +11,9 @@ from collections.abc import Mapping
 
 import dagster as dg
 
-from resources.stores import StoreAccess
 from sensors.dagster_internals.queries import observed_versions
 from sensors.dagster_internals.tags import DATA_VERSION
-from sensors.migration import MigratingDataset, settings_now
+from sensors.migration import MigratingDataset, manifest_within_the_tick, settings_now
 from zarr_core.points.settings import ConversionSettings
 
 
@@ -36,7 +35,7 @@ def refused_samples(instance: dg.DagsterInstance, dataset: MigratingDataset) -> 
 
     Those that a commit has accepted since, because they fit the other samples now, are not among them.
     """
-    manifest = StoreAccess().manifest_if_any(dataset.store)
+    manifest = manifest_within_the_tick(dataset)
     settings = settings_now(dataset, manifest)
     if settings is None:
         return set()

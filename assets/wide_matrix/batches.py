@@ -125,7 +125,8 @@ def _load(loader: MatrixLoader, batch_id: str) -> dict[str, Any]:
     if not ingested.batches:
         audits = check_unchanged(loader.warehouse, loader.matrix, [batch_id])
         samples = sum(audit.samples for audit in audits)
-        return {"status": "up to date", "samples": samples, "retired_samples": len(ingested.retired)}
+        status = "retired" if ingested.retired and not samples else "up to date"
+        return {"status": status, "samples": samples, "retired_samples": len(ingested.retired)}
     (batch,) = ingested.batches
     values = {name: batch.rows[name] - batch.without_value[name] for name in batch.rows}
     rows = max(batch.rows.values())  # the same for each value: the loader refuses a batch otherwise

@@ -24,8 +24,8 @@ def matrix_asset(declared: MatrixDeclaration) -> dg.AssetsDefinition:
         deps=[dg.AssetDep(declared.key("matrix_batches"), partition_mapping=dg.AllPartitionMapping())],
         automation_condition=publish_after_a_batch(),
         code_version=declared.code_version,
-        description="`HEAD.json`: which samples the matrix holds. Replaced by each commit; every "
-        "generation is kept, and a training run can pin one.",
+        description="`HEAD.json`: which samples the matrix holds. Replaced by each commit. Earlier "
+        "generations stay readable until garbage collection deletes them; a training run can pin one.",
         metadata={**declared.summary(), **declared.published_metadata},
         output_required=False,
         kinds={"json", "zarr"},

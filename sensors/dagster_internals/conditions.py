@@ -93,8 +93,13 @@ def _is_overtaken(instance: dg.DagsterInstance, key: dg.AssetKey, sources: Colle
         entry = record.asset_entry
         # As Dagster chooses the event whose id a step records when it begins.
         event = entry.last_materialization_record or entry.last_observation_record
-        pointer = tags.get(f"{INPUT_EVENT_POINTER}/{entry.asset_key.to_user_string()}", NO_EVENT)
-        if event and pointer != NO_EVENT and int(pointer) < event.storage_id:
+        name = entry.asset_key.to_user_string()
+        pointer = tags.get(f"{INPUT_EVENT_POINTER}/{name}", NO_EVENT)
+        if event is None or pointer == NO_EVENT or int(pointer) >= event.storage_id:
+            continue
+        # A listing is observed with the same version when only its counts have changed.
+        observed = event.asset_observation.tags if event.asset_observation else {}
+        if DATA_VERSION not in observed or observed[DATA_VERSION] != tags.get(f"{INPUT_DATA_VERSION}/{name}"):
             return True
     return False
 

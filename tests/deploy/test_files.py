@@ -134,6 +134,9 @@ def test_the_values_of_the_helm_chart_agree_with_the_instance_settings() -> None
     for ours, theirs in (("run_monitoring", "runMonitoring"), ("run_retries", "runRetries")):
         words = {re.sub(r"[A-Z]", lambda m: f"_{m[0].lower()}", name): v for name, v in daemon[theirs].items()}
         assert words == settings[ours]
+    local = yaml.safe_load((DEPLOY / "local" / "dagster.yaml").read_text())
+    assert settings["sensors"] == local["sensors"] == {"use_threads": True, "num_workers": 16}
+    assert daemon["sensors"] == {"useThreads": True, "numWorkers": 16}, "a source that hangs delays no other sensor"
     assert values["postgresql"]["postgresqlScheme"] == settings["storage"]["postgres"]["postgres_db"]["scheme"]
     assert values["retention"]["sensor"]["purgeAfterDays"] == settings["retention"]["sensor"]["purge_after_days"]
     assert DEPLOYED["dagsterApiGrpcArgs"] == ["--module-name", "definitions"]

@@ -416,4 +416,4 @@ def test_a_new_instance_takes_what_the_store_holds(deployment: Deployment) -> No
     assert check is not None
     assert "declared, but not applied: " in (check.description or "")
     assert "values_dtype: 'float16' -> 'float32'" in (check.description or "")
-    assert f"{len(after.samples)} complete samples, {len(after.samples)} new" in deployment.logged()
+    assert f"{len(before)} taken over from the store" in deployment.logged()

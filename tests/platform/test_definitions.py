@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,15 @@ from definitions import defs
 from tests.platform.project import Project
 from tests.platform.trial import PROJECT
 from zarr_core.points.settings import ConversionSettings
+
+
+def test_no_warning_is_repeated_in_the_log_of_the_code_server() -> None:
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        defs().get_repository_def()
+    assert [
+        str(warning.message) for warning in seen if warning.category.__name__ in ("BetaWarning", "PreviewWarning")
+    ] == []
 
 
 def test_the_code_location_loads() -> None:

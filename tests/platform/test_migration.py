@@ -100,6 +100,13 @@ def test_a_changed_declaration_converts_nothing_with_other_settings(stored: Tria
     assert check.metadata["stale"].value == 4
     assert "are the declared ones" in reported(stored), "the change is dropped"
 
+    for number in (1, 3):
+        (stored.source / f"run_{number}").rename(stored.source / f".run_{number}")
+    watcher = Watcher(stored)
+    watcher.settle()
+    assert len(stored.samples()) == 2
+    assert reported(stored).startswith("4 samples have"), "those of the store, of which two are not at the source"
+
 
 def test_a_migration_runs_in_batches_between_arrivals(stored: Trial) -> None:
     changed = declared(stored, values_dtype="float32")
@@ -193,7 +200,8 @@ def test_a_new_instance_takes_what_the_store_holds(stored: Trial, new_instance: 
     write_run(changed.source, 3, shift=1.0)
     automation, watcher = Automation(changed), Watcher(changed)
     automation.evaluate()
-    watcher.settle()
+    said = str(watcher.settle().skip_reason)
+    assert "1 new (run_3), 2 taken over from the store" in said
     assert changed.samples() == ["run_1", "run_2", "run_3"]
     assert changed.converted() == {"run_1", "run_2"}, "the store has an earlier version of run_3"
     assert changed.materialization("zarr_samples", "run_1").metadata["points"].value == 900

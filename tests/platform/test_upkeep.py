@@ -120,3 +120,10 @@ def test_schedules_run_only_if_they_are_declared(trial: Trial) -> None:
     everything = schedules(gc_schedule="0 2 * * 0", verify_within_days=30)
     assert everything["trial_gc_schedule"] == "0 2 * * 0"
     assert everything["trial_verify_schedule"] == "0 1 * * *"
+
+
+def test_a_store_that_is_not_there_yet_is_no_failure(trial: Trial) -> None:
+    for job in ("refresh", "gc", "verify"):
+        assert trial.run(job).success, job
+    assert not trial.instance.get_latest_materialization_event(trial.dataset.published)
+    assert trial.materialization("garbage").metadata["status"].value == "there is no store yet"

@@ -277,7 +277,8 @@ def test_what_was_withdrawn_from_the_warehouse_is_named_until_it_is_retired(tria
     assert (check.check_name, check.passed) == ("nothing_withdrawn", True)
     trial.write("b0")  # the batch is back, but its consent is not
     assert trial.load_all().success
-    assert trial.materialization("matrix_batches", "b0").metadata["retired_samples"].value == 5
+    metadata = trial.materialization("matrix_batches", "b0").metadata
+    assert (metadata["status"].value, metadata["retired_samples"].value) == ("retired", 5)
     result = trial.run("refresh")
     assert passed(result) == dict.fromkeys(CHECKS, True)
     assert WideMatrix.open(trial.dataset.matrix).sample_ids == ["b1s0", "b1s1", "b1s2", "b1s3"]
@@ -440,3 +441,10 @@ def test_the_documented_declaration_has_every_setting(tmp_path: Path, instance: 
     assert {name: getattr(component, name) for name in defaults} == defaults
     graph = MatrixTrial(component.with_absolute_paths(tmp_path), instance).definitions.resolve_asset_graph()
     assert dg.AssetKey(["blood", "quality_report"]) in graph.get_all_asset_keys()
+
+
+def test_a_matrix_that_is_not_there_yet_is_no_failure(trial: MatrixTrial) -> None:
+    for job in ("refresh", "gc", "verify"):
+        assert trial.run(job).success, job
+    assert not trial.instance.get_latest_materialization_event(trial.dataset.key("matrix"))
+    assert trial.materialization("garbage").metadata["status"].value == "there is no store yet"

@@ -17,6 +17,7 @@ from zarr_core.errors import ManifestError, SourceError, StoreError
 from zarr_core.points.settings import ConversionSettings
 from zarr_core.points.store_settings import describe_changes, held_settings
 from zarr_core.storage import Storage
+from zarr_core.stores.info import store_info
 
 
 @pytest.fixture
@@ -61,6 +62,10 @@ def test_other_settings_than_the_stores_are_refused_unless_all_is_converted_agai
     manifest = source.convert(reconvert=True, sample_ids=["s1"], **changed).manifest
     others = [i for i, entry in manifest.samples.items() if entry.settings != manifest.conversion.current]
     assert others == ["s2"]
+    info = store_info(source.store)
+    assert info.settings["to_convert"] == 1
+    (setting,) = changed
+    assert info.settings["migration"].startswith(f"{setting}: ")
     assert sorted(manifest.conversion.settings) == sorted({before.conversion.current, manifest.conversion.current})
     for sample_id in ("s1", "s2"):
         assert len(source.reader().read_sample(sample_id)) == 2

@@ -16,6 +16,7 @@ from zarr_core.matrix.state import MatrixState
 from zarr_core.points.group import read_metadata, recorded_attributes, recorded_rounding
 from zarr_core.points.manifest import SampleEntry, StoreManifest
 from zarr_core.points.statistics import find_statistics
+from zarr_core.points.store_settings import current_settings, describe_changes
 from zarr_core.storage import Storage
 from zarr_core.stores.kinds import find_head
 from zarr_core.versioning.generations import generation_name, load
@@ -270,6 +271,7 @@ def _points_info(storage: Storage, state: StoreManifest, committed: float | None
             "settings": sorted({entry.settings for entry in entries} - {""}),
             # Samples that were converted with other settings than those of the store, and are still to be converted.
             "to_convert": sum(state.conversion is not None and e.settings != state.conversion.current for e in entries),
+            "migration": _migration(state),
         },
         points,
         splits,
@@ -279,6 +281,15 @@ def _points_info(storage: Storage, state: StoreManifest, committed: float | None
         _statistics(storage, state, committed),
         retired=tuple(sorted(state.retired)),
     )
+
+
+def _migration(state: StoreManifest) -> str:
+    """What a migration under way changes; "" if there is none."""
+    held = current_settings(state)
+    if held is None:
+        return ""
+    former = {entry.settings for entry in state.samples.values()} - {held.digest}
+    return describe_changes(state, former, held) if former else ""
 
 
 def _matrix_info(storage: Storage, state: MatrixState, committed: float | None, tags: Mapping[str, int]) -> StoreInfo:
