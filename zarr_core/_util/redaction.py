@@ -1,45 +1,56 @@
 """Keeping credentials out of messages, logs and reports.
 
-Text passes :func:`redact` before it is printed. An exception whose traceback would print a secret is not chained to
-ours (:func:`printable_cause`).
+A URL with credentials is refused where it enters (:func:`refuse_credentials`). Text of others passes :func:`redact`
+before it is printed. An exception whose traceback would print a secret is not chained to ours
+(:func:`printable_cause`).
+
+Text comes from servers, too. It is cut first, and no expression takes more than linear time.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
+from urllib.parse import quote
 
 from fsspec.config import conf as fsspec_conf
 
+from zarr_core.errors import ZarrCoreError
+
+# Longer text is cut: it is the answer of a server, not a message for people.
+_MOST_CHARACTERS = 20_000
+
 # Schemes whose URLs have a bucket or container before the @.
-_CONTAINERS = r"(?:oci|ocilake|abfs|abfss|wasb|wasbs|adl)"
-# Beginning of a name that is no part of a path.
-_NAME = r"(?<![\w/.\-])[\w.\-]*?"
-_PATTERNS = (
-    # user:password@ with any password, but not "host:port/".
-    (re.compile(r"(?<=://)[^/@:\s]*:(?!\d+(?:/|$))[^@\s]*@(?:[^/@\s]*@)*"), ""),
-    # token@
-    (re.compile(rf"(?<![a-z])(?!{_CONTAINERS}://)([a-z][a-z0-9+.\-]*://)[^/\s]*@", re.IGNORECASE), r"\1"),
-    # Signed URLs, and headers printed as text. A part of a path, as in "/data/sigma=0.5" and "bucket/token=3", is none.
-    (
-        re.compile(
-            rf"((?:[?&][^=&\s]*?|{_NAME})(?:(?:signature|credential|token|secret|password|passwd|api_?key|access_?key)"
-            r"[\w\-]*|(?<![\w\-])sig)['\"]?\s*[=:]\s*['\"]?)[^&\s'\",}]+",
-            re.IGNORECASE,
-        ),
-        r"\1***",
-    ),
-    (re.compile(rf"({_NAME}authorization['\"]?\s*[:=]\s*)[^\n}}]+", re.IGNORECASE), r"\1***"),
-    # Pre-authenticated requests of OCI.
-    (re.compile(r"(https?://[^/\s]+/p)/[^\s?]+?/(?=n/)"), r"\1/***/"),
-)
+_CONTAINERS = ("oci://", "ocilake://", "abfs://", "abfss://", "wasb://", "wasbs://", "adl://")
+# Schemes whose user name alone is a token.
+_TOKENS = ("http://", "https://", "git+https://")
+# user:password@ with any password, but not "host:port/"; else token@.
+_PASSWORD = r"[^/@:]*+:(?!\d+(?:/|$))[^@]*+@(?:[^/@]*+@)*+"
+_USER = re.compile(rf"(?<=://)(?:{_PASSWORD}|[^/@]*+@)")
+# The same without a scheme, at the beginning of a word: "Invalid bucket name 'KEY:SECRET@bucket'".
+_USER_OF_WORD = re.compile(rf"^(\W*+){_PASSWORD}")
+# Pre-authenticated requests of OCI.
+_PREAUTHENTICATED = re.compile(r"(?:(?<=http://)|(?<=https://))([^/]++/p)/.+?/(?=n/)")
+_PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}-----|\Z)", re.DOTALL)
+_AUTHORIZATION = re.compile(r"(?<![\w/.\-])([\w.\-]*+(?<=authorization)['\"]?\s{0,9}[:=]\s{0,9})[^\n}]++", re.IGNORECASE)
+_BEARER = re.compile(r"\b(bearer\s{1,9})[^\s'\",;})\]]++", re.IGNORECASE)
+# Tokens that are known by their form: of Hugging Face, GitHub, GitLab and Slack, and JSON web tokens.
+_KNOWN_FORMS = re.compile(r"\b(?:hf_\w{16}|gh[pousr]_\w{16}|github_pat_\w{16}|glpat-\w{16}|xox[abps]-\w{8}|eyJ\w{16}\S)\S*+")
+# name=value and name: value. A part of a path, as in "/data/sigma=0.5" and "bucket/token=3", is none.
+_ASSIGNMENT = re.compile(r"(?<![\w/.\-])([\w.\-]++)['\"]?\s{0,9}[=:]\s{0,9}")
+_VALUE = re.compile(r"""'[^'\n]*+|"[^"\n]*+|[^&\s'",;})\]]++""")
+_IN_QUERY = re.compile(r"[?&;]([\w.\-%]++)=")
 _SECRET_NAME = re.compile(
-    r"secret|token|password|passwd|passphrase|credential|signature|authorization"
-    r"|(?:account|storage_access|storage_master|sas)[-_.]?key",
+    r"secret|token|passw|passphrase|pwd|credential|signature|authorization"
+    r"|(?:api|access|account|private|shared|master|encryption|sas)[-_.]?key",
     re.IGNORECASE,
 )
+# The names of errors contain such words: "NoCredentialsError: Unable to locate".
+_ERROR_NAME = re.compile(r"(?:Error|Exception)$")
+# Names that are those of secrets as a whole; "key" is one only in the query of a URL.
+_SHORT_NAMES = ("sas", "sig")
 # Shorter values may be ordinary words.
 _SHORTEST_SECRET = 8
 
@@ -48,14 +59,36 @@ def redact(text: str, secrets: Collection[str] = ()) -> str:
     """The text without user names, passwords, tokens, signatures, and secrets of the environment.
 
     Args:
-        text: to be printed.
+        text: to be printed; cut if it has more than 20,000 characters.
         secrets: further strings to remove.
     """
-    for pattern, replacement in _PATTERNS:
-        text = pattern.sub(replacement, text)
+    if len(text) > _MOST_CHARACTERS:
+        text = f"{text[:_MOST_CHARACTERS]} ... ({len(text) - _MOST_CHARACTERS:,} characters more)"
+    # Longest first: one may contain another.
     for secret in sorted({*_known_secrets(), *secrets}, key=len, reverse=True):
         text = text.replace(secret, "***")
-    return text
+        text = text.replace(quote(secret, safe=""), "***")
+    text = _PRIVATE_KEY.sub("***", text)
+    text = re.sub(r"\S++", _redacted_word, text)
+    text = _AUTHORIZATION.sub(r"\1***", text)
+    text = _BEARER.sub(r"\1***", text)
+    text = _KNOWN_FORMS.sub("***", text)
+    return "".join(_without_secret_values(text))
+
+
+def refuse_credentials(*places: object) -> None:
+    """Raise ZarrCoreError if a URL, or any other text in which there may be one, contains credentials.
+
+    Whatever a URL contains ends up in manifests, logs, databases and the messages of clients.
+    """
+    for place in places:
+        text = os.fspath(place) if isinstance(place, str | os.PathLike) else ""
+        if isinstance(text, str) and _has_credentials(text[:_MOST_CHARACTERS]):
+            raise ZarrCoreError(
+                f"{redact(text):.200} was given with a password, key, token or signature. URLs are stored and printed: "
+                "put credentials into environment variables (AWS_ACCESS_KEY_ID, ...) or fsspec's configuration "
+                "(~/.config/fsspec), see docs/clouds.md"
+            )
 
 
 def secrets_of(settings: Mapping[str, Any]) -> set[str]:
@@ -73,6 +106,71 @@ def printable_cause(error: BaseException, secrets: Collection[str] = ()) -> Base
             return None
         seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
     return error
+
+
+def _redacted_word(found: re.Match[str]) -> str:
+    word = found[0]
+    # Every attempt to match then finds the character that it looks for.
+    users, rest = _split_after(word, "@")
+    if users:
+        users = "".join(_without_users(users)) if "://" in users else _USER_OF_WORD.sub(r"\1", users)
+    word = users + rest
+    requests, rest = _split_after(word, "/n/")
+    return _PREAUTHENTICATED.sub(r"\1/***/", requests) + rest if requests else word
+
+
+def _split_after(word: str, mark: str) -> tuple[str, str]:
+    end = word.rfind(mark)
+    return ("", word) if end < 0 else (word[: end + len(mark)], word[end + len(mark) :])
+
+
+def _without_users(word: str) -> Iterator[str]:
+    done = 0
+    for user in _users(word):
+        yield word[done : user.start()]
+        done = user.end()
+    yield word[done:]
+
+
+def _users(word: str) -> Iterator[re.Match[str]]:
+    """Users with their passwords, and tokens, before the hosts of URLs."""
+    for user in _USER.finditer(word):
+        scheme = word[max(user.start() - 20, 0) : user.start()].lower()
+        if ":" in user[0] or not scheme.endswith(_CONTAINERS):
+            yield user
+
+
+def _without_secret_values(text: str) -> Iterator[str]:
+    done = 0
+    for found in _ASSIGNMENT.finditer(text):
+        name, is_in_query = found[1], found.start() > 0 and text[found.start() - 1] in "?&"
+        value = _VALUE.match(text, found.end())
+        if found.start() < done or value is None:
+            continue
+        if _is_secret(name) or (is_in_query and name.lower() == "key"):
+            opening = value[0][0] if value[0][0] in "'\"" else ""
+            yield f"{text[done : value.start()]}{opening}***"
+            done = value.end()
+    yield text[done:]
+
+
+def _is_secret(name: str) -> bool:
+    return name.lower() in _SHORT_NAMES or bool(_SECRET_NAME.search(name) and not _ERROR_NAME.search(name))
+
+
+def _has_credentials(text: str) -> bool:
+    for word in text.split():
+        if "://" not in word:
+            continue
+        users, _ = _split_after(word, "@")
+        for user in _users(users):
+            scheme = users[max(user.start() - 20, 0) : user.start()].lower()
+            if ":" in user[0] or scheme.endswith(_TOKENS):
+                return True
+        names = (found[1].lower() for found in _IN_QUERY.finditer(word))
+        if any(name == "key" or _is_secret(name) for name in names):
+            return True
+    return False
 
 
 def _known_secrets() -> set[str]:

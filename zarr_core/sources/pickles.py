@@ -125,8 +125,9 @@ def _check_legacy(file: IO[bytes], size: int) -> None:
     """A file of torch before 1.6: five pickles (among them the third, of this machine), then the storages."""
     file.seek(0)
     head = io.BytesIO(file.read(min(size, _MAX_BYTES)))
-    if head.getbuffer()[:1] != b"\x80":
+    if head.read(1) != b"\x80":
         raise RefusedError("truncated or not a torch file")
+    head.seek(0)
     claimed = sum(sum(_scan(head).values()) for _ in range(5))
     if claimed > size:
         raise RefusedError(f"claims {claimed} bytes of storages, more than its {size} bytes")
