@@ -12,6 +12,8 @@ from pydantic import Field
 from assets.exports import ExportDeclaration
 from assets.shootout import ShootoutDeclaration
 from sensors.failures import PUBLISHED_WITHIN_HOURS
+from zarr_core._util.documents import texts_of
+from zarr_core._util.redaction import refuse_credentials
 from zarr_core._util.units import parse_duration
 from zarr_core.errors import ZarrCoreError
 from zarr_core.versioning.gc import DEFAULT_GRACE
@@ -66,6 +68,10 @@ class Declaration(dg.Model, dg.Resolvable):
         # Not as constraints of the fields: those would apply to the text "{{ ... }}" of a template.
         if not re.fullmatch(r"[a-z][a-z0-9_]*", self.name):
             raise ValueError(f"name {self.name!r} must be lower case letters, digits and underscores")
+        try:
+            refuse_credentials(*texts_of(self.model_dump()))
+        except ZarrCoreError as error:
+            raise ValueError(str(error)) from None
         self._check_at_least(1, "look_every_seconds")
         self._check_at_least(0, "settle_seconds", "retry_seconds")
         try:

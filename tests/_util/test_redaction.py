@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import pickle
 import socket
@@ -17,15 +18,19 @@ from hypothesis import strategies as st
 from tblib import pickling_support
 
 from tests.helpers.small_source import KIND, write_source
-from zarr_core._util.redaction import printable_cause, redact
+from zarr_core._util.dask_cluster import dask_executor
+from zarr_core._util.redaction import printable_cause, redact, refuse_credentials
 from zarr_core.convert import convert, main
-from zarr_core.errors import StoreError, TransferError, WarehouseError
+from zarr_core.errors import StoreError, TransferError, WarehouseError, ZarrCoreError
 from zarr_core.matrix import WideMatrix
+from zarr_core.matrix.sample_table import read_table
 from zarr_core.matrix.verify import verify_matrix
 from zarr_core.points.head import HEAD
 from zarr_core.points.manifest import StoreManifest
 from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.shootout.tiers import Tier
 from zarr_core.storage import Storage, retries
+from zarr_core.storage.disk_cache import DiskCache
 from zarr_core.storage.retries import RetryPolicy
 from zarr_core.storage.zarr_stores import make_store
 from zarr_core.versioning.generations import commit
@@ -282,3 +287,160 @@ def test_warehouses_print_no_credentials(
     shown = _all_that_is_shown(caught.value, caplog) + repr(warehouse)
     assert SECRET not in shown
     assert "lab.long" in shown
+
+
+# --- text of servers: of any length, in linear time
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        *(
+            "?",
+            "&",
+            "a",
+            "a1",
+            "://",
+            "://a:",
+            "://a:1/",
+            "://a@",
+            "@",
+            ":",
+            "=",
+            "a=",
+            "secret",
+            "secret=",
+            "x.secret-",
+        ),
+        *("https://h/p/", "https://h/p/x/n/", "https://a:b@", "authorization", "authorization: ", "Bearer ", "'", "\t"),
+        *("-----BEGIN PRIVATE KEY-----", "hf_", "eyJ", "?sig=", "&key='", 'token="', "%", "\\", "\n"),
+    ],
+)
+def test_long_texts_are_cut_and_redacted_in_linear_time(piece: str) -> None:
+    """Quadratic expressions take minutes to hours for these."""
+    for tail in ("", "@", "/n/", "=", "x"):
+        assert len(redact(piece * (3_000_000 // len(piece)) + tail)) < 60_000
+    assert refuse_credentials(piece * 100_000 if "://" not in piece and "?" not in piece else "") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'Invalid bucket name "AKIAEXAMPLE:{SECRET}@bucket": Bucket name must match',
+        f"cannot connect to tls://u:{SECRET}@10.0.0.5:8786 after 30 s",
+        f"GET https://a.blob.core.windows.net/c/x?sas={SECRET}",
+        f"GET https://host/x?alt=media&key={SECRET}",
+        f"DefaultEndpointsProtocol=https;AccountName=a;AccountKey={SECRET};EndpointSuffix=core.windows.net",
+        f"SharedAccessSignature={SECRET}",
+        f"{{'private_key': '-----BEGIN PRIVATE KEY-----\\n{SECRET}\\n-----END PRIVATE KEY-----\\n'}}",
+        f"private_key: {SECRET}",
+        f"-----BEGIN RSA PRIVATE KEY-----\n{SECRET}",
+        f"header Bearer {SECRET}",
+        f"Authorization: Basic {SECRET}",
+        f"password='{SECRET}, {SECRET}'",
+        f'{{"pwd": "{SECRET}"}}',
+        f"hf_{'x' * 20}{SECRET.replace('/', '').replace('+', '')} was refused".replace(SECRET, ""),
+        f"passphrase={SECRET}",
+    ],
+)
+def test_credentials_in_messages_are_redacted(text: str) -> None:
+    shown = redact(text)
+    assert SECRET not in shown
+    assert "wJalrXUtn" not in shown
+    assert "***" in shown or "@" not in shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NoCredentialsError: Unable to locate credentials",
+        "sort key=time; Key: samples/run_1/zarr.json",
+        "http://host:8080/a?page=2&sort=name",
+        "2026-11-23T10:11:12: a@b.example: 3 samples",
+        "the bearer of news",
+    ],
+)
+def test_other_text_is_printed_as_it_is(text: str) -> None:
+    assert redact(text) == text
+
+
+def test_the_quoted_form_of_a_known_secret_is_redacted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    assert "wJalr" not in redact("GET /x?a=wJalrXUtnFEMI%2FK7MDENG%2BbPxRfiCYEXAMPLE")
+
+
+# --- URLs with credentials are refused where they enter
+
+WITH_CREDENTIALS = [
+    f"s3://AKIAEXAMPLE:{SECRET}@bucket/x",
+    f"https://me:{SECRET}@host.invalid/x",
+    f"https://{SECRET.replace('/', '')}@host.invalid/x",
+    f"simplecache::ftp://me:{SECRET}@host.invalid/x",
+    f"tls://u:{SECRET}@127.0.0.1:1",
+    f"https://host.invalid/x.csv?X-Amz-Signature={SECRET}",
+    f"https://host.invalid/x.csv?sv=1&sig={SECRET}",
+    f"https://host.invalid/x.csv?sas={SECRET}",
+    f"https://host.invalid/x.csv?key={SECRET}",
+]
+
+
+@pytest.mark.parametrize("url", WITH_CREDENTIALS)
+@pytest.mark.parametrize(
+    "enter",
+    [
+        Storage,
+        ZarrChunkReader,
+        make_store,
+        DiskCache,
+        DuckDBWarehouse,
+        lambda url: convert(KIND, url, source_url="memory://source"),
+        lambda url: convert(KIND, "memory://store", source_url=url),
+        lambda url: read_table(f"{url}#.csv", "samples"),
+        lambda url: WideMatrix.open(url),
+        lambda url: Tier("fast", url),
+        lambda url: dask_executor(url).__enter__(),
+        lambda url: AthenaWarehouse("t", database="d", staging=url),
+    ],
+    ids=[
+        *("storage", "reader", "zarr", "cache", "duckdb", "store", "source", "metadata", "matrix", "tier", "dask"),
+        "athena",
+    ],
+)
+def test_a_url_with_credentials_is_refused_where_it_enters(
+    enter: Callable[[str], object], url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises(ZarrCoreError, match="environment variables") as caught:
+        enter(url)
+    shown = _all_that_is_shown(caught.value, caplog)
+    assert "wJalrXUtn" not in shown
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "oci://bucket@namespace/x",
+        "abfs://container@account.dfs.core.windows.net/x",
+        "sftp://me@host/x",
+        "hf://datasets/user/name@main/x",
+        "https://h/p/ToKeN_-abc/n/ns/b/bucket/o/x",
+        "https://host:8080/a@b?page=2",
+        "s3://bucket/sig=3/token=4",
+        "/data/me:x@y/z?sig=3",
+    ],
+)
+def test_other_urls_are_accepted(url: str) -> None:
+    refuse_credentials(url)
+
+
+def test_a_parameter_whose_name_is_a_credential_or_any_text_is_refused(tmp_path: Path) -> None:
+    for number, name in enumerate((f"password={SECRET}", "x" * 201, "a\x1b[2J", "a\nb", "")):
+        source = write_source(tmp_path / f"source{number}", sample_ids=("run_1", "run_2"))
+        (source / "run_1" / "params.json").write_text(json.dumps({name: 1.0}))
+        report = convert(KIND, tmp_path / f"store{number}", root=source)
+        (refused,) = report.having("quarantined")
+        assert "params.json" in refused.reason
+        assert len(refused.reason) < 400
+        stored = b"".join(path.read_bytes() for path in (tmp_path / f"store{number}").rglob("*") if path.is_file())
+        assert b"wJalrXUtn" not in stored + refused.reason.encode()
+        assert b"\x1b" not in refused.reason.encode()

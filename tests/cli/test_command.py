@@ -22,6 +22,7 @@ from tests.helpers import fork_server
 from tests.helpers.small_source import write_source
 from zarr_core import __main__ as command
 from zarr_core._util.command_line import VERBS
+from zarr_core.convert import convert
 from zarr_core.matrix import WideMatrix
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -364,3 +365,32 @@ def test_info_of_a_matrix(place: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "x 3 features" in text
     assert command.main(["info", str(place / "matrix"), "s2"]) == 0
     assert "one, row 1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("url", ["s3://KEY:hunter2hunter2@bucket/x", "https://h/x?sig=hunter2hunter2"])
+def test_no_verb_takes_or_prints_a_url_with_credentials(
+    verb: str, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments in (
+        [url],
+        ["store", "--source", url],
+        ["store", f"--scheduler={url}"],
+        ["store", f"--tiers=a={url}"],
+    ):
+        assert command.main([verb, *arguments]) == 1
+        printed = capsys.readouterr()
+        assert "environment variables" in printed.err
+        assert "hunter2" not in printed.err + printed.out
+
+
+def test_names_in_a_store_do_not_control_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write_source(tmp_path / "source", sample_ids=("run_1",))
+    convert("ahmedml", tmp_path / "store", root=source, dataset_name="\x1b[2J\x9b31mevil\u202e")
+    for verb in ("info", "log", "verify", "tag", "statistics"):
+        command.main([verb, str(tmp_path / "store")])
+        command.main([verb, str(tmp_path / "store\x1b[2J")])
+        printed = capsys.readouterr()
+        assert not set("\x1b\x9b\u202e") & set(printed.out + printed.err)
+    assert command.main(["info", str(tmp_path / "store")]) == 0
+    assert r"\x1b[2J\x9b31mevil\u202e" in capsys.readouterr().out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_module
 import math
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, CycloptsError, Parameter, validators
 
+from zarr_core._util.redaction import refuse_credentials
 from zarr_core.errors import ZarrCoreError
 
 # Exit status of every verb.
@@ -40,6 +42,10 @@ VERBS = {
     "matrix": "Create, load, show, complete, copy or export a wide matrix, or retire samples.",
     "quality": "Write a quality report of a wide matrix.",
 }
+
+
+# Control characters except tabs and line ends, separators of lines, marks of direction, and halves of characters.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class WrongUseError(Exception):
@@ -155,6 +161,7 @@ def run(app: App, arguments: Sequence[str] | None = None) -> int:
         warnings.showwarning = _print_warning
         try:
             tokens = sys.argv[1:] if arguments is None else list(arguments)
+            refuse_credentials(*tokens)
             status = app(tokens, exit_on_error=False, print_error=False)
             write_line("", end="")
             return status or DONE
@@ -177,7 +184,7 @@ def show(text: str, document: Any, *, json: bool, quiet: bool = False, problems:
         write_line(json_module.dumps(_jsonable(document), indent=2, allow_nan=False))
     elif quiet:
         for problem in problems:
-            print(problem, file=sys.stderr)
+            print(printable(str(problem)), file=sys.stderr)
     elif text:
         write_line(text)
 
@@ -202,12 +209,17 @@ def format_time(seconds: float | None) -> str:
 def write_line(text: str, end: str = "\n") -> bool:
     """Print to stdout; False if its reader has gone away, as in ``zarr-core log STORE | head``."""
     try:
-        print(text, end=end, flush=True)
+        print(printable(text), end=end, flush=True)
     except BrokenPipeError:
         # Nothing can be printed any more, and the interpreter's own flush at its exit must not fail either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return False
     return True
+
+
+def printable(text: str) -> str:
+    """The text with control characters as ``\\x1b``: names in stores of others could otherwise control the terminal."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def _jsonable(value: Any) -> Any:
@@ -220,8 +232,8 @@ def _jsonable(value: Any) -> Any:
 
 
 def _print_error(message: str) -> None:
-    print("error:", " ".join(message.split("\n")), file=sys.stderr)
+    print("error:", printable(" ".join(message.split("\n"))), file=sys.stderr)
 
 
 def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    print(f"warning: {message}", file=sys.stderr)
+    print(printable(f"warning: {message}"), file=sys.stderr)

@@ -10,6 +10,7 @@ from functools import partial
 from threading import Event, Thread
 from typing import Any
 
+from zarr_core._util.redaction import refuse_credentials
 from zarr_core.errors import ZarrCoreError
 
 # How long to wait for a scheduler.
@@ -37,6 +38,7 @@ def dask_executor(address: str | None, warn: Callable[[str], object] = warnings.
     if address is None:
         yield None
         return
+    refuse_credentials(address)
     try:
         from distributed import Client
     except ImportError as error:

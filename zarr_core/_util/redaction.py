@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from fsspec.config import conf as fsspec_conf
 
-from zarr_core.errors import ZarrCoreError
+from zarr_core.errors import StoreError
 
 # Longer text is cut: it is the answer of a server, not a message for people.
 _MOST_CHARACTERS = 20_000
@@ -34,10 +34,10 @@ _USER_OF_WORD = re.compile(rf"^(\W*+){_PASSWORD}")
 # Pre-authenticated requests of OCI.
 _PREAUTHENTICATED = re.compile(r"(?:(?<=http://)|(?<=https://))([^/]++/p)/.+?/(?=n/)")
 _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}-----|\Z)", re.DOTALL)
-_AUTHORIZATION = re.compile(r"(?<![\w/.\-])([\w.\-]*+(?<=authorization)['\"]?\s{0,9}[:=]\s{0,9})[^\n}]++", re.IGNORECASE)
-_BEARER = re.compile(r"\b(bearer\s{1,9})[^\s'\",;})\]]++", re.IGNORECASE)
+_AUTHORIZATION = re.compile(r"(?<!/)\b(authorization['\"]?\s{0,9}[:=]\s{0,9})[^\n}]++", re.IGNORECASE)
+_BEARER = re.compile(r"\b(bearer\s{1,9})[^\s'\",;})\]]{8,}+", re.IGNORECASE)
 # Tokens that are known by their form: of Hugging Face, GitHub, GitLab and Slack, and JSON web tokens.
-_KNOWN_FORMS = re.compile(r"\b(?:hf_\w{16}|gh[pousr]_\w{16}|github_pat_\w{16}|glpat-\w{16}|xox[abps]-\w{8}|eyJ\w{16}\S)\S*+")
+_KNOWN_FORMS = re.compile(r"\b(?:(?:hf|gh[pousr]|github_pat)_|glpat-|xox[abps]-|eyJ)\w{16}\S*+")
 # name=value and name: value. A part of a path, as in "/data/sigma=0.5" and "bucket/token=3", is none.
 _ASSIGNMENT = re.compile(r"(?<![\w/.\-])([\w.\-]++)['\"]?\s{0,9}[=:]\s{0,9}")
 _VALUE = re.compile(r"""'[^'\n]*+|"[^"\n]*+|[^&\s'",;})\]]++""")
@@ -77,14 +77,14 @@ def redact(text: str, secrets: Collection[str] = ()) -> str:
 
 
 def refuse_credentials(*places: object) -> None:
-    """Raise ZarrCoreError if a URL, or any other text in which there may be one, contains credentials.
+    """Raise StoreError if a URL, or any other text in which there may be one, contains credentials.
 
     Whatever a URL contains ends up in manifests, logs, databases and the messages of clients.
     """
     for place in places:
         text = os.fspath(place) if isinstance(place, str | os.PathLike) else ""
         if isinstance(text, str) and _has_credentials(text[:_MOST_CHARACTERS]):
-            raise ZarrCoreError(
+            raise StoreError(
                 f"{redact(text):.200} was given with a password, key, token or signature. URLs are stored and printed: "
                 "put credentials into environment variables (AWS_ACCESS_KEY_ID, ...) or fsspec's configuration "
                 "(~/.config/fsspec), see docs/clouds.md"
@@ -144,10 +144,9 @@ def _without_secret_values(text: str) -> Iterator[str]:
     done = 0
     for found in _ASSIGNMENT.finditer(text):
         name, is_in_query = found[1], found.start() > 0 and text[found.start() - 1] in "?&"
-        value = _VALUE.match(text, found.end())
-        if found.start() < done or value is None:
+        if found.start() < done or not (_is_secret(name) or (is_in_query and name.lower() == "key")):
             continue
-        if _is_secret(name) or (is_in_query and name.lower() == "key"):
+        if value := _VALUE.match(text, found.end()):
             opening = value[0][0] if value[0][0] in "'\"" else ""
             yield f"{text[done : value.start()]}{opening}***"
             done = value.end()

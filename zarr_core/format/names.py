@@ -31,7 +31,11 @@ _ATTRIBUTE_OVERRIDES = {
 }
 PARAMETER_ATTRIBUTES = frozenset({"design_parameters"})
 
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
+#: Most characters of the name of a field or a parameter, and of each part of a sample's id.
+MAX_NAME = 200
+# Most characters of a sample's id. Keys of object stores have at most 1,024 bytes.
+_MAX_ID = 800
+_NAME = re.compile(rf"[a-z][a-z0-9_]{{0,{MAX_NAME - 1}}}")
 
 
 def _joined(name: str) -> re.Pattern[str]:
@@ -80,7 +84,9 @@ def field_name(attribute: str) -> FieldName:
         SourceError: the attribute has no ``<domain>_<name>`` form.
     """
     if not _NAME.fullmatch(attribute):
-        raise SourceError(f"field name {attribute!r}: use lower-case letters, digits and underscores")
+        raise SourceError(
+            f"field name {attribute!r:.80}: use at most {MAX_NAME} lower-case letters, digits and underscores"
+        )
     domain, name = _ATTRIBUTE_OVERRIDES.get(attribute) or attribute.partition("_")[::2]
     if not name:
         raise SourceError(f"field name {attribute!r}: expected <domain>_<name>, as in surface_pressure")
@@ -93,9 +99,9 @@ def check_sample_id(sample_id: str) -> str:
     Raises:
         SourceError: it is empty, absolute, contains "..", or characters that are unsafe in object stores or shells.
     """
-    if not _SAMPLE_ID.fullmatch(sample_id):
+    if len(sample_id) > _MAX_ID or not _SAMPLE_ID.fullmatch(sample_id):
         raise SourceError(
-            f"sample id {sample_id!r} cannot be used: ids are one or more names of letters, digits and _.+=@~- "
+            f"sample id {sample_id!r:.80} cannot be used: ids are one or more names of letters, digits and _.+=@~- "
             "joined by '/', none of them '.' or '..'"
         )
     return sample_id

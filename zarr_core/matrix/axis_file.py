@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import fsspec
 import numpy as np
 
-from zarr_core._util.redaction import printable_cause, redact
+from zarr_core._util.redaction import printable_cause, redact, refuse_credentials
 from zarr_core.errors import MatrixError
 from zarr_core.matrix.axis import from_arrow, words
 
@@ -59,6 +59,7 @@ def read_feature_ids(url: str) -> np.ndarray:
     import pyarrow.parquet
 
     where, kind = f"features {redact(url)}", _kind(url)
+    refuse_credentials(url)
     try:
         with fsspec.open(url, "rb", compression="infer") as file:
             if kind in _TABLES:
@@ -166,6 +167,7 @@ def _read_table(url: str, where: str) -> pa.Table:
     import pyarrow as pa
     import pyarrow.parquet
 
+    refuse_credentials(url)
     try:
         with fsspec.open(url, "rb", compression="infer") as file:
             if not url.endswith(".parquet"):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import fsspec
 
 from zarr_core._util.arguments import check_names
-from zarr_core._util.redaction import printable_cause, redact
+from zarr_core._util.redaction import printable_cause, redact, refuse_credentials
 from zarr_core.errors import CorruptChunkError, MatrixError, UnknownFieldError
 from zarr_core.matrix.append import home_of
 from zarr_core.matrix.state import HEAD, METADATA, MatrixState, MetadataTable, is_name
@@ -276,6 +276,7 @@ def _read_file(url: str, where: str, key: str) -> pa.Table:
     ending = url.rpartition(".")[2].lower()
     if ending not in ("csv", "tsv", "parquet"):
         raise MatrixError(f"{where}: expected a .csv, .tsv or .parquet file")
+    refuse_credentials(url)
     try:
         with fsspec.open(url, "rb") as file:
             if ending == "parquet":

@@ -13,7 +13,7 @@ from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
-from zarr_core._util.redaction import redact
+from zarr_core._util.redaction import redact, refuse_credentials
 from zarr_core._util.units import format_size
 from zarr_core.errors import StoreError
 from zarr_core.shootout.planner import MeasurementError
@@ -46,6 +46,7 @@ class Tier:
     clock = staticmethod(time.monotonic)
 
     def __init__(self, name: str, place: str) -> None:
+        refuse_credentials(name, place)
         self.name, self.url, self.local = redact(name), redact(place), is_local(place)
         if self.local and not Path(Storage(place).location).is_dir():
             raise StoreError(f"tier {self.name}: {self.url} is no folder")

@@ -32,6 +32,7 @@ from typing import IO
 
 import google_crc32c
 
+from zarr_core._util.redaction import refuse_credentials
 from zarr_core._util.units import format_size, parse_size
 from zarr_core.errors import ZarrCoreError
 
@@ -91,6 +92,7 @@ class DiskCache:
     """
 
     def __init__(self, folder: str | os.PathLike[str], limit: int | str = DEFAULT_LIMIT) -> None:
+        refuse_credentials(folder)
         self.limit = parse_size(limit)
         self.folder = os.path.join(os.path.abspath(os.path.expanduser(os.fspath(folder))), _FOLDER)
         if os.path.isfile(os.path.dirname(self.folder)):

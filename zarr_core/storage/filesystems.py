@@ -15,7 +15,7 @@ from typing import Any
 from fsspec.config import conf as fsspec_conf
 from fsspec.core import url_to_fs
 
-from zarr_core._util.redaction import printable_cause, redact
+from zarr_core._util.redaction import printable_cause, redact, refuse_credentials
 from zarr_core.errors import StoreError
 from zarr_core.storage import retries
 
@@ -30,6 +30,7 @@ def open_filesystem(url: str) -> tuple[Any, str]:
     Raises:
         StoreError: no filesystem is installed for the URL, or it lacks a setting.
     """
+    refuse_credentials(url)
     try:
         fs, location = url_to_fs(url, **filesystem_options(url))
     except Exception as error:  # clients without credentials raise errors of many classes

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 import fsspec.asyn
 from fsspec.implementations.local import LocalFileSystem
 
-from zarr_core._util.redaction import redact
+from zarr_core._util.redaction import redact, refuse_credentials
 from zarr_core.errors import CommitConflict, StoreError, TransferError
 from zarr_core.format.names import check_relative_path
 from zarr_core.storage import retries
@@ -61,7 +61,11 @@ def absolute(place: str | os.PathLike[str]) -> str:
     """A place as every process understands it, whatever its working directory: an absolute path, or the URL.
 
     Whatever keeps a place, passes it to another process or records it calls this first, or :class:`Storage` does.
+
+    Raises:
+        StoreError: it is a URL with credentials, which would be kept and recorded as well.
     """
+    refuse_credentials(place)
     url = os.fspath(place)
     return str(LocalFileSystem._strip_protocol(url)) if is_local(url) else url
 
@@ -117,7 +121,7 @@ class Storage:
         root: the :func:`absolute` root.
 
     Raises:
-        StoreError: the root is a file, or no filesystem is installed for the URL.
+        StoreError: the root is a file or contains credentials, or no filesystem is installed for the URL.
     """
 
     def __init__(self, root: str | os.PathLike[str], backend: Callable[[str], RemoteBackend] | None = None) -> None:

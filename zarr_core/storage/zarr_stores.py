@@ -10,6 +10,7 @@ import zarr_core._util.numcodecs  # noqa: F401  # before zarr
 from zarr.abc.store import Store
 from zarr.storage import FsspecStore, LocalStore, ObjectStore
 
+from zarr_core._util.redaction import refuse_credentials
 from zarr_core.storage.backends import obstore
 from zarr_core.storage.filesystems import filesystem_options
 from zarr_core.storage.retries import POLICY
@@ -27,6 +28,7 @@ def make_store(root: str | os.PathLike[str], *, read_only: bool = True) -> Store
     it), every other remote location goes through fsspec.
     """
     url = os.fspath(root)
+    refuse_credentials(url)
     if is_local(url):
         return LocalStore(Storage(url).location, read_only=read_only)
     if obstore.supports(url):

@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zarr_core._util.redaction import printable_cause, redact
+from zarr_core._util.redaction import printable_cause, redact, refuse_credentials
 from zarr_core._util.units import format_size
 from zarr_core.errors import WarehouseError
 from zarr_core.warehouses.join import axis_table
@@ -68,6 +68,7 @@ class AthenaWarehouse(LongTable):
         columns: LongColumns | None = None,
     ) -> None:
         super().__init__(columns)
+        refuse_credentials(staging)
         if not staging.startswith("s3://") or "'" in staging:
             raise WarehouseError(f"staging {staging!r} is not an S3 prefix such as s3://bucket/staging")
         self.table = table
