@@ -20,6 +20,7 @@ from assets.dataset import DatasetDeclaration
 from definitions import defs
 from tests.platform.project import Project
 from tests.platform.trial import PROJECT
+from zarr_core._util.redaction import redact
 from zarr_core.points.settings import ConversionSettings
 
 
@@ -91,6 +92,22 @@ def test_settings_of_other_types_are_refused(
 ) -> None:
     with pytest.raises(ValidationError, match=message):
         DatasetDeclaration(**dict(dataset) | setting)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"source": "s3://user:hunter2hunter2@bucket/runs"},
+        {"store": "https://host/x?sig=hunter2hunter2"},
+        {"pool": {"kind": "dask", "address": "tls://u:hunter2hunter2@10.0.0.5:8786"}},
+    ],
+)
+def test_a_declaration_of_a_url_with_credentials_is_refused(
+    dataset: DatasetDeclaration, setting: dict[str, object]
+) -> None:
+    with pytest.raises(ValidationError, match="put credentials into environment variables") as caught:
+        DatasetDeclaration(**dict(dataset) | setting)
+    assert "hunter2" not in redact(str(caught.value))
 
 
 def test_no_password_is_shown(dataset: DatasetDeclaration) -> None:
