@@ -61,6 +61,22 @@ def test_a_repetition_that_does_not_fit_is_not_named() -> None:
     assert clock.now == 100
 
 
+def test_steps_of_a_priority_leave_time_for_others() -> None:
+    clock = Clock()
+    planner = Planner(10, clock, parts={1: 0.6, 2: 0.8})
+    planner.add(step(clock, f"{priority}.{n}", 1, priority) for priority in (1, 2, 3) for n in range(8))
+    clock.now += 5  # before the run, as of taking samples
+    planner.run()
+    assert [name for name, _ in planner.not_run] == [
+        *(f"1.{n}" for n in range(3, 8)),
+        *(f"2.{n}" for n in range(1, 8)),
+        *(f"3.{n}" for n in range(1, 8)),
+    ]
+    assert planner.not_run[0][1].endswith("0.0 s of the budget were left for this kind of measurement")
+    assert planner.not_run[-1][1].endswith("0.0 s of the budget were left")
+    assert clock.now == 110
+
+
 def test_important_steps_run_first_and_steps_may_add_steps() -> None:
     clock, seen = Clock(), []
 

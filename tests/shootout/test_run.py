@@ -11,7 +11,9 @@ import shlex
 import signal
 import time
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,15 +25,18 @@ from zarr_core.errors import StoreError, ZarrCoreError
 from zarr_core.matrix import WideMatrix
 from zarr_core.points.convert import convert
 from zarr_core.points.head import load_manifest
-from zarr_core.shootout import candidates, loading, run, run_shootout, tiers, workload
+from zarr_core.shootout import candidates, loading, run, run_shootout, tiers, turns, workload
 from zarr_core.shootout.__main__ import _tiers, main
 from zarr_core.shootout.candidates import COLUMNS, OURS, Candidate, candidate, chunk_sizes
 from zarr_core.shootout.formats import Entry
 from zarr_core.shootout.formats.npy import Window
+from zarr_core.shootout.page import render_page
 from zarr_core.shootout.planner import Planner
 from zarr_core.shootout.tiers import Tier
 from zarr_core.shootout.verdict import Measurement, judge
 from zarr_core.storage import Storage
+
+_WORKERS = run._Run._workers
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +59,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> N
     """No DataLoader workers, which take a second to start, few turns, and repetitions of one batch."""
     monkeypatch.setattr(run._Run, "_workers", lambda _: ())
     monkeypatch.setattr(run, "_REPETITIONS", 2)
-    monkeypatch.setattr(run, "_TURNS", 2)
-    monkeypatch.setattr(run, "_TURNS_OF_ALL", 1)
+    monkeypatch.setattr(turns, "_TURNS", 2)
+    monkeypatch.setattr(turns, "_TURNS_OF_ALL", 1)
     monkeypatch.setattr(run, "_SHORTEST", 0.0)
     monkeypatch.setattr(run, "_PART", 0.0)
     monkeypatch.setattr("os.fsync", lambda _: None)
@@ -228,10 +233,70 @@ def test_settings_that_can_be_told_from_the_best_leave_the_turns(
         settings = [candidate(entries[name], "none", 64, "points") for name in rates]
         shootout.measured = [Measurement("scratch", each, "draws", [60.0]) for each in settings]
         planner = Planner(math.inf)
-        planner.add(shootout._turn([shootout.measured], 1))
+        planner.add(shootout.turns.steps([shootout.measured], 1))
         planner.run()
     assert measured == [*rates, OURS, "pickle", ".npy"], "the second turn in reverse, without the slow one"
     assert {m.format for m in shootout.measured if m.compared} == {".npy", "pickle", OURS}, "and the best store"
+
+
+def simulated(
+    monkeypatch: pytest.MonkeyPatch, options: run.Options, seconds: float = 4
+) -> tuple[dict[str, Any], float]:
+    """A shootout whose measurements take equally long, twice as long with workers; its report, and what it took."""
+    now = 0.0
+
+    def measure(reading: loading.Reading, **_: Any) -> loading.Timing:
+        nonlocal now
+        now += seconds * (2 if reading.workers else 1)
+        rate = 100.0 + len(reading.entry.name) - reading.workers
+        return loading.Timing(None, [rate, rate + 1])
+
+    for name, value in {"_TURNS": 10, "_TURNS_OF_ALL": 3}.items():
+        monkeypatch.setattr(turns, name, value)
+    monkeypatch.setattr(run._Run, "_workers", _WORKERS)
+    monkeypatch.setattr(run, "Planner", partial(Planner, clock=lambda: now))
+    monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(run, "time_reading", measure)
+    return run.measure_all(options), now
+
+
+@pytest.mark.parametrize("minutes", [2, 3, 10])
+def test_a_short_budget_has_time_for_the_turns(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: int
+) -> None:
+    options = run.Options(str(store), {"scratch": str(tmp_path)}, 60.0 * minutes, samples=1)
+    report, took = simulated(monkeypatch, options)
+    assert took <= 60 * minutes
+    verdict = report["verdict"]
+    assert verdict["setting"]["compared"]
+    assert verdict["store"]["compared"]
+    assert sum(m["compared"] for m in report["measurements"]) >= 2
+    assert len(verdict["setting"]["rates"]) >= (4 if minutes == 2 else 6), "turns have two repetitions here"
+    assert {m["reads"] for m in report["measurements"]} == {"draws", "samples"}
+    assert not any("turns" in reason for reason in verdict["reasons"])
+
+
+def test_a_short_budget_has_time_for_each_way_to_read_a_matrix(
+    matrix: WideMatrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report, _ = simulated(monkeypatch, run.Options(matrix.url, {"a": str(tmp_path)}, 180.0, num_features=20))
+    assert {m["reads"] for m in report["measurements"]} == {"samples", "selected", "features"}
+    assert report["verdict"]["setting"]["compared"]
+
+
+def test_what_a_budget_has_no_time_for_is_said(
+    matrix: WideMatrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report, _ = simulated(monkeypatch, run.Options(matrix.url, {"a": str(tmp_path)}, 8.0, num_features=1000), 2)
+    reasons = report["verdict"]["reasons"]
+    assert any("not measured again in turns" in reason and "--budget" in reason for reason in reasons)
+    assert any(reason.startswith("How to read features of 6 samples was not measured") for reason in reasons)
+    missing = {one["what"]: one["reason"] for one in report["not_measured"]}
+    assert missing["turns of the leading settings"] == (
+        "1 of 2 leading settings were not measured again: the budget was used, or they failed"
+    )
+    assert missing["samples of 1,000 features"] == "the matrix has 100: whole samples have them all"
+    assert "not measured again in turns" in render_page(report)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,7 +20,7 @@ class Step:
         name: for the progress bar and the list of what was not measured.
         kind: steps of one kind take about equally long.
         guess: seconds that the first of its kind may take; 0 for a choice, which is always made.
-        work: is given the time at which the budget ends, and returns further steps.
+        work: is given the time at which the budget for it ends, and returns further steps.
         repeats: whether it repeats an earlier measurement: it is not named if it does not fit.
     """
 
@@ -49,21 +49,28 @@ class Planner:
     """Runs steps within a budget.
 
     A step runs only if what steps of its kind took, or its guess, still fits into the budget. So the budget is exceeded
-    at most by what one step takes longer than the longest of its kind before.
+    at most by what one step takes longer than the longest of its kind before. Steps of a priority may have a part of
+    the time only, so that less important ones fit, too.
 
     Args:
         seconds: the budget.
         clock: monotonic time in seconds.
         progress: shows each step before it runs.
+        parts: part of the time that is left when :meth:`run` is called, after which no more steps of a priority run,
+            by the first number of the priority; 1 for others.
 
     Attributes:
         not_run: name of each step that did not run or failed, and the reason.
     """
 
     def __init__(
-        self, seconds: float, clock: Callable[[], float] = time.monotonic, progress: Progress | None = None
+        self,
+        seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+        progress: Progress | None = None,
+        parts: Mapping[int, float] | None = None,
     ) -> None:
-        self._clock, self._progress = clock, progress
+        self._clock, self._progress, self._parts = clock, progress, parts or {}
         self.end = clock() + seconds
         self.not_run: list[tuple[str, str]] = []
         self._queue: list[tuple[tuple[int, ...], int, Step]] = []
@@ -78,19 +85,22 @@ class Planner:
 
     def run(self) -> None:
         """Run all steps that fit. An error of this library or of the system in a step is the reason in ``not_run``."""
+        start = self._clock()
         while self._queue:
             step = heapq.heappop(self._queue)[-1]
-            began = self._clock()
-            left, needed = self.end - began, self._took.get(step.kind, step.guess)
+            began, part = self._clock(), self._parts.get(step.priority[0], 1)
+            stop = self.end if part == 1 else start + part * (self.end - start)
+            left, needed = stop - began, self._took.get(step.kind, step.guess)
             if step.guess and needed > left:
                 if not step.repeats:
                     reason = f"about {needed:.1f} s are needed, and {max(left, 0):.1f} s of the budget were left"
+                    reason += " for this kind of measurement" * (part < 1)
                     self.not_run.append((step.name, reason))
                 continue
             if self._progress:
-                self._progress.show(step.name, self._done, self._added, left)
+                self._progress.show(step.name, self._done, self._added, self.end - began)
             try:
-                self.add(step.work(self.end) or ())
+                self.add(step.work(stop) or ())
             except (ZarrCoreError, OSError, MeasurementError) as error:
                 self.not_run.append((step.name, " ".join(str(error).split())))
             self._done += 1

@@ -29,7 +29,8 @@ from zarr_core.shootout.loading import Reading, Timing, time_first_epochs, time_
 from zarr_core.shootout.matrix_workload import take_matrix
 from zarr_core.shootout.planner import MeasurementError, Planner, Step
 from zarr_core.shootout.tiers import Tier, TooSlowError, footprint
-from zarr_core.shootout.verdict import Measurement, best_of, choose, exceeds_memory, judge
+from zarr_core.shootout.turns import Turns, leaders
+from zarr_core.shootout.verdict import Measurement, choose, exceeds_memory, judge
 from zarr_core.shootout.workload import Workload, take_points
 from zarr_core.storage import Storage
 
@@ -44,12 +45,11 @@ _RESERVE = 0.03
 _REPETITIONS = 5
 # How many of the fastest settings of a tier are measured with workers.
 _WITH_WORKERS = 3
-# How many of them are compared in turns at the end, and how close to the fastest they are.
-_FINALISTS, _CLOSE = 8, 0.25
 # How close to the fastest a codec is that is measured with all chunk sizes.
 _NEAR = 0.7
-# Turns of all of them, and turns at most.
-_TURNS_OF_ALL, _TURNS = 3, 10
+# Parts of the time after which no more steps of these priorities run, so that those which follow fit: formats, settings
+# of stores, workers, further draws, turns.
+_PARTS = {1: 0.55, 2: 0.62, 3: 0.68, 4: 0.8, 5: 0.97}
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def measure_all(options: Options) -> dict[str, Any]:
     with ExitStack() as cleanup:
         bar = _Bar(total=1, unit="measurement", desc="shootout", disable=not options.progress)
         cleanup.enter_context(bar)
-        planner = Planner(options.budget * (1 - _RESERVE), progress=bar)
+        planner = Planner(options.budget * (1 - _RESERVE), progress=bar, parts=_PARTS)
         tiers = [cleanup.enter_context(Tier(name, place)) for name, place in options.tiers.items()]
         folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="zarr-core-shootout-")))
         end = time.monotonic() + _TAKING * options.budget
@@ -154,6 +154,7 @@ class _Run:
         self.options, self.tiers, self.workload, self.folder = options, tiers, workload, folder
         self.measured: list[Measurement] = []
         self.absent: list[tuple[str, str]] = []
+        self.turns = Turns(self._again, time.monotonic)
         self.footprints: dict[str, dict[str, int]] = {}
         self.copied: dict[str, list[float]] = {tier.name: [0.0, 0.0] for tier in tiers}
         self.cold: dict[str, bool] = {}
@@ -173,6 +174,9 @@ class _Run:
             self.absent.append(
                 (f"{facts['other_fields']} samples", "their fields differ from those of the first sample")
             )
+        if self.unit == "features" and "selected" not in workload.draws:
+            whole = f"the matrix has {facts['features']:,}: whole samples have them all"
+            self.absent.append((f"samples of {facts['num_features']:,} features", whole))
         self.too_large = exceeds_memory(facts, _memory_bytes())
 
     # --- steps
@@ -196,7 +200,7 @@ class _Run:
         yield Step((3,), "choice of workers", "choice", 0, lambda _: self._workers())
         yield Step((3, 8), "choice of prefetching", "choice", 0, lambda _: self._prefetch())
         yield Step((3, 9), "choice of the fastest", "choice", 0, lambda _: self._decoding())
-        yield Step((5,), "choice of finalists", "choice", 0, lambda _: self._finalists())
+        yield Step((5,), "choice of finalists", "choice", 0, self._finalists)
 
     def _candidate(self, entry: Entry, codec: str | None = None, chunk: int | None = None) -> Candidate:
         """A format with settings; by default those of the source."""
@@ -221,10 +225,12 @@ class _Run:
         def work(end: float) -> None:
             if tier.local or not workers:
                 self._put(tier, chosen, end)
+            began = time.monotonic()
             timing = self._time_cold(m, tier, end)
             m.cold = timing is not None
             dropped = m.cold or (not workers and tier.drop_from_cache(chosen.copy))
             timing = timing or self._time(m, tier.place(chosen.copy), end, cold=not workers)
+            m.took = time.monotonic() - began
             # Some filesystems lie in memory, and some networks' are no block device: then the files may not be dropped.
             dropped = dropped and timing.from_device is not False
             if not workers:
@@ -335,50 +341,14 @@ class _Run:
 
         return Step((3, 9, 1), f"from memory: {m.setting}", f"memory {bool(m.workers)}", 2 + 3 * m.workers, work)
 
-    def _finalists(self) -> Iterable[Step]:
-        """The leading settings and the leading stores of each tier."""
-        finalists = []
-        for tier in self.tiers:
-            leading = _leading(self._of(tier))
-            finalists.append(leading + [m for m in _leading(self._of(tier, OURS)) if m not in leading])
-        yield from self._turn([group for group in finalists if group], 1)
+    def _finalists(self, end: float) -> Iterable[Step]:
+        yield from self.turns.begin([leaders(self._of(tier)) for tier in self.tiers], end)
         yield Step((6,), "choice of the fastest", "choice", 0, lambda _: self._missing_memory())
 
-    def _turn(self, finalists: list[list[Measurement]], turn: int) -> Iterable[Step]:
-        """Measure the finalists of each tier in turn, and again those that cannot be told from the best of their kind.
-
-        Turns meet the same load of the machine. Rates from before the turns do not count: the one that was measured at
-        the quietest time would lead. Stores are compared with stores, since the best one is named, too. Every second
-        turn is in reverse: what one leaves behind, such as workers that end, would otherwise always slow down the next.
-        """
-        for number, group in enumerate(finalists):
-            for place, m in enumerate(group if turn % 2 else group[::-1]):
-                yield self._again((5, turn, number, place), m)
-
-        def next_turn(_: float) -> Iterable[Step]:
-            every = [m for group in finalists for m in group]
-            if not all(m.turns for m in every):  # the budget is used, or one of them failed
-                return
-            for m in every:
-                m.rates, m.compared = m.turns, True
-            for group in finalists if turn >= _TURNS_OF_ALL else ():
-                for m in group:
-                    m.compared = m.high >= best_of(n for n in group if m.format != OURS or n.format == OURS).low
-            left = [[m for m in group if m.compared] for group in finalists]
-            if turn < _TURNS and any(len(group) > 1 for group in left):
-                yield from self._turn(left, turn + 1)
-
-        yield Step((5, turn, len(finalists)), "choice of finalists", "choice", 0, next_turn)
-
-    def _again(self, priority: tuple[int, ...], m: Measurement) -> Step:
+    def _again(self, m: Measurement, end: float) -> list[float]:
         (tier,) = (tier for tier in self.tiers if tier.name == m.tier)
-
-        def work(end: float) -> None:
-            timing = self._time_cold(m, tier, end) if m.cold else self._time(m, tier.place(m.candidate.copy), end)
-            m.turns += timing.rates if timing else []
-
-        kind = f"{tier.name} {m.reads} {bool(m.workers)} False"
-        return Step(priority, f"again: {m.setting}, on {tier.name}", kind, 3 + 3 * m.workers, work, repeats=True)
+        timing = self._time_cold(m, tier, end) if m.cold else self._time(m, tier.place(m.candidate.copy), end)
+        return timing.rates if timing else []
 
     def _missing_memory(self) -> Iterable[Step]:
         for tier in self.tiers:
@@ -449,7 +419,7 @@ class _Run:
 
     def report(self, planner: Planner) -> dict[str, Any]:
         """The content of ``shootout.json``."""
-        not_measured = [*self.absent, *planner.not_run]
+        not_measured = [*self.absent, *planner.not_run, *self.turns.left_out]
         if not self.measured:
             reason = ": ".join((planner.not_run or self.absent)[0])
             raise ZarrCoreError(f"nothing was measured; {reason}")
@@ -487,11 +457,6 @@ def worker_counts(most: int | None = None) -> list[int]:
     """Numbers of DataLoader workers to compare with none, at most ``most``."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return sorted({min(count, most or count) for count in (1, 2, min(cores, 16))})
-
-
-def _leading(found: list[Measurement]) -> list[Measurement]:
-    leading = sorted(found, key=lambda m: -m.median)[:_FINALISTS]
-    return [m for m in leading if m.median >= _CLOSE * leading[0].median]
 
 
 def _memory_bytes() -> int | None:

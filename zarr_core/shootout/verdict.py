@@ -19,6 +19,10 @@ _TOLERANCE = 0.05
 _FASTER_FIRST = 0.1
 # Share of the time that is spent waiting for storage from which storage is called the bottleneck.
 _BOTTLENECK = 0.5
+_NOT_COMPARED = (
+    "The leading settings were not measured again in turns, so that other load of the machine may have decided: repeat "
+    "the shootout with a larger --budget, or fewer --tiers or --formats."
+)
 
 
 @dataclass
@@ -36,6 +40,7 @@ class Measurement:
         requests: to a URL per item; None if not counted.
         bytes, objects, inodes: per sample, on this tier.
         memory: median items per second from local files in memory; None if not measured.
+        took: seconds that measuring ``rates`` took.
         turns: rates in turns with other leading settings.
         compared: whether ``rates`` are those of the turns, and it took part in all of them.
     """
@@ -54,6 +59,7 @@ class Measurement:
     objects: float = 0.0
     inodes: float = 0.0
     memory: float | None = None
+    took: float = 0.0
     turns: list[float] = field(default_factory=list)
     compared: bool = False
 
@@ -105,9 +111,8 @@ class Measurement:
 
     def to_document(self) -> dict[str, Any]:
         """For JSON."""
-        stored = {
-            each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("candidate", "turns")
-        }
+        own = ("candidate", "took", "turns")
+        stored = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in own}
         chosen = self.candidate
         settings = {"format": chosen.format, "codec": chosen.codec, f"chunk_{chosen.unit}": chosen.chunk}
         return {
@@ -186,6 +191,7 @@ def judge(
     words = facts["reads"]
     reads = next(reads for reads in words if any(m.reads == reads for m in measured))
     too_large = exceeds_memory(facts, memory_bytes)
+    unmeasured = [text for other, text in words.items() if not any(m.reads == other for m in measured)]
     # Rates of files in memory tell nothing about data that do not fit into it. Objects of a URL are never kept there.
     of_storage = [m for m in measured if m.cold or not tiers[m.tier]["local"]]
     left_out: list[Measurement] = []
@@ -208,10 +214,12 @@ def judge(
     reasons = [
         *_memory(too_large, of_reads, left_out, tiers, facts),
         _tier_sentence(named, words, "Recommended"),
+        *(() if named.compared or len(of_reads) == 1 else [_NOT_COMPARED]),
         *_alternatives(named, of_reads),
         *_first_epoch(named, of_reads),
         *(_tier_sentence(m, words, "Best") for tier, m in by_tier.items() if tier != named.tier),
         *(_other_sentence(m, store, words) for m, store in others),
+        *(f"How to read {text} was not measured: see what was not measured, and why." for text in unmeasured),
         *(() if shortage else _staging(named, by_tier, tiers, facts, copy_rates)),
         *shortage,
         *_inodes(named, measured, tiers, facts),
@@ -219,7 +227,7 @@ def judge(
     ]
     if own is not None and named.format != OURS:
         reasons.insert(
-            1 + too_large,
+            1 + too_large + (_NOT_COMPARED in reasons),
             f"The best setting of a store here is {own.setting} on {own.tier}: {_rate(own, words)}. It adds checksums"
             + (", versions and new draws in each epoch." if facts["unit"] == "points" else " and versions."),
         )
