@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from tests.helpers.examples import examples
+from tests.helpers.odd_arrays import WithUnit
 from zarr_core import EpochBatchSampler, MatrixDataset, ResumableLoader, m_values
 from zarr_core.errors import MatrixError, UnknownFieldError, ZarrCoreError
 from zarr_core.matrix import WideMatrix
@@ -166,6 +167,23 @@ def test_a_feature_without_a_value_cannot_be_filled_in(written: tuple[str, np.nd
     with pytest.raises(ZarrCoreError, match="shape"):
         MatrixDataset(url, impute=means[:9])
     assert not MatrixDataset(url, impute=0.5)[0]["beta"].isnan().any()
+    filled = np.nan_to_num(means)
+    with pytest.raises(ZarrCoreError, match=f"impute is NaN for 1 features .for example {FEATURES[3]}"):
+        MatrixDataset(url, impute=np.ma.array(filled, mask=np.arange(len(filled)) == 3))
+    table = pytest.importorskip("pandas").Series(filled, FEATURES)
+    with pytest.raises(ZarrCoreError, match="impute is a Series with labels such as 'cg.*select them in this order"):
+        MatrixDataset(url, impute=table[::-1])
+    torch.testing.assert_close(
+        MatrixDataset(url, impute=table)[0]["beta"], MatrixDataset(url, impute=filled)[0]["beta"]
+    )
+
+
+def test_m_values_of_masked_betas_are_missing() -> None:
+    found = m_values(np.ma.array([0.5, 0.5], mask=[False, True]))
+    np.testing.assert_array_equal(found, [0, np.nan])
+    assert type(found) is np.ndarray
+    with pytest.raises(ZarrCoreError, match="betas: is a WithUnit"):
+        m_values(np.ones(2).view(WithUnit))
 
 
 @given(st.lists(st.floats(-0.01, 1.01), min_size=1), st.sampled_from([0.001, 0.01, 0.1]))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.matrices import FEATURES, SMALL, append, block, count_writes
+from tests.helpers.odd_arrays import ODD, odd_arrays
 from zarr_core.errors import MatrixError
 from zarr_core.matrix import WideMatrix
 from zarr_core.storage import Storage
@@ -71,7 +72,7 @@ def _infinite() -> np.ndarray:
         (["x", 1], {"beta": block(2)}, "must be strings of valid Unicode, not 1"),
         (["x", "\ud800"], {"beta": block(2)}, r"valid Unicode, not '\\ud800'"),
         ([], {"beta": block(0)}, "at least one sample"),
-        ("xy", {"beta": block(2)}, "must be a sequence of at least one sample"),
+        ("xy", {"beta": block(2)}, "sample_ids must be a collection of names; for one name pass"),
         (["x", "y"], {}, "value tables of this matrix are beta; given: none"),
         (["x", "y"], {"beta": block(2), "depth": block(2)}, "given: beta, depth"),
         (["x", "y"], {"beta": _infinite()}, "beta of sample 'y' is infinite at feature 'cg000021'"),
@@ -92,3 +93,33 @@ def test_a_full_matrix_is_refused(tmp_path: Path) -> None:
     append(matrix, "a", 5)
     with pytest.raises(MatrixError, match=r"is full: it has room for 2 shards of 4 samples. Create a new matrix"):
         matrix.append("b", ["x"], {"beta": block(1)})
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_cells_are_appended_as_they_are_meant_or_refused(tmp_path: Path, name: str) -> None:
+    cells, expected = odd_arrays(block(3))[name]
+    matrix = WideMatrix.create(tmp_path, FEATURES, {"beta": "float32"}, **SMALL)
+    before = Storage(tmp_path).list()
+    if expected is None:
+        with pytest.raises(MatrixError, match="batch 'a': beta (is|has) "):
+            matrix.append("a", ["x", "y", "z"], {"beta": cells})
+        assert Storage(tmp_path).list() == before
+        return
+    matrix.append("a", ["x", "y", "z"], {"beta": cells})
+    np.testing.assert_array_equal(WideMatrix.open(tmp_path).read(["x", "y", "z"]), expected)
+    assert not matrix.append("a", ["x", "y", "z"], {"beta": expected})
+
+
+def test_labels_of_a_table_are_those_of_the_samples_and_features(tmp_path: Path) -> None:
+    import pandas as pd
+
+    matrix = WideMatrix.create(tmp_path, FEATURES, {"beta": "float32"}, **SMALL)
+    table = pd.DataFrame(block(3), ["x", "y", "z"], FEATURES)
+    for wrong in (table.loc[["y", "x", "z"]], table[FEATURES[::-1]]):
+        with pytest.raises(MatrixError, match=r"beta is a DataFrame with labels such as .*select them in this order"):
+            matrix.append("a", ["x", "y", "z"], {"beta": wrong})
+    assert matrix.append("a", pd.Series(["x", "y", "z"], [2, 1, 0]), {"beta": table})  # type: ignore[arg-type]
+    assert not matrix.append("a", ["z", "y", "x"], {"beta": table[::-1]})
+    with pytest.raises(MatrixError, match="values must be a mapping such as {'beta': cells}, not"):
+        matrix.append("b", ["w"], [block(1)])  # type: ignore[arg-type]
+    np.testing.assert_array_equal(matrix.read(["z"]), block(3)[2:])

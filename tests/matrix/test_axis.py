@@ -64,6 +64,9 @@ def test_duplicates_are_found_in_any_block(monkeypatch: pytest.MonkeyPatch, bloc
         (pa.array(["a", "b\0"]), "zero character"),
         (pa.array(["a", "a"]), "appears twice"),
         (np.array([b"a", b"\xff"]), "not UTF-8"),
+        (np.ma.array([1, 2], mask=[False, True]), "is a masked array, and its mask is not stored"),
+        (np.array(["a", np.nan], np.dtypes.StringDType(na_object=np.nan)), "strings or integers"),
+        (np.zeros(2, [("name", "S3")]), "strings or integers"),
     ],
 )
 def test_names_that_are_refused(names: Any, message: str) -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from tests.helpers.examples import examples
 from tests.helpers.matrices import FEATURES, SMALL, append, block
+from tests.helpers.odd_arrays import ODD, odd_arrays
 from zarr_core.errors import MatrixError, StoreError, UnknownFieldError
 from zarr_core.matrix import WideMatrix
 from zarr_core.storage import Storage
@@ -65,7 +66,14 @@ class Case:
             n_samples = draw(st.integers(1, 9))
             ids = draw(st.permutations([f"b{number}s{n}" for n in range(n_samples)]))
             tables = {v: block(n_samples, n_features, 7 * number + n, d) for n, (v, d) in enumerate(values.items())}
-            assert self.matrix.append(f"b{number}", ids, tables)
+            value = draw(st.sampled_from(sorted(tables)))
+            odd = odd_arrays(tables[value])
+            given_as, tables[value] = odd[draw(st.sampled_from(["plain", *ODD]))]
+            if tables[value] is None:
+                with pytest.raises(MatrixError, match=f"batch 'b{number}': {value} (is|has) "):
+                    self.matrix.append(f"b{number}", ids, tables | {value: given_as})
+                continue
+            assert self.matrix.append(f"b{number}", ids, tables | {value: given_as})
             for value, table in tables.items():
                 self.rows[value] |= dict(zip(ids, table, strict=True))
             if draw(st.booleans()):
@@ -119,6 +127,17 @@ def test_other_zarr_readers_see_the_same_cells(tmp_path: Path) -> None:
         assert np.isnan(array[5:8]).all()  # between the batches
         assert array.shape == (14, 100)
         assert transposed.shape == (100, 14)
+
+
+def test_cells_are_read_into_plain_arrays(tmp_path: Path) -> None:
+    matrix = WideMatrix.create(tmp_path, FEATURES, {"beta": "float32"}, **SMALL)
+    append(matrix, "a", 2)
+    read_only = np.zeros((2, 100), np.float32)
+    read_only.flags.writeable = False
+    for out in (np.ma.zeros((2, 100), np.float32), read_only):
+        for features in (None, matrix.select(FEATURES)):
+            with pytest.raises(MatrixError, match="out must be a plain NumPy array that can be written"):
+                matrix.read(["a_s0", "a_s1"], features, out=out)
 
 
 def test_unknown_samples_features_and_values_are_named(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.helpers.odd_arrays import ODD, odd_arrays
 from tests.helpers.published_store import make_samples, write_published_store
 from tests.helpers.small_source import KIND, write_source
 from tests.helpers.stores import objects
@@ -51,6 +52,21 @@ def test_a_sample_is_written_read_and_verified(tmp_path: Path) -> None:
     assert verify_store(str(tmp_path)).ok
     (problem,) = verify_store(str(tmp_path), source=str(tmp_path)).problems
     assert "the files that it was made from were not recorded" in problem.message
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_arrays_are_stored_as_they_are_meant_or_refused(tmp_path: Path, name: str) -> None:
+    given, expected = odd_arrays(arrays()["surface_position"])[name]
+    write_sample(tmp_path, "a", arrays())
+    if expected is None or np.isnan(expected).any():
+        reason = "is a masked array, and its mask is not stored" if expected is not None else "(is|has) "
+        with pytest.raises(SampleError, match=f"b, surface_position: {reason}"):
+            write_sample(tmp_path, "b", arrays() | {"surface_position": given})
+        assert list(load_manifest(tmp_path).samples) == ["a"]
+        return
+    write_sample(tmp_path, "b", arrays() | {"surface_position": given})
+    for field, values in read(tmp_path, "a").items():
+        np.testing.assert_array_equal(read(tmp_path, "b")[field], values)
 
 
 def test_equal_content_writes_nothing(tmp_path: Path) -> None:
@@ -95,7 +111,7 @@ def fields_of_kind() -> dict[str, np.ndarray]:
         ({"surface_pressure": np.zeros((50, 2))}, "2 components per point, pressure has 1"),
         ({"surface_pressure": 1e5 + np.arange(50.0)}, "does not fit float16"),
         ({"surface_pressure": 6e4 + np.arange(50.0)}, "float16 would change its values"),
-        ({"surface_pressure": ["a"] * 50}, "is not an array of numbers"),
+        ({"surface_pressure": ["a"] * 50}, "surface_pressure: is a list of <U1, not an array of numbers"),
         ({"surface_pressure": np.zeros(50, bool)}, "expected real numbers"),
         ({"surface_heat": np.zeros((50, 2))}, "has 2 components per point, the store's samples have 1"),
         ({"surface_presure": np.zeros(50)}, "surface_presure: is no field of this store's samples"),

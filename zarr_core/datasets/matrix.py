@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from zarr_core._util.arguments import check_names
+from zarr_core._util.plain_arrays import check_labels, plain_array
 from zarr_core.datasets.batch import Batch, BatchDataset, BatchItem
 from zarr_core.datasets.memory_map import memory_mapped, row_blocks
 from zarr_core.errors import ZarrCoreError
@@ -348,7 +349,11 @@ class MatrixDataset(BatchDataset):
                 logger.warning("%s: %d samples have no %s, such as %s", self.matrix.url, len(without), name, few)
 
     def _imputed_values(self, impute: float | np.ndarray | Tensor) -> Tensor:
-        fill = torch.as_tensor(impute, dtype=torch.float32)
+        try:
+            check_labels(impute, lambda: self.feature_ids)
+            fill = torch.from_numpy(plain_array(impute, masked_is_nan=True).astype(np.float32))
+        except ValueError as error:
+            raise ZarrCoreError(f"impute {error}") from error
         if fill.shape not in ((), (self.n_features,)):
             raise ZarrCoreError(
                 f"impute has shape {tuple(fill.shape)}; expected one number or one per feature ({self.n_features:,},)"
@@ -398,7 +403,7 @@ def m_values(betas: Tensor | np.ndarray, offset: float = M_VALUE_OFFSET) -> Tens
 
     Args:
         betas: shares of methylated DNA, any shape, a floating-point tensor or array, such as the result of
-            ``MatrixLoader.load``; NaN stays NaN.
+            ``MatrixLoader.load``; NaN stays NaN, and masked elements become NaN.
         offset: betas are clamped to [offset, 1 - offset]; array normalisation gives some outside [0, 1]. The result
             lies within ±log2(1 / offset - 1), 9.97 by default.
 
@@ -411,6 +416,10 @@ def m_values(betas: Tensor | np.ndarray, offset: float = M_VALUE_OFFSET) -> Tens
     if not 0 < offset < 0.5:
         raise ZarrCoreError(f"offset is {offset!r}; it must be between 0 and 0.5")
     if isinstance(betas, np.ndarray) and betas.dtype.kind == "f":
+        try:
+            betas = plain_array(betas, masked_is_nan=True)
+        except ValueError as error:
+            raise ZarrCoreError(f"betas: {error}") from error
         clipped = np.clip(betas, offset, 1 - offset)
         return np.asarray(np.log2(clipped / (1 - clipped)))
     if isinstance(betas, Tensor) and betas.is_floating_point():

@@ -6,11 +6,14 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from zarr_core._util.arguments import check_mapping
+from zarr_core._util.plain_arrays import check_labels, plain_array
 from zarr_core.errors import MatrixError
 from zarr_core.matrix.claims import claim, create_shard
 from zarr_core.matrix.metadata import announce
@@ -38,12 +41,26 @@ def home_of(batch_id: str, batch_ids: Collection[str]) -> str | None:
 
 
 def check_batch(
-    state: MatrixState, where: str, batch_id: str, sample_ids: Sequence[str], values: Mapping[str, np.ndarray]
+    state: MatrixState,
+    where: str,
+    batch_id: str,
+    sample_ids: Sequence[str],
+    values: Mapping[str, Any],
+    features: Callable[[], Iterable[Any]],
 ) -> dict[str, np.ndarray]:
-    """The value tables of a batch as arrays; raises MatrixError if names, shapes or dtypes do not fit the matrix."""
+    """The value tables of a batch as plain arrays, NaN where they are masked.
+
+    Args:
+        state, where: of the matrix, and its place for messages.
+        batch_id, sample_ids, values: as for ``WideMatrix.append``.
+        features: returns the names of the columns; only called for tables that have labels.
+
+    Raises:
+        MatrixError: names, labels, shapes or dtypes do not fit the matrix.
+    """
     if not is_name(batch_id):
         raise MatrixError(f"{where}: batch_id must be a string of valid Unicode that is not empty")
-    if isinstance(sample_ids, str) or not len(sample_ids):
+    if not len(sample_ids):
         raise MatrixError(f"{where}: sample_ids must be a sequence of at least one sample")
     seen: set[str] = set()
     for sample_id in sample_ids:
@@ -52,12 +69,18 @@ def check_batch(
         if sample_id in seen:
             raise MatrixError(f"{where}: duplicate sample {sample_id!r}")
         seen.add(sample_id)
+    check_mapping("values", values, "{'beta': cells}", error=MatrixError)
     if values.keys() != state.values.keys():
         expected, got = ", ".join(state.values), ", ".join(values) or "none"
         raise MatrixError(f"{where}: the value tables of this matrix are {expected}; given: {got}")
-    tables = {value: np.asarray(values[value]) for value in state.values}
+    tables = {}
     shape = len(sample_ids), state.axis.length
-    for value, table in tables.items():
+    for value in state.values:
+        try:
+            check_labels(values[value], lambda: sample_ids, features)
+            tables[value] = table = plain_array(values[value], masked_is_nan=True)
+        except ValueError as error:
+            raise MatrixError(f"{where}: {value} {error}") from error
         if table.shape != shape:
             raise MatrixError(f"{where}: {value} has shape {table.shape}, (samples, features) is {shape}")
         if table.dtype != np.dtype(state.values[value]):

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from zarr_core._util.arguments import check_names
+from zarr_core._util.plain_arrays import plain_array
 from zarr_core.errors import CorruptChunkError, MatrixError, UnknownFieldError
 
 _BLOCK = 65_536  # names that are handled together
@@ -213,7 +214,12 @@ def _encoded(ids: Any) -> np.ndarray:
             raise MatrixError(_ZERO)
         found = _in_blocks(ids, lambda block: np.array([name.encode() for name in block]))
     else:
-        found = np.asarray(ids)
+        try:
+            found = plain_array(ids, numbers=False)
+        except ValueError as error:
+            raise MatrixError(f"a plain array of names is needed; this one {error}") from error
+    if hasattr(found.dtype, "na_object"):  # NumPy's strings that may be missing; as text, these would be names
+        found = found.astype(object)
     if found.ndim == 1 and found.dtype.kind in "UT" and len(found):
         found = _in_blocks(found, lambda block: np.char.encode(block.astype(str), "utf-8"))
     elif found.ndim == 1 and found.dtype.kind == "O" and all(isinstance(name, str) for name in found):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from zarr_core._util.arguments import check_names
 from zarr_core.errors import CorruptChunkError, ManifestError, MatrixError, StoreError, UnknownFieldError
 from zarr_core.matrix import lazy, sample_table
 from zarr_core.matrix.append import append_batch, check_batch, find_infinite
@@ -266,7 +267,8 @@ class WideMatrix:
         Args:
             batch_id: name of the batch.
             sample_ids: (samples,) names of its samples.
-            values: (samples, features) array of the stored dtype for each value table, NaN for missing cells.
+            values: (samples, features) array of the stored dtype for each value table, NaN for missing cells. Masked
+                cells are missing. A table with labels (pandas) must have those of the samples and features, in order.
             source: recorded with the batch: the kind of its source, and whatever identifies the state of it, as text.
 
         Returns:
@@ -274,12 +276,15 @@ class WideMatrix:
             order.
 
         Raises:
-            MatrixError: shapes, dtypes, tables or samples do not fit, a value is infinite, the matrix holds the batch
-                with other samples or values, a sample is in another batch, or the matrix is full.
+            MatrixError: shapes, dtypes, labels, tables or samples do not fit, a table is not an array of numbers, a
+                value is infinite, the matrix holds the batch with other samples or values, a sample is in another
+                batch, or the matrix is full.
         """
         self._check_writable("append")
         where = f"{self.url}, batch {batch_id!r}"
-        tables = check_batch(self._state, where, batch_id, sample_ids, values)
+        check_names("sample_ids", sample_ids, error=MatrixError)
+        sample_ids = [] if sample_ids is None else list(sample_ids)  # a pandas.Series is indexed by its labels
+        tables = check_batch(self._state, where, batch_id, sample_ids, values, lambda: self.feature_ids)
         if infinite := find_infinite(tables):
             value, row, column = infinite
             feature = self.feature_ids[column]
@@ -449,7 +454,7 @@ class WideMatrix:
             sample_ids: names of the rows; may repeat.
             feature_ids: names of the columns, or the result of :meth:`select`; all by default.
             value: name of the value table.
-            out: output array of the shape and dtype of the result.
+            out: plain NumPy array of the shape and dtype of the result, to write into.
 
         Returns:
             (samples, features) of the stored dtype, NaN for missing cells.
@@ -459,6 +464,8 @@ class WideMatrix:
             CorruptChunkError: stored bytes are missing or damaged.
             StoreError: the matrix cannot be reached.
         """
+        if out is not None and (type(out) not in (np.ndarray, np.memmap) or not out.flags.writeable):
+            raise MatrixError(f"out must be a plain NumPy array that can be written, not {type(out).__name__}")
         if isinstance(feature_ids, FeatureSelection):
             cells = feature_ids.combine(self.read(sample_ids, feature_ids.columns, value))
             if out is None:

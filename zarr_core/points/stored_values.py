@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from zarr_core._util.plain_arrays import plain_tensor
 from zarr_core.errors import SampleError
 from zarr_core.format.array_metadata import ArrayLayout
 from zarr_core.format.moments import FieldMoments
@@ -29,8 +30,12 @@ def as_points(sample_id: str, name: FieldName, values: torch.Tensor) -> torch.Te
     """The tensor as (n_points, dim).
 
     Raises:
-        SampleError: the dtype is not real, the shape is invalid, or the tensor is empty.
+        SampleError: the tensor is not a plain one, its dtype is not real, the shape is invalid, or the tensor is empty.
     """
+    try:
+        values = plain_tensor(values)
+    except ValueError as error:
+        raise SampleError(sample_id, name.canonical, str(error)) from error
     reason = ""
     if str(values.dtype).removeprefix("torch.") not in _SOURCE_DTYPES:
         reason = f"has dtype {values.dtype}, expected real numbers"

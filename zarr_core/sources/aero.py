@@ -9,6 +9,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from zarr_core._util.plain_arrays import plain_tensor
 from zarr_core.errors import SampleError, SourceError
 from zarr_core.format.names import PARAMETER_ATTRIBUTES, check_sample_id
 from zarr_core.sources.description import SourceDescription
@@ -110,13 +111,11 @@ class AeroSource:
 
     def load(self, sample: SourceSample, canonical: str) -> torch.Tensor:
         """The tensor of one point field, as the object loads it; raises SampleError if that fails."""
-        import torch
-
-        tensor = self._call(sample.sample_id, canonical, self.description.fields[canonical].filename)
-        if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
-            what = f"a {type(tensor).__name__}" if not isinstance(tensor, torch.Tensor) else f"{tensor.layout}"
-            raise SampleError(sample.sample_id, canonical, f"_load returned {what}, not a dense tensor")
-        return tensor
+        values = self._call(sample.sample_id, canonical, self.description.fields[canonical].filename)
+        try:
+            return plain_tensor(values)
+        except ValueError as error:
+            raise SampleError(sample.sample_id, canonical, f"what _load returned {error}") from error
 
     def load_mesh(self, sample: SourceSample, canonical: str) -> Mesh:
         """Such an object has no meshes: raises SampleError."""
@@ -193,14 +192,12 @@ class AeroSource:
 
         # The conversion fails at the same file and reports it.
         try:
-            tensor = self._call(sample_id, canonical, filename)
+            values = plain_tensor(self._call(sample_id, canonical, filename))
         except SampleError:
             return FileInfo(filename, 0, _UNREADABLE)
-        if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
+        except ValueError:
             return FileInfo(filename, 0, _NO_TENSOR)
-        values = tensor.detach().cpu().contiguous()
-        # NumPy has no bfloat16.
-        data = (values.view(torch.int16) if values.dtype is torch.bfloat16 else values).numpy().data
+        data = values.reshape(-1).view(torch.uint8).numpy().data  # NumPy lacks some dtypes of torch
         return FileInfo(filename, data.nbytes, hashlib.sha256(data).hexdigest()[:16])
 
     def _fingerprint_parameters(self, sample_id: str, attribute: str, filename: str) -> FileInfo:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from zarr_core._util.plain_arrays import check_labels, plain_array, plain_tensor
 from zarr_core.errors import SampleError, SourceError
 from zarr_core.format.names import check_sample_id
 from zarr_core.sources.description import SourceDescription
@@ -135,14 +136,13 @@ def _tensor(sample_id: str, canonical: str, values: Any) -> torch.Tensor:
     """The values as a dense tensor in this machine's memory, without a copy where that is possible."""
     import torch
 
-    if isinstance(values, torch.Tensor):
-        return values.detach().cpu().contiguous()
     try:
-        array = np.asarray(values)
-        native = array.astype(array.dtype.newbyteorder("="), copy=False)
-        return torch.from_numpy(np.require(native, requirements=("C", "W")))
-    except (TypeError, ValueError) as error:
-        raise SampleError(sample_id, canonical, f"is not an array of numbers: {error}") from error
+        if isinstance(values, torch.Tensor):
+            return plain_tensor(values).contiguous()
+        check_labels(values, tuple)  # the points of all fields are in one order, and have no labels
+        return torch.from_numpy(np.require(plain_array(values), requirements=("C", "W")))
+    except (TypeError, ValueError) as error:  # torch lacks some dtypes of NumPy
+        raise SampleError(sample_id, canonical, str(error)) from error
 
 
 def _described(canonical: str, tensor: torch.Tensor) -> FileInfo:
@@ -150,6 +150,5 @@ def _described(canonical: str, tensor: torch.Tensor) -> FileInfo:
 
     flat = tensor.reshape(-1)
     digest = hashlib.sha256(repr((str(tensor.dtype), tuple(tensor.shape))).encode())
-    # NumPy has no bfloat16.
-    digest.update((flat.view(torch.int16) if flat.dtype is torch.bfloat16 else flat).numpy().data)
+    digest.update(flat.view(torch.uint8).numpy().data)  # NumPy lacks some dtypes of torch
     return FileInfo(canonical, flat.numel() * flat.element_size(), digest.hexdigest()[:16], sha256=digest.hexdigest())

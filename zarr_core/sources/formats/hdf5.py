@@ -15,6 +15,8 @@ from zarr_core.storage import Storage
 # Filters that are part of HDF5 (deflate, shuffle, fletcher32, szip, nbit, scaleoffset) or of h5py (lzf). HDF5 looks for
 # any other filter in a folder of plug-ins and runs the code that it finds there.
 _FILTERS = frozenset({1, 2, 3, 4, 5, 6, 32000})
+# Attributes of netCDF files, and of programs that follow them: the number that stands for a missing value.
+_MISSING = ("_FillValue", "missing_value")
 # Objects of a file that are looked at.
 _MAX_OBJECTS = 100_000
 
@@ -28,8 +30,14 @@ class Hdf5File(ArrayFile):
             check_dataset(dataset, self._where[2].size)
             try:
                 values: np.ndarray = dataset[()]
+                markers = [dataset.attrs[name] for name in _MISSING if name in dataset.attrs]
             except (OSError, ValueError) as error:
                 raise ValueError(f"truncated or damaged: {error}") from error
+            for marker in map(np.asarray, markers):
+                if marker.dtype.kind in "fiu" and (missing := np.count_nonzero(np.isin(values, marker))):
+                    raise ValueError(
+                        f"{name}: {missing:,} values are missing: they equal {marker.ravel()[0]}, its marker"
+                    )
             return np.asarray(values)
 
     def _shapes(self, opened: IO[bytes]) -> dict[str, tuple[int, ...]]:
