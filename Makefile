@@ -17,7 +17,7 @@ export DAGSTER_HOME := $(CURDIR)/.dagster_home
 export DAGSTER_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo ui test test-rgw lint attack bench bench-s3 shootout constraints clean
+.PHONY: help demo ui test test-extras test-rgw lint attack bench bench-s3 shootout constraints clean
 
 help:  ## show this
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -32,7 +32,11 @@ ui: .venv/installed $(DAGSTER_HOME)/dagster.yaml  ## Dagster's webserver and dae
 # even where the environment forbids it, because dozens of processes import the same files. Each process has one thread
 # for numerics, because the processes already share the cores.
 test: .venv/installed  ## run all tests
+	rm -rf .pytest_cache/d/skipped
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+
+test-extras: .venv/extras .venv-anndata .venv-lineage .venv-mds  ## run what `make test` skipped; as root, with Debian's packages as well
+	tests/extras.sh
 
 # The tests of notifications, Athena and credentials need moto.
 test-rgw: .venv/installed  ## tests of S3 on the service TEST_S3_ENDPOINT (with AWS_ACCESS_KEY_ID and the like), such as Ceph RGW
@@ -87,12 +91,19 @@ $(DAGSTER_HOME)/dagster.yaml: deploy/local/dagster.yaml
 	$(PIP) install --constraint $(CONSTRAINTS) --config-settings editable_mode=compat --editable '.[rivals]'
 	touch $@
 
-# For `make bench` to measure MDS as well; a separate environment, because it needs an older NumPy.
-.venv-mds: $(CONSTRAINTS)
-	$(PYTHON) -m venv $@
-	$@/bin/pip install --quiet --no-deps --no-index 'torch==$(TORCH)+cpu' 2>/dev/null \
-	  || $@/bin/pip install --quiet --no-deps --index-url $(TORCH_INDEX) 'torch==$(TORCH)+cpu' || true
-	$@/bin/pip install --quiet 'torch==$(TORCH)' mosaicml-streaming==0.13.0
+.venv/extras: .venv/installed
+	$(PIP) install --constraint $(CONSTRAINTS) --config-settings editable_mode=compat --editable '.[test-extras]'
+	touch $@
+
+# Packages that need other versions than the pins: each environment has these, and everything else from .venv.
+.venv-anndata: PACKAGES = anndata==0.12.19
+.venv-lineage: PACKAGES = mlflow-skinny==3.17.2 wandb==0.31.0
+.venv-mds: PACKAGES = mosaicml-streaming==0.13.0
+.venv-anndata .venv-lineage .venv-mds: .venv/installed
+	$(BIN)/python -m venv $@
+	echo "import site; site.addsitedir('$(CURDIR)/.venv/lib/python$(VERSION)/site-packages')" \
+	  > $@/lib/python$(VERSION)/site-packages/base.pth
+	$@/bin/pip install --quiet --quiet $(PACKAGES) || { rm -r $@; exit 1; }
 
 # Existing pins stay; delete their lines to resolve them again.
 constraints: .venv/installed  ## pin what pyproject.toml needs, for the Python of .venv
@@ -104,4 +115,4 @@ $(CONSTRAINTS):
 	@echo "zarr_core needs Python 3.11, 3.12 or 3.13, not '$(VERSION)': make PYTHON=python3.13" >&2; exit 1
 
 clean:  ## remove what make made
-	rm -rf .venv .venv-mds .dagster_home demo build *.egg-info
+	rm -rf .venv .venv-* .dagster_home demo build *.egg-info

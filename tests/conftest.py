@@ -18,6 +18,7 @@ from tests.helpers.fork_server import one_fork_server
 from tests.helpers.servers import s3
 from tests.helpers.servers.clouds import AzureServer, GoogleServer
 from tests.helpers.servers.oci import NAMESPACE, OciServer
+from tests.helpers.skipped import SkippedTests
 
 # The slowest files, in this order: they run first, so that no worker is left with one at the end.
 _LONGEST = (
@@ -52,6 +53,11 @@ _LONGEST = (
 # The modules of all tests and the libraries that they import are a million objects, which live until the end: garbage
 # collections while they are imported, and of them later, took a tenth of the time of all tests.
 gc.disable()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # only the process that the workers of xdist report to
+        config.pluginmanager.register(SkippedTests(config))
 
 
 def pytest_collection_finish() -> None:

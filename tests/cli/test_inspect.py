@@ -10,15 +10,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
+import zarr
 
 from tests.helpers.small_source import write_source
 from zarr_core import __main__ as command
+from zarr_core.points.head import load_manifest
 from zarr_core.sources import resolve_kind
 from zarr_core.sources.guess import field_of
 
 PROJECT = Path(__file__).resolve().parents[2]
 RAW = PROJECT / "examples" / "data" / "ahmed_vtk"
+SHARED = PROJECT.parent / "shared" / "data" / "ahmed_vtk"
 
 
 def inspected(path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, object]:
@@ -27,23 +31,28 @@ def inspected(path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> 
     return found
 
 
+def commands_of_the_readme() -> list[list[str]]:
+    """The words of ``inspect``, ``convert`` and ``first-step``, without the program."""
+    block = re.search(r"## Convert\n\n```\n(.*?)```", (PROJECT / "README.md").read_text(), re.DOTALL)
+    assert block
+    return [shlex.split(line, comments=True)[1:] for line in block[1].splitlines()]
+
+
 def test_the_three_commands_of_the_readme_lead_from_an_unknown_folder_to_a_trained_step(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("vtkmodules", reason="the extra vtk is not installed")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(PROJECT / "examples")
-    block = re.search(r"## Convert\n\n```\n(.*?)```", (PROJECT / "README.md").read_text(), re.DOTALL)
-    assert block
-    inspect, convert, first_step = (shlex.split(line, comments=True) for line in block[1].splitlines())
-    assert command.main(inspect[1:]) == 0
+    inspect, convert, first_step = commands_of_the_readme()
+    assert command.main(inspect) == 0
     out = capsys.readouterr().out
     assert "2 samples" in out
-    assert f"next: {shlex.join(convert)}\n".replace("raw_store", "STORE") in out
-    assert f"then: {shlex.join(first_step)}\n".replace("raw_store", "STORE") in out
-    assert command.main(convert[1:]) == 0
+    assert f"next: zarr-core {shlex.join(convert)}\n".replace("raw_store", "STORE") in out
+    assert f"then: zarr-core {shlex.join(first_step)}\n".replace("raw_store", "STORE") in out
+    assert command.main(convert) == 0
     capsys.readouterr()
-    assert command.main(first_step[1:]) == 0
+    assert command.main(first_step) == 0
     losses = re.findall(r"^step (\d): loss (\S+)$", capsys.readouterr().out, re.MULTILINE)
     assert [step for step, _ in losses] == ["1", "2", "3"]
     assert 0 < float(losses[2][1]) < float(losses[0][1]) < 10, "it learns"
@@ -51,11 +60,30 @@ def test_the_three_commands_of_the_readme_lead_from_an_unknown_folder_to_a_train
         *("surface_position", "surface_normals", "surface_area", "surface_pressure", "surface_friction"),
         *("volume_position", "volume_pressure", "volume_velocity"),
     }
-    assert command.main(inspect[1:]) == 2  # the description may have been edited
+    assert command.main(inspect) == 2  # the description may have been edited
     assert command.main(["inspect", "raw_store"]) == 1
     assert "is a store" in capsys.readouterr().err
     assert command.main(["first-step", "raw_store", "--domain", "roof"]) == 1
     assert "holds no samples with domain roof" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="../shared/data/ahmed_vtk is not beside this clone")
+def test_the_three_commands_of_the_readme_on_whole_solver_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("vtkmodules", reason="the extra vtk is not installed")
+    monkeypatch.chdir(tmp_path)
+    for words in commands_of_the_readme():
+        assert command.main([str(SHARED) if word == "examples/data/ahmed_vtk" else word for word in words]) == 0
+    samples = load_manifest("raw_store").samples
+    assert sorted(samples) == ["run_41", "run_42"]
+    for sample_id, entry in samples.items():
+        group = zarr.open_group(Path("raw_store", entry.relpath), mode="r")
+        for field, twin in (("surface/pressure", "surface_pressure"), ("volume/velocity", "volume_cell_velocity")):
+            expected = torch.load(SHARED / sample_id / "pt" / f"{twin}.pt").numpy()
+            # The store's order of points is shuffled.
+            found = np.asarray(group[field]).reshape(expected.shape)
+            np.testing.assert_array_equal(np.sort(found, axis=0), np.sort(expected, axis=0), err_msg=field)
 
 
 def test_a_published_layout_is_recognised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -101,7 +101,7 @@ def test_h5ad(matrix: WideMatrix, tmp_path: Path, part: dict[str, list[str]]) ->
 
 
 def test_anndata_reads_an_export(matrix: WideMatrix, tmp_path: Path) -> None:
-    anndata = pytest.importorskip("anndata", reason="wants an older pandas than the pins: install it by hand")
+    anndata = pytest.importorskip("anndata", reason="wants an older pandas than the pins: make test-extras")
     out = export_h5ad(MatrixRows(matrix), tmp_path / "betas.h5ad")
     for backed in (None, "r"):
         found = anndata.read_h5ad(out, backed=backed)
@@ -183,7 +183,7 @@ def test_anndata_reads_metadata(described: WideMatrix, tmp_path: Path) -> None:
         assert file["obs/purity"].dtype == "float32"
         assert file["obs/tissue/codes"][:].tolist() == [2, 0, 1, -1, 0]
         assert file["obs/tissue/categories"].asstr()[:].tolist() == ["blood", "brain", "Ä"]
-    anndata = pytest.importorskip("anndata", reason="wants an older pandas than the pins: install it by hand")
+    anndata = pytest.importorskip("anndata", reason="wants an older pandas than the pins: make test-extras")
     obs = anndata.read_h5ad(out).obs
     # Text is "object" in pandas 2 and "str" in pandas 3.
     assert obs.dtypes.astype(str).replace("str", "object").to_dict() == {

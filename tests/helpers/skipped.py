@@ -1,0 +1,36 @@
+"""The skipped tests and their reasons, in pytest's cache, for ``tests/extras.sh``."""
+
+from __future__ import annotations
+
+import pytest
+
+
+class SkippedTests:
+    """A plugin that updates the list of skipped tests: a test stays in it until it passes.
+
+    The list is ``.pytest_cache/d/skipped/tests.tsv``: in each line a node id, which is a module if all of it was
+    skipped, and the reason.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._file = config.cache.mkdir("skipped") / "tests.tsv"  # type: ignore[union-attr]
+        lines = self._file.read_text().splitlines() if self._file.exists() else []
+        self._reasons = dict(line.split("\t", 1) for line in lines)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.skipped:
+            self._note(report)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._reasons.pop(report.nodeid.partition("::")[0], None)
+        if report.passed and report.when == "call":
+            self._reasons.pop(report.nodeid, None)
+        if report.skipped and not hasattr(report, "wasxfail"):
+            self._note(report)
+
+    def _note(self, report: pytest.CollectReport | pytest.TestReport) -> None:
+        assert isinstance(report.longrepr, tuple), report.longrepr
+        self._reasons[report.nodeid] = report.longrepr[2].removeprefix("Skipped: ")
+
+    def pytest_sessionfinish(self) -> None:
+        self._file.write_text("".join(f"{test}\t{reason}\n" for test, reason in sorted(self._reasons.items())))
