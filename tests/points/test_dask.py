@@ -5,29 +5,32 @@ from __future__ import annotations
 import copyreg
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from shutil import which
 from threading import Thread
 from typing import Any
 
+import numpy as np
 import pytest
 
+import zarr_core
 from tests.helpers.small_source import write_source
 from tests.helpers.stores import objects
 from tests.helpers.waiting import wait_for
 from zarr_core import convert as convert_verb
 from zarr_core import stage, statistics, verify
-from zarr_core._util.dask_cluster import _DaskExecutor, dask_executor
-from zarr_core.convert import ConversionResult, convert
+from zarr_core._util.dask_cluster import _LOST, _DaskExecutor, _software, dask_executor
+from zarr_core.convert import ConversionReport, ConversionResult, convert
 from zarr_core.errors import ZarrCoreError
 from zarr_core.points.convert_sample import convert_sample
 from zarr_core.points.head import load_manifest
@@ -64,19 +67,25 @@ class Cluster:
             process.wait()
 
 
+# Of a worker: what its command begins with, and a folder in which it works and whose modules it imports first.
+Host = tuple[tuple[str, ...], Path | None]
+
+
 @contextmanager
-def running(folder: Path, address: str = "127.0.0.1", namespaces: Sequence[str] = ()) -> Iterator[Cluster]:
-    """A scheduler and two workers of one thread, or one in each network namespace."""
+def running(folder: Path, address: str = "127.0.0.1", hosts: Sequence[Host] = ()) -> Iterator[Cluster]:
+    """A scheduler, and two workers of one thread, or one on each host."""
     file = folder / "scheduler.json"
     # Workers import the functions of these tests.
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(["", *sys.path]).strip(os.pathsep)}
     options = ["--scheduler-file", str(file), "--no-dashboard"]
     cluster = Cluster("", [])
 
-    def start(program: str, *more: str, prefix: Sequence[str] = ()) -> None:
+    def start(program: str, *more: str, host: Host = ((), None)) -> None:
+        prefix, path = host
         command = [*prefix, sys.executable, "-m", f"distributed.cli.dask_{program}", *options, *more]
+        own = environment if path is None else environment | {"PYTHONPATH": f"{path}:{environment['PYTHONPATH']}"}
         with (folder / f"{program}.log").open("ab") as log:
-            process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+            process = subprocess.Popen(command, cwd=path, env=own, stdout=log, stderr=log, start_new_session=True)
         cluster.processes.append(process)
 
     def written() -> dict[str, str] | None:
@@ -89,9 +98,9 @@ def running(folder: Path, address: str = "127.0.0.1", namespaces: Sequence[str] 
         start("scheduler", "--port", "0", "--host", address)
         wait_for(written)
         worker = ("worker", "--nthreads", "1", "--local-directory", str(folder))
-        for namespace in namespaces:
-            start(*worker, prefix=("ip", "netns", "exec", namespace))
-        if not namespaces:
+        for host in hosts:
+            start(*worker, host=host)
+        if not hosts:
             start(*worker, "--nworkers", "2")
         cluster.address = json.loads(file.read_text())["address"]
         yield cluster
@@ -167,7 +176,12 @@ def _waits_at_run_2(folder: Path, writer: Any, source: Any, sample: Any, *option
 
 
 def test_a_lost_scheduler_ends_the_run_and_the_next_one_continues_it(
-    cluster: Cluster, source: Path, sequential: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster,
+    source: Path,
+    sequential: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """The last test with this cluster: a start of workers takes ten seconds of a core."""
     monkeypatch.setattr("zarr_core.points.convert.convert_sample", partial(_waits_at_run_2, tmp_path))
@@ -183,8 +197,10 @@ def test_a_lost_scheduler_ends_the_run_and_the_next_one_continues_it(
         losing.join()
         failed = report.having("failed")
         assert "run_2" in {result.sample_id for result in failed}
+        assert {result.reason for result in failed} == {f"ZarrCoreError: {_LOST}"}
         assert len(report.results) == len(IDS)
         assert set(report.manifest.samples) == set(IDS) - {result.sample_id for result in failed}
+    assert "Traceback" not in capfd.readouterr().err, "Dask tells of its attempts to connect again"
     cluster.end()
     monkeypatch.undo()
     assert convert("ahmedml", tmp_path / "store", root=source, chunk_points=32).ok
@@ -218,6 +234,10 @@ def two_hosts() -> Iterator[tuple[str, dict[str, str]]]:
         subprocess.run(["ip", "link", "delete", bridge], check=False)
 
 
+def in_namespace(name: str) -> tuple[str, ...]:
+    return "ip", "netns", "exec", name
+
+
 def _waits_on_the_host_to_be_cut_off(
     folder: Path, writer: Any, source: Any, sample: Any, *options: Any
 ) -> ConversionResult:
@@ -228,10 +248,13 @@ def _waits_on_the_host_to_be_cut_off(
     return convert_sample(writer, source, sample, *options)
 
 
-@pytest.mark.skipif(
-    os.environ.get("TEST_NETWORK_NAMESPACES") != "1" or os.geteuid() != 0 or which("ip") is None,
+needs_namespaces = pytest.mark.skipif(
+    os.environ.get("TEST_NETWORK_NAMESPACES") != "1" or os.geteuid() != 0 or shutil.which("ip") is None,
     reason="TEST_NETWORK_NAMESPACES=1 is not set, or this is not root on a system with network namespaces",
 )
+
+
+@needs_namespaces
 def test_a_host_that_is_cut_off_loses_no_sample(
     source: Path, sequential: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,7 +263,7 @@ def test_a_host_that_is_cut_off_loses_no_sample(
     monkeypatch.setattr("zarr_core.points.convert.convert_sample", partial(_waits_on_the_host_to_be_cut_off, tmp_path))
     with (
         two_hosts() as (address, cables),
-        running(tmp_path, address, list(cables)) as cluster,
+        running(tmp_path, address, [(in_namespace(name), None) for name in cables]) as cluster,
         dask_executor(cluster.address) as executor,
     ):
 
@@ -259,22 +282,117 @@ def test_a_host_that_is_cut_off_loses_no_sample(
     assert contents(tmp_path / "store", "samples/") == contents(sequential, "samples/")
 
 
+def write_hdf5_source(root: Path) -> Path:
+    """Samples of HDF5 files; returns their description."""
+    import h5py  # some workers that import this module cannot
+
+    for number, sample_id in enumerate(IDS):
+        (root / sample_id).mkdir(parents=True)
+        with h5py.File(root / sample_id / "fields.h5", "w") as file:
+            file["xyz"] = np.arange(300.0, dtype=np.float32).reshape(100, 3) + number
+    files = {"volume_position": {"file": "fields.h5", "array": "xyz"}}
+    description = root.with_suffix(".yaml")
+    description.write_text(json.dumps({"name": "own", "samples": "run_*", "files": files}))
+    return description
+
+
+def _waits_to_be_killed(folder: Path, writer: Any, source: Any, sample: Any, *options: Any) -> ConversionResult:
+    if sample.sample_id == "run_2" and not (folder / "killed").exists():
+        (folder / "pid.new").write_text(str(os.getpid()))
+        (folder / "pid.new").rename(folder / "pid")
+        wait_for((folder / "killed").exists)
+    return convert_sample(writer, source, sample, *options)
+
+
+@needs_namespaces
+def test_hosts_that_differ_and_die_make_right_data_or_errors_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Two hosts work in other folders than the client, one without h5py; one dies, then the scheduler."""
+    description = write_hdf5_source(tmp_path / "source")
+    paths = [without(tmp_path / "a"), without(tmp_path / "b", "h5py")]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("zarr_core.points.convert.convert_sample", partial(_waits_to_be_killed, tmp_path))
+
+    def run(store: Path, executor: Executor | None = None, ids: Sequence[str] = IDS) -> ConversionReport:
+        return convert(str(description), store, root="source", sample_ids=ids, executor=executor, chunk_points=32)
+
+    with two_hosts() as (address, cables):
+        hosts: list[Host] = [(in_namespace(name), path) for name, path in zip(cables, paths, strict=True)]
+        with running(tmp_path, address, hosts) as cluster, dask_executor(cluster.address) as executor:
+
+            def kill_one() -> None:
+                wait_for((tmp_path / "pid").exists)
+                os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+                (tmp_path / "killed").touch()
+
+            killing = Thread(target=kill_one)
+            killing.start()
+            first = run(Path("store"), executor)
+            killing.join()
+            assert {result.sample_id for result in first.results} == set(IDS)
+            for result in first.having("failed"):
+                assert result.reason == "SourceError: fields.h5 cannot be read: pip install 'zarr-core[hdf5]'"
+            assert first.having("converted")
+            assert list(first.manifest.samples) == [result.sample_id for result in first.having("converted")]
+            cluster.processes[0].kill()
+            lost = run(Path("other store"), executor)
+            assert {result.reason for result in lost.results} == {f"ZarrCoreError: {_LOST}"}
+    assert "Traceback" not in capfd.readouterr().err
+    assert sorted(path.name for folder in paths for path in folder.iterdir()) == ["sitecustomize.py"] * 2
+    assert run(Path("store")).ok
+    assert run(Path("expected")).ok
+    assert contents(tmp_path / "store", "samples/") == contents(tmp_path / "expected", "samples/")
+
+
+def without(folder: Path, *modules: str) -> Path:
+    """A folder for a worker that has none of these modules."""
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({modules!r}))\n")
+    return folder
+
+
+def test_workers_with_other_software_fail_samples_by_name(source: Path, s3_root: str, tmp_path: Path) -> None:
+    """Without the extra of the store, with another version of this package, and without it."""
+    paths = [without(tmp_path / "a", "s3fs", "obstore"), tmp_path / "b", without(tmp_path / "c", "zarr_core")]
+    package = Path(zarr_core.__file__).parent
+    shutil.copytree(package, paths[1] / "zarr_core", ignore=shutil.ignore_patterns("__pycache__"))
+    with (paths[1] / "zarr_core" / "errors.py").open("a") as file:
+        file.write("# another version\n")
+    hosts: list[Host] = [((), path) for path in paths]
+    with running(tmp_path, hosts=hosts) as cluster, dask_executor(cluster.address) as executor:
+        assert executor is not None
+        executor._client.wait_for_workers(3, timeout=120)  # type: ignore[attr-defined]
+        report = convert("ahmedml", s3_root, root=source, executor=executor, chunk_points=32)
+    reasons = {result.reason for result in report.results}
+    assert {result.status for result in report.results} == {"failed"}
+    for pattern in (
+        re.escape(f"StoreError: {s3_root} needs s3fs: pip install 'zarr-core[s3]'"),
+        rf"the Dask worker tcp://\S+ has zarr_core .*, and its client has {re.escape(_software())}: they must have",
+        rf"a Dask worker cannot run {re.escape(_software())}: .*zarr_core",
+    ):
+        assert any(re.search(pattern, reason) for reason in reasons), (pattern, reasons)
+
+
 class _LostClient:
     """Of a scheduler that is lost after a submission, whose call never ends."""
 
     status = "running"
 
+    def scheduler_info(self, n_workers: int) -> dict[str, Any]:
+        return {"workers": {"a worker": {}}}
+
     def get_executor(self, pure: bool) -> _LostClient:
         return self
 
-    def submit(self, call: Any) -> Future[Any]:
+    def submit(self, call: Any, pickled: bytes) -> Future[Any]:
         self.status = "connecting"
         return Future()
 
 
 def test_a_call_that_was_submitted_when_the_scheduler_was_lost_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zarr_core._util.dask_cluster._PAUSE_SECONDS", 0.01)
-    with _DaskExecutor(_LostClient()) as executor:
+    with _DaskExecutor(_LostClient(), "tcp://127.0.0.1:9", print) as executor:
         future = executor.submit(print)
         with pytest.raises(ZarrCoreError, match="the connection to the Dask scheduler is lost"):
             future.result(timeout=60)
@@ -283,8 +401,10 @@ def test_a_call_that_was_submitted_when_the_scheduler_was_lost_fails(monkeypatch
 
 
 def test_a_cluster_without_workers_is_reported_and_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the start, and when all of them are lost in the middle."""
     from distributed import LocalCluster
 
+    monkeypatch.setattr("zarr_core._util.dask_cluster._PAUSE_SECONDS", 0.01)
     monkeypatch.setattr("zarr_core._util.dask_cluster._WORKER_PATIENCE_SECONDS", 0.1)
     warnings: list[str] = []
     with LocalCluster(n_workers=0, threads_per_worker=1, processes=False, dashboard_address=None) as cluster:
@@ -295,9 +415,12 @@ def test_a_cluster_without_workers_is_reported_and_waited_for(monkeypatch: pytes
 
         with dask_executor(cluster.scheduler_address, warn) as executor:
             assert executor is not None
-            assert cluster.scheduler.workers
-            assert executor.submit(abs, -1).result() == 1
-    assert ["has had no worker for 0 s" in message for message in warnings] == [True]
+            assert executor.submit(abs, -1).result(timeout=60) == 1
+            assert len(warnings) == 1
+            cluster.scale(0)
+            wait_for(lambda: not cluster.scheduler.workers)
+            assert executor.submit(abs, -2).result(timeout=60) == 2
+    assert ["has had no worker for 0 s" in message for message in warnings] == [True, True]
 
 
 def test_no_scheduler_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
