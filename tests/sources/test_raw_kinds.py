@@ -34,6 +34,36 @@ FILES: dict[str, dict[str, dict[str, int]]] = {
 }
 
 
+#: Files of one sample with its scalars, as published, and what a store records of them.
+SCALARS = {
+    "ahmedml_raw": {"force_mom_1.csv": "cd,cl\n0.3,0.1\n", "force_mom_varref_1.csv": "cd,cl\n0.4,0.2\n"},
+    "windsorml_raw": {"force_mom_1.csv": "cd,cl\n0.3,0.1\n", "force_mom_varref_1.csv": "cd,cl\n0.4,0.2\n"},
+    "drivaerml_raw": {
+        "force_mom_1.csv": "Cd,Cl,Clf,Clr,Cs\n0.2758,-0.053,-0.18,0.1267,0.025\n",
+        "force_mom_constref_1.csv": "Cd,Cl,Clf,Clr,Cs\n0.2921,-0.056,-0.19,0.1344,0.027\n",
+        "geo_ref_1.csv": "lRef,aRef,forcesCoR,lRefRef,aRefRef,forcesCoRRef\n"
+        "2.79,2.298,(1.402 0 -0.3176),2.78618,2.17,(1.40009 0 -0.3176)\n",
+        "geo_parameters_1.csv": "Run,Vehicle_Length\n1,30.5\n",
+    },
+}
+
+
+@pytest.mark.parametrize("kind", SCALARS)
+def test_coefficients_of_both_reference_areas_are_recorded(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "run_1").mkdir()
+    for name, text in SCALARS[kind].items():
+        (tmp_path / "run_1" / name).write_text(text)
+    for name in FILES[kind]:
+        (tmp_path / name).touch()
+    tree = SampleTree(kind, tmp_path)
+    found = tree.load_parameters(tree.discover()["run_1"])
+    if kind == "drivaerml_raw":
+        assert (found["Cd"], found["constref_Cd"]) == (0.2758, 0.2921)
+        assert (found["aRef"], found["aRefRef"], found["Vehicle_Length"]) == (2.298, 2.17, 30.5)
+    else:
+        assert found == {"cd": 0.3, "cl": 0.1, "varref_cd": 0.4, "varref_cl": 0.2}
+
+
 @pytest.mark.parametrize("kind", FILES)
 def test_a_sample_of_a_published_layout_has_all_fields(tmp_path: Path, kind: str) -> None:
     from vtkmodules.util.numpy_support import numpy_to_vtk

@@ -97,13 +97,63 @@ def test_a_number_with_underscores_is_text(root: Path) -> None:
     assert parameters(root, kind(**BY_NUMBER)) == {"run_1": {"baseline": "0012_05"}, "run_2": {"baseline": 12.0}}
 
 
-def test_a_value_that_is_no_number_is_a_problem_of_its_sample(root: Path) -> None:
-    (root / "forces.csv").write_text(FORCES.replace("0.4", "nan"))
+@pytest.mark.parametrize("name", ["forces.csv", "forces.json"])
+def test_a_cell_that_is_not_a_number_is_left_out_and_named(root: Path, name: str) -> None:
+    text = FORCES.replace("0.4", "NaN")
+    text = text + "2,NaN,0.1,coarse\n" if name.endswith("csv") else '[{"run": 2, "cd": NaN, "cl": 0.1}, {"run": 1}]'
+    (root / name).write_text(text)
+    description = kind(**(BY_NUMBER | {"file": name}))
+    found = SampleTree(description, root).find()
+    assert found.samples["run_2"].complete, found.samples["run_2"].missing
+    assert any(f"values of {name} that are not a number were left out" in note for note in found.left_out)
+    report = convert(description, root / "store", root=root)
+    assert report.ok
+    assert any("were left out" in note and "cd of run_2" in note for note in report.notes)
+    recorded = ZarrChunkReader(root / "store").read_attributes("run_2")["parameters"]
+    assert {key: value for key, value in recorded.items() if key != "note"} == {"cl": 0.1}
+
+
+@pytest.mark.parametrize(("name", "text"), [("own.csv", "cd,cl\nnan,0.1\n"), ("params.json", '{"cd": NaN, "cl": 0.1}')])
+def test_a_value_of_a_sample_that_is_not_a_number_is_left_out_and_named(root: Path, name: str, text: str) -> None:
+    (root / "run_2" / name).write_text(text)
+    document = kind(file="absent.csv", key="run").model_dump() | {"parameters": ["*.csv"]}
+    report = convert(SourceDescription.model_validate(document), root / "store", root=root)
+    assert report.ok
+    assert f"values that are not a number were left out (samples: 1): run_2 (cd of {name})" in report.notes
+    assert ZarrChunkReader(root / "store").read_attributes("run_2")["parameters"] == {"cl": 0.1}
+
+
+def test_an_infinite_value_is_a_problem_of_its_sample(root: Path) -> None:
+    (root / "forces.csv").write_text(FORCES.replace("0.4", "inf"))
     tree = SampleTree(kind(**BY_NUMBER), root)
     samples = tree.discover()
     assert tree.load_parameters(samples["run_1"])["cd"] == 0.3
-    with pytest.raises(SampleError, match=r"forces\.csv: .*'cd' is nan"):
+    with pytest.raises(SampleError, match=r"forces\.csv: .*'cd' is inf"):
         tree.load_parameters(samples["run_2"])
+
+
+def test_scalars_of_the_same_names_are_told_apart_by_a_prefix(root: Path) -> None:
+    for number in (1, 2):
+        (root / f"run_{number}" / f"force_{number}.csv").write_text("cd,cl\n0.3,0.1\n")
+        (root / f"run_{number}" / f"force_ref_{number}.csv").write_text("cd,cl\n0.4,0.2\n")
+    document = {
+        "name": "own",
+        "samples": "run_*",
+        "files": {"volume_position": "xyz.npy"},
+        "parameters": ["force_[0-9]*.csv", {"file": "force_ref_*.csv", "prefix": "ref_"}],
+    }
+    description = SourceDescription.model_validate(document)
+    expected = {"cd": 0.3, "cl": 0.1, "ref_cd": 0.4, "ref_cl": 0.2}
+    assert parameters(root, description) == {"run_1": expected, "run_2": expected}
+    fingerprint = SampleTree(description, root).discover()["run_1"].fingerprint
+    document["parameters"] = ["force_[0-9]*.csv", {"file": "force_ref_*.csv", "prefix": "constant_"}]
+    other = SampleTree(SourceDescription.model_validate(document), root).discover()["run_1"]
+    assert other.fingerprint != fingerprint
+    document["parameters"] = ["force_*.csv"]
+    assert (
+        "which 2 files match"
+        in SampleTree(SourceDescription.model_validate(document), root).discover()["run_1"].missing[0]
+    )
 
 
 def test_another_value_in_a_file_of_the_sample_is_refused(root: Path) -> None:

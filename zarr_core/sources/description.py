@@ -155,6 +155,24 @@ class TableFile(_Model):
     sample_id: Annotated[str, pydantic.AfterValidator(_with_one("{}"))] = "{}"
 
 
+class ParameterFile(_Model):
+    """A file with scalars of one sample: JSON, CSV with one row, or a ``.dat`` file of OpenFOAM.
+
+    Attributes:
+        file: pattern of its name in the sample's folder.
+        prefix: put before the name of each scalar, because another file has the same names: "constref_" makes
+            "constref_Cd" of "Cd".
+    """
+
+    file: str
+    prefix: str = ""
+
+
+def _as_parameter_files(value: Any) -> Any:
+    several = [value] if isinstance(value, str | dict) else value
+    return tuple({"file": each} if isinstance(each, str) else each for each in several)
+
+
 class SplitFiles(_Model):
     """Splits listed in files beside the samples, one sample id per line.
 
@@ -249,7 +267,7 @@ class SourceDescription(_Model):
             several arrays is a :class:`FieldArray`.
         optional: fields of ``files`` that a sample may lack ("surface_normals").
         meshes: fields that lie in meshes, by domain ("surface", "volume").
-        parameters: patterns of CSV and JSON files with per-sample scalars.
+        parameters: CSV and JSON files with per-sample scalars; a text is the pattern of a name.
         tables: files beside the samples with the scalars of many samples.
         splits: rule that assigns samples to splits; None: by files of the usual names, if the source has any.
         blacklists: files beside the samples that list ids excluded from every split.
@@ -260,7 +278,7 @@ class SourceDescription(_Model):
     files: dict[str, str | FieldArray] = {}
     optional: frozenset[str] = frozenset()
     meshes: dict[str, MeshFile] = {}
-    parameters: Names = ()
+    parameters: Annotated[tuple[ParameterFile, ...], pydantic.BeforeValidator(_as_parameter_files)] = ()
     tables: tuple[TableFile, ...] = ()
     subfolder: str = ""
     splits: SplitRule | None = None
@@ -273,7 +291,8 @@ class SourceDescription(_Model):
                 raise ValueError(f"{filename!r} must be the name of a file in the sample's folder")
         names = [file.filename.removeprefix("./").removesuffix(CASE) for file in self._field_files()]
         beside = [*self.blacklists, *(table.file for table in self.tables)]
-        for path in (*names, *self.parameters, self.samples, self.subfolder, *beside):
+        beside += [parameter.file for parameter in self.parameters]
+        for path in (*names, self.samples, self.subfolder, *beside):
             if path:
                 check_relative_path(path)
         if self.names_contain_id and any(pattern.count("{id}") != 1 for pattern in self.patterns):
@@ -339,13 +358,13 @@ class SourceDescription(_Model):
     def parameter_files(self) -> tuple[str, ...]:
         """Files with per-sample scalars."""
         named = (f for a, f in self.files.items() if a in PARAMETER_ATTRIBUTES and isinstance(f, str))
-        return ("params.json", *named, *self.parameters)
+        return ("params.json", *named, *(parameter.file for parameter in self.parameters))
 
     @cached_property
     def patterns(self) -> tuple[str, ...]:
         """Patterns of the files that are found by pattern, not by name."""
         files = [file.filename for file in self._field_files() if file.choice is not None]
-        return tuple(dict.fromkeys((*files, *self.parameters)))
+        return tuple(dict.fromkeys((*files, *(parameter.file for parameter in self.parameters))))
 
     @property
     def names_contain_id(self) -> bool:

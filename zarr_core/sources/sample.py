@@ -56,6 +56,7 @@ class SourceSample:
         missing: names of files that the description requires and the folder lacks.
         choices: which arrays of its file make a field, for files that contain more than one tensor.
         scalars: its values in the tables beside the samples, by name.
+        prefixes: what is put before the names of the scalars of a parameter file, by name of the file.
         in_memory: whether the sample consists of arrays, and ``files`` describe no files but these.
     """
 
@@ -66,6 +67,7 @@ class SourceSample:
     missing: tuple[str, ...] = field(default=())
     choices: Mapping[str, ArrayChoice] = field(default_factory=dict)
     scalars: Mapping[str, Any] = field(default_factory=dict)
+    prefixes: Mapping[str, str] = field(default_factory=dict)
     in_memory: bool = False
 
     @property
@@ -94,6 +96,8 @@ class SourceSample:
             content = entries, sorted((name, choice.to_document()) for name, choice in self.choices.items())
         if self.scalars:
             content = content, sorted(self.scalars.items())
+        if self.prefixes:
+            content = content, sorted(self.prefixes.items())
         return hashlib.sha256(repr(content).encode()).hexdigest()[:16]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Collection
 from typing import Any
 
@@ -29,13 +30,15 @@ class Tables:
     def __init__(self, description: SourceDescription, read_text: ReadText) -> None:
         self._absent: list[str] = []
         self._rows: list[tuple[str, _Rows]] = []
+        self._without_number: dict[str, list[str]] = {}
         for table in description.tables:
             text = read_text(table.file)
             if text is None:
                 self._absent.append(table.file)
                 continue
             try:
-                self._rows.append((table.file, _by_sample(table, text)))
+                empty = self._without_number.setdefault(table.file, [])
+                self._rows.append((table.file, _by_sample(table, text, empty)))
             except ValueError as error:
                 raise SourceError(f"{table.file}: {error}") from error
 
@@ -68,11 +71,13 @@ class Tables:
         return found
 
     def notes(self, sample_ids: Collection[str]) -> list[str]:
-        """Sentences that name absent tables, and samples without a row."""
+        """Sentences that name absent tables, samples without a row, and cells without a number."""
         notes = [f"there is no {file} beside the samples, so they have no scalars from it" for file in self._absent]
         for file, rows in self._rows:
             if absent := [sample_id for sample_id in sample_ids if sample_id not in rows]:
                 notes.append(f"samples without a row in {file} ({len(absent)}): {some(absent)}")
+            if empty := self._without_number[file]:
+                notes.append(f"values of {file} that are not a number were left out ({len(empty)}): {some(empty)}")
         return notes
 
 
@@ -103,8 +108,11 @@ def rows_of(name: str, text: str) -> list[dict[str, Any]]:
     return [dict(zip(header, line, strict=True)) for line in lines]
 
 
-def _by_sample(table: TableFile, text: str) -> _Rows:
-    """The different rows of each sample, without the key and without empty cells."""
+def _by_sample(table: TableFile, text: str, without_number: list[str]) -> _Rows:
+    """The different rows of each sample, without the key and without empty cells.
+
+    Cells that contain "nan" count as empty; which ones do is appended to ``without_number``.
+    """
     found: _Rows = {}
     for row in rows_of(table.file, text):
         if table.key not in row:
@@ -113,7 +121,11 @@ def _by_sample(table: TableFile, text: str) -> _Rows:
         values = {name: value for name, value in row.items() if name not in ("", table.key) and value != ""}
         if not table.file.endswith(".json"):
             values = {name: number_or_text(value) for name, value in values.items()}
-        rows = found.setdefault(table.sample_id.format(row[table.key]), [])
+        sample_id = table.sample_id.format(row[table.key])
+        empty = [name for name, value in values.items() if isinstance(value, float) and math.isnan(value)]
+        without_number += [f"{name} of {sample_id}" for name in empty]
+        values = {name: value for name, value in values.items() if name not in empty}
+        rows = found.setdefault(sample_id, [])
         if values not in rows:
             rows.append(values)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -19,7 +20,7 @@ from zarr_core.sources.description import ANY_DEPTH, SourceDescription
 from zarr_core.sources.fields import FieldLoader, SampleFiles
 from zarr_core.sources.formats.contents import Mesh
 from zarr_core.sources.formats.files import path_of
-from zarr_core.sources.left_out import LeftOut
+from zarr_core.sources.left_out import LeftOut, note
 from zarr_core.sources.patterns import by_sample, depth, matches, meshes_of_cases, renamed
 from zarr_core.sources.reading import read_listed
 from zarr_core.sources.resolve import resolve_kind
@@ -128,6 +129,7 @@ class SampleTree:
                 (*_missing(description, found, problems.get(folder, {})), *tables.problems(sample_id)),
                 self._choices,
                 tables.scalars(sample_id),
+                {files[p.file].name: p.prefix for p in description.parameters if p.prefix and p.file in files},
             )
         return FoundSamples(samples, (*left_out.sentences(), *tables.notes(samples)), left_out.unused())
 
@@ -201,6 +203,11 @@ class SampleTree:
         parameters: dict[str, Any] = {}
 
         def add(found: Any, where: str) -> None:
+            if isinstance(found, dict):
+                empty = [key for key, value in found.items() if isinstance(value, float) and math.isnan(value)]
+                for key in empty:
+                    note("values that are not a number were left out", f"{key} of {where}")
+                found = {f"{sample.prefixes.get(where, '')}{key}": found[key] for key in found if key not in empty}
             plain = scalars(found, where)
             if again := [key for key in plain.keys() & parameters.keys() if plain[key] != parameters[key]]:
                 raise ValueError(f"{min(again)!r} has another value in another file of the sample")
