@@ -15,6 +15,8 @@ import yaml
 import zarr
 
 from tests.helpers.small_source import write_source
+from tests.helpers.solver_files import surface, write_case, write_vtk
+from zarr_core import ZarrChunkReader
 from zarr_core import __main__ as command
 from zarr_core.points.head import load_manifest
 from zarr_core.sources import resolve_kind
@@ -127,6 +129,102 @@ def test_flat_files_and_folders_of_arrays(tmp_path: Path, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize(
+    ("file", "arrays", "fields"),
+    [
+        ("surface.npz", ("pos", "p"), ["surface_position", "surface_pressure"]),
+        ("fields.npz", ("pos", "wss"), ["surface_position", "surface_friction"]),
+        ("fields.npz", ("pos", "U"), ["volume_position", "volume_velocity"]),
+        ("data.npz", ("pos", "tau", "vol_pos"), ["surface_position", "surface_friction", "volume_position"]),
+    ],
+)
+def test_arrays_are_filed_under_their_domain(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str, arrays: tuple[str, ...], fields: list[str]
+) -> None:
+    for number in (1, 2):
+        (tmp_path / f"run_{number}").mkdir()
+        np.savez(tmp_path / f"run_{number}" / file, **{name: np.zeros((5, 3)) for name in arrays})
+    assert inspected(tmp_path, capsys)["fields"] == fields
+
+
+def test_a_failure_lists_what_was_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in (1, 2):
+        (tmp_path / f"run_{number}").mkdir()
+        np.savez(tmp_path / f"run_{number}" / "data.npz", where=np.zeros((5, 3)), what=np.zeros(5))
+        (tmp_path / f"run_{number}" / "broken.npy").write_bytes(b"x")
+    assert command.main(["inspect", str(tmp_path)]) == 1
+    error = capsys.readouterr().err
+    assert "no file of a sample looks like positions of points or like a mesh" in error
+    assert "run_1 has broken.npy (truncated or not an array file" in error
+    assert "data.npz (where: 5 x 3, what: 5 x 1)" in error
+
+
+def test_a_grid_of_faces_is_a_surface(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("vtkmodules", reason="the extra vtk is not installed")
+    from zarr_core.sources.formats.vtk_geometry import unstructured
+
+    for number in (1, 2):
+        write_vtk(unstructured(surface()), tmp_path / f"run_{number}" / "car.vtu")
+    assert list(yaml.safe_load(str(inspected(tmp_path, capsys)["description"]))["meshes"]) == ["surface"]
+
+
+def write_decomposed(run: Path) -> None:
+    """A case of two processors with its coefficients, after a start at 0 or at 100."""
+    for number in (0, 1):
+        write_case(run / f"processor{number}", {"0": 0.0, "200": 2.0}, patch="body")
+        boundary = run / f"processor{number}" / "constant" / "polyMesh" / "boundary"
+        boundary.write_text(boundary.read_text().replace("body { type patch;", "body { type wall;"))
+    (run / "system").mkdir()
+    shutil.copy(run / "processor0" / "system" / "controlDict", run / "system")
+    started = run / "postProcessing" / "forces" / ("0" if run.name == "run_1" else "100")
+    started.mkdir(parents=True)
+    (started / "coefficient.dat").write_text("# Force coefficients\n# Time Cd Cl\n100 0.5 0.2\n200 0.3 0.1\n")
+    (started / "residuals.dat").write_text("# Time Ux\n190 0.5\n")
+    (run / "meta").mkdir()
+    (run / "meta" / "design.json").write_text('{"angle": 25}')
+
+
+def test_a_decomposed_case_is_one_sample_with_the_scalars_below_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("vtkmodules", reason="the extra vtk is not installed")
+    for name in ("run_1", "run_2"):
+        write_decomposed(tmp_path / "cases" / name)
+    found = inspected(tmp_path / "cases", capsys, "--write", str(tmp_path / "kind.yaml"))
+    assert found["samples"] == 2
+    text = (tmp_path / "kind.yaml").read_text()
+    assert "&id" not in text
+    assert "*id" not in text
+    document = yaml.safe_load(text)
+    assert document["samples"] == "run_*"
+    assert document["parameters"] == ["meta/design.json", "postProcessing/forces/*/coefficient.dat"]
+    assert any("residuals.dat was left out of the parameters" in note for note in found["notes"])  # type: ignore[attr-defined]
+    store = str(tmp_path / "store")
+    arguments = ["--source", str(tmp_path / "cases"), "--dataset-kind", str(tmp_path / "kind.yaml")]
+    assert command.main(["convert", store, *arguments, "--values-dtype", "float32", "--workers", "1"]) == 0
+    for name in ("run_1", "run_2"):
+        recorded = ZarrChunkReader(store).read_attributes(name)["parameters"]
+        assert recorded == {"Time": 200, "Cd": 0.3, "Cl": 0.1, "angle": 25}
+    assert command.main(["inspect", str(tmp_path / "cases" / "run_1")]) == 1
+    assert "is an OpenFOAM case, one sample: inspect the folder that contains it" in capsys.readouterr().err
+
+
+def test_a_case_of_several_regions_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("run_1", "run_2"):
+        for region in ("fluid", "solid"):
+            mesh = tmp_path / name / "constant" / region / "polyMesh"
+            mesh.mkdir(parents=True)
+            (mesh / "points").write_text("points")
+    assert command.main(["inspect", str(tmp_path)]) == 1
+    reason = "run_1 is an OpenFOAM case with the regions fluid, solid, which are not read: write each with foamToVTK"
+    assert reason in capsys.readouterr().err
+    for name in ("run_1", "run_2"):
+        np.savez(tmp_path / name / "fluid.npz", pos=np.zeros((5, 3)))
+    found = inspected(tmp_path, capsys)
+    assert found["fields"] == ["volume_position"]
+    assert any(reason in note for note in found["notes"])  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
     ("files", "reason"),
     [({}, "does not exist or contains no files"), ({"a/notes.txt": "x"}, "no file has a known format")],
 )
@@ -152,6 +250,8 @@ def test_a_file_is_no_folder_of_samples(capsys: pytest.CaptureFixture[str]) -> N
         ("wallShearStressMean", "friction"),
         ("cpavg", "pressure"),
         ("volume_cell_position", "position"),
+        ("pos", "position"),
+        ("node_coord", "position"),
         ("total(p)_coeffMean", "total_p_coeff"),
         ("nut", "nut"),
         ("0x", "field_0x"),

@@ -104,6 +104,7 @@ def test_meshes_of_cases() -> None:
         "a/processors3/7/polyMesh/points": ("a", ""),
         "constant/polyMesh/points.gz": ("", ""),
         "42/7/polyMesh/points": ("42", ""),
+        "processor0/constant/polyMesh/points": ("", ""),
         "a/constant/fluid/polyMesh/points": ("a", "fluid"),
         "a/processor1/7/fluid/polyMesh/points": ("a", "fluid"),
     }

@@ -12,7 +12,10 @@ from zarr_core.sources.formats.contents import Contents, FoundArray
 
 # Names of arrays and files, in lower case without the words for averages, by the name of the field.
 _FIELDS = {
-    "position": ("position", "positions", "points", "coords", "coordinates", "xyz", "centers", "centres"),
+    "position": (
+        *("position", "positions", "pos", "points", "coord", "coords", "coordinates", "xyz"),
+        *("centers", "centres", "centroids"),
+    ),
     "pressure": ("p", "pressure", "cp", "prs", "static_pressure"),
     "velocity": ("u", "velocity", "vel"),
     "friction": ("wallshearstress", "wall_shear_stress", "wss", "tau", "cf", "friction", "shearstress"),
@@ -23,6 +26,9 @@ _FIELDS = {
 }
 _NAMES = {name: field for field, names in _FIELDS.items() for name in names}
 _AVERAGES = re.compile(r"_?(?:mean|avg|average|averaged|trim)(?=_|$)")
+# Fields that only surfaces have.
+_ON_SURFACES = {"friction", "normals", "area"}
+_VOLUME = re.compile(r"vol|internal")
 _SURFACE = re.compile(r"surf|bound|wall|body|skin")
 _DOMAIN = re.compile(r"^(surface|volume)[_/.]")
 
@@ -55,10 +61,10 @@ def describe(files: Mapping[str, Contents | None], patches: Iterable[str] = ()) 
     """
     document: dict[str, Any] = {"files": {}, "meshes": {}}
     odd: list[str] = []
+    arrays: list[tuple[str, str, Any]] = []  # name, file and entry of the document
     for pattern, contents in files.items():
         if contents is None or suffix_of(pattern) == ".npy":
-            stem = re.sub(r"\.\w+$", "", pattern)
-            _add(document["files"], _attribute(stem), pattern, pattern, odd)
+            arrays.append((re.sub(r"\.\w+$", "", pattern), pattern, pattern))
         elif suffix_of(pattern) == CASE:
             fields = _fields(contents.arrays, "cells")
             if patches:
@@ -72,9 +78,8 @@ def describe(files: Mapping[str, Contents | None], patches: Iterable[str] = ()) 
                     f"{pattern} has the parts {', '.join(contents.patches)}: choose those of a domain by `patches`"
                 )
         else:
-            for array in contents.arrays:
-                entry = {"file": pattern, "array": array.name}
-                _add(document["files"], _attribute(array.name), entry, f"{array.name} of {pattern}", odd)
+            arrays += [(each.name, pattern, {"file": pattern, "array": each.name}) for each in contents.arrays]
+    _add_arrays(document["files"], arrays, odd)
     tensors = [attribute for attribute, entry in document["files"].items() if isinstance(entry, str)]
     nested = [attribute for attribute in tensors if "/" in document["files"][attribute]]
     for attribute in nested if not document["meshes"] else tensors:
@@ -87,10 +92,24 @@ def describe(files: Mapping[str, Contents | None], patches: Iterable[str] = ()) 
     return {key: value for key, value in document.items() if value}, odd
 
 
-def _attribute(name: str) -> str:
-    found = _DOMAIN.match(name.lower())
-    domain = found[1] if found else domain_of(name)
-    return f"{domain}_{field_of(name[found.end() :] if found else name)}"
+def _add_arrays(entries: dict[str, Any], arrays: Iterable[tuple[str, str, Any]], odd: list[str]) -> None:
+    """Add arrays without a mesh. Their names tell the domain, or that of their file does, or the fields beside them."""
+    split: list[tuple[str, str, str, Any]] = []
+    for name, file, entry in arrays:
+        found = _DOMAIN.match(name.lower())
+        told = found[1] if found else next(filter(None, map(_domain_in, (name, file))), "")
+        split.append((told, field_of(name[found.end() :] if found else name), name, entry))
+    others = "surface" if any(not told and field in _ON_SURFACES for told, field, _, _ in split) else "volume"
+    for told, field, name, entry in split:
+        source = entry if isinstance(entry, str) else f"{name} of {entry['file']}"
+        _add(entries, f"{told or others}_{field}", entry, source, odd)
+
+
+def _domain_in(name: str) -> str:
+    """The domain that a name contains, or ""."""
+    if _SURFACE.search(name.lower()):
+        return "surface"
+    return "volume" if _VOLUME.search(name.lower()) else ""
 
 
 def _add(entries: dict[str, Any], key: str, entry: Any, source: str, odd: list[str]) -> None:

@@ -28,7 +28,7 @@ _OF_CASE = re.compile(
 )
 # A file of a mesh. That of a region lies in a folder with the region's name, which is neither "constant" nor a time.
 _OF_MESH = re.compile(
-    rf"(?:(?P<case>.*?)/)?(?:{_PROCESSOR})?(?:constant|{TIME})/"
+    rf"(?:(?P<case>.*?)/)??(?:{_PROCESSOR})?(?:constant|{TIME})/"
     r"(?:(?P<region>(?!constant/)[A-Za-z_][^/]*)/)?polyMesh/\w+(?:\.gz)?"
 )
 _OfFile = tuple[re.Match[str], FileInfo]

@@ -5,32 +5,45 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import yaml
 
-from zarr_core._util.documents import parse_table
+from zarr_core._util.documents import parse_json, parse_table
 from zarr_core._util.redaction import redact
 from zarr_core.errors import SourceError
 from zarr_core.format.object_names import MANIFEST
-from zarr_core.sources.arrays import CASE, PIECES, ROOTS, suffix_of
+from zarr_core.sources.arrays import CASE, PIECES, ROOTS, ArrayChoice, suffix_of
 from zarr_core.sources.description import SourceDescription
-from zarr_core.sources.formats import SUFFIXES, peek
+from zarr_core.sources.formats import SUFFIXES, open_file, peek
 from zarr_core.sources.formats.contents import Contents
 from zarr_core.sources.formats.files import path_of
 from zarr_core.sources.guess import describe
-from zarr_core.sources.left_out import some
-from zarr_core.sources.patterns import Listing, by_sample, joined, matches, renamed
+from zarr_core.sources.left_out import collected_notes, some
+from zarr_core.sources.patterns import (
+    TIME,
+    Listing,
+    by_sample,
+    joined,
+    matches,
+    meshes_of_cases,
+    renamed,
+    several_regions,
+)
 from zarr_core.sources.resolve import resolve_kind, shipped_kinds
 from zarr_core.sources.sample import FileInfo, SourceSample
 from zarr_core.sources.tables import rows_of
 from zarr_core.sources.tree import SampleTree, file_info, open_root
 from zarr_core.storage import ObjectInfo, Storage
 
-_TABLES = (".csv", ".dat")
-_MAX_TABLE_BYTES = 64 * 2**20
-_MESH_OF_CASE = re.compile(r"(?:(.*)/)?constant/polyMesh/\w+")
+_TABLES = (".csv", ".dat", ".json")
+# A table, and a mesh whose cells are looked at, may be this large.
+_MAX_BYTES = 64 * 2**20
+# What function objects of OpenFOAM write: a folder per object and per start of the solver. Of the .dat files only
+# coefficients and forces have one row per time.
+_FUNCTION_OBJECT = re.compile(rf"(postProcessing/.+)/{TIME}/([^/]+)")
+_COEFFICIENTS = re.compile(r"coeff|force", re.IGNORECASE)
 _WALL = re.compile(rb"(\w+)\s*\{[^{}]*\btype\s+wall\s*;")
 
 
@@ -88,7 +101,15 @@ class Survey:
         head = [f"# Written by `zarr-core inspect {self.url}`. Check names, units and splits before you convert."]
         head += [f"# {sentence}" for sentence in self.odd]
         document = self.document or self.description.model_dump(mode="json", exclude_defaults=True)
-        return "\n".join(head) + "\n" + yaml.safe_dump(document, sort_keys=False, width=110)
+        return "\n".join(head) + "\n" + yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=110)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes a value that stands at two places twice, without anchors."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """True."""
+        return True
 
 
 class _ListedTree(SampleTree):
@@ -126,7 +147,7 @@ def survey(root: str) -> Survey:
     document: dict[str, Any] = {}
     if not kinds:
         document = _guessed(storage, {path: file_info(path, info) for path, info in paths.items()}, odd)
-    description = resolve_kind(kinds[0]) if kinds else _checked(document, storage.url)
+    description = resolve_kind(kinds[0]) if kinds else SourceDescription.model_validate(document)
     tree = _ListedTree(description, root, listing)
     found = tree.find()
     complete = {sample_id: sample for sample_id, sample in found.samples.items() if sample.complete}
@@ -192,7 +213,11 @@ def _summary(storage: Storage, folder: str, pattern: str, info: FileInfo) -> Fil
     if suffix_of(info.name) == ".pt":
         return FileSummary(pattern, name, info.size)
     try:
-        return FileSummary(pattern, name, info.size, peek(storage, folder, info))
+        contents = peek(storage, folder, info)
+        if suffix_of(name) in (".vtu", ".pvtu") and not contents.dimension and info.size <= _MAX_BYTES:
+            cells = open_file(storage, folder, info, [ArrayChoice(compute="position", at="cells")])
+            contents = replace(contents, dimension=cells.contents().dimension)
+        return FileSummary(pattern, name, info.size, contents)
     except (ValueError, SourceError) as error:
         return FileSummary(pattern, name, info.size, None, str(error))
 
@@ -203,58 +228,118 @@ def _guessed(storage: Storage, paths: Mapping[str, FileInfo], odd: list[str]) ->
     Samples are the folders, at the depth where most of them contain files of the same names, apart from numbers that
     the folder's name contains as well. Where no two folders are alike, they are the files of one folder.
     """
-    files = {
+    visible = {
         path: info
         for path, info in joined(paths).items()
         if suffix_of(path) in (*SUFFIXES, ".pt", *_TABLES) and not any(part.startswith(".") for part in path.split("/"))
     }
-    cases = {found[1] or "" for path in paths if (found := _MESH_OF_CASE.fullmatch(path))}
-    if "" in cases:
+    files = {path: info for path, info in visible.items() if suffix_of(path) not in _TABLES}
+    meshes = meshes_of_cases(paths)
+    if "" in meshes:
         raise SourceError(f"{storage.url} is an OpenFOAM case, one sample: inspect the folder that contains it")
-    for case in cases:  # files that were derived from the case are no second source of it
-        files = {path: info for path, info in files.items() if not path.startswith(f"{case}/")}
-        files[f"{case}/{CASE}"] = FileInfo("", 0, "")
+    if regions := {case: names for case, names in meshes.items() if any(names)}:
+        case, names = next(iter(regions.items()))
+        odd.append(f"{case} is an OpenFOAM case with {several_regions(names)}")
+    cases = {case for case, names in meshes.items() if "" in names}
+    # Files that were derived from a case are no second source of it.
+    files = {path: info for path, info in files.items() if cases.isdisjoint(_folders_above(path))}
+    files |= {f"{case}/{CASE}": FileInfo("", 0, "") for case in cases}
     files = _without_pieces(files)
     if not files:
-        raise SourceError(f"{storage.url}: no file has a known format: .pt, {', '.join(SUFFIXES)}, OpenFOAM")
+        reason = "; ".join([f"no file has a known format: .pt, {', '.join(SUFFIXES)}, OpenFOAM", *odd])
+        raise SourceError(f"{storage.url}: {reason}")
     samples, folders, patterns = _layout(list(files))
+    scalars = _scalar_patterns([path for path in visible if path not in files], folders)
     document: dict[str, Any] = {"name": re.sub(r"\W+", "_", storage.url.rstrip("/").rpartition("/")[2]) or "dataset"}
     document["samples"] = samples
-    contents: dict[str, Contents | None] = {}
-    parameters: list[str] = []
     probe = SourceDescription.model_validate(
-        {**document, "files": {"volume_position": {"file": patterns[0], "array": "x"}}, "parameters": patterns[1:]}
+        {
+            **document,
+            "files": {"volume_position": {"file": patterns[0], "array": "x"}},
+            "parameters": [*patterns[1:], *scalars],
+        }
     )
     grouped, _ = by_sample(probe, _folders({path: paths[path] for path in paths}))
     own = grouped[folders[0]]
     folder = "" if probe.names_contain_id else folders[0]
+    looked_at: list[FileSummary] = []
     walls: list[str] = []
     for pattern in patterns:
         info = own.get(pattern)
         if info is None:
             odd.append(f"{pattern} of {folders[0]} matches several files, or some of its parts are missing")
-        elif suffix_of(pattern) in _TABLES:
-            try:
-                parse_table(storage.read(path_of(folder, info.name)), latest=suffix_of(pattern) == ".dat")
-                parameters.append(pattern)
-            except ValueError as error:
-                odd.append(f"{pattern} was left out: {error}")
-        else:
-            summary = _summary(storage, folder, pattern, info)
-            if summary.problem:
-                odd.append(f"{summary.example} of {folders[0]} cannot be read: {summary.problem}")
-            elif summary.contents is not None or suffix_of(pattern) == ".pt":
-                contents[pattern] = summary.contents
-            for part in info.parts:
-                if part.name.endswith("polyMesh/boundary"):
-                    walls += [name.decode() for name in _WALL.findall(storage.read(path_of(folder, part.name)))]
+            continue
+        with collected_notes() as notes:
+            looked_at.append(_summary(storage, folder, pattern, info))
+        odd += [f"{pattern} of {folders[0]}: {reason} ({detail})" for reason, detail in notes.items()]
+        for part in info.parts:
+            if part.name.endswith("polyMesh/boundary"):
+                walls += [name.decode() for name in _WALL.findall(storage.read(path_of(folder, part.name)))]
+    odd += [f"{file.example} of {folders[0]} cannot be read: {file.problem}" for file in looked_at if file.problem]
     if walls:
         odd.append(f"the surface is every patch of type wall: {', '.join(dict.fromkeys(walls))}")
-    described, more = describe(contents, dict.fromkeys(walls))
+    described, more = describe({f.pattern: f.contents for f in looked_at if not f.problem}, dict.fromkeys(walls))
     odd += more
-    if parameters:
-        described["parameters"] = parameters
-    return document | described
+    if not described:
+        shown = some([_shown(file) for file in looked_at])
+        reason = "no file of a sample looks like positions of points or like a mesh"
+        raise SourceError("; ".join([f"{storage.url}: {reason}", f"{folders[0]} has {shown}", *odd]))
+    parameters = _parameters(storage, folder, {pattern: own.get(pattern) for pattern in scalars}, odd)
+    return document | described | ({"parameters": parameters} if parameters else {})
+
+
+def _shown(file: FileSummary) -> str:
+    """A file and its arrays, in one line."""
+    arrays = file.contents.arrays if file.contents else ()
+    shown = [f"{a.name or 'one array'}: {'?' if a.rows is None else a.rows} x {a.components}" for a in arrays]
+    return f"{file.example} ({', '.join(shown) or file.problem or 'one tensor'})"
+
+
+def _folders_above(path: str) -> list[str]:
+    parts = path.split("/")
+    return ["/".join(parts[:depth]) for depth in range(1, len(parts))]
+
+
+def _scalar_patterns(paths: Collection[str], folders: Collection[str]) -> list[str]:
+    """Patterns of the tables that at least half of the samples' folders contain."""
+    having: dict[str, set[str]] = defaultdict(set)
+    known = set(folders)
+    for path in paths:
+        for folder in known.intersection(_folders_above(path)):
+            name = path[len(folder) + 1 :]
+            if found := _FUNCTION_OBJECT.fullmatch(name):
+                name = f"{found[1]}/*/{found[2]}"
+            elif name == "params.json":  # which is read in any case
+                continue
+            having[_general(name, folder.rpartition("/")[2])].add(folder)
+    return sorted(pattern for pattern, found_in in having.items() if 2 * len(found_in) >= len(folders))
+
+
+def _parameters(storage: Storage, folder: str, files: Mapping[str, FileInfo | None], odd: list[str]) -> list[str]:
+    """The patterns of those tables that contain scalars, none of them twice with different values."""
+    from zarr_core.sources.tensors import scalars
+
+    found: list[str] = []
+    known: dict[str, Any] = {}
+    for pattern, info in files.items():
+        try:
+            if info is None:
+                raise ValueError("it matches several files of a sample")
+            if _FUNCTION_OBJECT.fullmatch(info.name) and not _COEFFICIENTS.search(info.name):
+                raise ValueError("it is not a table of coefficients or forces")
+            if info.size > _MAX_BYTES:
+                raise ValueError("it is large")
+            data = storage.read(path_of(folder, info.name))
+            is_json = suffix_of(pattern) == ".json"
+            values = parse_json(data) if is_json else parse_table(data, latest=suffix_of(pattern) == ".dat")
+            values = scalars(values, info.name)
+            if again := [name for name in values if known.get(name, values[name]) != values[name]]:
+                raise ValueError(f"{again[0]!r} has another value in another file: give it a `prefix`")
+            known |= values
+            found.append(pattern)
+        except ValueError as error:
+            odd.append(f"{pattern} was left out of the parameters: {error}")
+    return found
 
 
 def _tables(storage: Storage, paths: Mapping[str, ObjectInfo], sample_ids: Collection[str]) -> list[dict[str, str]]:
@@ -262,7 +347,7 @@ def _tables(storage: Storage, paths: Mapping[str, ObjectInfo], sample_ids: Colle
     first = next(iter(sample_ids))
     found = []
     for path, info in paths.items():
-        if "/" in path or suffix_of(path) not in (".csv", ".json") or info.size > _MAX_TABLE_BYTES:
+        if "/" in path or suffix_of(path) not in (".csv", ".json") or info.size > _MAX_BYTES:
             continue
         try:
             rows = rows_of(path, storage.read(path).decode())
@@ -349,9 +434,3 @@ def _folders(paths: Mapping[str, FileInfo]) -> Listing:
         folder, _, name = path.rpartition("/")
         listing[folder][name] = renamed(info, name)
     return listing
-
-
-def _checked(document: dict[str, Any], url: str) -> SourceDescription:
-    if not document.get("files") and not document.get("meshes"):
-        raise SourceError(f"{url}: no file of a sample looks like positions of points or like a mesh")
-    return SourceDescription.model_validate(document)
