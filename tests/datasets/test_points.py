@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,23 @@ def test_a_copy_has_an_epoch_of_its_own_that_reaches_its_workers(
     assert (original.epoch, copied.epoch) == (0, 5)
     assert batches(loader) != first
     assert first == [original[i]["volume_pressure"].tolist() for i in (0, 1)]
+
+
+def test_a_pickle_carries_the_samples_of_its_dataset_only(root: Path) -> None:
+    original = drivaernet(root, num_volume_points=6)
+    others = {f"other_{n}": original.reader.manifest.samples[original.sample_ids[0]] for n in range(10_000)}
+    manifest = original.reader.manifest
+    splits = {**manifest.splits, "other": list(others)}
+    original.reader.manifest = replace(manifest, samples={**manifest.samples, **others}, splits=splits)
+    data = pickle.dumps(original)
+    assert len(data) < 20_000
+    copied = pickle.loads(data)
+    assert copied.reader.sample_ids == original.sample_ids
+    assert copied.fingerprint == original.fingerprint
+    assert copied.lineage == original.lineage
+    assert len(original.reader.sample_ids) > 10_000, "the original keeps them"
+    for one, other in zip(copied, original, strict=True):
+        assert one.keys() == other.keys()
 
 
 def assert_batches_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:

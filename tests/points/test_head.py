@@ -14,7 +14,8 @@ from zarr_core.errors import StoreError
 from zarr_core.points.head import HEAD, load_manifest
 from zarr_core.points.manifest import SampleEntry, StoreManifest
 from zarr_core.storage import Storage
-from zarr_core.versioning.generations import commit, generation_name
+from zarr_core.versioning.archive import generation_name
+from zarr_core.versioning.generations import commit
 
 
 def add(sample_id: str):

@@ -190,6 +190,7 @@ def test_the_check_of_conditions_runs_once_per_process(oci_root: str, oci_server
         "GET manifest.json",
         "HEAD generations/00000001.json",
         "HEAD generations/00000002.json",
+        "HEAD generations/00000002.json.gz",
         "PUT manifest.json",
         "PUT generations/00000002.json",
     ]

@@ -27,7 +27,8 @@ from zarr_core.storage import Storage
 from zarr_core.storage.backends import RemoteBackend
 from zarr_core.storage.backends.obstore import ObstoreBackend
 from zarr_core.storage.backends.s3 import S3Backend
-from zarr_core.versioning.generations import commit, generation_name
+from zarr_core.versioning.archive import generation_name
+from zarr_core.versioning.generations import commit
 
 WRITERS = 16
 

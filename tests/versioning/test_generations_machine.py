@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
+from unittest.mock import patch
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -14,8 +15,10 @@ from tests.helpers.examples import examples
 from tests.helpers.tiny_store import HEAD, ClockedStorage, Killed, set_item, write_group
 from zarr_core.errors import CollectedError, StoreError
 from zarr_core.storage import Storage
+from zarr_core.versioning import archive
+from zarr_core.versioning.archive import find_archive, generation_name
 from zarr_core.versioning.gc import collect_garbage
-from zarr_core.versioning.generations import generation_name, load
+from zarr_core.versioning.generations import load
 from zarr_core.versioning.tags import delete_tag, make_tag
 
 HOUR = 3600.0
@@ -178,7 +181,7 @@ class Store(RuleBasedStateMachine):
         collect_garbage(self.storage, HEAD, grace)
         self.gone |= self.expired(grace)
         kept = set(self.items_of) - self.gone
-        assert {n for n in self.items_of if self.storage.exists(generation_name(n))} == kept
+        assert {n for n in self.items_of if find_archive(self.storage, n)} == kept
         needed = {group for number in kept for group in self.items_of[number].values()}
         newest: dict[str, float] = {}
         for found in self.storage.objects("groups"):
@@ -205,5 +208,21 @@ class Store(RuleBasedStateMachine):
             assert tombstones.keys().isdisjoint([*self.items_of[number].values(), generation_name(number)])
 
 
+class MixedStore(Store):
+    """Generations with two items or more are compressed, others are not."""
+
+    @initialize()
+    def start(self) -> None:
+        self.plain = patch.object(archive, "_PLAIN_BYTES", 60)
+        self.plain.start()
+        super().start()
+
+    def teardown(self) -> None:
+        self.plain.stop()
+        super().teardown()
+
+
 TestStore = Store.TestCase
 TestStore.settings = settings(max_examples=examples(15), stateful_step_count=40)
+TestMixedStore = MixedStore.TestCase
+TestMixedStore.settings = settings(max_examples=examples(10), stateful_step_count=40)

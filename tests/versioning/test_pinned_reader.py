@@ -22,7 +22,7 @@ from zarr_core.points.head import HEAD, load_manifest
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.points.stage import stage_store
 from zarr_core.storage import Storage
-from zarr_core.versioning.generations import documents
+from zarr_core.versioning.archive import documents
 from zarr_core.versioning.tags import make_tag
 
 RECENT = 30

@@ -120,6 +120,9 @@ class ZarrPointDataset(BatchDataset):
         self.sample_ids = self._with_all_fields(self.sample_ids)
         self._epoch = SharedEpoch()
 
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"reader": self.reader.with_samples(self.sample_ids)}
+
     def __repr__(self) -> str:
         fields = ", ".join(self.reader.fields if self._fields is None else self._fields)
         generation = self.reader.manifest.generation

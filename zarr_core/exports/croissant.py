@@ -21,7 +21,8 @@ from zarr_core.points.manifest import StoreManifest
 from zarr_core.storage import Storage
 from zarr_core.stores.info import FieldInfo, StoreInfo, store_info
 from zarr_core.stores.kinds import find_head
-from zarr_core.versioning.generations import generation_name, load
+from zarr_core.versioning.archive import find_archive
+from zarr_core.versioning.generations import load
 
 # Terms of Croissant by the names that the document uses.
 _TERMS = """arrayShape citeAs column containedIn equivalentProperty extract field fileProperty fileObject fileSet
@@ -79,9 +80,8 @@ def croissant_document(
     info = store_info(storage.root, generation=generation)
     generation = info.generation or None  # later reads use the same, whatever is committed meanwhile
     head = find_head(storage)
-    name = generation_name(info.generation) if info.generation else head.name
-    if not storage.exists(name):  # of an earlier version, or removed since
-        name = head.name
+    # There is no archive of a store of another program, or of a generation that was removed since.
+    name = (find_archive(storage, info.generation) if info.generation else None) or head.name
     where = (url or info.store).rstrip("/")
     if info.kind == "points":
         manifest = load_manifest(storage.root, generation)
@@ -118,7 +118,7 @@ def croissant_document(
             "name": "manifest",
             "description": "The samples of this generation, and where each is in the Zarr arrays.",
             "contentUrl": f"{where}/{name}",
-            "encodingFormat": "application/json",
+            "encodingFormat": "application/gzip" if name.endswith(".gz") else "application/json",
             "sha256": hashlib.sha256(storage.read(name)).hexdigest(),
         },
         *objects,

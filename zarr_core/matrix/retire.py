@@ -20,8 +20,9 @@ from zarr_core.matrix.rewrite import BatchRewriter
 from zarr_core.matrix.sample_table import Kind, described, without
 from zarr_core.matrix.state import HEAD, MatrixBatch, MatrixState, MetadataTable, Retired
 from zarr_core.storage import Storage
+from zarr_core.versioning.archive import documents
 from zarr_core.versioning.gc import GcReport, collect_garbage
-from zarr_core.versioning.generations import commit, documents, load
+from zarr_core.versioning.generations import commit, load
 
 
 @dataclass(frozen=True)

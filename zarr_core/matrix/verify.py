@@ -23,7 +23,8 @@ from zarr_core.matrix.shard_check import checked_pieces, read_ranges
 from zarr_core.matrix.state import HEAD, SHARD, MatrixState
 from zarr_core.storage import Storage
 from zarr_core.storage.byte_ranges import open_objects
-from zarr_core.versioning.generations import Retention, documents, generation_name, load
+from zarr_core.versioning.archive import documents, generation_name, read_archive
+from zarr_core.versioning.generations import Retention, load
 from zarr_core.versioning.history import brought_by
 
 
@@ -123,7 +124,8 @@ def _metadata_problems(storage: Storage, state: MatrixState) -> Iterator[tuple[s
             yield table.path, f"{table.path}: the metadata of the {kind} is missing"
     name = generation_name(state.generation)
     try:
-        if HEAD.parse(storage.read(name), name) != replace(state, retention=Retention()):
+        name, data = read_archive(storage, state.generation)
+        if HEAD.parse(data, name) != replace(state, retention=Retention()):
             yield name, f"{name} is not equal to {HEAD.name}"
     except FileNotFoundError:
         pass  # its committer has not archived it yet; if it died, the next commit does

@@ -30,7 +30,8 @@ from zarr_core.points.stage_sample import StagedSample, StageTask, not_staged, s
 from zarr_core.points.statistics import find_statistics
 from zarr_core.storage import Storage, is_local
 from zarr_core.storage.temporary import strip_temp_suffix
-from zarr_core.versioning.generations import GENERATIONS, Retention, commit
+from zarr_core.versioning.archive import GENERATIONS
+from zarr_core.versioning.generations import Retention, commit
 
 # Seconds between commits of the samples copied so far.
 _COMMIT_SECONDS = 60.0

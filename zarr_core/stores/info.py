@@ -19,7 +19,8 @@ from zarr_core.points.statistics import find_statistics
 from zarr_core.points.store_settings import current_settings, describe_changes
 from zarr_core.storage import Storage
 from zarr_core.stores.kinds import find_head
-from zarr_core.versioning.generations import generation_name, load
+from zarr_core.versioning.archive import archive_names
+from zarr_core.versioning.generations import load
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,7 @@ def store_info(store_root: str | os.PathLike[str], *, generation: int | str | No
     storage = Storage(store_root)
     head = find_head(storage)
     state = load(storage, head, generation)
-    committed = _written(storage, generation_name(state.generation), head.name)
+    committed = _written(storage, *archive_names(state.generation), head.name)
     tags = dict(sorted(load(storage, head).retention.tags.items()))
     if isinstance(state, MatrixState):
         return _matrix_info(storage, state, committed, tags)

@@ -17,7 +17,8 @@ from typing import Generic
 from zarr_core.errors import StoreError, ZarrCoreError
 from zarr_core.storage import Storage, StoredObject
 from zarr_core.storage.temporary import strip_temp_suffix
-from zarr_core.versioning.generations import GENERATIONS, Head, Retention, S, amend, documents, generation_name, load
+from zarr_core.versioning.archive import GENERATIONS, archive_names, documents, generation_name, read_archive
+from zarr_core.versioning.generations import Head, Retention, S, amend, load
 
 DEFAULT_GRACE = "24h"
 # A tombstone lasts this long, also after its objects are deleted. No commit can name the prefix in that time, so a
@@ -125,7 +126,7 @@ def collect_garbage(
     amend(storage, head, tombstone)
     collector.delete(
         [
-            *map(generation_name, result.expired),
+            *(name for number in result.expired for name in archive_names(number)),
             *(prefix for prefix in result.prefixes if prefix in found.objects),
         ],
         [prefix for prefix in result.prefixes if prefix not in found.objects],
@@ -210,9 +211,8 @@ class _Collector(Generic[S]):
         return _Kept(sorted(numbers), sorted(expired), prefixes, above, dropped)
 
     def _named_by(self, number: int) -> set[str]:
-        name = generation_name(number)
         try:
-            data = self.storage.read(name)
+            name, data = read_archive(self.storage, number)
         except FileNotFoundError:  # another collection, with a shorter grace period, has just deleted it
             return set()
         return set(self.head.named(self.head.parse(data, f"{self.storage.url}/{name}")))

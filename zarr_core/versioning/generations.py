@@ -12,20 +12,18 @@ from __future__ import annotations
 
 import logging
 import random
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field as DataclassField
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar
 
 from pydantic import Field
 
 from zarr_core._util.arguments import whole_number
 from zarr_core.errors import CollectedError, CommitConflict, ManifestError, StoreError
-from zarr_core.storage import Storage, StoredObject
-
-GENERATIONS = "generations"
+from zarr_core.storage import Storage
+from zarr_core.versioning.archive import documents, find_archive, read_archive, write_archive
 
 MAX_GENERATION = 99_999_999  # eight digits
 
@@ -136,19 +134,6 @@ class Head(Generic[S]):
     changes: Callable[[S | None, S], list[Change]]
 
 
-def generation_name(generation: int) -> str:
-    """Name of the object that archives a generation."""
-    return f"{GENERATIONS}/{generation:08d}.json"
-
-
-def documents(storage: Storage) -> dict[int, StoredObject]:
-    """Archived generations by number; each object was written when its generation was committed."""
-    names = (
-        (re.fullmatch(rf"{GENERATIONS}/(\d{{8,}})\.json", found.name), found) for found in storage.objects(GENERATIONS)
-    )
-    return {int(name[1]): found for name, found in names if name}
-
-
 def load(storage: Storage, head: Head[S], generation: int | str | None = None) -> S:
     """A state of a store: the current one, an earlier generation, or a tagged one.
 
@@ -172,9 +157,9 @@ def load(storage: Storage, head: Head[S], generation: int | str | None = None) -
         generation = tagged_generation(storage, state, generation)
     if generation is None or generation == state.generation:
         return state
-    name = generation_name(generation)
     try:
-        return head.parse(storage.read(name), f"{storage.url}/{name}")
+        name, data = read_archive(storage, generation)
+        return head.parse(data, f"{storage.url}/{name}")
     except FileNotFoundError as error:
         reason = f"the current one is {state.generation}"
         if 0 < generation < state.generation:
@@ -222,11 +207,12 @@ def commit(storage: Storage, head: Head[S], change: Callable[[S | None], S]) -> 
         StoreError: the location cannot compare and swap, or no reader could open the new state.
     """
     looked_at: int | None = None
+    before: S | None = None
 
     def step(current: S | None, data: bytes) -> S | None:
-        nonlocal looked_at
-        before, looked_at = looked_at, current.generation if current else 0
-        overtaken = before is not None and before != looked_at
+        nonlocal looked_at, before
+        last, looked_at, before = looked_at, current.generation if current else 0, current
+        overtaken = last is not None and last != looked_at
         changed = change(current)
         if changed is current:
             return None
@@ -236,16 +222,20 @@ def commit(storage: Storage, head: Head[S], change: Callable[[S | None], S]) -> 
         _check_named(storage, head, current, changed)
         # Archive the state about to be replaced: its own committer may have died before it did so, and the head is
         # then the only copy.
-        name = generation_name(current.generation)
-        if not storage.exists(name):
-            storage.create(name, archived(current, data))
+        if find_archive(storage, current.generation) is None:
+            write_archive(storage, current.generation, archived(current, data), None)
         storage.sync()
         number = _next_number(storage, current.generation, overtaken)
         return replace(changed, generation=number, retention=current.retention)
 
     committed, data = _swap(storage, head, step)
     if data is not None:
-        storage.create(generation_name(committed.generation), archived(committed, data))
+
+        def record() -> dict[str, Any]:
+            changes = [asdict(change) for change in head.changes(before, committed)]
+            return {"since": before.generation if before is not None else 0, "changes": changes}
+
+        write_archive(storage, committed.generation, archived(committed, data), record)
     return committed
 
 
@@ -286,7 +276,7 @@ def _next_number(storage: Storage, current: int, overtaken: bool) -> int:
         current: number of the current generation.
         overtaken: whether another writer has just committed it, and has looked for later ones.
     """
-    if overtaken or not storage.exists(generation_name(current + 1)):
+    if overtaken or find_archive(storage, current + 1) is None:
         return current + 1
     return max(documents(storage)) + 1
 

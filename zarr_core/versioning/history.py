@@ -6,9 +6,11 @@ import contextlib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from zarr_core._util.documents import expect
 from zarr_core.errors import ManifestError, StoreError
-from zarr_core.storage import Storage
-from zarr_core.versioning.generations import Change, Head, S, documents, load
+from zarr_core.storage import Storage, StoredObject
+from zarr_core.versioning.archive import documents, read_commit
+from zarr_core.versioning.generations import Change, Head, S, load
 
 
 @dataclass(frozen=True)
@@ -31,19 +33,44 @@ class Commit:
 
 
 def commits(storage: Storage, head: Head[S]) -> Iterator[Commit]:
-    """The commits of a store, newest first. Two states are in memory at a time."""
-    after = current = load(storage, head)
-    times = {number: found.modified for number, found in documents(storage).items()}
+    """The commits of a store, newest first. At most two states are in memory at a time.
+
+    What a commit changed is read from its archive if that records it, and found by a comparison of two states if not.
+    """
+    current = loaded = load(storage, head)
+    archives = documents(storage)
+    times = {number: found.modified for number, found in archives.items()}
     if current.generation not in times:  # its committer died before it archived it
         times[current.generation] = next(storage.objects(head.name)).modified
     numbers = sorted((number for number in times if number <= current.generation), reverse=True)
     for number, since in zip(numbers, [*numbers[1:], None], strict=True):
         tags = tuple(sorted(tag for tag, named in current.retention.tags.items() if named == number))
-        before = None if since is None else load(storage, head, since)
-        known = before is not None or number <= 1
-        yield Commit(number, times[number], since, tags, head.changes(before, after) if known else [])
-        if before is not None:
-            after = before
+        changes = recorded_changes(storage, archives[number], since or 0) if number in archives else None
+        if changes is None and (since is not None or number <= 1):
+            after = loaded if loaded.generation == number else load(storage, head, number)
+            before = None if since is None else load(storage, head, since)
+            changes = head.changes(before, after)
+            loaded = before or after
+        yield Commit(number, times[number], since, tags, changes or [])
+
+
+def recorded_changes(storage: Storage, archive: StoredObject, since: int) -> list[Change] | None:
+    """The changes that an archive records; None without any, or if they are not those since a given generation."""
+    record = read_commit(storage, archive)
+    try:
+        if record.get("since") != since:
+            return None
+        changes = [expect(dict, change, "change") for change in expect(list, record.get("changes"), "changes")]
+        return [
+            Change(
+                expect(str, change.get("what"), "what"),
+                tuple(expect(str, name, "name") for name in expect(list, change.get("names"), "names")),
+                expect(str, change.get("note"), "note"),
+            )
+            for change in changes
+        ]
+    except ValueError as error:
+        raise ManifestError(f"{storage.url}/{archive.name} is damaged: {error}") from error
 
 
 def brought_by(storage: Storage, head: Head[S], prefixes: Collection[str]) -> dict[str, int]:

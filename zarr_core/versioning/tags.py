@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from zarr_core.errors import StoreError
 from zarr_core.storage import Storage
-from zarr_core.versioning.generations import Head, Retention, S, amend, generation_name, load, tagged_generation
+from zarr_core.versioning.archive import generation_name
+from zarr_core.versioning.generations import Head, Retention, S, amend, load, tagged_generation
 
 # A letter first, so that no tag can be mistaken for a number.
 _TAG = re.compile(r"[A-Za-z][\w.+-]{0,99}")

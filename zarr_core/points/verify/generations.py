@@ -14,7 +14,7 @@ from zarr_core.points.manifest import SampleEntry, StoreManifest
 from zarr_core.storage import Storage
 from zarr_core.storage.backends.local import CREATE_LOCK
 from zarr_core.storage.temporary import strip_temp_suffix
-from zarr_core.versioning.generations import GENERATIONS, documents, generation_name
+from zarr_core.versioning.archive import GENERATIONS, documents, generation_name
 from zarr_core.versioning.history import brought_by
 
 
@@ -94,7 +94,7 @@ class GenerationCheck:
             elif group is None and not self._is_in_a_named_group(name):
                 self.problems.append(f"{stored.name} is not an object that a conversion writes")
         self.unnamed = len(unnamed)
-        kept = {f"{GENERATIONS}/{CREATE_LOCK}", *map(generation_name, documents(self.storage))}
+        kept = {f"{GENERATIONS}/{CREATE_LOCK}", *(found.name for found in documents(self.storage).values())}
         for stored in self.storage.objects(GENERATIONS):
             if stored.name not in kept and not strip_temp_suffix(stored.name)[1]:
                 self.problems.append(f"{stored.name} is not the archive of a generation")

@@ -27,7 +27,8 @@ from zarr_core.points.verify.sample import Columns, check_sample, not_checked
 from zarr_core.points.verify.source import ComparedSource
 from zarr_core.sources.description import SourceDescription
 from zarr_core.storage import Storage
-from zarr_core.versioning.generations import Retention, generation_name
+from zarr_core.versioning.archive import read_archive
+from zarr_core.versioning.generations import Retention
 
 __all__ = ["VerificationReport", "verify_store"]
 
@@ -123,9 +124,9 @@ def _generation_problems(storage: Storage, manifest: StoreManifest) -> list[Prob
     """The current generation must be archived as it is in the manifest. Published stores have no generations."""
     if not manifest.generation:
         return []
-    name = generation_name(manifest.generation)
     try:
-        kept = StoreManifest.from_json(storage.read(name), name)
+        name, data = read_archive(storage, manifest.generation)
+        kept = StoreManifest.from_json(data, name)
     except FileNotFoundError:
         return []  # its committer has not archived it yet; if it died, the next commit does
     except ManifestError as error:
