@@ -123,6 +123,8 @@ def test_flat_files_and_folders_of_arrays(tmp_path: Path, capsys: pytest.Capture
         (tmp_path / "flat").mkdir()
         for run in RAW.glob("run_*"):
             shutil.copyfile(next(run.glob("*.vtp")), tmp_path / "flat" / f"car_{run.name}.vtp")
+            (tmp_path / "flat" / f"car_{run.name}").mkdir()
+            (tmp_path / "flat" / f"car_{run.name}" / "forces.csv").write_text("Cd,Cl\n0.3,0.1\n")
         found = inspected(tmp_path / "flat", capsys)
         assert yaml.safe_load(str(found["description"]))["meshes"]["surface"]["file"] == "{id}.vtp"
         assert found["samples"] == 2
@@ -197,7 +199,8 @@ def test_a_decomposed_case_is_one_sample_with_the_scalars_below_it(
     document = yaml.safe_load(text)
     assert document["samples"] == "run_*"
     assert document["parameters"] == ["meta/design.json", "postProcessing/forces/*/coefficient.dat"]
-    assert any("residuals.dat was left out of the parameters" in note for note in found["notes"])  # type: ignore[attr-defined]
+    reason = "postProcessing/forces/*/residuals.dat (it is not a table of coefficients or forces)"
+    assert f"left out of the parameters: {reason}" in found["notes"]  # type: ignore[operator]
     store = str(tmp_path / "store")
     arguments = ["--source", str(tmp_path / "cases"), "--dataset-kind", str(tmp_path / "kind.yaml")]
     assert command.main(["convert", store, *arguments, "--values-dtype", "float32", "--workers", "1"]) == 0

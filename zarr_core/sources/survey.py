@@ -249,7 +249,8 @@ def _guessed(storage: Storage, paths: Mapping[str, FileInfo], odd: list[str]) ->
         reason = "; ".join([f"no file has a known format: .pt, {', '.join(SUFFIXES)}, OpenFOAM", *odd])
         raise SourceError(f"{storage.url}: {reason}")
     samples, folders, patterns = _layout(list(files))
-    scalars = _scalar_patterns([path for path in visible if path not in files], folders)
+    flat = any("{id}" in pattern for pattern in patterns)  # without folders of samples
+    scalars = [] if flat else _scalar_patterns([path for path in visible if path not in files], folders)
     document: dict[str, Any] = {"name": re.sub(r"\W+", "_", storage.url.rstrip("/").rpartition("/")[2]) or "dataset"}
     document["samples"] = samples
     probe = SourceDescription.model_validate(
@@ -320,12 +321,13 @@ def _parameters(storage: Storage, folder: str, files: Mapping[str, FileInfo | No
     from zarr_core.sources.tensors import scalars
 
     found: list[str] = []
+    left_out: list[str] = []
     known: dict[str, Any] = {}
     for pattern, info in files.items():
         try:
             if info is None:
                 raise ValueError("it matches several files of a sample")
-            if _FUNCTION_OBJECT.fullmatch(info.name) and not _COEFFICIENTS.search(info.name):
+            if _FUNCTION_OBJECT.fullmatch(info.name) and not _COEFFICIENTS.search(info.name.rpartition("/")[2]):
                 raise ValueError("it is not a table of coefficients or forces")
             if info.size > _MAX_BYTES:
                 raise ValueError("it is large")
@@ -338,7 +340,9 @@ def _parameters(storage: Storage, folder: str, files: Mapping[str, FileInfo | No
             known |= values
             found.append(pattern)
         except ValueError as error:
-            odd.append(f"{pattern} was left out of the parameters: {error}")
+            left_out.append(f"{pattern} ({error})")
+    if left_out:
+        odd.append(f"left out of the parameters: {some(left_out)}")
     return found
 
 
