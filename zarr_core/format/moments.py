@@ -14,6 +14,9 @@ from typing import Any
 import numpy as np
 
 _NAMES = ("mean", "m2", "min", "max", "log_mean", "log_m2")
+# Moments are recorded with 12 digits.
+_TOLERANCE = 1e-9
+_EPSILON = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +74,30 @@ class FieldMoments:
     def is_finite(self) -> bool:
         """Whether no moment is infinite or NaN. Squares of float64 values above 1e154 are infinite."""
         return all(np.isfinite(getattr(self, name)).all() for name in _NAMES)
+
+    def differing(self, recorded: FieldMoments) -> list[str]:
+        """Names of the recorded moments that are not those of the same values, up to rounding.
+
+        A sum of n values of at most ``largest`` has an error of up to n roundings of ``largest``, and the mean one of
+        ``error = n * epsilon * largest``. Each deviation from the mean has this error, too: where all values are equal,
+        m2 is nothing else.
+        """
+        if self.count != recorded.count:
+            return ["count"]
+        found = []
+        largest = np.maximum(np.abs(self.min), np.abs(self.max))
+        tolerances = {"min": _TOLERANCE * np.abs(self.min), "max": _TOLERANCE * np.abs(self.max)}
+        with np.errstate(over="ignore", invalid="ignore"):
+            for log, magnitude, std in (("", largest, self.std), ("log_", np.log1p(largest), self.log_std)):
+                error = (self.count + 8) * _EPSILON * magnitude  # 8: of the logarithm and of merging
+                mean, m2 = getattr(self, f"{log}mean"), getattr(self, f"{log}m2")
+                tolerances[f"{log}mean"] = _TOLERANCE * (np.abs(mean) + std) + error
+                tolerances[f"{log}m2"] = _TOLERANCE * m2 + 2 * error * np.sqrt(self.count * m2) + self.count * error**2
+            for name in _NAMES:
+                now, then = getattr(self, name), getattr(recorded, name)
+                if now.shape != then.shape or np.any(np.abs(now - then) > tolerances[name]):
+                    found.append(name)
+        return found
 
     def to_json(self) -> dict[str, Any]:
         """Plain numbers, rounded to 12 digits, because further digits depend on the processor."""
