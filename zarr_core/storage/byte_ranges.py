@@ -21,11 +21,11 @@ import numpy as np
 from zarr_core.errors import CorruptChunkError, TruncatedError
 from zarr_core.format.ranges import coalesce
 from zarr_core.storage import retries
-from zarr_core.storage.backends import RemoteBackend, obstore
+from zarr_core.storage.clients import open_backend
 from zarr_core.storage.disk_cache import DiskCache
 from zarr_core.storage.memory_cache import MemoryCache
 from zarr_core.storage.retries import RetryPolicy
-from zarr_core.storage.storage import Storage, is_local, open_backend
+from zarr_core.storage.storage import Storage, is_local
 
 OPEN_FILES = 128
 # A longer read allocates its own buffer.
@@ -85,7 +85,7 @@ class Objects(Protocol):
 
 
 def open_objects(root: str) -> Objects:
-    """The objects below a root: local files, or remote ones through obstore (where it is installed) or fsspec."""
+    """The objects below a root: local files, or remote ones through a client."""
     if is_local(root):
         return LocalObjects(Storage(root).location)
     return RemoteObjects(root)
@@ -171,7 +171,7 @@ class RemoteObjects(Objects):
     """Objects below any fsspec URL. Belongs to the process that made it.
 
     Args:
-        root: the URL. Clouds use obstore where it is installed, except in forks of a process that has used it.
+        root: the URL.
         policy: retries and timeouts; by default those of the library.
     """
 
@@ -181,11 +181,7 @@ class RemoteObjects(Objects):
         self._policy = policy
         self._loop = fsspec.asyn.get_loop()
         self._service = retries.service(root)
-        self._backend: RemoteBackend
-        if obstore.supports(root):
-            self._backend = obstore.BACKENDS[root.partition("://")[0]](root)
-        else:
-            self._backend = open_backend(root)
+        self._backend = open_backend(root, for_data=True)
         self._url = root.rstrip("/")
 
     def fetch(self, requests: Sequence[Request]) -> Iterator[np.ndarray | Exception]:

@@ -2,7 +2,8 @@
 
 :class:`Storage` reads whole objects and byte ranges, writes whole objects, and provides the compare-and-swap that a
 commit needs. Credentials and endpoints come from the environment or from fsspec's configuration (``AWS_*``,
-``GOOGLE_*``, ``AZURE_*``, ``OCIFS_*``, ``FSSPEC_*``, ``~/.config/fsspec``), never from arguments, so they end up in no
+``GOOGLE_*``, ``AZURE_*``, ``OCIFS_*``, ``FSSPEC_*``, ``~/.config/fsspec``) or from the files of the service's own
+programs (``~/.aws``), never from arguments, so they end up in no
 manifest, log or pickle.
 """
 
@@ -15,6 +16,7 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -26,27 +28,16 @@ from zarr_core._util.redaction import redact, refuse_credentials
 from zarr_core.errors import CommitConflict, StoreError, TransferError
 from zarr_core.format.names import check_relative_path
 from zarr_core.storage import retries
-from zarr_core.storage.backends import ConditionFailed, ObjectInfo, RemoteBackend, local, obstore
-from zarr_core.storage.backends.generic import FsspecBackend, MemoryBackend
-from zarr_core.storage.backends.http import HttpBackend, HubBackend
-from zarr_core.storage.backends.oci import OciBackend
-from zarr_core.storage.backends.s3 import S3Backend
+from zarr_core.storage.backends import ConditionFailed, ObjectInfo, RemoteBackend, local
+from zarr_core.storage.clients import open_backend
 from zarr_core.storage.temporary import add_temp_suffix
 
-__all__ = ["ObjectInfo", "Storage", "StoredObject", "absolute", "is_local", "open_backend"]
+__all__ = ["ObjectInfo", "Storage", "StoredObject", "absolute", "is_local"]
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Schemes with one client.
-_BACKENDS: dict[str, Callable[[str], RemoteBackend]] = {
-    "memory": MemoryBackend,
-    "oci": OciBackend,
-    "http": HttpBackend,
-    "https": HttpBackend,
-    "hf": HubBackend,
-}
 # (process, root) pairs where a conditional write was refused when its condition did not hold.
 _checked_roots: set[tuple[int, str]] = set()
 _checked_roots_lock = threading.Lock()
@@ -70,37 +61,6 @@ def absolute(place: str | os.PathLike[str]) -> str:
     return str(LocalFileSystem._strip_protocol(url)) if is_local(url) else url
 
 
-def open_backend(url: str) -> RemoteBackend:
-    """The backend for the objects at a URL.
-
-    ``s3://`` uses s3fs, which survives a fork and can commit on all tested S3 services; obstore where s3fs is missing.
-    ``gs://`` and ``az://`` use obstore. In a fork of a process that has used it, they can be read through gcsfs and
-    adlfs where these are installed.
-
-    Raises:
-        StoreError: no installed filesystem supports the URL.
-    """
-    scheme = url.partition("://")[0]
-    if scheme in _BACKENDS:
-        return _BACKENDS[scheme](url)
-    if scheme in ("s3", "s3a"):
-        try:
-            import s3fs  # noqa: F401
-        except ImportError:
-            if not obstore.supports(url):
-                raise StoreError(f"{redact(url)} needs s3fs: pip install 'zarr-core[s3]'") from None
-        else:
-            return S3Backend(url)
-    if obstore.supports(url):
-        return obstore.BACKENDS[scheme](url)
-    try:
-        return FsspecBackend(url)
-    except StoreError:
-        if scheme in obstore.BACKENDS:
-            return obstore.BACKENDS[scheme](url)  # raises the reason
-        raise
-
-
 class StoredObject(NamedTuple):
     """An entry of a listing: name relative to the root, bytes, seconds since 1970 by the store's clock."""
 
@@ -115,7 +75,7 @@ class Storage:
     Args:
         root: a local path or any fsspec URL ("s3://bucket/prefix", "gs://bucket/prefix", "az://container/prefix",
             "oci://bucket@namespace/prefix", "memory://x").
-        backend: makes the backend of a remote root; by default :func:`open_backend`.
+        backend: makes the backend of a remote root; by default :func:`zarr_core.storage.clients.open_backend`.
 
     Attributes:
         root: the :func:`absolute` root.
@@ -139,10 +99,9 @@ class Storage:
             if is_file:
                 raise StoreError(f"{self.url} is a file; a store root must be a folder or a URL prefix")
             return
-        self._process = os.getpid()
-        self._opened = (backend or open_backend)(self.root)
-        self._service = retries.service(self.root)
-        self.location = self._opened.location
+        self._process = 0
+        self._clients: dict[bool, RemoteBackend] = {}
+        self.location = self._backend.location
 
     def __reduce__(self) -> tuple[type[Storage], tuple[str, Callable[[str], RemoteBackend] | None]]:
         # Filesystems hold sockets and event loops; another process opens its own.
@@ -352,22 +311,22 @@ class Storage:
 
     @property
     def _backend(self) -> RemoteBackend:
-        if self._process != os.getpid():  # connections and event loops do not survive a fork
-            self._opened = (self._make_backend or open_backend)(self.root)
-            self._service = retries.service(self.root)
-            self._process = os.getpid()
-        return self._opened
+        return self._client(for_data=False)
 
     @property
     def _backend_of_data(self) -> RemoteBackend:
-        """For files of samples and their arrays: obstore where it can replace s3fs, which takes more of the processor.
+        """For files of samples and their arrays. Readers do not use this: see :mod:`zarr_core.storage.clients`."""
+        return self._client(for_data=True)
 
-        Readers do not use this: a process that has used obstore passes it on to none of its forks.
-        """
-        backend = self._backend
-        if self._make_backend is None and isinstance(backend, S3Backend) and obstore.can_replace_s3fs(self.root):
-            return obstore.ObstoreBackend(self.root)
-        return backend
+    def _client(self, *, for_data: bool) -> RemoteBackend:
+        if self._process != os.getpid():  # connections and event loops do not survive a fork
+            self._clients = {}
+            self._service = retries.service(self.root)
+            self._process = os.getpid()
+        if for_data not in self._clients:
+            make = self._make_backend or partial(open_backend, for_data=for_data)
+            self._clients[for_data] = make(self.root)
+        return self._clients[for_data]
 
     def _request(self, name: str, request: Callable[[RemoteBackend], Awaitable[T]], n_bytes: int = 0) -> T:
         """Make a request with retries."""

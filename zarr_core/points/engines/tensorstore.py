@@ -22,6 +22,7 @@ from zarr_core.points.engines.frame_sizes import FrameSizes
 from zarr_core.points.engines.reference import ZarrEngine
 from zarr_core.points.manifest import SampleEntry
 from zarr_core.storage import Storage, is_local
+from zarr_core.storage.credentials import Access, access
 from zarr_core.storage.retries import POLICY
 
 _OPEN_ARRAYS = 4096
@@ -32,6 +33,14 @@ _RETRIES = {
     "max_retries": POLICY.attempts - 1,
     "initial_delay": f"{POLICY.first_wait_s}s",
     "max_delay": f"{POLICY.longest_wait_s}s",
+}
+
+# Its names for where botocore found credentials.
+_CREDENTIALS = {
+    "env": {"type": "environment"},
+    "iam-role": {"type": "imds"},
+    "container-role": {"type": "default"},
+    "assume-role-with-web-identity": {"type": "default"},
 }
 
 # The process that first used TensorStore. Its threads do not survive a fork: a child would hang.
@@ -171,9 +180,28 @@ def kvstore(root: str, storage: Storage) -> dict[str, Any]:
         raise StoreError(f"engine 'tensorstore' reads local paths and s3://, not {redact(root)}")
     bucket, _, prefix = storage.location.partition("/")
     kvstore: dict[str, Any] = {"driver": "s3", "bucket": bucket, "path": prefix}
-    if endpoint := os.environ.get("AWS_ENDPOINT_URL"):
-        kvstore["endpoint"] = endpoint
-        kvstore["aws_region"] = os.environ.get("AWS_DEFAULT_REGION", "us-east-1")
-    if "AWS_ACCESS_KEY_ID" in os.environ:
-        kvstore["aws_credentials"] = {"type": "environment"}  # otherwise it also looks for profiles, at every request
+    found = access("s3")
+    if found.endpoint:
+        region = found.config.get("region") or os.environ.get("AWS_DEFAULT_REGION", "us-east-1")
+        kvstore |= {"endpoint": found.endpoint, "aws_region": region}
+    if credentials := _credentials(found):
+        kvstore["aws_credentials"] = credentials
     return kvstore
+
+
+def _credentials(found: Access) -> dict[str, str]:
+    """Where TensorStore finds the credentials: it cannot be told them. Without, it asks everywhere at every request."""
+    if "skip_signature" in found.config:
+        return {"type": "anonymous"}
+    provider = found.provider
+    if provider is None or provider.found is None:
+        return {"type": "environment"} if "AWS_ACCESS_KEY_ID" in os.environ else {}
+    method = provider.found.method
+    if method in ("shared-credentials-file", "config-file"):
+        return {"type": "profile", **provider.profile}
+    if method not in _CREDENTIALS:
+        raise StoreError(
+            f"engine 'tensorstore' takes no credentials from {method}: name them in the environment or in "
+            "~/.aws/credentials, or use engine='direct'"
+        )
+    return _CREDENTIALS[method]

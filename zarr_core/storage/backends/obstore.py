@@ -11,26 +11,18 @@ from __future__ import annotations
 import os
 from datetime import timedelta
 from functools import cache
+from pathlib import Path
 from typing import Any, ClassVar
-
-from fsspec.config import conf as fsspec_conf
 
 from zarr_core._util.redaction import redact
 from zarr_core.errors import StoreError
 from zarr_core.storage import retries
 from zarr_core.storage.backends import ConditionFailed, ObjectInfo
-from zarr_core.storage.backends.s3 import ENDPOINTS, ConditionalPut, check_length, named_endpoint, with_endpoint
+from zarr_core.storage.backends.s3 import ConditionalPut, check_length, with_endpoint
+from zarr_core.storage.credentials import Access, access, settings
 
 # The process that first used obstore. In a fork of it every request would hang.
 _used_by: int | None = None
-# Variables that name the credentials of S3, and where it is.
-_CREDENTIALS = (
-    "AWS_ACCESS_KEY_ID",
-    "AWS_WEB_IDENTITY_TOKEN_FILE",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-)
-_PLACES = (*ENDPOINTS, "AWS_REGION", "AWS_DEFAULT_REGION")
 # Listings of which further pages may be requested.
 _OPEN_LISTINGS = 64
 
@@ -47,21 +39,13 @@ def may_be_used() -> bool:
 
 
 def supports(url: str) -> bool:
-    """Whether obstore has a client for the URL, and works in this process."""
-    return url.partition("://")[0] in BACKENDS and may_be_used()
-
-
-def can_replace_s3fs(url: str) -> bool:
-    """Whether obstore finds in the environment what it needs for ``s3://``: credentials, and a region or an endpoint.
-
-    s3fs also finds them in the files of AWS and fsspec.
-    """
-    found = all(any(os.environ.get(name) for name in names) for names in (_CREDENTIALS, _PLACES))
-    return found and not fsspec_conf.get("s3") and supports(url)
+    """Whether obstore works in this process and can get at the URL."""
+    backend = BACKENDS.get(url.partition("://")[0])
+    return backend is not None and may_be_used() and access(backend.SERVICE).suffices
 
 
 def open_obstore(url: str, attempts: int = 1) -> Any:
-    """An obstore store for a URL of a scheme in ``BACKENDS``.
+    """An obstore store for a URL that is supported.
 
     Args:
         url: the root.
@@ -69,38 +53,46 @@ def open_obstore(url: str, attempts: int = 1) -> Any:
     """
     global _used_by
     _used_by = os.getpid()
-    backend = BACKENDS[url.partition("://")[0]]
-    account = os.environ.get("AZURE_STORAGE_ACCOUNT_NAME") if backend is AzureBackend and "@" not in url else None
-    return _open(url, attempts, named_endpoint(backend.ENDPOINTS), account, retries.POLICY)
+    return _open(url, attempts, access(BACKENDS[url.partition("://")[0]].SERVICE), retries.POLICY)
 
 
 @cache  # a store keeps its connections, and each sample of a conversion opens its own
-def _open(url: str, attempts: int, endpoint: str, account: str | None, policy: retries.RetryPolicy) -> Any:
+def _open(url: str, attempts: int, found: Access, policy: retries.RetryPolicy) -> Any:
     import obstore.store
 
     # Our own timeout depends on the number of bytes; this one ends requests that ours has abandoned.
-    timeout = timedelta(seconds=policy.timeout_for(5 << 30))
-    options: Any = {"timeout": timeout, "connect_timeout": timedelta(seconds=10)}
+    options: Any = {"timeout": timedelta(seconds=policy.timeout_for(5 << 30)), "connect_timeout": timedelta(seconds=10)}
+    if found.endpoint.startswith("http://"):
+        options["allow_http"] = True
+    elif found.certificates:
+        options["root_certificate"] = Path(found.certificates).read_bytes()
     return obstore.store.from_url(
         url,
-        # obstore finds it in the environment as well, but then its repr, which zarr-python takes for paths, panics.
-        config=None if account is None else {"account_name": account},
-        client_options=options | {"allow_http": endpoint.startswith("http://")},
+        # A URL with "@" names the account itself.
+        config={name: value for name, value in found.config.items() if name != "account_name" or "@" not in url},
+        client_options=options,
         retry_config={"max_retries": attempts - 1, "retry_timeout": timedelta(seconds=policy.deadline_s)},
+        credential_provider=found.provider,
     )
 
 
 class ObstoreBackend(ConditionalPut):
     """Requests to S3 through obstore."""
 
-    #: Environment variables that name the service's endpoint or account, the most specific one first.
-    ENDPOINTS: ClassVar[tuple[str, ...]] = ENDPOINTS
+    #: Name of the service in :mod:`zarr_core.storage.credentials`.
+    SERVICE: ClassVar[str] = "s3"
 
     def __init__(self, url: str) -> None:
         if not may_be_used():
             raise StoreError(
                 f"{redact(url)} needs obstore (pip install 'zarr-core[obstore]'), which does not work in a fork of a "
                 "process that has used it: start such processes by 'forkserver' or 'spawn'"
+            )
+        if not access(self.SERVICE).suffices:
+            raise StoreError(
+                f"{redact(url)}: obstore cannot use what fsspec's configuration or ~/.aws says of "
+                f"{self.SERVICE}:// ({', '.join(settings(self.SERVICE)) or 'profiles need s3fs'}): name endpoint and "
+                "credentials in the environment"
             )
         scheme, _, location = url.partition("://")
         self.location = location.rstrip("/")
@@ -112,7 +104,7 @@ class ObstoreBackend(ConditionalPut):
     @property
     def identity(self) -> str:
         """URL and endpoint."""
-        return with_endpoint(f"{self._scheme}://{self.location}", named_endpoint(self.ENDPOINTS))
+        return with_endpoint(f"{self._scheme}://{self.location}", access(self.SERVICE).endpoint)
 
     async def get(self, path: str, start: int | None = None, stop: int | None = None) -> tuple[Any, str]:
         import obstore
@@ -220,7 +212,7 @@ class ObstoreBackend(ConditionalPut):
 class GoogleBackend(ObstoreBackend):
     """Requests to Google Cloud Storage, which compares generations of objects, not etags."""
 
-    ENDPOINTS = ("GOOGLE_BASE_URL",)
+    SERVICE = "gs"
     impossible_version = "1"  # generations are times in microseconds
     gets_listed_versions = False  # listings report etags
 
@@ -235,7 +227,7 @@ class GoogleBackend(ObstoreBackend):
 class AzureBackend(ObstoreBackend):
     """Requests to Azure Blob Storage."""
 
-    ENDPOINTS = ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT", "AZURE_STORAGE_ACCOUNT_NAME")
+    SERVICE = "az"
     impossible_version = '"0x0"'
 
     async def put_if(self, path: str, data: bytes, version: str | None) -> None:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from abc import abstractmethod
-from collections.abc import Sequence
 from typing import Any
 
 from zarr_core.errors import TruncatedError
 from zarr_core.storage.backends import ConditionFailed, ObjectInfo, RemoteBackend
+from zarr_core.storage.credentials import s3_endpoint
 from zarr_core.storage.filesystems import open_filesystem
 from zarr_core.storage.retries import status_of
-
-#: Environment variables that name the endpoint of S3, the most specific one first.
-ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 
 
 class ConditionalPut(RemoteBackend):
@@ -59,7 +55,7 @@ class S3Backend(ConditionalPut):
     @property
     def identity(self) -> str:
         """URL and endpoint."""
-        return with_endpoint(f"s3://{self.location}", self.fs.endpoint_url or named_endpoint())
+        return with_endpoint(f"s3://{self.location}", s3_endpoint(self.fs))
 
     async def get(self, path: str, start: int | None = None, stop: int | None = None) -> tuple[bytes, str]:
         options = {} if byte_range(start, stop) is None else {"Range": byte_range(start, stop)}
@@ -110,11 +106,6 @@ class S3Backend(ConditionalPut):
     async def _call(self, method: str, path: str, **options: Any) -> Any:
         bucket, _, key = path.partition("/")
         return await self.fs._call_s3(method, Bucket=bucket, Key=key, **options)
-
-
-def named_endpoint(variables: Sequence[str] = ENDPOINTS) -> str:
-    """The endpoint that the first of these environment variables names; "" if none does."""
-    return next((os.environ[name] for name in variables if os.environ.get(name)), "")
 
 
 def with_endpoint(url: str, endpoint: str) -> str:
