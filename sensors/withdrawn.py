@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import dagster as dg
 
 from sensors.dagster_internals.queries import latest_check
+from zarr_core._util.commands import shell
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.ingest.audit import withdrawn_batches
 
@@ -23,7 +24,9 @@ def withdrawal(matrix: str, batches: Sequence[str], samples: Sequence[str] = ())
         batches, samples: what the matrix holds and the warehouse does not.
     """
     options = {"batches": batches, "samples": samples}
-    named = " ".join(f"--{option} {' '.join(names[:_MOST])}" for option, names in options.items() if names)
+    named: list[str] = []
+    for option, names in options.items():
+        named += [f"--{option}", *names[:_MOST]] if names else []
     more = sum(max(0, len(names) - _MOST) for names in options.values())
     if not named:
         return ""
@@ -31,7 +34,7 @@ def withdrawal(matrix: str, batches: Sequence[str], samples: Sequence[str] = ())
     others = f" (and {more} more)" if more else ""
     return (
         f"withdrawn from the warehouse, but still in the matrix: {counts}. "
-        f"To remove them: zarr-core matrix retire {matrix} {named}{others}"
+        f"To remove them: `{shell('matrix', 'retire', matrix, *named)}`{others}"
     )
 
 

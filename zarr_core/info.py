@@ -8,6 +8,7 @@ from functools import partial
 from typing import Annotated
 
 from zarr_core._util.command_line import DONE, Generation, Json, Store, format_time, option, run, show, table, verb
+from zarr_core._util.commands import shell
 from zarr_core._util.units import format_size
 from zarr_core.stores.info import SampleInfo, StoreInfo, sample_info, store_info
 
@@ -119,8 +120,8 @@ def _statistics(info: StoreInfo) -> str:
     if info.kind == "matrix":
         return ""
     if info.statistics is None:
-        split = " --split train" * ("train" in info.splits)
-        return f"none; zarr-core statistics {info.store}{split} --generation {info.generation} writes them"
+        split = ("--split", "train") * ("train" in info.splits)
+        return f"none; `{shell('statistics', info.store, *split, '--generation', info.generation)}` writes them"
     age = info.statistics.age
     text = f"written {format_time(info.statistics.written)}"
     if age is not None:

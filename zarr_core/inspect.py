@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from zarr_core._util import command_line as cli
+from zarr_core._util.commands import shell
 from zarr_core._util.units import format_size
 from zarr_core.sources.left_out import some
 from zarr_core.sources.survey import FileSummary, Survey, survey
@@ -60,11 +61,11 @@ def summary(found: Survey, written: str | None = None) -> str:
     kind = written or (found.kinds[0] if found.kinds else "")
     if kind:
         # Fields that nobody has looked at may be out of float16's range.
-        dtype = "" if found.kinds else " --values-dtype float32"
-        lines.append(f"next: zarr-core convert STORE --source {found.url} --dataset-kind {kind}{dtype}")
-        lines.append("then: zarr-core first-step STORE")
+        dtype = () if found.kinds else ("--values-dtype", "float32")
+        lines.append(f"next: {shell('convert', 'STORE', '--source', found.url, '--dataset-kind', kind, *dtype)}")
+        lines.append(f"then: {shell('first-step', 'STORE')}")
     else:
-        lines.append(f"next: zarr-core inspect {found.url} --write description.yaml")
+        lines.append(f"next: {shell('inspect', found.url, '--write', 'description.yaml')}")
     return "\n".join(lines)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -10,6 +9,7 @@ from functools import partial
 from typing import Annotated, Any
 
 from zarr_core._util import command_line as cli
+from zarr_core._util.commands import shell
 from zarr_core._util.dask_cluster import dask_executor
 from zarr_core._util.redaction import redact
 from zarr_core._util.units import format_size
@@ -18,6 +18,7 @@ from zarr_core.matrix.state import HEAD_NAME as MATRIX_HEAD
 from zarr_core.matrix.verify import MatrixVerification, verify_matrix
 from zarr_core.points.head import load_manifest
 from zarr_core.points.verify.store import VerificationReport, verify_store
+from zarr_core.sources.resolve import short_name
 from zarr_core.storage import Storage
 
 __all__ = ["VerificationReport", "format_report", "verify_store"]
@@ -74,8 +75,11 @@ def _command(
             )
         text = format_report(report)
         if report.damaged:
-            repair = repair_command(storage.url, load_manifest(storage).dataset_kind, source, report.damaged)
+            kind = load_manifest(storage).dataset_kind
+            repair = repair_command(storage.url, kind, source, report.damaged)
             text += f"\nconvert the samples again: {repair}"
+            if short_name(kind) != kind:
+                text += f"\nKIND is the YAML file or the dotted path of the kind{f' {kind!r}' * bool(kind)}"
             document |= {"repair": repair}
         document |= {"kind": "points"} | asdict(report)
     cli.show(text, document | {"ok": report.ok}, json=json, quiet=quiet, problems=report.problems)
@@ -84,8 +88,8 @@ def _command(
 
 def repair_command(store: str, kind: str, source: str | None, sample_ids: Sequence[str]) -> str:
     """The command that converts samples again and so repairs their groups."""
-    words = ["zarr-core", "convert", store, "--source", "SOURCE" if source is None else redact(source)]
-    return shlex.join([*words, "--dataset-kind", kind or "KIND", "--force", "--samples", *sample_ids])
+    words = ["convert", store, "--source", "SOURCE" if source is None else redact(source)]
+    return shell(*words, "--dataset-kind", short_name(kind), "--force", "--samples", *sample_ids)
 
 
 def format_matrix_report(report: MatrixVerification) -> str:

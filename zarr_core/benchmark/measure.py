@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -11,6 +10,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from zarr_core._util.commands import shell
 from zarr_core._util.redaction import redact
 from zarr_core.benchmark.contents import field_distributions, sample_picture
 from zarr_core.benchmark.ways import MeasuredSample, count_reads, locate_sample, time_reads
@@ -128,4 +128,4 @@ def _command(
     options |= {"--repeats": repeats} | ({"--limit": n_samples} if n_samples else {})
     options |= {"--dataset-kind": kind} if kind else {}
     words = (str(word) for option in options.items() for word in option)
-    return shlex.join(["zarr-core", "benchmark", redact(zarr_root), *words])
+    return shell("benchmark", redact(zarr_root), *words)

@@ -30,6 +30,7 @@ from zarr_core._util.command_line import (
     verb,
 )
 from zarr_core._util.command_line import table as format_table
+from zarr_core._util.commands import shell
 from zarr_core._util.units import format_size
 from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix import WideMatrix
@@ -388,8 +389,8 @@ def _retire(
     elif readable:
         named = ", ".join(f"{number} ({', '.join(tags)})" if tags else str(number) for number, tags in readable.items())
         lines.append(
-            f"still readable in generations {named}: zarr-core gc deletes them after its grace period, tagged ones "
-            "after their tag was deleted; --forget deletes them now"
+            f"still readable in generations {named}: `{shell('gc', matrix.url)}` deletes them after its grace period, "
+            "tagged ones after their tag was deleted; --forget deletes them now"
         )
     document = {
         "store": matrix.url,

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from zarr_core._util.arguments import check_mapping
+from zarr_core._util.commands import shell
 from zarr_core._util.plain_arrays import check_labels, plain_array
 from zarr_core.errors import MatrixError
 from zarr_core.matrix.claims import claim, create_shard
@@ -30,6 +31,10 @@ _LATER = re.compile(r"(.+)@[0-9a-f]{12}", re.DOTALL)
 def later_part(batch_id: str, sample_ids: Sequence[str]) -> str:
     """Name of the batch that holds samples which joined a batch of the warehouse later: "<batch>@<digest>"."""
     return f"{batch_id}@{hashlib.sha256(chr(10).join(sample_ids).encode()).hexdigest()[:12]}"
+
+
+# Samples that a printed command names at most.
+_MOST_NAMED = 25
 
 
 def home_of(batch_id: str, batch_ids: Collection[str]) -> str | None:
@@ -121,7 +126,7 @@ def append_batch(
             or was replaced.
     """
     where = f"{storage.url}, batch {batch_id!r}"
-    _check_not_retired(state, where, batch_id, sample_ids)
+    _check_not_retired(storage.url, state, batch_id, sample_ids)
     digest = _digest(sample_ids, tables)
     if _holds(state, where, batch_id, sample_ids, digest):
         logger.info("%s: already in the matrix", where)
@@ -146,7 +151,7 @@ def append_batch(
         nonlocal added
         if current is None or current.matrix_id != state.matrix_id:
             raise MatrixError(f"{where}: the matrix was removed or replaced during the append")
-        _check_not_retired(current, where, batch_id, sample_ids)
+        _check_not_retired(storage.url, current, batch_id, sample_ids)
         added = not _holds(current, where, batch_id, sample_ids, digest)
         if not added:
             return current
@@ -159,12 +164,15 @@ def append_batch(
     return committed, added
 
 
-def _check_not_retired(state: MatrixState, where: str, batch_id: str, sample_ids: Sequence[str]) -> None:
-    retired = state.retired.sample_ids.intersection(sample_ids)
-    if home_of(batch_id, state.retired.batches) or retired:
-        what = f"sample {min(retired)!r}" if retired else "the batch"
-        way_out = "matrix.reinstate(...), or zarr-core matrix retire --undo, allows it again"
-        raise MatrixError(f"{where}: {what} was retired; {way_out}")
+def _check_not_retired(url: str, state: MatrixState, batch_id: str, sample_ids: Sequence[str]) -> None:
+    retired = sorted(state.retired.sample_ids.intersection(sample_ids))
+    batch = home_of(batch_id, state.retired.batches)
+    if batch or retired:
+        what = f"sample {retired[0]!r}" if retired else "the batch"
+        named = ["--batches", batch] if batch else ["--samples", *retired[:_MOST_NAMED]]
+        undo = shell("matrix", "retire", url, *named, "--undo")
+        way_out = f"matrix.reinstate(...), or `{undo}`, allows it again"
+        raise MatrixError(f"{url}, batch {batch_id!r}: {what} was retired; {way_out}")
 
 
 def _holds(state: MatrixState, where: str, batch_id: str, sample_ids: Sequence[str], digest: str) -> bool:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import fsspec
 
 from zarr_core._util.arguments import check_names
+from zarr_core._util.commands import shell
 from zarr_core._util.redaction import printable_cause, redact, refuse_credentials
 from zarr_core.errors import CorruptChunkError, MatrixError, UnknownFieldError
 from zarr_core.matrix.append import home_of
@@ -178,7 +179,7 @@ def join(
     known = joined_columns(state)
     wanted = list(known if columns is None else columns)
     if unknown := [name for name in wanted if name not in known]:
-        there = ", ".join(known) or "none; zarr-core matrix metadata STORE TABLE adds a table"
+        there = ", ".join(known) or f"none; `{shell('matrix', 'metadata', storage.url, 'TABLE')}` adds a table"
         raise UnknownFieldError(
             f"{storage.url}, generation {state.generation}: no metadata {unknown[0]!r}; columns: {there}"
         )

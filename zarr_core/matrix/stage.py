@@ -21,6 +21,7 @@ from typing import NamedTuple
 from tqdm import tqdm
 
 from zarr_core._util.arguments import check_names, whole_number
+from zarr_core._util.commands import shell
 from zarr_core._util.processes import map_in_processes
 from zarr_core._util.units import format_size
 from zarr_core.errors import CorruptChunkError, StoreError, TransferError, UnknownFieldError, ZarrCoreError
@@ -251,7 +252,7 @@ def _check_not_collected(url: str, current: MatrixState, part: MatrixState) -> N
         over = time.gmtime(max(tombstones[name] for name in pending) + TOMBSTONE_SECONDS)
         raise StoreError(
             f"{url}: {pending[0]} and {len(pending) - 1} more objects are pending deletion since the last garbage "
-            f"collection of this copy. Choose another target, or run zarr-core gc on this one after "
+            f"collection of this copy. Choose another target, or run `{shell('gc', url)}` after "
             f"{time.strftime('%Y-%m-%d %H:%M', over)} UTC, and stage again"
         )
 

@@ -21,6 +21,7 @@ import yaml
 from tqdm import tqdm
 
 from zarr_core._util.arguments import check_names, whole_number
+from zarr_core._util.commands import shell
 from zarr_core._util.documents import DocumentError, parse_yaml
 from zarr_core._util.processes import map_in_processes
 from zarr_core._util.redaction import redact
@@ -363,9 +364,10 @@ def statistics_hint(storage: Storage, manifest: StoreManifest) -> str:
     url, generation, then = storage.url, manifest.generation, ""
     if manifest.origin:  # a copy may lack samples
         url, generation = redact(str(manifest.origin.get("store"))), manifest.origin.get("generation") or 0
+        url = url.partition(" at http")[0]  # a command takes the endpoint from the environment
         then = ", then stage the copy again"
-    options = (f" --split {split}" if split else "") + (f" --generation {generation}" if generation else "")
-    return f"create it with `zarr-core statistics {url}{options}`{then}"
+    options = [*(("--split", split) if split else ()), *(("--generation", generation) if generation else ())]
+    return f"create it with `{shell('statistics', url, *options)}`{then}"
 
 
 def _recorded_generations(storage: Storage, file: str) -> set[int]:

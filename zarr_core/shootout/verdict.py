@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import shlex
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import starmap
 from typing import Any
 
+from zarr_core._util.commands import shell
 from zarr_core._util.units import format_size
 from zarr_core.shootout.candidates import COLUMNS, OURS, Candidate
 from zarr_core.storage import is_local
@@ -447,18 +448,14 @@ def _command(
         command = ["export", export, store, f"{folder}/{facts['dataset_name']}.{export}"]
         if named.workers and export == "webdataset":  # each worker reads shards of its own
             command += ["--loader-workers", str(named.workers)]
-        lines = [*map(_shell, [*first, command]), loader]
+        lines = [*starmap(shell, [*first, command]), loader]
     if stored is None:
         return "\n".join(lines or [loader])
     if export:
         lines.append("# or the best setting of a store:")
     elif stored is not named:
         lines.append(f"# zarr-core does not write {named.format}; the best setting of a store:")
-    return "\n".join([*lines, *map(_shell, made), _loader(stored, batch_size)])
-
-
-def _shell(command: Sequence[str]) -> str:
-    return shlex.join(["zarr-core", *command])
+    return "\n".join([*lines, *starmap(shell, made), _loader(stored, batch_size)])
 
 
 def _loader(m: Measurement, batch_size: int) -> str:
@@ -492,7 +489,7 @@ def _store_commands(
         yield [*_convert(m, facts, tiers), *settings]
         return
     if changed:
-        kind = ["--source", "SOURCE", "--dataset-kind", facts["dataset_kind"] or "KIND", "--reconvert"]
+        kind = ["--source", "SOURCE", "--dataset-kind", facts["dataset_kind"], "--reconvert"]
         yield ["convert", source, *kind, *settings]
     if not there:
         yield ["stage", place, "--source", source]

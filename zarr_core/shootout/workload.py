@@ -24,6 +24,7 @@ from zarr_core.points.sampling import draw
 from zarr_core.shootout.candidates import ENTRIES, chunk_sizes
 from zarr_core.shootout.formats import Entry
 from zarr_core.shootout.formats.samples import Draws, Runs, Samples
+from zarr_core.sources.resolve import short_name
 from zarr_core.sources.sample import SourceSample
 from zarr_core.sources.selection import open_source
 from zarr_core.storage import Storage, is_local
@@ -131,7 +132,7 @@ def take_points(
     facts = {
         "source": redact(source),
         "is_store": is_store,
-        "dataset_kind": dataset_kind or manifest.dataset_kind,
+        "dataset_kind": dataset_kind or short_name(manifest.dataset_kind),
         "dataset_name": manifest.dataset_name,
         "samples": len(chosen),
         "other_fields": others,

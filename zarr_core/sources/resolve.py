@@ -64,6 +64,11 @@ def resolve_kind(kind: str | SourceDescription | object) -> SourceDescription:
     )
 
 
+def short_name(kind: str) -> str:
+    """A kind as ``--dataset-kind`` takes it: its name if it comes with the library, else the placeholder KIND."""
+    return kind if kind in shipped_kinds() else "KIND"
+
+
 def shipped_name(kind: str) -> str:
     """The short name of the shipped kind that a dotted path of Noether stands for; other names as they are."""
     if not kind.startswith("noether."):

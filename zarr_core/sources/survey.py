@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from zarr_core._util.commands import shell
 from zarr_core._util.documents import parse_json, parse_table
 from zarr_core._util.redaction import redact
 from zarr_core.errors import SourceError
@@ -98,7 +99,7 @@ class Survey:
 
     def to_yaml(self) -> str:
         """A description to start from, with what is odd as comments."""
-        head = [f"# Written by `zarr-core inspect {self.url}`. Check names, units and splits before you convert."]
+        head = [f"# Written by `{shell('inspect', self.url)}`. Check names, units and splits before you convert."]
         head += [f"# {sentence}" for sentence in self.odd]
         document = self.document or self.description.model_dump(mode="json", exclude_defaults=True)
         return "\n".join(head) + "\n" + yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=110)
@@ -137,7 +138,7 @@ def survey(root: str) -> Survey:
     if not paths:
         raise SourceError(f"{storage.url} does not exist or contains no files")
     if MANIFEST in paths:
-        raise SourceError(f"{storage.url} is a store: `zarr-core info {storage.url}` shows what it holds")
+        raise SourceError(f"{storage.url} is a store: `{shell('info', storage.url)}` shows what it holds")
     listing: dict[str, dict[str, FileInfo]] = defaultdict(dict)
     for path, info in paths.items():
         folder, _, name = path.rpartition("/")

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Generic
 
+from zarr_core._util.commands import shell
 from zarr_core.errors import StoreError, ZarrCoreError
 from zarr_core.storage import Storage, StoredObject
 from zarr_core.storage.temporary import strip_temp_suffix
@@ -190,7 +191,7 @@ class _Collector(Generic[S]):
             if number in self.drop:
                 raise StoreError(
                     f"{self.storage.url}: generation {number} is kept by the tag {tag!r}; delete the tag first "
-                    f"(zarr-core tag STORE --delete {tag})"
+                    f"(`{shell('tag', self.storage.url, tag, '--delete')}`)"
                 )
         numbers, expired, prefixes = [current.generation], [], set(self.head.named(current))
         dropped: set[str] = set()
