@@ -119,9 +119,10 @@ def verification_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
                 named = "; ".join(str(problem) for problem in report.problems[:5])
                 gone = sorted({*report.damaged} - manifest.samples.keys())
                 only_kept = f"; only earlier generations hold {some(gone)}: copy the objects back" if gone else ""
+                hint = f"; {REPAIR_HINT}" if report.damaged else ""
                 # Not recorded as done: the next run reads these samples again.
                 raise dg.Failure(
-                    f"{len(report.damaged)} of {len(chosen)} samples are damaged: {named}; {REPAIR_HINT}{only_kept}",
+                    f"{len(report.damaged)} of {len(chosen)} samples are damaged: {named}{hint}{only_kept}",
                     metadata={"problems": table(rows)},
                     allow_retries=False,
                 )

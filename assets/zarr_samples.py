@@ -19,7 +19,8 @@ from sensors.dagster_internals.queries import latest_observations, planned_parti
 from sensors.dagster_internals.tags import version_tags
 from sensors.migration import CHECK, data_version_of, samples_to_migrate
 from sensors.refusals import refusal_tags, refused_samples
-from zarr_core._util.documents import DocumentError, parse_json
+from zarr_core._util.documents import parse_json
+from zarr_core.errors import CorruptChunkError, ManifestError
 from zarr_core.format.object_names import ZARR_JSON
 from zarr_core.points.convert import ConversionResult, iter_convert
 from zarr_core.points.engines import FieldRead
@@ -27,6 +28,7 @@ from zarr_core.points.engines.direct import DirectEngine
 from zarr_core.points.group import recorded_attributes
 from zarr_core.points.manifest import SampleEntry, StoreManifest
 from zarr_core.points.sampling import Draw
+from zarr_core.storage.retries import describe
 
 _PICTURE_POINTS = 4096
 # Lines of progress in the log of a run, at most.
@@ -106,11 +108,8 @@ def _convert(
             entry = reader.entry(result)
             try:
                 shown = reader.metadata(result, entry) if entry else {}
-            except (OSError, ValueError) as error:  # ValueError: its metadata is damaged
-                result, entry = (
-                    ConversionResult(sample_id, "failed", reason=f"its group is damaged: {error}; {REPAIR_HINT}"),
-                    None,
-                )
+            except Exception as error:  # one sample never stops another
+                result, entry = ConversionResult(sample_id, "failed", reason=_unreadable(error)), None
             if entry is None:
                 failed.append(result)
                 context.log.error(f"{sample_id} {result.status}: {result.reason}")
@@ -152,16 +151,20 @@ class EntryReader:
         """What the UI shows of a converted sample, from the attributes of its group.
 
         Raises:
-            OSError, ValueError: the group's ``zarr.json`` cannot be read.
+            CorruptChunkError: the group's ``zarr.json`` is missing or damaged.
         """
-        recorded = recorded_attributes(parse_json(self._storage.read(f"{entry.relpath}/{ZARR_JSON}")))
+        name = f"{entry.relpath}/{ZARR_JSON}"
+        try:
+            recorded = recorded_attributes(parse_json(self._storage.read(name)))
+        except (FileNotFoundError, ValueError) as error:
+            raise CorruptChunkError(f"{name}: {error}") from error
         if recorded is None:
-            raise DocumentError(f"{entry.relpath}/{ZARR_JSON} holds no records of a conversion")
+            raise CorruptChunkError(f"{name} holds no records of a conversion")
         numbers = _numbers(result, entry, recorded)
         try:
             picture = self._picture(result.sample_id, entry, recorded["moments"])
         except Exception as error:  # a picture never fails a sample
-            reason = f"no picture, its group is damaged: {type(error).__name__}: {error}; {REPAIR_HINT}"
+            reason = f"no picture, {_unreadable(error)}"
             self._log.warning(f"{result.sample_id}: {reason}")
             return {"picture": reason, **numbers}
         return {**({"picture": dg.MetadataValue.md(picture)} if picture else {}), **numbers}
@@ -183,6 +186,13 @@ class EntryReader:
 
         positions, values = self._arrays.read([some("surface_position"), some(scalars[0])])
         return silhouette(positions.astype(np.float64), values[:, 0].astype(np.float64), scalars[0])
+
+
+def _unreadable(error: Exception) -> str:
+    """Why a group could not be read. Only damage is repaired by another conversion."""
+    if isinstance(error, CorruptChunkError | ManifestError):
+        return f"its group is damaged: {describe(error)}; {REPAIR_HINT}"
+    return describe(error)
 
 
 def failure(failed: Sequence[ConversionResult], total: int) -> dg.Failure:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -12,11 +13,13 @@ import yaml
 from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
 from dagster._core.loader import LoadingContextForTest
 
+from assets.zarr_samples import EntryReader
 from resources.alerts import Alerts
 from sensors.failures import failed_runs
 from sensors.messages import failure_message
 from tests.helpers.servers.alerts import MailServer, Webhook
 from tests.platform.trial import Trial, corrupt, write_run
+from zarr_core.errors import TransferError
 from zarr_core.points.head import load_manifest
 from zarr_core.stage import stage_store
 
@@ -290,6 +293,30 @@ def test_metadata_survives_the_database(filled: Trial) -> None:
     generation = load_manifest(filled.dataset.store).generation
     assert (Path(filled.dataset.store) / f"statistics/{generation:08d}/train.json").read_bytes() == published
     assert json.loads(published)
+
+
+def test_only_damage_is_called_damage(filled: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another conversion would not help against a network that is down, or an error of the picture."""
+    assert filled.convert_all().success
+    read = EntryReader.metadata
+
+    def refused(reader: EntryReader, result: Any, entry: Any) -> Any:
+        if result.sample_id == "run_2":
+            raise TransferError("s3://bucket/store was refused")
+        return read(reader, result, entry)
+
+    def fail(*_: Any) -> str:
+        raise ValueError("no colours")
+
+    monkeypatch.setattr(EntryReader, "metadata", refused)
+    monkeypatch.setattr("assets.zarr_samples.silhouette", fail)
+    (failed,) = filled.run("convert", "run_1", "run_4").get_step_failure_events()
+    assert failed.step_failure_data.user_failure_data is not None
+    description = failed.step_failure_data.user_failure_data.description or ""
+    assert "1 of 3 samples could not be converted: run_2: TransferError: s3://bucket/store was refused" in description
+    assert "damaged" not in description
+    picture = filled.materialization("zarr_samples", "run_1").metadata["picture"].value
+    assert picture == "no picture, ValueError: no colours"
 
 
 @pytest.mark.usefixtures("nothing_measured")

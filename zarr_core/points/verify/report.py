@@ -14,12 +14,14 @@ class Problem:
         field: canonical field name; "" for a problem of the whole sample.
         message: description, with the chunk and the object if it is about one.
         commit: description of the commit that added the group; "" unless ``deep`` was requested.
+        damage: whether the store is wrong; otherwise something prevented the check.
     """
 
     sample_id: str
     field: str
     message: str
     commit: str = ""
+    damage: bool = True
 
     def __str__(self) -> str:
         where = ", ".join(part for part in (self.sample_id, self.field) if part)
@@ -78,8 +80,8 @@ class VerificationReport:
 
     @property
     def damaged(self) -> list[str]:
-        """Samples with a problem."""
-        return sorted({problem.sample_id for problem in self.problems if problem.sample_id})
+        """Samples whose stored data is wrong, and which another conversion repairs."""
+        return sorted({problem.sample_id for problem in self.problems if problem.sample_id and problem.damage})
 
     @property
     def arrays(self) -> int:
@@ -106,6 +108,6 @@ class SampleFindings:
     problems: list[Problem] = field(default_factory=list)
     fields: dict[str, FieldTally] = field(default_factory=dict)
 
-    def add(self, name: str, message: str) -> None:
+    def add(self, name: str, message: str, *, damage: bool = True) -> None:
         """Add a problem of a field, or of the whole sample if ``name`` is ""."""
-        self.problems.append(Problem(self.sample_id, name, message))
+        self.problems.append(Problem(self.sample_id, name, message, damage=damage))

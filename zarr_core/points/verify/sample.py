@@ -57,9 +57,8 @@ def not_checked(item: Item, error: Exception) -> SampleFindings:
     """The findings of a sample whose check raised an error or whose worker process died."""
     found = SampleFindings(item[0])
     known = isinstance(error, ZarrCoreError | WorkerDiedError)
-    found.add(
-        "", f"could not be checked: {error}" if known else f"could not be checked: {type(error).__name__}: {error}"
-    )
+    reason = str(error) if known else f"{type(error).__name__}: {error}"
+    found.add("", f"could not be checked: {reason}", damage=False)
     return found
 
 

@@ -72,11 +72,11 @@ class SourceFiles:
         origin = expect(dict, listed if found.any_order else recorded.get("source", {}), "source")
         if not origin.get("files"):
             where = f"are not in {source.url}" if found.any_order else "were not recorded"
-            found.add("", f"cannot be compared: the files that it was made from {where}")
+            found.add("", f"cannot be compared: the files that it was made from {where}", damage=False)
             return None
         sample = source.sample(found.sample_id, origin)
         if sample is None:
-            found.add("", f"cannot be compared: its folder is no longer in {source.url}")
+            found.add("", f"cannot be compared: its folder is no longer in {source.url}", damage=False)
             return None
         seed = expect(int, recorded.get("shuffle_seed", shuffle_seed), "shuffle_seed")
         return cls(sample, found, None if found.any_order else seed)
@@ -88,17 +88,17 @@ class SourceFiles:
     def _comparison(self, domain: str, name: str, layout: ArrayLayout) -> Comparison | None:
         file = self.sample.files.get(name)
         if file is None:
-            self.found.add(name, "cannot be compared: the file that it was made from was not recorded")
+            self.found.add(name, "cannot be compared: the file that it was made from was not recorded", damage=False)
             return None
         filename = file["name"]
         try:
             info = self.sample.file(name)
             values = _as_array(self.sample.load(name))
         except FileNotFoundError:
-            self.found.add(name, f"cannot be compared: {filename} is no longer in the source")
+            self.found.add(name, f"cannot be compared: {filename} is no longer in the source", damage=False)
             return None
         except (ValueError, OSError, ZarrCoreError) as error:
-            self.found.add(name, f"cannot be compared: {filename}: {error}")
+            self.found.add(name, f"cannot be compared: {filename}: {error}", damage=False)
             return None
         changed = ""
         if info.size != file["size"]:
