@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import zarr
 from tests.helpers.solver_files import cell_array, surface, volume, write_vtk
 from zarr_core import ZarrChunkReader, stage_store, verify_store
 from zarr_core.convert import convert
-from zarr_core.errors import CorruptChunkError, UnknownFieldError
+from zarr_core.errors import CorruptChunkError, StoreError, UnknownFieldError
 from zarr_core.sources import SourceDescription
 
 pytest.importorskip("vtkmodules", reason="the extra vtk is not installed")
@@ -96,3 +97,25 @@ def test_damage_is_found_and_repaired(place: Path, tmp_path: Path) -> None:
     assert not list((tmp_path / "copy").rglob("*.tmp"))
     chunk.unlink()
     assert "were recorded" in str(verify_store(store).problems)
+
+
+@pytest.mark.parametrize("name", ["surface_connectivity/c/0/0", "surface_points/zarr.json"])
+def test_a_damaged_mesh_is_not_staged(place: Path, tmp_path: Path, name: str) -> None:
+    """Nor does it replace an intact copy."""
+    store = tmp_path / "store"
+    shutil.copytree(place / "store", store)
+    assert stage_store(store, tmp_path / "copy").ok
+    objects = sorted(store.rglob(f"samples/run_1/*/_mesh/{name}"))
+    intact = next((tmp_path / "copy").rglob(f"samples/run_1/*/_mesh/{name}")).read_bytes()
+    for path in objects:
+        path.write_bytes(path.read_bytes()[:-5] + bytes(5))
+    with pytest.raises(StoreError, match=f"run_1: .*_mesh/{name}"):
+        stage_store(store, tmp_path / "another")
+    (failed,) = stage_store(store, tmp_path / "copy", check=True).failed
+    assert f"_mesh/{name}" in failed.problem
+    assert next((tmp_path / "copy").rglob(f"samples/run_1/*/_mesh/{name}")).read_bytes() == intact
+    for path in objects:
+        path.unlink()
+    if "/c/" in name:
+        with pytest.raises(StoreError, match="run_1: its meshes have"):
+            stage_store(store, tmp_path / "another")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 import torch
@@ -23,7 +25,7 @@ from zarr_core.datasets import ZarrPointDataset, build_dataset
 from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.loader import EpochBatchSampler, ResumableLoader
 from zarr_core.points.convert import convert
-from zarr_core.points.head import load_manifest
+from zarr_core.points.head import HEAD, load_manifest
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.points.stage import stage_store
 from zarr_core.points.statistics import calculate_store_statistics
@@ -31,6 +33,7 @@ from zarr_core.points.verify.store import verify_store
 from zarr_core.stage import main
 from zarr_core.statistics import main as statistics
 from zarr_core.storage import Storage
+from zarr_core.versioning.gc import collect_garbage
 
 FIELDS = ["surface_position", "surface_pressure"]
 
@@ -241,6 +244,42 @@ def test_invalid_destinations_are_refused(source: Path, tmp_path: Path) -> None:
     assert_reads_equal(tmp_path / "copy", source, ["run_1"])
     stage_store(source, tmp_path / "copy", sample_ids=["run_1"], fields=FIELDS)
     assert_reads_equal(tmp_path / "copy", source, ["run_1"], FIELDS)
+
+
+@pytest.mark.parametrize("which", ["source", "copy"])
+def test_a_collection_during_a_stage_costs_the_samples_that_it_removes(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str, pristine: Path
+) -> None:
+    """With no grace at all, of an earlier generation of the source, or of the copy that is not committed yet."""
+    convert(KIND, source, root=pristine / "source", codec="none", reconvert=True)
+    stage_store(source, tmp_path / "copy", sample_ids=["run_1"], generation=1)
+    stage_sample, done = zarr_core.points.stage.stage_sample, []
+
+    def collected(task: Any, item: Any) -> Any:
+        result = stage_sample(task, item)
+        done.append(item[0])
+        if len(done) == 2:
+            store = Storage(source if which == "source" else tmp_path / "copy")
+            monkeypatch.setattr("zarr_core.versioning.gc.time.time", lambda: clock() + 3600)
+            monkeypatch.setattr(Storage, "now", lambda _: clock() + 3600)
+            collect_garbage(store, HEAD, 0)
+        return result
+
+    clock = time.time
+    monkeypatch.setattr(zarr_core.points.stage, "stage_sample", collected)
+    report = stage_store(source, tmp_path / "copy", generation=1)
+    (failed,) = report.failed
+    assert (failed.sample_id, failed.problem) == {
+        "source": ("run_3", ANY),
+        "copy": ("run_2", "garbage collection removed it from the copy before it was committed; stage again"),
+    }[which]
+    assert "if garbage collection removed it, stage again" in failed.problem or which == "copy"
+    assert verify_store(str(tmp_path / "copy")).ok
+    assert len(load_manifest(str(tmp_path / "copy")).samples) == 2
+    monkeypatch.undo()
+    again = stage_store(source, tmp_path / "copy", generation=None if which == "source" else 1)
+    assert again.ok
+    assert len(again.manifest.samples) == 3
 
 
 def test_a_full_disk_stops_the_stage(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

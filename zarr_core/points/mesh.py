@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from zarr_core._util.documents import expect
+from zarr_core._util.documents import expect, parse_json
 from zarr_core.errors import CorruptChunkError
 from zarr_core.format.array_metadata import EMPTY_GROUP
 from zarr_core.format.codecs import Codec
@@ -51,6 +51,20 @@ def mesh_names(recorded: dict[str, Any]) -> tuple[str, ...]:
     """Beginnings of the names of the objects of a sample's meshes, below its group; raises DocumentError."""
     names = [f"{MESH}/{domain}_{array}/" for domain, _ in _of(recorded) for array in _ARRAYS]
     return (f"{MESH}/{ZARR_JSON}", *names) if names else ()
+
+
+def check_mesh_object(name: str, data: bytes) -> bytes:
+    """The bytes of an object of a mesh; raises CorruptChunkError if they are damaged. Metadata has no checksum."""
+    import google_crc32c
+
+    if name.endswith(ZARR_JSON):
+        try:
+            parse_json(data)
+        except ValueError as error:
+            raise CorruptChunkError(f"{name} cannot be read: {error}") from error
+    elif int(google_crc32c.value(data[:-4])).to_bytes(4, "little") != data[-4:]:
+        raise CorruptChunkError(f"{name}: checksum mismatch")
+    return data
 
 
 def read_meshes(root: str, relpath: str, recorded: dict[str, Any]) -> Iterator[tuple[str, Mesh]]:

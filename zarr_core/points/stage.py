@@ -22,8 +22,15 @@ from tqdm import tqdm
 from zarr_core._util.arguments import whole_number
 from zarr_core._util.processes import map_in_processes
 from zarr_core._util.units import format_size
-from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
-from zarr_core.format.object_names import BLACKLISTS, STATISTICS_JSON, STATISTICS_YAML, split_list, statistics_folder
+from zarr_core.errors import CollectedError, StoreError, UnknownFieldError, ZarrCoreError
+from zarr_core.format.object_names import (
+    BLACKLISTS,
+    MANIFEST,
+    STATISTICS_JSON,
+    STATISTICS_YAML,
+    split_list,
+    statistics_folder,
+)
 from zarr_core.points.head import HEAD, load_if_any, load_manifest
 from zarr_core.points.manifest import DomainLayout, SampleEntry, StoreManifest, columns_of
 from zarr_core.points.stage_sample import StagedSample, StageTask, not_staged, stage_sample
@@ -36,6 +43,7 @@ from zarr_core.versioning.generations import Retention, commit
 # Seconds between commits of the samples copied so far.
 _COMMIT_SECONDS = 60.0
 _LOCK = ".stage.lock"
+_COLLECTED = "garbage collection removed it from the copy before it was committed; stage again"
 
 
 @dataclass
@@ -137,15 +145,16 @@ def stage_store(
                 bar.update()
                 has_samples = has_samples or not result.problem
                 if has_samples and time.monotonic() - committed_at > _COMMIT_SECONDS:
-                    copy.commit(report.samples, chosen)
+                    copy.commit_present(report, chosen)
                     committed_at = time.monotonic()
-        if current is None and len(report.failed) == len(items):
+        committed = copy.commit_present(report, chosen)
+        if committed is None:
             first = report.failed[0]
             raise StoreError(
                 f"none of {len(items)} samples could be copied, so {target.url} is not a store yet; the first problem: "
                 f"{first.sample_id}: {first.problem}"
             )
-        report.manifest = copy.commit(report.samples, chosen)
+        report.manifest = committed
     report.seconds = time.monotonic() - started
     return report
 
@@ -249,6 +258,22 @@ class _StoreCopy:
     def _copy_small_file(self, original: str, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             self.task.target.write(name, [self.task.source.read(original)])
+
+    def commit_present(self, report: StageReport, chosen: Collection[str]) -> StoreManifest | None:
+        """Commit the samples copied so far, without those that garbage collection of the copy removed meanwhile.
+
+        These fail. Returns None if no sample is left, and the copy is not a store yet.
+        """
+        while len(report.failed) < len(report.samples) or self.task.target.exists(MANIFEST):
+            try:
+                return self.commit(report.samples, chosen)
+            except CollectedError as error:
+                gone = [sample for sample in report.samples if sample.entry and sample.entry.relpath in error.names]
+                if not gone:
+                    raise
+                for sample in gone:
+                    report.samples[report.samples.index(sample)] = replace(sample, entry=None, problem=_COLLECTED)
+        return None
 
     def commit(self, samples: Sequence[StagedSample], chosen: Collection[str]) -> StoreManifest:
         """Commit the samples copied so far, and the source's statistics.

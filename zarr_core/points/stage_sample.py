@@ -17,9 +17,9 @@ from zarr_core.format.array_metadata import ArrayLayout, group_arrays
 from zarr_core.format.object_names import ATTRIBUTES_KEY, SAMPLES, ZARR_JSON
 from zarr_core.format.ranges import MAX_READ_BYTES, coalesce
 from zarr_core.format.shards import check_chunk
-from zarr_core.points.group import recorded_attributes
+from zarr_core.points.group import chunk_object_bytes, recorded_attributes
 from zarr_core.points.manifest import ArrayColumn, SampleEntry
-from zarr_core.points.mesh import MESH
+from zarr_core.points.mesh import MESH, check_mesh_object, mesh_bytes
 from zarr_core.points.scan import ChunkRange, chunk_ranges
 from zarr_core.points.settings import digest
 from zarr_core.storage import Storage, is_local
@@ -86,6 +86,9 @@ def stage_sample(task: StageTask, item: tuple[str, SampleEntry, str | None]) -> 
         return _SampleCopy.plan(task, sample_id, entry, known).copy()
     except ZarrCoreError as error:
         return StagedSample(sample_id, None, problem=str(error))
+    except FileNotFoundError as error:
+        problem = f"an object of {entry.relpath} is missing ({error}); if garbage collection removed it, stage again"
+        return StagedSample(sample_id, None, problem=problem)
     except Exception as error:  # remote filesystems raise the errors of their clients, which have no common base
         if isinstance(error, OSError) and error.errno in _FATAL:
             raise StoreError(f"{task.target.url} cannot be written: {error}") from error
@@ -132,6 +135,7 @@ class _SampleCopy:
             recorded = recorded_attributes(document)
             layouts = group_arrays(document)
             wanted = {name: layout for name, layout in layouts.items() if name in task.arrays}
+            recorded_mesh = sum(mesh_bytes(recorded or {}).values()) if len(wanted) == len(layouts) else 0
             if 0 < len(wanted) < len(layouts):
                 group = _reduced(document, recorded, {name: task.arrays[name] for name in wanted}, relpath)
         except ValueError as error:
@@ -139,6 +143,12 @@ class _SampleCopy:
         if not wanted:
             raise StoreError(f"it has none of {', '.join(task.arrays.values())}")
         found = task.source.infos(entry.relpath)
+        sizes = {name: info.size for name, info in found.items()}
+        whole = len(wanted) == len(layouts)
+        meshes = [name for name in found if whole and name.startswith(f"{entry.relpath}/{MESH}/")]
+        mesh_size = chunk_object_bytes({name: sizes[name] for name in meshes}, entry.relpath)
+        if recorded_mesh != mesh_size:
+            raise CorruptChunkError(f"its meshes have {mesh_size:,} bytes, {recorded_mesh:,} were recorded")
         content: list[Any] = [entry.relpath, sorted(wanted)]
         if not entry.fingerprint:  # another program may overwrite its group
             content.append([(name, info.size, info.version) for name, info in found.items()])
@@ -157,15 +167,9 @@ class _SampleCopy:
             group,
             relpath,
             wanted,
-            [
-                name[len(entry.relpath) + 1 :]
-                for name in found
-                if len(wanted) == len(layouts)
-                and name.startswith(f"{entry.relpath}/{MESH}/")
-                and not strip_temp_suffix(name)[1]
-            ],
+            [name[len(entry.relpath) + 1 :] for name in meshes if not strip_temp_suffix(name)[1]],
             trusted=known == relpath and not task.check,
-            source_sizes={name: info.size for name, info in found.items()},
+            source_sizes=sizes,
             target_sizes=task.target.list(relpath),
         )
 
@@ -180,7 +184,7 @@ class _SampleCopy:
         for name in sorted(folders | set(self.layouts)):
             self._write(f"{name}/{ZARR_JSON}", self.task.source.read(f"{self.entry.relpath}/{name}/{ZARR_JSON}"))
         for name in self.meshes:
-            self._write(name, self.task.source.read(f"{self.entry.relpath}/{name}"))
+            self._copy_mesh_object(name)
         self._write(ZARR_JSON, self.group)
         copied, kept = sum(copied for copied, _ in results), sum(kept for _, kept in results)
         domains = {name.partition("/")[0] for name in self.layouts}
@@ -213,6 +217,12 @@ class _SampleCopy:
             return 0, size
         self.task.target.write(copy, _checked_pieces(self.task.source, original, layout, shard, size))
         return size, 0
+
+    def _copy_mesh_object(self, name: str) -> None:
+        original = f"{self.entry.relpath}/{name}"
+        size = self.source_sizes[original]
+        if not (self.trusted and self.target_sizes.get(f"{self.relpath}/{name}") == size):
+            self._write(name, read_checked(self.task.source, original, 0, size, partial(check_mesh_object, original)))
 
     def _is_intact(self, name: str, layout: ArrayLayout, shard: int, size: int) -> bool:
         try:
