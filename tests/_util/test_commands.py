@@ -299,4 +299,4 @@ def _options(app: Any) -> set[str]:
 
 
 #: Options of the command itself, and of other programs.
-OTHERS = {"--version", "--array"}
+OTHERS = {"--version", "--array", "--every"}

@@ -165,7 +165,7 @@ def _environment_suffices(found: dict[str, Any]) -> bool:
         os.environ.get(name) or Path("~/.aws", default).expanduser()
         for name, default in (("AWS_SHARED_CREDENTIALS_FILE", "credentials"), ("AWS_CONFIG_FILE", "config"))
     ]
-    return not found and (_named(*_CREDENTIALS) or not any(map(os.path.exists, files)))
+    return not found and (bool(_named(*_CREDENTIALS)) or not any(map(os.path.exists, files)))
 
 
 def _session(fs: Any) -> Any:

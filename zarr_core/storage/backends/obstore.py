@@ -66,13 +66,16 @@ def _open(url: str, attempts: int, found: Access, policy: retries.RetryPolicy) -
         options["allow_http"] = True
     elif found.certificates:
         options["root_certificate"] = Path(found.certificates).read_bytes()
+    config: Any = dict(found.config)
+    if "@" in url:  # the URL names the account
+        config.pop("account_name", None)
+    provider: Any = found.provider
     return obstore.store.from_url(
         url,
-        # A URL with "@" names the account itself.
-        config={name: value for name, value in found.config.items() if name != "account_name" or "@" not in url},
+        config=config,
         client_options=options,
         retry_config={"max_retries": attempts - 1, "retry_timeout": timedelta(seconds=policy.deadline_s)},
-        credential_provider=found.provider,
+        credential_provider=provider,
     )
 
 
