@@ -23,7 +23,7 @@ from zarr_core.errors import StoreError
 from zarr_core.points.manifest import StoreManifest
 from zarr_core.points.statistics import calculate_store_statistics
 from zarr_core.points.verify.store import VerificationReport, verify_store
-from zarr_core.points.writer import WrittenSample, ZarrStoreWriter
+from zarr_core.points.writer import GroupWriter, WrittenSample
 from zarr_core.sources.left_out import some
 from zarr_core.sources.listing import list_samples
 from zarr_core.sources.selection import with_contents
@@ -116,7 +116,7 @@ def _converted_samples_fit(dataset: DatasetDeclaration) -> dg.AssetChecksDefinit
         manifest = stores.manifest(dataset.store)
         # Those of the store, not the declared ones: a group's name is a digest of the settings it was written with.
         settings = stores.settings(dataset.store, dataset.settings)
-        writer = ZarrStoreWriter(dataset.store, settings, manifest.retention)
+        writer = GroupWriter(dataset.store, settings, manifest.retention)
         with ThreadPoolExecutor(_LOOKUPS) as pool:
             found = pool.map(lambda item: writer.find(item[0], item[1].fingerprint), manifest.quarantine.items())
         # These have a group, and a green partition. The conversion of other refused samples failed.

@@ -28,7 +28,7 @@ _HOMES = {
     "ZarrChunkReader": "zarr_core.points.reader",
     "StoreManifest": "zarr_core.points.manifest",
     "load_manifest": "zarr_core.points.head",
-    "ZarrStoreWriter": "zarr_core.points.writer",
+    "ZarrStoreWriter": "zarr_core.points.store_writer",
     "ConversionSettings": "zarr_core.points.settings",
     "write_sample": "zarr_core.points.write_sample",
     "make_store": "zarr_core.storage.zarr_stores",

@@ -24,14 +24,13 @@ from zarr_core.points.conversion_job import FINGERPRINTS
 from zarr_core.points.convert import (
     ConversionReport,
     convert,
-    convert_aero_dataset,
-    convert_fsspec_source,
     iter_convert,
 )
 from zarr_core.points.convert_sample import ConversionResult, SampleOutcome
 from zarr_core.points.plan import ConversionPreview, preview
 from zarr_core.points.publish import MAX_RETIRED_SHARE, publish
 from zarr_core.points.settings import ConversionSettings
+from zarr_core.points.store_writer import convert_aero_dataset, convert_fsspec_source
 from zarr_core.sources.parts import Part
 from zarr_core.sources.resolve import shipped_kinds
 from zarr_core.storage import is_local

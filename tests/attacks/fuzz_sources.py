@@ -25,7 +25,7 @@ from zarr_core.format.shuffle import shuffle_permutation
 from zarr_core.points.convert_sample import convert_sample
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.points.settings import ConversionSettings
-from zarr_core.points.writer import ZarrStoreWriter
+from zarr_core.points.writer import GroupWriter
 from zarr_core.sources import SampleTree, resolve_kind
 
 _POINTS = 70
@@ -108,7 +108,7 @@ class SourceFuzz:
         """Replace a file, convert, and check the result."""
         what, path = self._attack(chance)
         self.tally.add("faults")
-        writer = ZarrStoreWriter(self.folder / "store", ConversionSettings(chunk_points=16))
+        writer = GroupWriter(self.folder / "store", ConversionSettings(chunk_points=16))
         with self.tally.ours(what):
             tree = SampleTree(KIND, self.source)
             for sample_id, sample in tree.discover().items():

@@ -20,7 +20,7 @@ from zarr_core.points.head import load_manifest
 from zarr_core.points.reader import ZarrChunkReader
 from zarr_core.points.settings import ConversionSettings
 from zarr_core.points.verify.store import verify_store
-from zarr_core.points.writer import ZarrStoreWriter
+from zarr_core.points.writer import GroupWriter
 
 GOLDEN = Path(__file__).parent
 
@@ -57,5 +57,5 @@ def test_uncompressed_bytes_never_change() -> None:
 
 def test_the_path_of_a_group_never_changes(tmp_path: Path) -> None:
     """An unfinished conversion of an earlier version is found by a later one."""
-    writer = ZarrStoreWriter(tmp_path, ConversionSettings(chunk_points=4096, field_dtypes={"volume_sdf": "float32"}))
+    writer = GroupWriter(tmp_path, ConversionSettings(chunk_points=4096, field_dtypes={"volume_sdf": "float32"}))
     assert writer.relpath("run_1", "0123456789abcdef") == "samples/run_1/bce26e1584a84e86"

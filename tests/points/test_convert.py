@@ -26,9 +26,8 @@ from zarr_core.errors import SourceError
 from zarr_core.format.shuffle import shuffle_permutation
 from zarr_core.points.head import load_manifest
 from zarr_core.points.publish import publish
-from zarr_core.points.settings import ConversionSettings
+from zarr_core.points.store_writer import ZarrStoreWriter
 from zarr_core.points.verify.store import verify_store
-from zarr_core.points.writer import ZarrStoreWriter
 from zarr_core.sources import SampleTree, SourceDescription
 from zarr_core.sources.sample import SourceSample
 from zarr_core.storage import Storage
@@ -169,14 +168,14 @@ class SomebodyElses:
 
 
 def test_any_object_with_a_filemap_and_a_load(tmp_path: Path) -> None:
-    writer = ZarrStoreWriter(tmp_path / "store", ConversionSettings(chunk_points=16))
-    report = convert_aero_dataset(writer, SomebodyElses())
+    writer = ZarrStoreWriter(tmp_path / "store", chunk_points=16)
+    report = convert_aero_dataset(SomebodyElses(), writer)
     assert sorted(report.manifest.samples) == ["run_1", "run_2"]
     assert report.manifest.split_ids("train") == ["run_1", "run_2"]
     expected = np.arange(41)[shuffle_permutation(0, "run_1", "surface", 41)][:, None]
     assert np.array_equal(stored_values(tmp_path / "store", "run_1", "surface/pressure"), expected)
-    assert len(convert_aero_dataset(writer, SomebodyElses()).having("up to date")) == 2
-    convert_aero_dataset(writer, SomebodyElses(split="test"), workers=1)
+    assert len(convert_aero_dataset(SomebodyElses(), writer).having("up to date")) == 2
+    convert_aero_dataset(SomebodyElses(split="test"), writer, max_workers=1)
     manifest = load_manifest(tmp_path / "store")
     assert (manifest.split_ids("train"), manifest.split_ids("test")) == (["run_1", "run_2"], ["run_3"])
 
@@ -188,9 +187,9 @@ def test_changed_parameters_of_a_dataset_object_are_converted(tmp_path: Path) ->
         def _load(self, idx: int, filename: str) -> object:
             return {"speed": self.speed} if filename == "params" else super()._load(idx, filename)
 
-    writer = ZarrStoreWriter(tmp_path / "store", ConversionSettings(chunk_points=16))
+    writer = ZarrStoreWriter(tmp_path / "store", chunk_points=16)
     for Driven.speed in (1.0, 2.0):
-        assert len(convert_aero_dataset(writer, Driven()).having("converted")) == 2
+        assert len(convert_aero_dataset(Driven(), writer).having("converted")) == 2
         assert ZarrChunkReader(tmp_path / "store").read_attributes("run_1")["parameters"] == {"speed": Driven.speed}
 
 
@@ -205,7 +204,7 @@ def test_what_a_dataset_object_loads_instead_of_a_tensor_concerns_one_sample(tmp
         def _load(self, idx: int, filename: str) -> object:
             return value if (idx, filename) == (0, "p") else super()._load(idx, filename)
 
-    report = convert_aero_dataset(ZarrStoreWriter(tmp_path / "store", ConversionSettings(chunk_points=16)), Odd())
+    report = convert_aero_dataset(Odd(), ZarrStoreWriter(tmp_path / "store", chunk_points=16))
     assert list(report.manifest.samples) == ["run_2"]
     assert list(report.manifest.quarantine) == ["run_1"]
 
@@ -222,16 +221,16 @@ def test_a_dataset_object_of_a_training_script(tmp_path: Path) -> None:
 
     dataset = Trained()
     dataset.design_ids = list(np.array([1, 2]))
-    report = convert_aero_dataset(ZarrStoreWriter(tmp_path / "store", ConversionSettings(chunk_points=16)), dataset)
+    report = convert_aero_dataset(dataset, ZarrStoreWriter(tmp_path / "store", chunk_points=16))
     assert sorted(report.manifest.samples) == ["run_1", "run_2"]
 
 
 def test_splits_of_dataset_objects_that_overlap_are_named(tmp_path: Path) -> None:
-    writer = ZarrStoreWriter(tmp_path / "store", ConversionSettings(chunk_points=16))
-    first = convert_aero_dataset(writer, SomebodyElses(split="test"))
+    writer = ZarrStoreWriter(tmp_path / "store", chunk_points=16)
+    first = convert_aero_dataset(SomebodyElses(split="test"), writer)
     moved = SomebodyElses()
     moved.design_ids = [1, 3]
-    second = convert_aero_dataset(writer, moved)
+    second = convert_aero_dataset(moved, writer)
     assert first.notes == ()
     assert second.notes == ("samples in more than one split (1): run_3 (test, train)",)
 
@@ -249,8 +248,8 @@ def test_an_external_class_by_dotted_path(tmp_path: Path) -> None:
 def test_a_tree_at_any_location(source: Path, tmp_path: Path, memory_root: str) -> None:
     filesystem, path = fsspec.url_to_fs(memory_root)
     filesystem.put(f"{source}/", f"{path}/", recursive=True)
-    writer = ZarrStoreWriter(tmp_path / "store", ConversionSettings(chunk_points=32))
-    assert len(convert_fsspec_source(writer, "ahmedml", memory_root).having("converted")) == 3
+    writer = ZarrStoreWriter(tmp_path / "store", chunk_points=32)
+    assert len(convert_fsspec_source(memory_root, "ahmedml", writer).having("converted")) == 3
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ from zarr_core.points.head import HEAD, load_manifest
 from zarr_core.points.settings import ConversionSettings
 from zarr_core.points.stage import stage_store
 from zarr_core.points.verify.store import verify_store
-from zarr_core.points.writer import ZarrStoreWriter
+from zarr_core.points.writer import GroupWriter
 from zarr_core.sources import SampleTree
 from zarr_core.sources.sample import SourceSample
 from zarr_core.sources.selection import open_source, select_samples
@@ -179,7 +179,7 @@ def test_data_of_two_file_versions_is_never_committed(
     """Another converter that has listed the sample before it changed; or a file that is put back with its time."""
     selection = select_samples(open_source("ahmedml", root=source))
     writer, (sample,) = (
-        ZarrStoreWriter(tmp_path / "store", ConversionSettings(**SETTINGS)),
+        GroupWriter(tmp_path / "store", ConversionSettings(**SETTINGS)),
         [selection.samples["run_2"]],
     )
     path, load = source / "run_2" / "surface_pressure.pt", SampleTree.load

@@ -21,7 +21,7 @@ from zarr_core.convert import ConversionReport, ConversionResult, convert, iter_
 from zarr_core.points.convert_sample import convert_sample
 from zarr_core.points.head import load_manifest
 from zarr_core.points.stored_values import stored_blocks
-from zarr_core.points.writer import ZarrStoreWriter
+from zarr_core.points.writer import GroupWriter
 from zarr_core.sources.parts import Part
 from zarr_core.sources.sample import SampleSource, SourceSample
 from zarr_core.storage import Storage
@@ -47,7 +47,7 @@ def test_any_executor_will_do(tmp_path: Path, source: Path) -> None:
 
 
 def _killed_at_run_2(
-    writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample, *options: bool
+    writer: GroupWriter, source: SampleSource, sample: SourceSample, *options: bool
 ) -> ConversionResult:
     if sample.sample_id == "run_2":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -93,7 +93,7 @@ def test_a_refusal_that_cannot_be_written_is_a_failure_of_its_sample(
     def full(*_: Any) -> Any:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(ZarrStoreWriter, "write_quarantine", full)
+    monkeypatch.setattr(GroupWriter, "write_quarantine", full)
     report = convert("ahmedml", tmp_path / "store", root=source, **SETTINGS)
     assert [result.sample_id for result in report.having("failed")] == ["run_2"]
     assert sorted(report.manifest.samples) == ["run_1", "run_3"]

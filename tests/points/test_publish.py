@@ -26,7 +26,7 @@ from zarr_core.points.manifest import StoreManifest
 from zarr_core.points.publish import Pending, commit_results, publish
 from zarr_core.points.settings import ConversionSettings
 from zarr_core.points.verify.store import verify_store
-from zarr_core.points.writer import ZarrStoreWriter
+from zarr_core.points.writer import GroupWriter
 from zarr_core.sources.description import SourceDescription
 from zarr_core.sources.parts import Part
 from zarr_core.sources.selection import open_source, select_samples
@@ -56,7 +56,7 @@ def two_states(tmp_path: Path) -> tuple[Path, Callable[[], None]]:
 
 
 def _job(source: Path, store: Path) -> ConversionJob:
-    writer = ZarrStoreWriter(store, ConversionSettings(chunk_points=16))
+    writer = GroupWriter(store, ConversionSettings(chunk_points=16))
     return ConversionJob(select_samples(open_source(KIND, root=source)), writer)
 
 

@@ -11,7 +11,7 @@ from zarr_core.errors import SourceError, StoreError
 from zarr_core.points.head import load_if_any
 from zarr_core.points.manifest import Quarantine, SampleEntry, StoreManifest
 from zarr_core.points.store_settings import choose_settings
-from zarr_core.points.writer import ZarrStoreWriter
+from zarr_core.points.writer import GroupWriter
 from zarr_core.sources.sample import SampleSource, SourceSample
 from zarr_core.sources.selection import Selection, hash_samples, select_samples
 from zarr_core.storage import Storage
@@ -35,7 +35,7 @@ class ConversionJob:
     """
 
     selection: Selection
-    writer: ZarrStoreWriter
+    writer: GroupWriter
     manifest: StoreManifest | None = None
     dataset_name: str | None = None
     reconvert: bool = False
@@ -72,7 +72,7 @@ class ConversionJob:
         unreadable: dict[str, str] = {}
         if fingerprints == "content":
             selection, unreadable = hash_samples(selection)
-        writer = ZarrStoreWriter(store_root, chosen, None if manifest is None else manifest.retention)
+        writer = GroupWriter(store_root, chosen, None if manifest is None else manifest.retention)
         return cls(selection, writer, manifest, dataset_name, reconvert, fingerprints, unreadable)
 
     def is_current(self, entry: SampleEntry | Quarantine | None, sample: SourceSample) -> bool:

@@ -31,9 +31,6 @@ from zarr_core.points.convert_sample import ConversionResult, Status, convert_sa
 from zarr_core.points.manifest import StoreManifest
 from zarr_core.points.plan import Task, plan
 from zarr_core.points.publish import MAX_RETIRED_SHARE, Pending, PublishReport, commit_results
-from zarr_core.points.writer import ZarrStoreWriter
-from zarr_core.sources.aero import AeroDataset
-from zarr_core.sources.description import SourceDescription
 from zarr_core.sources.left_out import notes_by_reason, some
 from zarr_core.sources.parts import Part
 from zarr_core.sources.sample import SourceSample
@@ -241,46 +238,6 @@ def _remove_refused(job: ConversionJob, pending: Pending) -> None:
     storage, samples = job.writer.storage, job.selection.samples
     paths = [job.writer.relpath(sample_id, samples[sample_id].fingerprint) for sample_id in pending.refused]
     storage.delete([name for path in paths for name in storage.list(path)])
-
-
-def convert_aero_dataset(
-    writer: ZarrStoreWriter,
-    dataset: AeroDataset,
-    *,
-    reconvert: bool = False,
-    workers: int = 1,
-    executor: Executor | None = None,
-) -> ConversionReport:
-    """Convert a dataset object of any framework that has a ``filemap``, a ``_load`` method and sample ids.
-
-    Args:
-        writer: of the store. A writer that was created without settings takes those of the store.
-        dataset: the object; its ``split``, if any, is kept in the store. It is pickled if ``workers > 1``.
-        reconvert, workers, executor: as for :func:`convert`.
-    """
-    root, settings = writer.storage.root, writer.given
-    return convert(dataset, root, reconvert=reconvert, workers=workers, executor=executor, **settings)
-
-
-def convert_fsspec_source(
-    writer: ZarrStoreWriter,
-    description: str | SourceDescription | type,
-    source_url: str,
-    *,
-    reconvert: bool = False,
-    workers: int = 1,
-    executor: Executor | None = None,
-) -> ConversionReport:
-    """Convert a tree of ``.pt`` files at any fsspec location.
-
-    Args:
-        writer: of the store. A writer that was created without settings takes those of the store.
-        description: kind of the dataset, see :func:`zarr_core.sources.resolve_kind`.
-        source_url: its location.
-        reconvert, workers, executor: as for :func:`convert`.
-    """
-    place = {"source_url": source_url, **writer.given}
-    return convert(description, writer.storage.root, reconvert=reconvert, workers=workers, executor=executor, **place)
 
 
 def iter_convert(

@@ -17,7 +17,7 @@ from zarr_core._util.processes import WorkerDiedError
 from zarr_core.errors import SampleError, SourceError
 from zarr_core.format.names import POSITION
 from zarr_core.points.manifest import Quarantine
-from zarr_core.points.writer import WrittenSample, ZarrStoreWriter
+from zarr_core.points.writer import GroupWriter, WrittenSample
 from zarr_core.sources.left_out import collected_notes
 from zarr_core.sources.recorded import record
 from zarr_core.sources.sample import SampleSource, SourceSample
@@ -68,7 +68,7 @@ SampleOutcome = ConversionResult
 
 
 def convert_sample(
-    writer: ZarrStoreWriter,
+    writer: GroupWriter,
     source: SampleSource,
     sample: SourceSample,
     retry_quarantined: bool = False,
@@ -92,7 +92,7 @@ def convert_sample(
 
 
 def _convert_sample(
-    writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample, retry_quarantined: bool, repair: str | None
+    writer: GroupWriter, source: SampleSource, sample: SourceSample, retry_quarantined: bool, repair: str | None
 ) -> ConversionResult:
     sample_id, fingerprint = sample.sample_id, sample.fingerprint
     try:
@@ -123,7 +123,7 @@ def failure(sample_id: str, error: Exception) -> ConversionResult:
     return ConversionResult(sample_id, "failed", reason=reason)
 
 
-def _write(writer: ZarrStoreWriter, source: SampleSource, sample: SourceSample, repair: str | None) -> WrittenSample:
+def _write(writer: GroupWriter, source: SampleSource, sample: SourceSample, repair: str | None) -> WrittenSample:
     if sample.missing:
         raise SampleError(sample.sample_id, "", f"missing {', '.join(sample.missing)}", "upload the missing files")
 

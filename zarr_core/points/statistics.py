@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import warnings
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -40,14 +41,14 @@ SampleMoments = dict[str, FieldMoments]
 
 
 def calculate_store_statistics(
-    store_root: str,
+    store_root: str | os.PathLike[str],
     *,
     split: str | None = None,
     split_file: str | None = None,
-    sample_ids: Sequence[str] | None = None,
+    sample_ids: Collection[str] | None = None,
     limit: int | None = None,
-    fields: Sequence[str] | None = None,
-    exclude_fields: Sequence[str] = (),
+    fields: Collection[str] | None = None,
+    exclude_fields: Collection[str] | None = (),
     generation: int | str | None = None,
     recompute: bool = False,
     workers: int = 1,
@@ -62,7 +63,7 @@ def calculate_store_statistics(
         split: only the samples of this split ("train"), without blacklisted ones.
         split_file: only the samples listed in this file, one id per line; a bare name lies in the store's root.
             Blacklisted ids are left out; ids that the store lacks are skipped with one warning.
-        sample_ids: only these samples.
+        sample_ids: only these samples; those that the store lacks are skipped with one warning.
         limit: at most this many samples, the first by id.
         fields, exclude_fields: canonical names of the only fields, and of fields to leave out.
         generation: number or tag of the generation whose samples are meant; the latest by default.
@@ -79,7 +80,7 @@ def calculate_store_statistics(
         a scalar are floats, those of a vector are lists with one float per component.
 
     Raises:
-        UnknownFieldError: the store does not hold a requested sample, split or field.
+        UnknownFieldError: the store does not hold a requested split or field.
         ZarrCoreError: no sample or no field is selected, or a chunk is damaged.
     """
     workers = whole_number("workers", workers, 1)
@@ -108,7 +109,7 @@ def calculate_store_statistics(
 
 
 def _chosen_fields(
-    storage: Storage, manifest: StoreManifest, fields: Sequence[str] | None, exclude_fields: Sequence[str]
+    storage: Storage, manifest: StoreManifest, fields: Collection[str] | None, exclude_fields: Collection[str] | None
 ) -> set[str]:
     """Names of the fields to include."""
     for argument, names in (("fields", fields), ("exclude_fields", exclude_fields)):
@@ -117,7 +118,7 @@ def _chosen_fields(
             if name not in manifest.fields:
                 known = ", ".join(manifest.fields)
                 raise UnknownFieldError(f"{storage.url}: no field {name!r}; fields are {known}")
-    wanted = {*(manifest.fields if fields is None else fields)} - {*exclude_fields}
+    wanted = {*(manifest.fields if fields is None else fields)} - {*(exclude_fields or ())}
     if not wanted:
         raise ZarrCoreError(f"{storage.url}: no field is left; fields are {', '.join(manifest.fields)}")
     return wanted
@@ -128,21 +129,22 @@ def _chosen_samples(
     manifest: StoreManifest,
     split: str | None,
     split_file: str | None,
-    sample_ids: Sequence[str] | None,
+    sample_ids: Collection[str] | None,
 ) -> set[str]:
     """Ids of the samples to include; all are in the store."""
-    chosen = set(manifest.select(split, sample_ids))
+    check_names("sample_ids", sample_ids)
+    chosen = set(manifest.select(split))
+    listed = {} if sample_ids is None else {"sample_ids": set(sample_ids)}
     if split_file is not None:
-        listed = set(_lines(storage, split_file)) - set(manifest.excluded)
-        missing = sorted(listed - set(manifest.samples))
-        if missing:
+        listed[split_file] = set(_lines(storage, split_file)) - set(manifest.excluded)
+    for where, ids in listed.items():
+        if missing := sorted(ids - set(manifest.samples)):
             shown = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
             warnings.warn(
-                f"{split_file}: {len(missing)} of {len(listed)} listed samples are not in the store and were skipped "
-                f"({shown})",
+                f"{where}: {len(missing)} of {len(ids)} listed samples are not in the store and were skipped ({shown})",
                 stacklevel=3,
             )
-        chosen &= listed
+        chosen &= ids
     return chosen
 
 

@@ -55,7 +55,7 @@ class Unfinished:
     """Objects in the folder of a group that is not complete: its conversion runs or was killed, or it is damaged."""
 
 
-class ZarrStoreWriter:
+class GroupWriter:
     """Writes sample groups below a store root. Picklable; many processes may write to the same store.
 
     The stored objects of a group are never replaced by those of other content. Such a group gets another name, and
@@ -75,13 +75,11 @@ class ZarrStoreWriter:
     ) -> None:
         self.storage = Storage(root)
         self.settings = settings or ConversionSettings()
-        #: The settings that the caller gave, by name.
-        self.given: dict[str, Any] = {} if settings is None else settings.to_document()
         self.retention = retention or Retention()
 
-    def with_retention(self, retention: Retention) -> ZarrStoreWriter:
+    def with_retention(self, retention: Retention) -> GroupWriter:
         """The same writer with another retention."""
-        return ZarrStoreWriter(self.storage.root, self.settings, retention)
+        return GroupWriter(self.storage.root, self.settings, retention)
 
     def relpath(self, sample_id: str, fingerprint: str, content: str = "") -> str:
         """Path of the group of a sample made from these source files: the first of its names that is not tombstoned.
