@@ -115,7 +115,7 @@ def test_a_dataset_object(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> N
         convert_aero_dataset(Stub(samples[1:2]), broken)
     swapped: Any = writer
     with pytest.raises(SourceError, match=r"the arguments are \(dataset, writer\)"):
-        convert_aero_dataset(swapped, Stub(samples))
+        convert_aero_dataset(swapped, Stub(samples))  # type: ignore[arg-type]
 
 
 def test_a_limit_and_processes(tmp_path: Path) -> None:
