@@ -55,10 +55,11 @@ def problems_of(address: str) -> list[str]:
         return [redact(f"the webserver {address} does not answer: {type(error).__name__}: {error}")]
     if not isinstance(document, dict) or not isinstance(data := document.get("data"), dict):
         return [redact(f"{address} is no webserver of Dagster")]
-    return _problems(data, time.time())
+    return problems_at(data, time.time())
 
 
-def _problems(data: dict[str, Any], now: float) -> list[str]:
+def problems_at(data: dict[str, Any], now: float) -> list[str]:
+    """What is wrong by an answer to :data:`QUERY` at a time, in seconds since 1970."""
     workspace = data["workspaceOrError"]
     if workspace["__typename"] == "PythonError":
         return [f"the workspace does not load: {workspace['message'].strip()}"]

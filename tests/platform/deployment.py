@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,14 +19,16 @@ from dagster._core.scheduler.instigation import TickStatus
 
 from tests.helpers.holding import WAITING, WANTED
 from tests.helpers.waiting import wait_for
-from tests.platform.project import WINGS, Project
+from tests.platform.project import STALLED, WINGS, Project
 from tests.platform.trial import PROJECT
 
 
 class Deployment:
     """An instance, the daemon that works on it, and folders for both bundled datasets: what is watched is empty.
 
-    The daemon runs a copy of the project in which a further declaration, of a dataset ``wings``, is misspelt.
+    The daemon runs a copy of the project in which a further declaration, of a dataset ``wings``, is misspelt, and
+    another code location, ``other``, whose only dataset, ``stalled``, has a source that accepts connections and never
+    answers.
 
     Attributes:
         source: where sample folders of the points arrive.
@@ -41,6 +44,11 @@ class Deployment:
         self.project = Project(folder / "project")
         self.project.declare("wings", *WINGS, "  chunk_pionts: 4096")
         self.project.hold_conversions()
+        other = Project(folder / "other")
+        shutil.rmtree(other.folder / "assets" / "datasets")
+        other.declare("stalled", *STALLED)
+        self.project.add_location("other", other.folder)
+        self._silent = socket.create_server(("127.0.0.1", 0))
         self.project.change("assets/report.py", "MEASURED_SAMPLES = 12", "MEASURED_SAMPLES = 1")
         shutil.copy(PROJECT / "deploy" / "local" / "dagster.yaml", self.home)
 
@@ -56,6 +64,10 @@ class Deployment:
             "METHYLATION_FEATURES": str(PROJECT / "examples/data/methylation/cpgs.parquet"),
             "METHYLATION_MATRIX": str(self.matrix),
             "METHYLATION_REPORT": str(self.quality),
+            "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{self._silent.getsockname()[1]}",
+            "AWS_ACCESS_KEY_ID": "somebody",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_DEFAULT_REGION": "us-east-1",
         }
 
     @contextmanager

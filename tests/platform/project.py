@@ -17,6 +17,13 @@ WINGS = (
     "  store: s3://bucket/store",
     "  report: reports/wings",
 )
+STALLED = (
+    "  name: stalled",
+    "  kind: ahmedml",
+    "  source: s3://stalled/samples",
+    "  store: s3://stalled/store",
+    "  report: reports/stalled",
+)
 
 
 class Project:
@@ -55,6 +62,12 @@ class Project:
             "from resources.pools import ConversionPool",
             "from tests.platform.held_pool import HeldPool as ConversionPool",
         )
+
+    def add_location(self, name: str, folder: Path) -> None:
+        """Another code location in the workspace, with the definitions of a folder."""
+        path = self.folder / "workspace.yaml"
+        module = f"{{module_name: definitions, working_directory: {folder}, location_name: {name}}}"
+        path.write_text(f"{path.read_text()}  - python_module: {module}\n")
 
     def change(self, file: str, before: str, after: str) -> None:
         """Change a line of a file."""

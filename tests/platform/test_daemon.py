@@ -24,6 +24,7 @@ import pytest
 import yaml
 
 from definitions import defs
+from sensors import watchdog
 from sensors.dagster_internals.queries import latest_check
 from sensors.migration import CHECK
 from tests.helpers.holding import WAITING
@@ -375,6 +376,28 @@ def test_a_source_of_which_most_is_gone_retires_nothing(
     assert ui.partitions(SAMPLES)["materialized"] == ["run_1"]
     (latest,) = instance.get_runs(limit=1)
     assert (MANIFEST in (latest.asset_selection or ()), ui.status(latest.run_id)) == (True, "FAILURE")
+
+
+def test_a_source_that_never_answers_is_named_and_delays_no_other(
+    deployment: Deployment, instance: dg.DagsterInstance
+) -> None:
+    """The source of the other code location, which reports it alone. All the other tests run meanwhile."""
+    reason = "stalled_arrivals fails: listing s3://stalled/samples has not ended within 42 seconds: does the service"
+    deployment.wait("the failing sensor", lambda: reason in deployment.logged())
+    evaluated(deployment, instance)
+    assert deployment.logged().count(reason) == 1, "by one of the two locations"
+
+
+def test_the_watchdog_sees_what_the_daemon_does(deployment: Deployment, ui: Ui) -> None:
+    data = ui.ask(watchdog.QUERY)
+    assert watchdog.problems_at(data, time.time()) == []
+    later = time.time() + 3600
+    (problem,) = watchdog.problems_at(data, later)
+    assert "SENSOR" in problem.removeprefix("daemons that do not run: ")
+    for status in data["instance"]["daemonHealth"]["allDaemonStatuses"]:
+        status["lastHeartbeatTime"] = later
+    (problem,) = watchdog.problems_at(data, later)
+    assert problem.startswith("sensors of zarr_core that run but do not tick: ")
 
 
 def test_a_misspelt_declaration_is_logged_by_name(deployment: Deployment) -> None:

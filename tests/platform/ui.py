@@ -38,14 +38,18 @@ class Ui:
 
         self._context, self._schema = context, create_schema()
 
-    def _ask(self, query: str, **variables: Any) -> dict[str, Any]:
+    def ask(self, query: str, **variables: Any) -> dict[str, Any]:
+        """The data of an answer."""
         result = asyncio.run(
             self._schema.execute_async(
                 query, context_value=self._context.create_request_context(), variable_values=variables
             )
         )
         assert not result.errors, result.errors
-        (answer,) = result.data.values()
+        return result.data
+
+    def _ask(self, query: str, **variables: Any) -> dict[str, Any]:
+        (answer,) = self.ask(query, **variables).values()
         return answer
 
     def terminate(self, run_id: str) -> None:
