@@ -39,8 +39,7 @@ def convert_when_needed(
     Args:
         retry_schedule: cron schedule on which failed samples are retried.
         migration: a further reason, see :func:`migrate_in_batches`.
-        refused: returns samples whose conversion would be refused again; they are not retried. Batches of a matrix have
-            none: whether one can be loaded depends on the other batches, too.
+        refused: returns samples whose conversion would be refused again; they are not retried.
     """
     source_changed = _since_handled(_C.any_deps_updated())
     retry = _C.execution_failed() & _C.cron_tick_passed(retry_schedule)

@@ -114,7 +114,7 @@ def _convert(
                 failed.append(result)
                 context.log.error(f"{sample_id} {result.status}: {result.reason}")
                 metadata = {"status": result.status, "reason": result.reason}
-                tags = refusal_tags(settings, sources.get(sample_id)) if result.status == "quarantined" else {}
+                tags = refusal_tags(settings.digest, sources.get(sample_id)) if result.status == "quarantined" else {}
                 yield dg.AssetObservation(context.asset_key, partition=sample_id, metadata=metadata, tags=tags)
             else:
                 if len(remaining) % progress_every == 0:

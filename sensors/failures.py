@@ -95,7 +95,7 @@ def failed_checks(context: dg.SensorEvaluationContext, alerts: Alerts) -> dg.Sen
     for name in new:
         context.log.error(found[name])
         _add_to_run(context.instance, runs[name], found[name])
-    return _report(context, alerts, found, new, "no check failed")
+    return _report(context, alerts, "fails or warns", found, new, "no check failed")
 
 
 @dg.sensor(
@@ -109,7 +109,7 @@ def failing_sensors(context: dg.SensorEvaluationContext, alerts: Alerts) -> dg.S
     """Report sensors and schedules that began to fail, or fail with another error, since the tick before."""
     failing = failing_ticks(context.instance, _location(context), context.repository_def)
     messages = {name: f"{name} fails: {reason}{page('automation')}" for name, reason in failing.items()}
-    return _report_new(context, alerts, messages, "no sensor or schedule fails")
+    return _report_new(context, alerts, "fails", messages, "no sensor or schedule fails")
 
 
 @dg.sensor(
@@ -134,7 +134,7 @@ def stale_datasets(context: dg.SensorEvaluationContext, alerts: Alerts) -> dg.Se
     for key, reason in stale.items():
         name = key.to_user_string()
         messages[name] = f"{name} is stale: {reason}{asset_page(key)}"
-    return _report_new(context, alerts, messages, "no asset is stale")
+    return _report_new(context, alerts, "is stale", messages, "no asset is stale")
 
 
 def _add_to_run(instance: dg.DagsterInstance, run_id: str, message: str) -> bool:
@@ -149,13 +149,13 @@ def _add_to_run(instance: dg.DagsterInstance, run_id: str, message: str) -> bool
 
 
 def _report_new(
-    context: dg.SensorEvaluationContext, alerts: Alerts, found: Mapping[str, str], none: str
+    context: dg.SensorEvaluationContext, alerts: Alerts, verb: str, found: Mapping[str, str], none: str
 ) -> dg.SensorResult:
     """Log and send what is new since the tick before."""
     new = _new(json.loads(context.cursor or "{}"), found, _CHANGING)
     for name in new:
         context.log.error(found[name])
-    return _report(context, alerts, found, new, none)
+    return _report(context, alerts, verb, found, new, none)
 
 
 def _new(before: Mapping[str, str], found: Mapping[str, str], varying: re.Pattern[str]) -> list[str]:
@@ -168,14 +168,19 @@ def _new(before: Mapping[str, str], found: Mapping[str, str], varying: re.Patter
 
 
 def _report(
-    context: dg.SensorEvaluationContext, alerts: Alerts, found: Mapping[str, str], new: Sequence[str], none: str
+    context: dg.SensorEvaluationContext,
+    alerts: Alerts,
+    verb: str,
+    found: Mapping[str, str],
+    new: Sequence[str],
+    none: str,
 ) -> dg.SensorResult:
-    """Send the new messages. The cursor lists names and messages of all that was found.
+    """Send the new messages. The tick says what was found, with a verb; its cursor lists the messages as well.
 
     If the alert cannot be sent, the tick fails, and the next one reports the same.
     """
     _send(context, alerts, [found[name] for name in new])
-    return dg.SensorResult(skip_reason="; ".join(found.values()) or none, cursor=json.dumps(found))
+    return dg.SensorResult(skip_reason=f"{', '.join(found)} {verb}" if found else none, cursor=json.dumps(found))
 
 
 def _location(context: dg.SensorEvaluationContext) -> str | None:

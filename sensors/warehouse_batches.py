@@ -14,6 +14,7 @@ from sensors.deadline import within_the_tick
 from sensors.observations import WatchedSource, changed_checks, known_items, prepare_partitions, sensor_result
 from sensors.pending import PendingChanges, find_changes
 from sensors.withdrawn import check_again
+from zarr_core.matrix import WideMatrix
 from zarr_core.sources.listing import Listing
 from zarr_core.warehouses import Warehouse
 from zarr_core.warehouses.batches import list_batches
@@ -37,6 +38,12 @@ def list_warehouse(warehouse: Warehouse) -> Listing:
     return Listing(found, details=details)
 
 
+def matrix_within_the_tick(declared: WatchedWarehouse) -> WideMatrix | None:
+    """The matrix as it is now, for a sensor; raises Failure if its storage does not answer in time."""
+    what = f"reading the head of {declared.shown_matrix}"
+    return within_the_tick(what, lambda: WarehouseAccess().matrix_if_any(declared.matrix))
+
+
 def warehouse_batches_sensor(declared: WatchedWarehouse) -> dg.SensorDefinition:
     """The sensor that watches one warehouse."""
 
@@ -52,9 +59,7 @@ def warehouse_batches_sensor(declared: WatchedWarehouse) -> dg.SensorDefinition:
             f"listing the warehouse of {declared.name}",
             lambda: list_warehouse(warehouses.warehouse(declared.warehouse)),
         )
-        matrix = within_the_tick(
-            f"reading the head of {declared.shown_matrix}", lambda: warehouses.matrix_if_any(declared.matrix)
-        )
+        matrix = matrix_within_the_tick(declared)
         known = known_items(instance, declared)
         changes = find_changes(listing, known, PendingChanges.from_cursor(context.cursor))
         changes = prepare_partitions(instance, declared, changes)

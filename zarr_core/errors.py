@@ -110,3 +110,7 @@ class SampleError(ZarrCoreError):
 
 class WarehouseError(ZarrCoreError):
     """A warehouse cannot be queried, or its rows are inconsistent."""
+
+
+class BatchError(WarehouseError):
+    """The rows of a batch contradict each other or the matrix. To load it again as it is fails again."""

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import dagster as dg
@@ -14,8 +15,9 @@ from resources.warehouses import WarehouseAccess
 from sensors.dagster_internals.queries import latest_observations, planned_partitions
 from sensors.dagster_internals.tags import kind_tags, version_tags
 from sensors.observations import changes_now, report_now
+from sensors.refusals import refusal_tags, refused_batches, state_of
 from sensors.warehouse_batches import list_warehouse
-from zarr_core.errors import ZarrCoreError
+from zarr_core.errors import BatchError, ZarrCoreError
 from zarr_core.matrix.ingest.audit import check_unchanged
 from zarr_core.matrix.ingest.loader import MatrixLoader
 from zarr_core.sources.listing import short_digest
@@ -55,7 +57,9 @@ def matrix_batches_asset(declared: MatrixDeclaration) -> dg.AssetsDefinition:
         partitions_def=declared.partitions,
         deps=[declared.observed],
         backfill_policy=dg.BackfillPolicy.multi_run(declared.batch_size),
-        automation_condition=convert_when_needed(declared.retry_schedule),
+        automation_condition=convert_when_needed(
+            declared.retry_schedule, refused=partial(refused_batches, declared=declared)
+        ),
         code_version=declared.code_version,
         pool=declared.concurrency_pool,
         freshness_policy=declared.freshness_policy,
@@ -89,7 +93,6 @@ def _load_batches(
         except (ZarrCoreError, OSError) as error:
             failed[batch_id] = error
             context.log.error(f"{batch_id}: {error}")
-            yield dg.AssetObservation(context.asset_key, partition=batch_id, metadata={"reason": str(error)})
             continue
         context.log.info(f"{batch_id} {numbers['status']}, generation {loader.matrix.generation}")
         version = short_digest([loader.matrix.matrix_id, batch_id, str(numbers["samples"])])
@@ -99,6 +102,11 @@ def _load_batches(
             metadata=numbers,
             tags=version_tags(declared.code_version, version, declared.observed, sources.get(batch_id)),
         )
+    for batch_id, error in failed.items():
+        # With the state of the matrix after the run, whose other batches do not make this one loadable.
+        refused = isinstance(error, BatchError)
+        tags = refusal_tags(state_of(loader.matrix), sources.get(batch_id)) if refused else {}
+        yield dg.AssetObservation(context.asset_key, partition=batch_id, metadata={"reason": str(error)}, tags=tags)
     if failed:
         raise failure(failed, len(batch_ids))
 

@@ -353,9 +353,12 @@ def test_conditions_decide_what_runs(trial: MatrixTrial) -> None:
     assert set(automation.evaluate()) == set(DERIVED), "a bad batch holds nothing back"
     assert trial.run("refresh").success
     assert automation.evaluate() == {}
-    assert automation.evaluate(after=dt.timedelta(hours=1))["matrix_batches"] == {"b1"}, "tried again on the clock"
+    hour = dt.timedelta(hours=1)
+    assert automation.evaluate(after=hour) == {}, "it would be refused again"
+    WideMatrix.open(trial.dataset.matrix).retire(["b2s4"])
+    assert automation.evaluate(after=hour)["matrix_batches"] == {"b1"}, "the matrix is another one now"
     assert not trial.run("load", "b1").success
-    assert "matrix_batches" not in automation.evaluate()
+    assert "matrix_batches" not in automation.evaluate(after=hour)
 
     trial.write("b1")
     trial.write("b3")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from zarr_core.errors import WarehouseError
+from zarr_core.errors import BatchError
 from zarr_core.matrix.append import home_of
 from zarr_core.matrix.wide import WideMatrix
 from zarr_core.warehouses.protocol import Unloaded, Warehouse
@@ -127,7 +127,7 @@ def check_unchanged(warehouse: Warehouse, matrix: WideMatrix, batch_ids: Sequenc
         retire = shlex.join(
             ["zarr-core", "matrix", "retire", matrix.url, "--batches", *(audit.batch_id for audit in changed)]
         )
-        raise WarehouseError(
+        raise BatchError(
             f"{wrong}: the warehouse changed after the batch was loaded. Undo it there, or replace the batch: {retire} "
             f"retires it, {retire} --undo allows it again; then load it again. Earlier generations keep the old values"
         )

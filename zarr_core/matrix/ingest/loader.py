@@ -18,7 +18,7 @@ import numpy as np
 
 from zarr_core._util.arguments import check_names
 from zarr_core._util.units import format_size
-from zarr_core.errors import MatrixError, UnknownFieldError, WarehouseError
+from zarr_core.errors import BatchError, MatrixError, UnknownFieldError, WarehouseError
 from zarr_core.matrix.append import home_of, later_part
 from zarr_core.matrix.ingest.audit import check_unchanged
 from zarr_core.matrix.ingest.leases import Leases
@@ -265,7 +265,7 @@ class MatrixLoader:
                     todo.setdefault(batch_id, []).append(sample_id)
                     homes[sample_id] = batch_id
                 elif home_of(home, [batch_id]) is None:
-                    raise WarehouseError(
+                    raise BatchError(
                         f"sample {sample_id} is in two batches, {home} and {batch_id}; sample ids must be unique"
                     )
         return todo

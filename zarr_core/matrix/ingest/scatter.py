@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from zarr_core.errors import WarehouseError
+from zarr_core.errors import BatchError, WarehouseError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -123,7 +123,7 @@ def _value_bits(rows: pa.RecordBatch, block: WideBlock, no_value: np.unsignedint
     if pa.types.is_decimal(column.type):
         column = column.cast(pa.float64())
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
-        raise WarehouseError(f"batch {block.batch_id}: {block.value} is of type {column.type}, not a number")
+        raise BatchError(f"batch {block.batch_id}: {block.value} is of type {column.type}, not a number")
     values = column.to_numpy(zero_copy_only=False)  # nulls become NaN
     if pa.types.is_integer(column.type):
         exact = 2 ** (np.finfo(block.dtype).nmant + 1)  # the dtype represents all integers up to this one
@@ -148,7 +148,7 @@ def _bits(values: np.ndarray) -> np.ndarray:
 
 def _raise_misfit(rows: pa.RecordBatch, number: int, block: WideBlock) -> NoReturn:
     value = rows.column("value")[number].as_py()
-    raise WarehouseError(f"{_name_of(rows, number, block)}: {block.dtype} cannot hold its value {value}")
+    raise BatchError(f"{_name_of(rows, number, block)}: {block.dtype} cannot hold its value {value}")
 
 
 def _raise_unknown(rows: pa.RecordBatch, block: WideBlock) -> NoReturn:
@@ -158,7 +158,7 @@ def _raise_unknown(rows: pa.RecordBatch, block: WideBlock) -> NoReturn:
         if sample is None or not 0 <= sample < n_samples:
             raise WarehouseError(f"batch {block.batch_id}: a row of a sample that was not requested (number {sample})")
         if feature is None or not 0 <= feature < n_features:
-            raise WarehouseError(
+            raise BatchError(
                 f"{_name_of(rows, number, block)} is not on the matrix's axis of {n_features:,} features; copy "
                 "the matrix to an axis that has it (WideMatrix.reindex), or remove its rows from the warehouse's table"
             )
@@ -174,7 +174,7 @@ def _raise_duplicate(batches: Iterable[pa.RecordBatch], block: WideBlock) -> NoR
         again = reached[flat]
         again[order[1:]] |= flat[order[1:]] == flat[order[:-1]]
         if again.any():
-            raise WarehouseError(
+            raise BatchError(
                 f"{_name_of(rows, int(np.argmax(again)), block)} has more than one {block.value} row; was the batch "
                 "loaded twice? Nothing of it was kept: remove the duplicate rows from the warehouse and load again"
             )
