@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
 from torch.utils.data import Dataset, Subset
 
+from zarr_core.errors import ZarrCoreError
 
-def epoch_setter(dataset: Any) -> Callable[[int], None] | None:
+
+def epoch_setter(dataset: Any) -> DatasetEpochs | None:
     """A function that sets the epoch of a dataset, or of the datasets within it; None if no dataset takes an epoch.
 
     The epoch goes to the dataset's own ``set_epoch`` if it has one, else through its attributes ``dataset`` and
@@ -26,7 +27,32 @@ def epoch_setter(dataset: Any) -> Callable[[int], None] | None:
             "reproduced. Hold it in an attribute named `dataset`, define set_epoch, or pass on_epoch= and fingerprint=",
             stacklevel=3,
         )
-    return partial(_set_epoch, dataset) if reached else None
+    return DatasetEpochs(dataset) if reached else None
+
+
+class DatasetEpochs:
+    """Sets the epoch of the datasets within a dataset, and notices if somebody else sets another one."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+        self._showing: list[Any] = []  # the datasets that show their epoch
+
+    def __call__(self, epoch: int) -> None:
+        """Set the epoch."""
+        reached = _with_epoch(self._dataset, _wrapped)
+        for one in reached:
+            one.set_epoch(epoch)
+        self._showing = [one for one in reached if getattr(one, "epoch", None) == epoch]
+
+    def check(self, epoch: int) -> None:
+        """Raise ZarrCoreError if a dataset has another epoch than the one that is being iterated over."""
+        for one in self._showing:
+            if one.epoch != epoch:
+                raise ZarrCoreError(
+                    f"the epoch of the {type(one).__name__} was set to {one.epoch} while epoch {epoch} was read, which "
+                    "changes the draws of its remaining batches. Two samplers cannot share one dataset object, also "
+                    "within two parts of a random_split: give one of them a copy.deepcopy, or open the dataset twice"
+                )
 
 
 def fingerprint_of(dataset: Any) -> str:
@@ -39,11 +65,6 @@ def fingerprint_of(dataset: Any) -> str:
         indices = np.asarray(dataset.indices, dtype=np.int64)
         parts.append(f"subset {hashlib.blake2b(indices.tobytes(), digest_size=8).hexdigest()}")
     return " + ".join(parts)
-
-
-def _set_epoch(dataset: Any, epoch: int) -> None:
-    for one in _with_epoch(dataset, _wrapped):
-        one.set_epoch(epoch)
 
 
 def _with_epoch(dataset: Any, within: Callable[[Any], Iterable[Any]]) -> list[Any]:

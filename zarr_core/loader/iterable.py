@@ -10,7 +10,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from zarr_core._util.shared_epoch import SharedEpoch
 from zarr_core.errors import ZarrCoreError
 from zarr_core.loader.epochs import epoch_setter
-from zarr_core.loader.ranks import rank_and_world, rank_and_world_of_launcher
+from zarr_core.loader.ranks import check_divided_once, rank_and_world, rank_and_world_of_launcher
 from zarr_core.loader.sampler import EpochBatchSampler, Shares
 
 
@@ -60,11 +60,13 @@ class ZarrIterableDataset(IterableDataset[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration, in all workers: another order and other points."""
+        check_divided_once()  # with workers, Accelerate's dispatcher is not among the callers of __iter__
         self._epoch.set(epoch)
         if self._set_dataset_epoch is not None:
             self._set_dataset_epoch(epoch)
 
     def __iter__(self) -> SampleIterator:
+        check_divided_once()
         self._sampler.set_epoch(self.epoch)
         return SampleIterator(self, self._sampler)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from zarr_core.errors import ZarrCoreError
 from zarr_core.loader.epochs import epoch_setter
-from zarr_core.loader.sampler import EpochBatchSampler, Shares
+from zarr_core.loader.sampler import CountedEpochs, EpochBatchSampler, Shares
 
 T = TypeVar("T")
 
@@ -31,9 +32,17 @@ class ResumableLoader(DataLoader[T]):
         ZarrCoreError: ``batch_sampler`` is not an EpochBatchSampler, or ``in_order=False``.
     """
 
+    # accelerator.prepare leaves the loader as it is, because it divides batches among ranks itself, and
+    # accelerator.save_state and load_state save and load its state.
+    _is_accelerate_prepared = True
+    use_stateful_dataloader = True
+
     def __init__(self, dataset: Dataset[T], batch_sampler: EpochBatchSampler, **options: Any) -> None:
         if not isinstance(batch_sampler, EpochBatchSampler):
-            raise ZarrCoreError(f"batch_sampler must be an EpochBatchSampler, not {type(batch_sampler).__name__}")
+            raise ZarrCoreError(
+                f"batch_sampler must be an EpochBatchSampler, not {type(batch_sampler).__name__}. If a framework "
+                "builds the loader anew, as Lightning does for predictions, give it a plain DataLoader"
+            )
         if not options.get("in_order", True):
             raise ZarrCoreError("in_order=False cannot be resumed: the order of its batches is not reproducible")
         if not batch_sampler.sets_epochs and epoch_setter(dataset) is not None:
@@ -42,13 +51,18 @@ class ResumableLoader(DataLoader[T]):
                 "sampler with EpochBatchSampler.of(dataset, ...)",
                 stacklevel=2,
             )
-        super().__init__(dataset, batch_sampler=_Prefetched(batch_sampler), **options)
+        self._batches = _Prefetched(batch_sampler)
+        super().__init__(dataset, batch_sampler=self._batches, **options)
         self._sampler = batch_sampler
 
     def __iter__(self) -> Iterator[T]:  # type: ignore[override]
         """Yield the rest of the epoch after a state was loaded, else the whole epoch."""
         self._sampler.begin()
-        for batch in super().__iter__():
+        epoch = self._sampler.epoch
+        with self._batches.taken_by_loader():
+            batches = super().__iter__()
+        for batch in batches:
+            self._sampler.check_epoch(epoch)
             self._sampler.position += 1
             yield batch
 
@@ -79,8 +93,29 @@ class _Prefetched(Sampler[list[int]]):
 
     def __init__(self, sampler: EpochBatchSampler) -> None:
         self._sampler = sampler
+        self._by_loader = False
+
+    @property
+    def sampler(self) -> CountedEpochs:
+        """See :attr:`EpochBatchSampler.sampler`."""
+        return self._sampler.sampler
+
+    @contextmanager
+    def taken_by_loader(self) -> Iterator[None]:
+        """Within, the loader itself starts an iteration."""
+        self._by_loader = True
+        try:
+            yield
+        finally:
+            self._by_loader = False
 
     def __iter__(self) -> Iterator[list[int]]:
+        if not self._by_loader:
+            raise ZarrCoreError(
+                "another loader was built from the parts of a ResumableLoader, as Accelerate's prepare_data_loader and "
+                "skip_first_batches do; it would neither set epochs nor count batches. Iterate over the "
+                "ResumableLoader itself, which accelerator.prepare leaves as it is; load_state_dict resumes it"
+            )
         return iter(Shares(self._sampler, self._sampler.position).take, None)
 
     def __len__(self) -> int:

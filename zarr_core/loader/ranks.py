@@ -3,9 +3,34 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 
 from zarr_core.errors import ZarrCoreError
+
+# Classes of Accelerate that give each process a part of what they wrap. The third iterates on one process only.
+_DIVIDERS = {"BatchSamplerShard", "IterableDatasetShard", "DataLoaderDispatcher"}
+
+
+def check_divided_once() -> None:
+    """Raise ZarrCoreError if one of Accelerate's classes, which divides among several processes, is the caller.
+
+    What it wraps is the part of one rank already. Nothing else tells an object that it was wrapped: Accelerate builds a
+    loader anew from the parts of the one that it is given.
+    """
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        frame = frame.f_back
+        wrapper = type(frame.f_locals.get("self"))
+        if wrapper.__name__ in _DIVIDERS and wrapper.__module__.startswith("accelerate."):
+            world = vars(frame.f_locals["self"]).get("num_processes")
+            world = world or sys.modules["accelerate.state"].PartialState().num_processes
+            if world > 1:
+                raise ZarrCoreError(
+                    f"Accelerate would divide the batches of each of {world} processes among the processes again. Pass "
+                    "a ResumableLoader(dataset, EpochBatchSampler.of(dataset, batch_size)) to accelerator.prepare, "
+                    "which leaves it as it is, or iterate over this loader without preparing it"
+                )
 
 
 def rank_and_world() -> tuple[int, int]:

@@ -15,9 +15,9 @@ from torch.utils.data import Sampler
 
 from zarr_core._util.arguments import INT64, whole_number
 from zarr_core.errors import ZarrCoreError
-from zarr_core.loader.epochs import epoch_setter, fingerprint_of
+from zarr_core.loader.epochs import DatasetEpochs, epoch_setter, fingerprint_of
 from zarr_core.loader.permutation import Permutation
-from zarr_core.loader.ranks import rank_and_world
+from zarr_core.loader.ranks import check_divided_once, rank_and_world
 
 _STATE_VERSION = 1
 # Includes all values of torch.initial_seed().
@@ -140,11 +140,25 @@ class EpochBatchSampler(Sampler[list[int]]):
         return whole if self.drop_last or not rest else whole + 1
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the start of an epoch; a no-op for the current epoch, so a resumed run keeps its position."""
+        """Go to the start of an epoch; a no-op for the current epoch, so a resumed run keeps its position.
+
+        Raises:
+            ZarrCoreError: the epoch is before that of a state that was just loaded.
+        """
         epoch = whole_number("epoch", epoch, *INT64)
+        if self._resumes and epoch < self.epoch:
+            raise ZarrCoreError(
+                f"set_epoch({epoch}) would discard the loaded state, which is in epoch {self.epoch}. If a wrapper of "
+                f"the loader counts epochs, as that of Accelerate does, call its set_epoch({self.epoch}) first"
+            )
         self._advances = False
         if epoch != self.epoch:
             self.epoch, self.position, self._resumes = epoch, 0, False
+
+    @property
+    def sampler(self) -> CountedEpochs:
+        """Where Lightning, Fabric and Accelerate look for a ``set_epoch``: ``loader.batch_sampler.sampler``."""
+        return CountedEpochs(self)
 
     @property
     def sets_epochs(self) -> bool:
@@ -152,6 +166,8 @@ class EpochBatchSampler(Sampler[list[int]]):
         return self._on_epoch is not None
 
     def __iter__(self) -> BatchIterator:
+        if self._replica()[1] > 1:
+            check_divided_once()
         return BatchIterator(self)
 
     def state_dict(self) -> dict[str, Any]:
@@ -227,6 +243,21 @@ class EpochBatchSampler(Sampler[list[int]]):
         if self._on_epoch is not None:
             self._on_epoch(self.epoch)
 
+    def follow(self, epoch: int) -> None:
+        """Make an epoch that a framework has counted the next one, unless the caller sets epochs.
+
+        Fabric counts from 0 also after a state was loaded, so a number that is too small is not followed.
+        """
+        if self._advances and epoch >= self.epoch:
+            if epoch > self.epoch:
+                self.epoch, self.position, self._resumes = epoch, 0, False
+            self._begun = False
+
+    def check_epoch(self, epoch: int) -> None:
+        """Raise ZarrCoreError if the dataset has another epoch by now than the one of an iteration."""
+        if isinstance(self._on_epoch, DatasetEpochs):
+            self._on_epoch.check(epoch)
+
     def share(self) -> tuple[int, int]:
         """(rank, number of ranks) of this process.
 
@@ -261,6 +292,17 @@ class EpochBatchSampler(Sampler[list[int]]):
         return first + rank * size // world, first + (rank + 1) * size // world
 
 
+class CountedEpochs:
+    """Takes the epochs that a framework counts."""
+
+    def __init__(self, sampler: EpochBatchSampler) -> None:
+        self._sampler = sampler
+
+    def set_epoch(self, epoch: int) -> None:
+        """Follow the count; see :meth:`EpochBatchSampler.follow`."""
+        self._sampler.follow(epoch)
+
+
 class BatchIterator(Iterator[list[int]]):
     """One pass over an epoch's batches of this rank. torchdata's ``StatefulDataLoader`` saves its state."""
 
@@ -273,6 +315,7 @@ class BatchIterator(Iterator[list[int]]):
         if self._shares is None:
             self._sampler.begin()
             self._shares = Shares(self._sampler, self._sampler.position)
+        self._sampler.check_epoch(self._shares.epoch)
         batch = self._shares.take()
         if batch is None:
             raise StopIteration
