@@ -21,6 +21,7 @@ from tests.attacks.mutations import mutate_bytes, mutate_document
 from tests.attacks.tally import Tally
 from tests.attacks.truth import same, stored_sample
 from tests.helpers.small_source import KIND, write_source
+from tests.sources.test_pickles import HOSTILE, archived, legacy
 from zarr_core.format.shuffle import shuffle_permutation
 from zarr_core.points.convert_sample import convert_sample
 from zarr_core.points.reader import ZarrChunkReader
@@ -216,7 +217,13 @@ def _with_pickle(data: bytes, chance: random.Random) -> bytes:
     )
 
 
-_ARCHIVES = (_damaged, _packed, _with_sizes, _with_pickle)
+def _endless(data: bytes, chance: random.Random) -> bytes:
+    """A pickle of a few hundred bytes that takes any time or memory to load."""
+    write = chance.choice((archived, legacy))
+    return write(b"\x80\x02" + chance.choice(sorted(HOSTILE.values())) + b".")
+
+
+_ARCHIVES = (_damaged, _packed, _with_sizes, _with_pickle, _endless)
 
 
 def _rewritten(data: bytes, change: Callable[[str, bytes], bytes], *, packed: bool) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import signal
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import (
@@ -30,10 +31,15 @@ EXECUTOR_IN_FLIGHT = 1_024
 
 
 class WorkerDiedError(Exception):
-    """The process that executed a call ended before the call did."""
+    """The process that executed a call ended before the call did.
 
-    def __init__(self) -> None:
+    Attributes:
+        seconds: time since the call was submitted.
+    """
+
+    def __init__(self, seconds: float = 0.0) -> None:
         super().__init__("its worker process died (out of memory?)")
+        self.seconds = seconds
 
 
 class WorkerPool(Executor):
@@ -67,6 +73,12 @@ class WorkerPool(Executor):
             # Private until Python 3.14, which has terminate_workers().
             for process in list((self._pool._processes or {}).values()):
                 process.terminate()
+
+    def renew(self) -> None:
+        """End the processes, whatever earlier calls still do in them; the next call starts new ones."""
+        self.terminate()
+        self.shutdown(wait=False)
+        self._pool = None
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """See :class:`concurrent.futures.Executor`."""
@@ -124,6 +136,9 @@ def each_result(
             batch = (
                 [suspects.popleft()] if alone else list(islice(remaining, 0 if suspects else in_flight - len(running)))
             )
+            if alone and isinstance(executor, WorkerPool):
+                executor.renew()  # a call over its time limit goes on until it takes its process with it
+            submitted = time.monotonic()
             for call in batch:
                 try:
                     running[executor.submit(call[1])] = call
@@ -142,7 +157,7 @@ def each_result(
                     if not alone:
                         suspects.append(call)
                         continue
-                    outcome = WorkerDiedError()
+                    outcome = WorkerDiedError(time.monotonic() - submitted)
                 except asyncio.CancelledError:  # a BaseException, which an executor of coroutines may raise
                     outcome = CancelledError("it was cancelled")
                 except Exception as error:

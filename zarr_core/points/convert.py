@@ -21,7 +21,15 @@ from tqdm import tqdm
 
 from zarr_core._util.arguments import whole_number
 from zarr_core._util.budget import Budget
-from zarr_core._util.processes import EXECUTOR_IN_FLIGHT, WorkerPool, calls_in_flight, each_result, map_in_processes
+from zarr_core._util.processes import (
+    EXECUTOR_IN_FLIGHT,
+    WorkerDiedError,
+    WorkerPool,
+    calls_in_flight,
+    each_result,
+    map_in_processes,
+)
+from zarr_core._util.time_limit import TimeLimitError, sample_seconds
 from zarr_core._util.units import format_size
 from zarr_core.errors import SourceError
 from zarr_core.format.object_names import SAMPLES
@@ -136,8 +144,9 @@ def convert(
             once more at each conversion. None: as the store does; "version" for a new store.
         workers: processes; 1 converts in this process, several small samples at a time if the source is on a network.
             The stored bytes are the same. Any error of a sample, also that
-            its worker process was killed for memory, is its own result and does not stop the others. In this process a
-            sample that kills it ends the run.
+            its worker process was killed for memory, is its own result and does not stop the others. So is that it took
+            more than ``ZARR_CORE_SAMPLE_SECONDS`` (six hours if the environment does not set it). In this process a
+            sample that kills it ends the run, and one in C code that keeps Python's lock is not interrupted.
         executor: runs the conversions instead of ``workers`` processes; it is not shut down. With ``workers > 1``, it
             has ``2 * workers + 2`` samples at a time, otherwise up to 1,024.
         progress: show a progress bar.
@@ -301,13 +310,13 @@ def convert_samples(
     executor: Executor | None = None,
 ) -> Generator[ConversionResult, None, None]:
     """Convert samples in this process, in worker processes or on an executor; yields each result when it is done."""
-    source, writer = job.selection.source, job.writer
+    source, writer, seconds = job.selection.source, job.writer, sample_seconds()
     if executor is None and (workers == 1 or len(tasks) < 2):
         if len(tasks) > 1 and not is_local(source.url):
-            yield from _convert_overlapping(job, tasks, retry_quarantined)
+            yield from _convert_overlapping(job, tasks, retry_quarantined, seconds)
             return
         for sample, repair in tasks:
-            yield convert_sample(writer, source, sample, retry_quarantined, repair)
+            yield convert_sample(writer, source, sample, retry_quarantined, repair, seconds)
         return
 
     # Every call carries its writer, so the writer carries only its sample's tombstones.
@@ -318,7 +327,7 @@ def convert_samples(
     def call(sample: SourceSample, repair: str | None) -> tuple[str, partial[ConversionResult]]:
         mine = tombstones.get(f"{SAMPLES}/{sample.sample_id}", {})
         own = writer.with_retention(Retention({}, mine, writer.retention.collections))
-        return sample.sample_id, partial(convert_sample, own, source, sample, retry_quarantined, repair)
+        return sample.sample_id, partial(convert_sample, own, source, sample, retry_quarantined, repair, seconds)
 
     with ExitStack() as cleanup:
         executor = executor or cleanup.enter_context(WorkerPool(workers))
@@ -326,11 +335,13 @@ def convert_samples(
             workers = executor.workers
         in_flight = calls_in_flight(workers) if isinstance(executor, WorkerPool) or workers > 1 else EXECUTOR_IN_FLIGHT
         for sample_id, result in each_result(executor, (call(*task) for task in tasks), in_flight):
+            if isinstance(result, WorkerDiedError) and result.seconds > seconds:
+                result = TimeLimitError(seconds)  # it ended itself, because its code could not be interrupted
             yield failure(sample_id, result) if isinstance(result, Exception) else result
 
 
 def _convert_overlapping(
-    job: ConversionJob, tasks: Sequence[Task], retry_quarantined: bool
+    job: ConversionJob, tasks: Sequence[Task], retry_quarantined: bool, seconds: float
 ) -> Generator[ConversionResult, None, None]:
     """Convert samples in threads of this process, so that some wait for the network while others are encoded."""
     budget = Budget(_OVERLAPPING_BYTES)
@@ -338,7 +349,7 @@ def _convert_overlapping(
     def convert_one(task: Task) -> ConversionResult:
         sample, repair = task
         with budget.taking(sample.n_bytes):
-            return convert_sample(job.writer, job.selection.source, sample, retry_quarantined, repair)
+            return convert_sample(job.writer, job.selection.source, sample, retry_quarantined, repair, seconds)
 
     with ThreadPoolExecutor(_OVERLAPPING, thread_name_prefix="zarr_core.convert") as threads:
         yield from map_in_processes(

@@ -14,6 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from zarr_core._util.processes import WorkerDiedError
+from zarr_core._util.time_limit import TimeLimitError, call_within
 from zarr_core.errors import SampleError, SourceError
 from zarr_core.format.names import POSITION
 from zarr_core.points.manifest import Quarantine
@@ -73,6 +74,7 @@ def convert_sample(
     sample: SourceSample,
     retry_quarantined: bool = False,
     repair: str | None = None,
+    seconds: float | None = None,
 ) -> ConversionResult:
     """Convert one sample, or use the group of an earlier attempt. Every error is reported in the result.
 
@@ -81,11 +83,14 @@ def convert_sample(
         retry_quarantined: convert the sample even if it was refused.
         repair: convert the sample in any case, and compare it with the group at this path ("": the group of its name),
             which is repaired if it has the same content.
+        seconds: how long it may take; None: without a limit. A sample over the limit has failed, and is not refused: on
+            another machine it may take less.
     """
     started = time.perf_counter()
     with collected_notes() as notes:
         try:
-            result = _convert_sample(writer, source, sample, retry_quarantined, repair)
+            work = partial(_convert_sample, writer, source, sample, retry_quarantined, repair)
+            result = work() if seconds is None else call_within(seconds, work)
         except Exception as error:  # libraries raise anything, for example torch a RuntimeError for lack of memory
             result = failure(sample.sample_id, error)
     return replace(result, seconds=time.perf_counter() - started, notes=notes)
@@ -119,7 +124,7 @@ def quarantined(sample_id: str, quarantine: Quarantine, seconds: float = 0.0) ->
 def failure(sample_id: str, error: Exception) -> ConversionResult:
     """The result of a sample that an error of its environment, its worker or its executor stopped."""
     _log.debug("%s failed", sample_id, exc_info=error)
-    reason = str(error) if isinstance(error, WorkerDiedError) else f"{type(error).__name__}: {error}"
+    reason = str(error) if isinstance(error, WorkerDiedError | TimeLimitError) else f"{type(error).__name__}: {error}"
     return ConversionResult(sample_id, "failed", reason=reason)
 
 

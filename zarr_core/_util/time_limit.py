@@ -1,0 +1,100 @@
+"""A limit on the time of a call, whatever the call does: a loop without end, a file that never answers, C code."""
+
+from __future__ import annotations
+
+import contextvars
+import faulthandler
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from zarr_core.errors import SourceError
+
+#: Environment variable with the most seconds that one sample may take.
+SAMPLE_SECONDS = "ZARR_CORE_SAMPLE_SECONDS"
+# A sample of a terabyte at 50 MB/s.
+_DEFAULT_SECONDS = 6 * 3600.0
+# A worker process ends this long after the limit if the call has still not ended.
+_GRACE_SECONDS = 30.0
+
+_Result = TypeVar("_Result")
+
+_lock = threading.Lock()
+_ends: dict[int, float] = {}
+
+
+class TimeLimitError(Exception):
+    """A call took longer than its limit."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
+
+    def __str__(self) -> str:
+        return (
+            f"took longer than {self.seconds:g} s, the limit of one sample; if it needs more, set {SAMPLE_SECONDS} "
+            "to a larger number of seconds and run again"
+        )
+
+
+def sample_seconds() -> float:
+    """The limit of one sample that the environment sets, or six hours; raises SourceError if it is no number."""
+    text = os.environ.get(SAMPLE_SECONDS, str(_DEFAULT_SECONDS))
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= threading.TIMEOUT_MAX / 2:
+        raise SourceError(f"{SAMPLE_SECONDS} must be a positive number of seconds, not {text!r:.80}")
+    return seconds
+
+
+def call_within(seconds: float, function: Callable[[], _Result]) -> _Result:
+    """The result of a function, which is called in a thread of its own.
+
+    A thread cannot be stopped. One that is over the limit goes on, but nobody waits for it. In a worker process it ends
+    together with the process shortly after, and so does code that keeps Python's lock, so that not even the limit can
+    be noticed.
+
+    Raises:
+        TimeLimitError: the function has not ended within the limit.
+    """
+    outcome: dict[str, Any] = {}
+    context = contextvars.copy_context()
+    key = id(outcome)
+
+    def call() -> None:
+        try:
+            outcome["result"] = context.run(function)
+        except BaseException as error:
+            outcome["error"] = error
+        finally:
+            _end_process_at(key, None)
+
+    thread = threading.Thread(target=call, name="zarr_core.sample", daemon=True)
+    if multiprocessing.parent_process() is not None:  # a worker, of a pool or of Dask's nanny, which is replaced
+        _end_process_at(key, time.monotonic() + seconds + min(seconds, _GRACE_SECONDS))
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise TimeLimitError(seconds)
+    if "error" in outcome:
+        raise outcome["error"]
+    return outcome["result"]  # type: ignore[no-any-return]
+
+
+def _end_process_at(key: int, end: float | None) -> None:
+    """End this process at a time, unless this is called with the same key and None before."""
+    with _lock:
+        if end is not None:
+            _ends[key] = end
+        elif _ends.pop(key, None) is None:
+            return
+        if _ends:
+            # Its timer needs no lock of Python's. The second descriptor is standard error.
+            faulthandler.dump_traceback_later(max(min(_ends.values()) - time.monotonic(), 0.001), exit=True, file=2)
+        else:
+            faulthandler.cancel_dump_traceback_later()
