@@ -430,6 +430,21 @@ def test_a_repair_needs_the_same_content(tmp_path: Path, source: Path, lost: str
     assert verify_store(url, source=str(source)).ok
 
 
+@pytest.mark.parametrize("recorded", [True, False])
+def test_values_that_changed_places_are_another_content(tmp_path: Path, source: Path, recorded: bool) -> None:
+    """Their moments and sizes are the same, so only the chunks tell."""
+    store, path = tmp_path / "store", source / "run_2" / "surface_pressure.pt"
+    convert("ahmedml", store, root=source, codec="none", values_dtype="float32", **SETTINGS)
+    values = torch.load(path, weights_only=True)
+    replace_unnoticed(path, values.flip(0).clone())
+    if not recorded:
+        (store / load_manifest(store).samples["run_2"].relpath / "zarr.json").unlink()
+    before = objects(store)
+    assert convert("ahmedml", store, root=source, force=True).manifest.generation == 2
+    assert kept(before, objects(store))
+    assert verify_store(str(store), source=str(source)).ok
+
+
 def test_a_refusal_of_another_content_keeps_the_sample_until_it_is_retried(tmp_path: Path, source: Path) -> None:
     store, path = tmp_path / "store", source / "run_2" / "surface_pressure.pt"
     convert("ahmedml", store, root=source, **SETTINGS)
