@@ -42,8 +42,7 @@ from zarr_core.sources import SampleTree
 from zarr_core.sources.sample import SourceSample
 from zarr_core.sources.selection import open_source, select_samples
 from zarr_core.statistics import main as statistics
-from zarr_core.storage import Storage, retries
-from zarr_core.storage import storage as storage_module
+from zarr_core.storage import Storage, clients, retries
 from zarr_core.storage.backends.generic import MemoryBackend
 from zarr_core.versioning.tags import make_tag
 
@@ -523,7 +522,7 @@ def test_the_last_object_of_a_group_is_uploaded_when_the_others_are_there(source
     written: set[str] = set()
     unfinished_before: dict[str, set[str]] = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(storage_module._BACKENDS, "memory", Delayed)
+        patch.setitem(clients._BACKENDS, "memory", Delayed)
         assert convert("ahmedml", memory_root, source_url=str(source), sample_ids=["run_1"], chunk_points=32).ok
     objects = [path for path in begun if "/run_1/" in path]
     assert len(objects) > 10
