@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.small_source import write_source
+from tests.helpers.waiting import wait_for
 from zarr_core import ZarrPointDataset, build_dataset
 from zarr_core.convert import convert
 
@@ -53,7 +54,8 @@ def test_wandb_records_the_lineage(dataset: ZarrPointDataset, tmp_path: Path, mo
         exec(lines_of_the_guide("wandb"), {"dataset": dataset})
         assert dict(run.config) == dataset.lineage
     (recorded,) = tmp_path.rglob("*.wandb")
-    assert dataset.fingerprint.encode() in recorded.read_bytes()
+    # A process of its own writes it, also after the end of the run.
+    wait_for(lambda: dataset.fingerprint.encode() in recorded.read_bytes())
 
 
 def test_a_recorded_generation_leads_to_the_files_of_its_samples(dataset: ZarrPointDataset, source: Path) -> None:
