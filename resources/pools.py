@@ -49,7 +49,7 @@ class ConversionPool(dg.ConfigurableResource):
         processes are killed; a Dask cluster that was started ends with the block, one that was connected to finishes
         the samples that it has begun. What was written is not visible, and the next conversion continues it.
 
-        A cluster is waited for until it has a worker.
+        Calls wait until a cluster has a worker.
 
         Args:
             workers: number of processes, if the pool is not a cluster.
