@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
@@ -107,3 +108,17 @@ def test_sigterm_ends_a_worker_whose_parent_ignores_it() -> None:
         prepare = pool._pool._initializer
         pool.submit(prepare).result()
         assert pool.submit(signal.getsignal, signal.SIGTERM).result() is signal.SIG_DFL
+
+
+def _die() -> int:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return 0
+
+
+def test_a_call_that_is_repeated_alone_has_a_process_of_its_own() -> None:
+    """An earlier one that was given up may still go on in the others, and end them."""
+    with WorkerPool(1) as pool:
+        calls = [(0, _die), (1, os.getpid), (2, os.getpid), (3, os.getpid)]
+        found = dict(each_result(pool, calls, in_flight=4))
+    assert isinstance(found.pop(0), WorkerDiedError)
+    assert len({*found.values()}) == 3
