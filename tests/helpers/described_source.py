@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Collection
 from pathlib import Path
@@ -41,13 +42,14 @@ class Source:
         (self.root / "train_design_ids.txt").write_text("\n".join(ids) + "\n")
 
     def convert(self, **arguments: Any) -> Any:
-        return convert(str(self.kind), self.store, root=self.root, **arguments)
+        """From the working directory, as all others."""
+        return convert(str(self.kind), os.path.relpath(self.store), root=os.path.relpath(self.root), **arguments)
 
     def reader(self, **arguments: Any) -> ZarrChunkReader:
-        return ZarrChunkReader(self.store, **arguments)
+        return ZarrChunkReader(os.path.relpath(self.store), **arguments)
 
     def dataset(self, **arguments: Any) -> ZarrPointDataset:
-        return ZarrPointDataset(ZarrPointDatasetConfig(root=str(self.store), split="train", **arguments))
+        return ZarrPointDataset(ZarrPointDatasetConfig(root=os.path.relpath(self.store), split="train", **arguments))
 
 
 def ids(results: Collection[Any]) -> list[str]:

@@ -51,6 +51,7 @@ HEAD = Head(
     _owner,
     lambda storage, prefix: all(storage.exists(f"{prefix}/{part}") for part in "ab"),
     changes,
+    lambda before, after: True,
 )
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.helpers import fork_server
 from tests.helpers.faults import Kill, is_killed
 from tests.helpers.matrix_writer import N_FEATURES, OPTIONS, cells_of, samples_of, write_batches
-from zarr_core.errors import MatrixError
+from zarr_core.errors import MatrixError, StoreError
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.claims import claim
 from zarr_core.matrix.state import HEAD, named
@@ -233,6 +233,6 @@ def test_no_commit_to_a_matrix_that_was_recreated(tmp_path: Path, monkeypatch: p
         return original(*arguments)
 
     monkeypatch.setattr(append, "create_shard", removed)
-    with pytest.raises(MatrixError, match="batch 'a': the matrix was removed or replaced"):
+    with pytest.raises(StoreError, match="opened here at generation 1 was replaced by another one"):
         matrix.append("a", samples_of("a"), cells_of("a"))
     assert WideMatrix.open(tmp_path).batches == {}

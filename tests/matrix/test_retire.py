@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -278,10 +280,11 @@ STEPS = st.lists(
         st.tuples(st.just("append"), st.integers(1, 6)),
         st.tuples(st.just("samples"), st.sets(st.integers(0, 20), min_size=1, max_size=3)),
         st.tuples(st.just("batch"), st.integers(0, 5)),
-        st.tuples(st.sampled_from(["derive", "gc", "forget"]), st.none()),
+        st.tuples(st.sampled_from(["derive", "gc", "forget", "hold", "replace"]), st.none()),
+        st.tuples(st.just("go to"), st.sampled_from(["one", "two"])),
     ),
     min_size=3,
-    max_size=10,
+    max_size=12,
 )
 
 
@@ -291,13 +294,46 @@ STEPS = st.lists(
 def test_any_sequence_equals_a_model(
     kind: str, tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, Any]]
 ) -> None:
-    root = str(tmp_path_factory.mktemp("m")) if kind == "local" else f"memory://{os.urandom(8).hex()}"
+    """Places are relative to the working directory, which changes; open handles read what they opened, or raise."""
+    folder = tmp_path_factory.mktemp("m")
+    with contextlib.chdir(folder):
+        walk(kind, folder, steps)
+
+
+def walk(kind: str, folder: Path, steps: list[tuple[str, Any]]) -> None:
+    root = str(folder / "m") if kind == "local" else f"memory://{os.urandom(8).hex()}"
     features = FEATURES[:20]
-    matrix = WideMatrix.create(root, features, {"beta": "float32"}, **SMALL)
-    model, homes = pd.DataFrame(columns=features, dtype="float32"), pd.Series(dtype=object)
     names = (f"b{number}" for number in itertools.count())
+    held: list[tuple[WideMatrix, pd.DataFrame]] = []
+    collected = False
+
+    def place() -> str:
+        return os.path.relpath(root) if kind == "local" else root
+
+    def create() -> tuple[WideMatrix, pd.DataFrame, pd.Series]:
+        created = WideMatrix.create(place(), features, {"beta": "float32"}, **SMALL)
+        return created, pd.DataFrame(columns=features, dtype="float32"), pd.Series(dtype=object)
+
+    matrix, model, homes = create()
     for step, argument in steps:
-        if step == "append":
+        if step == "go to":
+            (folder / argument).mkdir(exist_ok=True)
+            os.chdir(folder / argument)
+        elif step == "hold":
+            held += [(opened := WideMatrix.open(place()), model), (pickle.loads(pickle.dumps(opened)), model)]
+            opened.read(opened.sample_ids[:1])
+        elif step == "replace":
+            held.append((matrix, model))
+            storage = Storage(root)
+            storage.delete(list(storage.list()))
+            features = features[::-1]
+            matrix, model, homes = create()
+            for opened, rows in held:
+                for use in (opened.refresh, lambda o=opened, r=rows: o.read([*r.index]) if len(r) else o.refresh()):
+                    with pytest.raises(StoreError, match="was replaced by another one"):
+                        use()
+            held.clear()
+        elif step == "append":
             batch_id = next(names)
             samples = [f"{batch_id}_s{number}" for number in range(argument)]
             cells = block(argument, len(features), seed=len(homes))
@@ -315,11 +351,18 @@ def test_any_sequence_equals_a_model(
         elif step == "derive":
             matrix.derive_columns()
         elif step == "gc":
+            collected = True
             with clocks_ahead(10):
                 collect_garbage(Storage(root), HEAD, 0)
         elif step == "forget":
+            collected = True
             matrix.forget_retired()
-        opened = WideMatrix.open(root)
+        for opened, rows in held:
+            try:
+                np.testing.assert_array_equal(opened.read([*rows.index]), rows.to_numpy("float32"))
+            except StoreError:
+                assert collected
+        opened = WideMatrix.open(place())
         samples = list(model.index)
         assert sorted(opened.sample_ids) == sorted(samples)
         assert {name: set(ids) for name, ids in opened.batches.items()} == {

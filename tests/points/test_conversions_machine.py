@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
+import pickle
 import shutil
 import tempfile
 import warnings
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, settings
@@ -20,7 +23,7 @@ from hypothesis import strategies as st
 from tests.helpers.described_source import FILES, SPEED, Source, as_an_earlier_version_wrote_it
 from tests.helpers.examples import examples
 from tests.helpers.stores import objects, replace_unnoticed
-from zarr_core import ZarrPointDataset, load_manifest, verify_store
+from zarr_core import ZarrChunkReader, ZarrPointDataset, load_manifest, verify_store
 from zarr_core.convert import convert, iter_convert, publish
 from zarr_core.errors import StoreError
 from zarr_core.format.object_names import QUARANTINE
@@ -55,6 +58,9 @@ STEPS = {
     "publish": st.tuples(st.sampled_from(SETTINGS), st.booleans(), ONLY),
     "interrupt": st.tuples(st.sampled_from(SETTINGS), st.integers(0, 2)),
     "other kind": st.tuples(),
+    "go to": st.tuples(st.sampled_from(["one", "two"])),
+    "hold": st.tuples(),
+    "delete store": st.tuples(),
     "earlier version": st.tuples(st.sampled_from(["float16", "float32", "float64"])),
 }
 
@@ -66,7 +72,7 @@ FORCED = ("convert", ({"force": True}, {}, None))
 @example([("write", ("b", 1, 300.0)), FORCED, ("replace", ("b", 400.0)), FORCED, ("replace", ("b", 1e5)), FORCED])
 @given(st.lists(st.one_of([st.tuples(st.just(name), arguments) for name, arguments in STEPS.items()]), max_size=10))
 def test_whatever_is_converted_the_store_can_be_read_and_names_what_it_leaves_out(steps: list[Any]) -> None:
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         machine = Machine(Source(Path(folder)))
         machine.source.write("a", "z")
@@ -86,6 +92,8 @@ class Machine:
         self.source = source
         self.replaced: set[str] = set()
         self.kept: dict[str, bytes] = {}
+        self.held: list[tuple[ZarrChunkReader, dict[str, Any]]] = []
+        self.lost = False
 
     def replace(self, sample_id: str, low: float) -> None:
         path = self.source.root / sample_id / "temperature.pt"
@@ -93,6 +101,24 @@ class Machine:
             values = torch.load(path, weights_only=True)
             replace_unnoticed(path, (low + torch.arange(float(values.numel()))).reshape(values.shape))
             self.replaced.add(sample_id)
+
+    def go_to(self, folder: str) -> None:
+        (self.source.root.parent / folder).mkdir(exist_ok=True)
+        os.chdir(self.source.root.parent / folder)
+
+    def hold(self) -> None:
+        if self._stored():
+            reader, unread = self.source.reader(), self.source.reader()
+            content = {sample_id: reader.read_sample(sample_id) for sample_id in reader.sample_ids}
+            self.held += [(reader, content), (unread, content), (pickle.loads(pickle.dumps(unread)), content)]
+
+    def delete_store(self) -> None:
+        shutil.rmtree(self.source.store, ignore_errors=True)
+        self.kept.clear()
+        self.lost = bool(self.held)
+        for _, content in self.held:  # the next conversion makes groups of the same names
+            for sample_id in self.replaced & content.keys():
+                del content[sample_id]
 
     def write(self, sample_id: str, width: int, low: float) -> None:
         self.replaced.discard(sample_id)
@@ -152,7 +178,16 @@ class Machine:
             as_an_earlier_version_wrote_it(self.source.store, dtype)
 
     def check_store(self) -> None:
-        """Every sample that the manifest names reads, in every way alike, and no committed group changes."""
+        """Every sample that the manifest names reads, in every way alike, and no committed group changes.
+
+        What was opened earlier reads as it did.
+        """
+        for opened, content in self.held:
+            for sample_id, expected in content.items():
+                try:
+                    np.testing.assert_equal(opened.read_sample(sample_id), expected)
+                except StoreError:
+                    assert self.lost
         if not (self.source.store / "manifest.json").exists():
             return
         stored = objects(self.source.store)

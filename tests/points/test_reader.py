@@ -431,7 +431,7 @@ def test_a_reader_in_use_on_s3_works_in_a_forked_child(
 
 
 def test_a_pickled_reader_holds_no_handles_and_keeps_its_generation(tmp_path: Path, samples: dict[str, Any]) -> None:
-    store = write_published_store(tmp_path, samples, CHUNK)
+    store = write_published_store(tmp_path, samples, CHUNK, checksum=True, fingerprint="0" * 16)
     reader = ZarrChunkReader(store, read_concurrency=2)
     before = reader.read_sample("run_1", {"volume": 7})
     packed = pickle.dumps(reader)

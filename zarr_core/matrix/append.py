@@ -122,8 +122,8 @@ def append_batch(
         The new state, and whether this call added the batch.
 
     Raises:
-        MatrixError: the matrix holds other content under one of the ids, one of them was retired, or the matrix is full
-            or was replaced.
+        MatrixError: the matrix holds other content under one of the ids, one of them was retired, or it is full.
+        StoreError: the matrix was deleted or replaced.
     """
     where = f"{storage.url}, batch {batch_id!r}"
     _check_not_retired(storage.url, state, batch_id, sample_ids)
@@ -149,8 +149,7 @@ def append_batch(
 
     def change(current: MatrixState | None) -> MatrixState:
         nonlocal added
-        if current is None or current.matrix_id != state.matrix_id:
-            raise MatrixError(f"{where}: the matrix was removed or replaced during the append")
+        assert current is not None
         _check_not_retired(storage.url, current, batch_id, sample_ids)
         added = not _holds(current, where, batch_id, sample_ids, digest)
         if not added:
@@ -158,7 +157,7 @@ def append_batch(
         batches = {**current.batches, batch_id: batch}
         return replace(current, batches=dict(sorted(batches.items(), key=lambda item: item[1].row)))
 
-    committed = commit(storage, HEAD, change)
+    committed = commit(storage, HEAD, change, since=state)
     if not added:
         logger.info("%s: added by another writer in the meantime", where)
     return committed, added

@@ -24,7 +24,8 @@ def derive_columns(storage: Storage, fetcher: ChunkFetcher, state: MatrixState) 
     """Write the batches that the column-major copy lacks; returns the new state and the batches that this call added.
 
     Raises:
-        MatrixError: the copy is full, or the matrix was replaced.
+        MatrixError: the copy is full.
+        StoreError: the matrix was deleted or replaced.
     """
     for copy in (state.row_copy, state.column_copy):  # shortens what an earlier version announced
         announce(storage, copy)
@@ -97,11 +98,10 @@ def _commit_block(storage: Storage, state: MatrixState, block: ColumnBlock) -> t
 
     def change(current: MatrixState | None) -> MatrixState:
         nonlocal added
-        if current is None or current.matrix_id != state.matrix_id:
-            raise MatrixError(f"{storage.url}: the matrix was removed or replaced while columns were derived")
+        assert current is not None
         held = {batch_id for known in current.column_blocks for batch_id in known.batches}
         unchanged = all(current.batches.get(name) == state.batches[name] for name in block.batches)
         added = unchanged and held.isdisjoint(block.batches)
         return replace(current, column_blocks=(*current.column_blocks, block)) if added else current
 
-    return commit(storage, HEAD, change), added
+    return commit(storage, HEAD, change, since=state), added

@@ -86,6 +86,8 @@ class ChunkFetcher:
     """
 
     def __init__(self, objects: Objects, url: str, cached: Callable[[Objects], Objects] | None = None) -> None:
+        #: What it was given, below all caches.
+        self.objects = objects
         self._counter = CountingObjects(objects)
         self._files = objects if isinstance(objects, LocalObjects) and cached is None else None
         # Over a network a few unused bytes cost less than another request.

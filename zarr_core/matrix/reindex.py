@@ -19,8 +19,9 @@ from zarr_core.matrix.create import CHUNK_FEATURES, check_vacant, commit_new, ne
 from zarr_core.matrix.fetch import ChunkFetcher
 from zarr_core.matrix.metadata import announce
 from zarr_core.matrix.rewrite import BatchRewriter
-from zarr_core.matrix.state import MatrixBatch, MatrixState
+from zarr_core.matrix.state import HEAD, MatrixBatch, MatrixState
 from zarr_core.storage import Storage
+from zarr_core.versioning.generations import load_same
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +87,7 @@ def reindex(
             bar.update(len(batch.sample_ids))
     state = replace(state, batches=batches)
     announce(storage, state.row_copy)
+    load_same(source_storage, HEAD, source)  # what was copied is of this matrix, if it is still there
     return commit_new(storage, new, state)
 
 

@@ -22,7 +22,7 @@ from zarr_core.matrix.state import HEAD, MatrixBatch, MatrixState, MetadataTable
 from zarr_core.storage import Storage
 from zarr_core.versioning.archive import documents
 from zarr_core.versioning.gc import GcReport, collect_garbage
-from zarr_core.versioning.generations import commit, load
+from zarr_core.versioning.generations import commit, load, load_same
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,8 @@ def retire(
 
     Raises:
         UnknownFieldError: the matrix holds no such sample or batch, and its metadata has no row of the sample.
-        MatrixError: the matrix is full, or was removed or replaced.
+        MatrixError: the matrix is full.
+        StoreError: the matrix was deleted or replaced.
     """
     check_names("sample_ids", sample_ids, error=UnknownFieldError)
     check_names("batch_ids", batch_ids, error=UnknownFieldError)
@@ -71,7 +72,8 @@ def retire(
         committed = _commit(storage, state, gone, rewritten, sample_ids, batch_ids, metadata)
         if committed is not None:
             break
-        state = load(storage, HEAD)  # another call has changed the metadata, or the batches or samples to retire
+        # Another call has changed the metadata, or the batches or samples to retire.
+        state = load_same(storage, HEAD, state)
     held = {batch_id for block in committed.column_blocks for batch_id in block.batches}
     before = {batch_id for block in state.column_blocks for batch_id in block.batches}
     return committed, Retirement(
@@ -94,7 +96,7 @@ def reinstate(
     """
 
     def change(current: MatrixState | None) -> MatrixState:
-        current = _same_matrix(storage, state, current)
+        assert current is not None
         retired = current.retired
         for name in batch_ids:
             if name not in retired.batches:
@@ -111,7 +113,7 @@ def reinstate(
         kept = replace(retired, batches=batches, samples=samples)
         return current if kept == retired else replace(current, retired=kept)
 
-    return commit(storage, HEAD, change)
+    return commit(storage, HEAD, change, since=state)
 
 
 def readable_in(storage: Storage, state: MatrixState) -> dict[int, tuple[str, ...]]:
@@ -127,15 +129,15 @@ def readable_in(storage: Storage, state: MatrixState) -> dict[int, tuple[str, ..
     return found
 
 
-def forget(storage: Storage) -> GcReport:
+def forget(storage: Storage, state: MatrixState) -> GcReport:
     """Delete every generation that holds a retired sample now, and the shards that only such generations name.
 
     Nothing else is collected. Readers that have pinned one of these generations fail.
 
     Raises:
-        StoreError: one of the generations has a tag; nothing is deleted.
+        StoreError: one of the generations has a tag, or the matrix was deleted or replaced; nothing is deleted.
     """
-    return collect_garbage(storage, HEAD, float("inf"), drop=readable_in(storage, load(storage, HEAD)))
+    return collect_garbage(storage, HEAD, float("inf"), drop=readable_in(storage, load_same(storage, HEAD, state)))
 
 
 def _describes(storage: Storage, state: MatrixState, sample_ids: Collection[str], known: dict[str, bool]) -> bool:
@@ -214,7 +216,7 @@ def _commit(
 
     def change(current: MatrixState | None) -> MatrixState:
         nonlocal overtaken
-        current = _same_matrix(storage, state, current)
+        assert current is not None
         changed = any(current.batches.get(name) != state.batches[name] for name in gone)
         # Samples may also have joined a batch: as a batch "<batch>@<digest>", or one that holds a sample to retire.
         joined = _samples_to_retire(current, sample_ids, batch_ids) != gone
@@ -233,7 +235,7 @@ def _commit(
             metadata=metadata,
         )
 
-    committed = commit(storage, HEAD, change)
+    committed = commit(storage, HEAD, change, since=state)
     return None if overtaken else committed
 
 
@@ -252,9 +254,3 @@ def _with_retired(
     in_batches = set().union(*batches.values())
     samples |= dict.fromkeys(i for i in sample_ids if i not in in_batches)  # also those that no batch held yet
     return Retired(batches, tuple(samples), current.next_shard if gone else current.retired.next_shard)
-
-
-def _same_matrix(storage: Storage, state: MatrixState, current: MatrixState | None) -> MatrixState:
-    if current is None or current.matrix_id != state.matrix_id:
-        raise MatrixError(f"{storage.url}: the matrix was removed or replaced in the meantime")
-    return current

@@ -23,7 +23,7 @@ from zarr_core.errors import CorruptChunkError, MatrixError, UnknownFieldError
 from zarr_core.matrix.append import home_of
 from zarr_core.matrix.state import HEAD, METADATA, MatrixState, MetadataTable, is_name
 from zarr_core.storage import Storage
-from zarr_core.versioning.generations import commit, load
+from zarr_core.versioning.generations import commit, load_same
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -123,7 +123,7 @@ def set_metadata(
         committed = state if before is not None and table.equals(before) else _commit(storage, state, kind, table)
         if committed is not None:
             break
-        state = load(storage, HEAD)
+        state = load_same(storage, HEAD, state)
     named = set(table[key].to_pylist())
     order = list(committed.rows if kind == "samples" else committed.batches)
     homes = {name: _home(kind, name, named) for name in order}
@@ -417,8 +417,7 @@ def _commit(storage: Storage, state: MatrixState, kind: Kind, table: pa.Table) -
 
     def change(current: MatrixState | None) -> MatrixState:
         nonlocal overtaken
-        if current is None or current.matrix_id != state.matrix_id:
-            raise MatrixError(f"{storage.url}: the matrix was removed or replaced in the meantime")
+        assert current is not None
         unchanged = (current.metadata, current.retired, current.batches) == (
             state.metadata,
             state.retired,
@@ -427,5 +426,5 @@ def _commit(storage: Storage, state: MatrixState, kind: Kind, table: pa.Table) -
         overtaken = not unchanged
         return current if overtaken else replace(current, metadata=dict(sorted(metadata.items(), reverse=True)))
 
-    committed = commit(storage, HEAD, change)
+    committed = commit(storage, HEAD, change, since=state)
     return None if overtaken else committed

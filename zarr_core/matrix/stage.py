@@ -32,7 +32,7 @@ from zarr_core.matrix.shard_check import checked_pieces, read_ranges
 from zarr_core.matrix.state import HEAD, ColumnBlock, MatrixBatch, MatrixState, Origin, named
 from zarr_core.storage import Storage
 from zarr_core.versioning.gc import TOMBSTONE_SECONDS
-from zarr_core.versioning.generations import Retention, commit, load
+from zarr_core.versioning.generations import Retention, commit, load, load_same
 
 # Errors of the target after which no other shard can be copied either.
 _FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -160,6 +160,7 @@ def stage_matrix(
             f"none of {len(chosen)} batches could be copied; the first problem: {next(iter(problems.values()))}"
         )
     whole = _part(wanted, [name for name in chosen if name not in report.failed], problems)
+    load_same(source, HEAD, state)  # what was copied is of this matrix, if it is still there
     report.state = _commit(target, wanted, whole, origin, chosen)
     report.seconds = time.monotonic() - started
     return report

@@ -402,6 +402,15 @@ def describe_source(source: Mapping[str, str]) -> str:
     return ", ".join(value if name == "kind" else f"{name} {value}" for name, value in shown.items())
 
 
+def _extends(before: MatrixState, after: MatrixState) -> bool:
+    if before.matrix_id != after.matrix_id or after.generation > before.generation:
+        return before.matrix_id == after.matrix_id
+    one, other = (
+        {name: (batch.row, batch.digest) for name, batch in state.batches.items()} for state in (before, after)
+    )
+    return one == other
+
+
 #: How a matrix keeps its state, for the code that is shared by all kinds of stores. A shard is created whole or not at
 #: all, so what exists is whole.
-HEAD = Head(HEAD_NAME, MatrixState.from_json, _roots, named, _owner, Storage.exists, changes)
+HEAD = Head(HEAD_NAME, MatrixState.from_json, _roots, named, _owner, Storage.exists, changes, _extends)

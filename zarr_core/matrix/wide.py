@@ -36,7 +36,8 @@ from zarr_core.storage import byte_ranges as objects
 from zarr_core.storage.byte_ranges import CachedObjects, Objects, open_objects
 from zarr_core.storage.disk_cache import DEFAULT_LIMIT, DiskCache
 from zarr_core.versioning.gc import GcReport
-from zarr_core.versioning.generations import check_kept, load
+from zarr_core.versioning.generations import check_kept, load, load_same
+from zarr_core.versioning.replaced import ReplacementCheck
 
 if TYPE_CHECKING:
     import dask.array
@@ -71,6 +72,7 @@ class WideMatrix:
         self._axis: FeatureAxis | None = None
         self._kept_fetcher: ChunkFetcher | None = None
         self._forks = -1
+        self._replaced = ReplacementCheck(storage, HEAD)
 
     @classmethod
     def create(
@@ -244,9 +246,13 @@ class WideMatrix:
         return sample_table.join(self._storage, self._state, columns, sample_ids)
 
     def refresh(self) -> WideMatrix:
-        """Switch to the latest commit and return the matrix. A matrix opened at a generation stays there."""
+        """Switch to the latest commit and return the matrix. A matrix opened at a generation stays there.
+
+        Raises:
+            StoreError: the matrix was deleted, or replaced by another one at the same place.
+        """
         if not self._pinned:
-            self._state = load(self._storage, HEAD)
+            self._state = load_same(self._storage, HEAD, self._state)
         return self
 
     # --- writing
@@ -388,7 +394,7 @@ class WideMatrix:
         Raises:
             StoreError: such a generation has a tag; nothing is deleted.
         """
-        return forget(self._storage)
+        return forget(self._storage, self._state)
 
     def reindex(
         self,
@@ -462,7 +468,7 @@ class WideMatrix:
         Raises:
             UnknownFieldError: a sample, feature or value is not in this generation of the matrix.
             CorruptChunkError: stored bytes are missing or damaged.
-            StoreError: the matrix cannot be reached.
+            StoreError: the matrix cannot be reached, or was deleted or replaced by another one.
         """
         if out is not None and (type(out) not in (np.ndarray, np.memmap) or not out.flags.writeable):
             raise MatrixError(f"out must be a plain NumPy array that can be written, not {type(out).__name__}")
@@ -504,8 +510,9 @@ class WideMatrix:
                 repeated.append((place, first))
         try:
             read_cells(self._fetcher, state, value, places, columns, out)
+            self._replaced.check(state, self._fetcher.objects)
         except CorruptChunkError as error:
-            check_kept(self._storage, HEAD, state.generation, error)
+            check_kept(self._storage, HEAD, state, error)
             raise
         for place, first in repeated:
             out[place] = out[first]

@@ -79,6 +79,13 @@ def _owner(name: str) -> str | None:
     return found[1] if found else group_of(name)
 
 
+def _extends(before: StoreManifest, after: StoreManifest) -> bool:
+    # The second one may have more samples: a reader may name a part of them, and another program adds to generation 0.
+    later = after.generation > before.generation
+    unchanged = later or all(after.samples.get(i) == entry for i, entry in before.samples.items())
+    return unchanged and before.dataset_name == after.dataset_name
+
+
 # States in memory, by the digest of their document.
 _parsed: WeakValueDictionary[bytes, StoreManifest] = WeakValueDictionary()
 
@@ -93,7 +100,7 @@ def _parse(data: bytes, where: str) -> StoreManifest:
 
 
 #: Tells ``versioning`` where a point store keeps its state and how to read it.
-HEAD = Head(MANIFEST, _parse, _roots, _named, _owner, is_complete, changes)
+HEAD = Head(MANIFEST, _parse, _roots, _named, _owner, is_complete, changes, _extends)
 
 
 def load_manifest(store: Storage | str | os.PathLike[str], generation: int | str | None = None) -> StoreManifest:

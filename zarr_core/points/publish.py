@@ -137,7 +137,8 @@ def commit_results(
 
     Raises:
         RetirementError: more samples vanished than may be retired. None is retired; everything else is committed.
-        StoreError: the store is another dataset's, or another conversion has committed other settings meanwhile.
+        StoreError: the store is another dataset's, another conversion has committed other settings meanwhile, or the
+            store was deleted or replaced.
     """
     if not 0 <= max_retired_share <= 1:
         raise SourceError(f"max_retired_share must be from 0 to 1, not {max_retired_share}")
@@ -198,7 +199,7 @@ def commit_results(
     collected: list[str] = []
     while True:
         try:
-            manifest = commit(storage, HEAD, change)
+            manifest = commit(storage, HEAD, change, since=job.manifest)
             break
         except _NoSamplesError as error:
             manifest = error.manifest

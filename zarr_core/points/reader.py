@@ -31,6 +31,7 @@ from zarr_core.sources.formats.contents import Mesh
 from zarr_core.storage import Storage
 from zarr_core.storage.disk_cache import DEFAULT_LIMIT, DiskCache
 from zarr_core.versioning.generations import check_kept
+from zarr_core.versioning.replaced import ReplacementCheck
 
 if TYPE_CHECKING:
     from zarr.abc.store import Store
@@ -86,10 +87,13 @@ class ZarrChunkReader:
         cache_limit: int | str = DEFAULT_LIMIT,
         cache_bytes: int | str | None = None,
     ) -> None:
-        storage = Storage(root)
+        self._storage = storage = Storage(root)
         self.root, self._url = storage.root, storage.url
         self.read_concurrency = whole_number("read_concurrency", read_concurrency, 1)
         self.manifest: StoreManifest = load_manifest(storage, generation)
+        # The path of any other group names its content, so that another store has it at another path.
+        self._unnamed = any(not entry.fingerprint for entry in self.manifest.samples.values())
+        self._replaced = ReplacementCheck(storage, HEAD)
         self.engine = engine or ("zarr" if store_factory else "direct")
         self._columns = self.manifest.fields
         self._domain_of = {name: domain for domain, layout in self.manifest.domains.items() for name in layout.arrays}
@@ -241,7 +245,7 @@ class ZarrChunkReader:
             The arrays, (points, dim) of the stored dtype. Errors as for :meth:`read_sample`, and OutputMismatchError if
             an array of ``out`` has another dtype or width than the stored one.
         """
-        with self._collection_explained():
+        with self._same_store():
             return self._engine.read(reads, out)
 
     def read_attributes(self, sample_id: str) -> dict[str, Any]:
@@ -251,7 +255,7 @@ class ZarrChunkReader:
             The group's "zarr_core" attributes; empty if another program wrote the store.
         """
         entry = self._entry(sample_id)
-        with self._collection_explained():
+        with self._same_store():
             return dict(self._engine.attributes(f"{self._url}, {sample_id}", entry).get(ATTRIBUTES_KEY, {}))
 
     def read_mesh(self, sample_id: str) -> dict[str, Mesh]:
@@ -264,7 +268,7 @@ class ZarrChunkReader:
             CorruptChunkError: an array is damaged.
         """
         entry, recorded = self._entry(sample_id), self.read_attributes(sample_id)
-        with self._collection_explained():
+        with self._same_store():
             meshes = dict(read_meshes(self.root, entry.relpath, recorded))
         if not meshes:
             reason = "its description has no `connectivity: true`"
@@ -298,13 +302,15 @@ class ZarrChunkReader:
                 whole_number(f"num_points of {domain!r} (None reads all points)", wanted, 1)
 
     @contextmanager
-    def _collection_explained(self) -> Iterator[None]:
-        """Raise StoreError for damage whose cause is that this reader's generation has been collected."""
+    def _same_store(self) -> Iterator[None]:
+        """Raise StoreError for what was read of another store, or damaged because this generation was collected."""
         try:
             yield
         except (CorruptChunkError, ManifestError) as error:
-            check_kept(Storage(self.root), HEAD, self.manifest.generation, error)
+            check_kept(self._storage, HEAD, self.manifest, error)
             raise
+        if self._unnamed:
+            self._replaced.check(self.manifest, getattr(self._engine, "objects", None))
 
     # --- selection of points and arrays
 

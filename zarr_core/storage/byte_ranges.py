@@ -30,6 +30,8 @@ from zarr_core.storage.storage import Storage, is_local
 OPEN_FILES = 128
 # A longer read allocates its own buffer.
 _BUFFER_BYTES = 8 << 20
+# Remote objects whose versions are remembered. Beyond, all are met again.
+_KNOWN_VERSIONS = 1 << 16
 # Objects of a sample group named by a content digest. They never change.
 _IMMUTABLE = re.compile(r"samples/.+/[0-9a-f]{16}/")
 
@@ -183,6 +185,11 @@ class RemoteObjects(Objects):
         self._service = retries.service(root)
         self._backend = open_backend(root, for_data=True)
         self._url = root.rstrip("/")
+        self._versions: dict[str, str] = {}
+        #: How often an object was read for the first time, or in another version than before. It only grows.
+        self.met = 0
+        #: The value of ``met`` when a handle last looked whether they are of its store.
+        self.checked = 0
 
     def fetch(self, requests: Sequence[Request]) -> Iterator[np.ndarray | Exception]:
         """See :class:`Objects`; all requests are in flight before the first bytes are returned."""
@@ -205,7 +212,9 @@ class RemoteObjects(Objects):
 
         async def get() -> Any:
             try:
-                return (await self._backend.get(path, request.start or None, request.stop))[0]
+                data, version = await self._backend.get(path, request.start or None, request.stop)
+                self._meet(request.key, version)
+                return data
             except Exception as error:
                 if _beyond_the_end(error):
                     return b""
@@ -214,6 +223,13 @@ class RemoteObjects(Objects):
         size = retries.UNKNOWN_BYTES if request.size is None else request.size
         data = await retries.request(self._service, f"{self._url}/{request.key}", get, size, self._policy)
         return check_size(request, np.frombuffer(data, np.uint8))
+
+    def _meet(self, key: str, version: str) -> None:
+        if not version or self._versions.get(key) != version:
+            if len(self._versions) == _KNOWN_VERSIONS:
+                self._versions.clear()
+            self._versions[key] = version
+            self.met += 1
 
 
 class CountingObjects(Objects):

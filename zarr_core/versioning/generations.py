@@ -123,6 +123,8 @@ class Head(Generic[S]):
             store makes, which is never collected.
         is_whole: whether everything below a prefix exists, judged by sizes.
         changes: differences of the second state from the first (None: the second is the store's first).
+        extends: whether the second state may be the first one, or a later one of the same store, as far as they tell.
+            Of two states with the same number, what the first one names must be the same in the second one.
     """
 
     name: str
@@ -132,6 +134,7 @@ class Head(Generic[S]):
     owner: Callable[[str], str | None]
     is_whole: Callable[[Storage, str], bool]
     changes: Callable[[S | None, S], list[Change]]
+    extends: Callable[[S, S], bool]
 
 
 def load(storage: Storage, head: Head[S], generation: int | str | None = None) -> S:
@@ -157,28 +160,70 @@ def load(storage: Storage, head: Head[S], generation: int | str | None = None) -
         generation = tagged_generation(storage, state, generation)
     if generation is None or generation == state.generation:
         return state
-    try:
-        name, data = read_archive(storage, generation)
-        return head.parse(data, f"{storage.url}/{name}")
-    except FileNotFoundError as error:
+    archived_state = _archived_state(storage, head, generation)
+    if archived_state is None:
         reason = f"the current one is {state.generation}"
         if 0 < generation < state.generation:
             reason += "; it was replaced long ago and has been collected (a tag would have kept it)"
-        raise StoreError(f"{storage.url} has no generation {generation}; {reason}") from error
+        raise StoreError(f"{storage.url} has no generation {generation}; {reason}")
+    return archived_state
 
 
-def check_kept(storage: Storage, head: Head[S], generation: int, error: Exception) -> None:
-    """Raise StoreError if objects of an open generation are missing or damaged because it has been collected.
+def load_same(storage: Storage, head: Head[S], known: S) -> S:
+    """The current state of the store that ``known`` is a state of.
+
+    Raises:
+        StoreError: the store was deleted, or replaced by another one at the same place.
+        ManifestError: the state cannot be read.
+    """
+    try:
+        current: S | None = load(storage, head)
+    except StoreError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        current = None
+    return _check_same(storage, head, known, current)
+
+
+def _check_same(storage: Storage, head: Head[S], known: S, current: S | None) -> S:
+    """The current state; raises StoreError unless it is ``known``, or follows it in the history of the store.
+
+    A generation that has been collected cannot be compared. But the numbers of a store only grow.
+    """
+    opened = f"{storage.url}: the store that was opened here at generation {known.generation}"
+    if current is None:
+        raise StoreError(f"{opened} was deleted; create it again, or use another place")
+    is_current = current.generation == known.generation
+    then = current if is_current else _archived_state(storage, head, known.generation)
+    if then is None and current.generation > known.generation:
+        then = current
+    if then is None or not head.extends(known, then):
+        raise StoreError(f"{opened} was replaced by another one; open it again, and repeat what was in progress")
+    return current
+
+
+def _archived_state(storage: Storage, head: Head[S], generation: int) -> S | None:
+    """The state of an archived generation; None if it is not archived, or was collected."""
+    try:
+        name, data = read_archive(storage, generation)
+    except FileNotFoundError:
+        return None
+    return head.parse(data, f"{storage.url}/{name}")
+
+
+def check_kept(storage: Storage, head: Head[S], known: S, error: Exception) -> None:
+    """Raise StoreError if objects of an open state are missing or damaged because the store was replaced or collected.
 
     Args:
         storage, head: the store.
-        generation: number of the generation.
+        known: the state.
         error: of the read that failed.
     """
     try:
-        load(storage, head, generation)
-    except StoreError as collected:
-        raise collected from error
+        load_same(storage, head, known)
+        load(storage, head, known.generation)
+    except StoreError as reason:
+        raise reason from error
 
 
 def tagged_generation(storage: Storage, state: State, tag: str) -> int:
@@ -189,7 +234,7 @@ def tagged_generation(storage: Storage, state: State, tag: str) -> int:
     return tags[tag]
 
 
-def commit(storage: Storage, head: Head[S], change: Callable[[S | None], S]) -> S:
+def commit(storage: Storage, head: Head[S], change: Callable[[S | None], S], *, since: S | None = None) -> S:
     """Commit the next generation of a store; safe while others commit or collect garbage.
 
     Args:
@@ -197,6 +242,7 @@ def commit(storage: Storage, head: Head[S], change: Callable[[S | None], S]) -> 
         change: makes the next state from the current one (None: there is no store yet). It runs again on the newer
             state when another commit came first, so it must only add its own changes. If it returns its argument,
             nothing is committed.
+        since: an earlier state, which the change is based on.
 
     Returns:
         The committed state, or the current one if nothing changed.
@@ -204,13 +250,16 @@ def commit(storage: Storage, head: Head[S], change: Callable[[S | None], S]) -> 
     Raises:
         CommitConflict: other writers kept committing first.
         CollectedError: the change names something deleted or pending deletion; nothing is committed.
-        StoreError: the location cannot compare and swap, or no reader could open the new state.
+        StoreError: the location cannot compare and swap, no reader could open the new state, or the store of ``since``
+            was deleted or replaced by another one.
     """
     looked_at: int | None = None
     before: S | None = None
 
     def step(current: S | None, data: bytes) -> S | None:
         nonlocal looked_at, before
+        if since is not None:
+            _check_same(storage, head, since, current)
         last, looked_at, before = looked_at, current.generation if current else 0, current
         overtaken = last is not None and last != looked_at
         changed = change(current)

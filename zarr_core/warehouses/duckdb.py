@@ -17,7 +17,7 @@ from fsspec.core import url_to_fs
 from zarr_core._util.redaction import redact
 from zarr_core.errors import WarehouseError
 from zarr_core.storage import absolute, is_local
-from zarr_core.warehouses.files import ListedFile, list_files
+from zarr_core.warehouses.files import ListedFile, check_unchanged, list_files
 from zarr_core.warehouses.join import PositionJoin, duckdb_connection
 from zarr_core.warehouses.long import LongTable
 from zarr_core.warehouses.protocol import Cost, LongColumns
@@ -130,7 +130,9 @@ class _JoinedFiles:
 
     def rows(self, batch_id: str, value: str) -> Iterator[pa.RecordBatch]:
         self.warehouse.make_view(self.join.connection, self.files, [batch_id])
-        return self.join.rows(batch_id, value)
+        yield from self.join.rows(batch_id, value)
+        for file in self.warehouse.files_of(self.files, [batch_id]):
+            check_unchanged(file)
 
     def source(self, batch_id: str) -> dict[str, str]:
         """The files that may hold the batch, by a digest of their names, sizes and versions (times or etags)."""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from fsspec.core import url_to_fs
 
+from zarr_core._util.redaction import redact
 from zarr_core.errors import WarehouseError
 from zarr_core.storage import is_local
 
@@ -26,6 +27,14 @@ class ListedFile(NamedTuple):
     name: str
     size: int
     version: str
+
+
+def check_unchanged(file: ListedFile) -> None:
+    """Raise WarehouseError if a file is not the one that was listed; call it after its rows were read."""
+    found = list_files(glob.escape(file.name))
+    if found != [file]:
+        what = "was replaced" if found else "was removed"
+        raise WarehouseError(f"{redact(file.name)} {what} while its rows were read; load the batch again")
 
 
 def list_files(pattern: str) -> list[ListedFile]:

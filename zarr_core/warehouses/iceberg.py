@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from zarr_core._util.redaction import printable_cause, redact, secrets_of
 from zarr_core.errors import WarehouseError
@@ -58,6 +60,7 @@ class IcebergWarehouse(LongTable):
         if file := _RELATIVE_SQLITE.fullmatch(self.properties.get("uri", "")):
             self.properties["uri"] = f"{file[1]}{absolute(file[2])}"
         self.snapshot_id = snapshot_id
+        self._uuid: UUID | None = None
 
     def __repr__(self) -> str:
         return f"IcebergWarehouse({self.table!r}, catalog={self.catalog!r})"
@@ -67,13 +70,9 @@ class IcebergWarehouse(LongTable):
         snapshot = self._load().current_snapshot()
         if snapshot is None:
             raise WarehouseError(f"{self!r} has no snapshot yet: no rows were ever appended")
-        return IcebergWarehouse(
-            self.table,
-            catalog=self.catalog,
-            properties=self.properties,
-            snapshot_id=self.snapshot_id or snapshot.snapshot_id,
-            columns=self.columns,
-        )
+        pinned = copy.copy(self)
+        pinned.snapshot_id = self.snapshot_id or snapshot.snapshot_id
+        return pinned
 
     def batch_ids(self) -> list[str]:
         """Every batch id, sorted; from metadata alone if the table is partitioned by batch."""
@@ -142,7 +141,12 @@ class IcebergWarehouse(LongTable):
         from pyiceberg.catalog import load_catalog
 
         with self._errors():
-            return load_catalog(self.catalog, **self.properties).load_table(self.table)
+            table = load_catalog(self.catalog, **self.properties).load_table(self.table)
+        if self._uuid not in (None, table.metadata.table_uuid):
+            reason = "its table was dropped, and another one was created under this name"
+            raise WarehouseError(f"{self!r}: {reason}; open the warehouse again")
+        self._uuid = table.metadata.table_uuid
+        return table
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

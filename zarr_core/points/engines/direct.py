@@ -208,15 +208,20 @@ class DirectEngine:
     # --- processes
 
     @property
+    def objects(self) -> Objects | None:
+        """What is read from, below all caches; None if another engine reads, too."""
+        return None if self._fallback is not None else self._this_process.base
+
+    @property
     def _this_process(self) -> _Process:
         process = self._process
         if process is None or process.forks != objects.forks:
-            opened = self._objects_factory(self.root)
+            base = opened = self._objects_factory(self.root)
             if self._cache is not None:
                 opened = CachedObjects(opened, self._cache, Storage(self.root).identity)
             if self._cache_bytes is not None and opened.remote:  # the operating system caches local files already
                 opened = CachedObjects(opened, MemoryCache(self._cache_bytes), identity="")  # of this store alone
-            process = self._process = _Process(opened, process)
+            process = self._process = _Process(base, opened, process)
         return process
 
     def __getstate__(self) -> dict[str, Any]:
@@ -226,8 +231,9 @@ class DirectEngine:
 class _Process:
     """State of an engine in one process. A forked child inherits the sample metadata, but no open handles."""
 
-    def __init__(self, opened: Objects, parent: _Process | None) -> None:
+    def __init__(self, base: Objects, opened: Objects, parent: _Process | None) -> None:
         self.forks = objects.forks
+        self.base = base
         self.objects = opened
         self.samples: OrderedDict[str, KnownSample] = OrderedDict() if parent is None else parent.samples.copy()
         self.scratch = _Scratch()

@@ -1,0 +1,42 @@
+"""Notices that the store of an open handle was deleted, or replaced by another one at the same place."""
+
+from __future__ import annotations
+
+from typing import Generic
+
+from zarr_core.storage import ObjectInfo, Storage
+from zarr_core.storage.byte_ranges import Objects, RemoteObjects
+from zarr_core.versioning.generations import Head, S, load_same
+
+
+class ReplacementCheck(Generic[S]):
+    """The check of one handle. The head's size and times are looked at; only a changed head is read again.
+
+    Args:
+        storage, head: the store.
+    """
+
+    def __init__(self, storage: Storage, head: Head[S]) -> None:
+        self._storage, self._head = storage, head
+        self._seen: ObjectInfo | None = None
+
+    def check(self, known: S, objects: Objects | None) -> None:
+        """Raise StoreError if objects that were just read may be those of another store. Call it after the read.
+
+        Args:
+            known: the state that the handle has opened.
+            objects: what was read from, below all caches; None if that is not known. Remote objects are checked where
+                new ones were met; any others at each read, which costs a system call for local files.
+        """
+        met = objects.met if isinstance(objects, RemoteObjects) else 0
+        if isinstance(objects, RemoteObjects) and met == objects.checked:
+            return
+        try:
+            info: ObjectInfo | None = self._storage.info(self._head.name)
+        except FileNotFoundError:
+            info = None
+        if info is None or info != self._seen:
+            load_same(self._storage, self._head, known)
+            self._seen = info
+        if isinstance(objects, RemoteObjects):
+            objects.checked = met
