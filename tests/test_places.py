@@ -21,11 +21,13 @@ from tests.helpers.stores import objects
 from zarr_core import ZarrChunkReader, stage_store, verify_store
 from zarr_core.convert import convert
 from zarr_core.datasets import AhmedMLDataset, MatrixDataset, ZarrPointDataset, build_dataset
+from zarr_core.errors import StoreError
 from zarr_core.exports.stream import ShardItems
 from zarr_core.exports.webdataset import export_webdataset
 from zarr_core.matrix import WideMatrix
+from zarr_core.matrix.stage import stage_matrix
 from zarr_core.matrix.verify import verify_matrix
-from zarr_core.storage import absolute
+from zarr_core.storage import Storage, absolute
 from zarr_core.warehouses import DuckDBWarehouse, IcebergWarehouse
 
 IDS = ("run_1", "run_2")
@@ -143,6 +145,38 @@ def test_workers_elsewhere_write_to_the_places_of_the_caller(
     shutil.move("made/samples", "aside")
     assert len(verify_store("made", executor=elsewhere).problems) >= len(IDS)
     assert set(there.iterdir()) == before
+
+
+def _mount(disk: Path) -> None:
+    """In a worker: local stores lie on another disk, under the same paths."""
+    initialize = Storage.__init__
+
+    def on_this_disk(self: Storage, *arguments: Any) -> None:
+        initialize(self, *arguments)
+        if self.root.endswith("_away"):
+            self.location = f"{disk}{self.root}"
+
+    Storage.__init__ = on_this_disk  # type: ignore[method-assign]
+
+
+def test_workers_with_another_disk_are_noticed(here: Path, tmp_path: Path) -> None:
+    shutil.copytree("store", "store_away")
+    shutil.copytree("store", f"{tmp_path}{here}/store_away")
+    other = pytest.raises(StoreError, match="a worker has it, but it is not here")
+    with ProcessPoolExecutor(1, context(), _mount, (tmp_path,)) as executor:
+        report = convert("ahmedml", "made_away", root="source", chunk_points=32, executor=executor)
+        assert ["it is not here" in result.reason for result in report.having("failed")] == [True, True]
+        assert not Storage("made_away").exists("manifest.json")
+        with other:
+            stage_store("store", "staged_away", executor=executor)
+        with other:
+            export_webdataset("store", "shards_away", shards=1, executor=executor)
+        with other:
+            stage_matrix("matrix", "matrix_away", executor=executor)
+        assert verify_store("store_away", executor=executor).problems == []
+        shutil.rmtree("store_away/samples")
+        problems = verify_store("store_away", executor=executor).problems
+        assert ["it is not here" in problem.message for problem in problems] == [True, True]
 
 
 def test_warehouses_stay_in_their_folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

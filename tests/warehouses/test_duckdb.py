@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.helpers.long_tables import FEATURES
+from tests.helpers.long_tables import FEATURES, write_long
 from tests.helpers.warehouse_kinds import assert_equals_pandas, wide
 from zarr_core.errors import WarehouseError
 from zarr_core.warehouses import DuckDBWarehouse
@@ -127,3 +127,23 @@ def test_only_the_files_of_the_batch_are_read(long: Path) -> None:
     damaged.write_bytes(b"no Parquet" * 10)
     with DuckDBWarehouse(f"{long}/*/*.parquet").unload({"001": ["s2"]}, ["beta"], FEATURES) as unloaded:
         assert wide(unloaded, "001", ["s2"], "beta", FEATURES).rows
+
+
+@pytest.mark.parametrize("what", ["replaced", "removed"])
+def test_files_that_change_while_their_rows_are_read(tmp_path: Path, what: str) -> None:
+    """Values of several tables are read one after another: all must come from the files that were listed."""
+    warehouse = DuckDBWarehouse(write_long(tmp_path / "long"))
+    batches = warehouse.samples(["b-1"])
+    with warehouse.unload(batches, ["beta", "coverage"], FEATURES) as unloaded:
+        assert sum(len(rows) for rows in unloaded.rows("b-1", "beta"))
+        rows = unloaded.rows("b-1", "coverage")
+        next(rows)
+        file = tmp_path / "long" / "batch_id=b-1" / "part-0.parquet"
+        if what == "replaced":
+            table = pd.read_parquet(file)
+            file.unlink()
+            table.iloc[1:].to_parquet(file)
+        else:
+            file.unlink()
+        with pytest.raises(WarehouseError, match=rf"part-0.parquet was {what} while its rows were read"):
+            list(rows)

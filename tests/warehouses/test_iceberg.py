@@ -49,3 +49,18 @@ def test_the_catalogue_may_come_from_the_environment(
     # pyiceberg reads the environment once, when it is imported.
     monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", __import__("pyiceberg.utils.config").utils.config.Config())
     assert IcebergWarehouse("lab.long", catalog="trial").batch_ids() == ["001", "b-1"]
+
+
+def test_a_table_that_was_dropped_and_created_again_is_another(long: Path, tmp_path: Path) -> None:
+    warehouse = iceberg_of(long, tmp_path)
+    pinned = warehouse.pinned()
+    catalog = iceberg_catalog(tmp_path)
+    schema = catalog.load_table("lab.long").schema()
+    catalog.drop_table("lab.long")
+    catalog.create_table("lab.long", schema)
+    append_to_iceberg(catalog, long / "batch_id=b-1" / "part-0.parquet")
+    for opened in (warehouse, pinned):
+        for use in (opened.batch_ids, opened.pinned):
+            with pytest.raises(WarehouseError, match="its table was dropped, and another one was created"):
+                use()
+    assert iceberg_catalog(tmp_path).load_table("lab.long").current_snapshot() is not None

@@ -163,6 +163,8 @@ def export_webdataset(
     try:
         with tqdm(total=count, initial=len(index.shards), unit="shard", desc="export", disable=not progress) as bar:
             for shard in map_in_processes(partial(_write_shard, task), waiting, workers, _failed, executor):
+                if executor is not None:
+                    target.check_shared(shard.name)
                 index = replace(index, shards=dict(sorted({**index.shards, shard.name: shard}.items())))
                 target.write(INDEX, [index.to_json()])
                 bar.update()

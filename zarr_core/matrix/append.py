@@ -157,7 +157,7 @@ def append_batch(
         batches = {**current.batches, batch_id: batch}
         return replace(current, batches=dict(sorted(batches.items(), key=lambda item: item[1].row)))
 
-    committed = commit(storage, HEAD, change, since=state)
+    committed = commit(storage, HEAD, change, state)
     if not added:
         logger.info("%s: added by another writer in the meantime", where)
     return committed, added

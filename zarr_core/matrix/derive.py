@@ -104,4 +104,4 @@ def _commit_block(storage: Storage, state: MatrixState, block: ColumnBlock) -> t
         added = unchanged and held.isdisjoint(block.batches)
         return replace(current, column_blocks=(*current.column_blocks, block)) if added else current
 
-    return commit(storage, HEAD, change, since=state), added
+    return commit(storage, HEAD, change, state), added

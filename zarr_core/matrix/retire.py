@@ -113,7 +113,7 @@ def reinstate(
         kept = replace(retired, batches=batches, samples=samples)
         return current if kept == retired else replace(current, retired=kept)
 
-    return commit(storage, HEAD, change, since=state)
+    return commit(storage, HEAD, change, state)
 
 
 def readable_in(storage: Storage, state: MatrixState) -> dict[int, tuple[str, ...]]:
@@ -235,7 +235,7 @@ def _commit(
             metadata=metadata,
         )
 
-    committed = commit(storage, HEAD, change, since=state)
+    committed = commit(storage, HEAD, change, state)
     return None if overtaken else committed
 
 

@@ -426,5 +426,5 @@ def _commit(storage: Storage, state: MatrixState, kind: Kind, table: pa.Table) -
         overtaken = not unchanged
         return current if overtaken else replace(current, metadata=dict(sorted(metadata.items(), reverse=True)))
 
-    committed = commit(storage, HEAD, change, since=state)
+    committed = commit(storage, HEAD, change, state)
     return None if overtaken else committed

@@ -150,6 +150,8 @@ def stage_matrix(
     results = map_in_processes(partial(_stage_shard, source, target), tasks, workers, _not_staged, executor)
     with tqdm(total=len(tasks), unit="shard", desc="stage", dynamic_ncols=True, disable=not progress) as bar:
         for result in results:
+            if not result.problem and executor is not None:
+                target.check_shared(result.name)
             report.shards.append(result)
             bar.set_postfix_str(f"{format_size(report.copied)} copied", refresh=False)
             bar.update()

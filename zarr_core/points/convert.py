@@ -31,8 +31,8 @@ from zarr_core._util.processes import (
 )
 from zarr_core._util.time_limit import TimeLimitError, sample_seconds
 from zarr_core._util.units import format_size
-from zarr_core.errors import SourceError
-from zarr_core.format.object_names import SAMPLES
+from zarr_core.errors import SourceError, StoreError
+from zarr_core.format.object_names import SAMPLES, ZARR_JSON
 from zarr_core.points.columns import expected_columns, misfit
 from zarr_core.points.conversion_job import ConversionJob
 from zarr_core.points.convert_sample import ConversionResult, Status, convert_sample, failure, quarantined
@@ -337,7 +337,17 @@ def convert_samples(
         for sample_id, result in each_result(executor, (call(*task) for task in tasks), in_flight):
             if isinstance(result, WorkerDiedError) and result.seconds > seconds:
                 result = TimeLimitError(seconds)  # it ended itself, because its code could not be interrupted
-            yield failure(sample_id, result) if isinstance(result, Exception) else result
+            yield failure(sample_id, result) if isinstance(result, Exception) else _shared(job, result)
+
+
+def _shared(job: ConversionJob, result: ConversionResult) -> ConversionResult:
+    """The result of a worker; a failure if its group is not in the store as this process sees it."""
+    if result.written is not None:
+        try:
+            job.writer.storage.check_shared(f"{result.written.entry.relpath}/{ZARR_JSON}")
+        except StoreError as error:
+            return failure(result.sample_id, error)
+    return result
 
 
 def _convert_overlapping(

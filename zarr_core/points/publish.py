@@ -199,7 +199,7 @@ def commit_results(
     collected: list[str] = []
     while True:
         try:
-            manifest = commit(storage, HEAD, change, since=job.manifest)
+            manifest = commit(storage, HEAD, change, job.manifest)
             break
         except _NoSamplesError as error:
             manifest = error.manifest

@@ -28,6 +28,7 @@ from zarr_core.format.object_names import (
     MANIFEST,
     STATISTICS_JSON,
     STATISTICS_YAML,
+    ZARR_JSON,
     split_list,
     statistics_folder,
 )
@@ -112,8 +113,8 @@ def stage_store(
         progress: show a progress bar.
 
     Raises:
-        StoreError: a root cannot be used; the target is not a copy of the source, has other fields, is full, or is
-            locked by another staging process.
+        StoreError: a root cannot be used; the target is not a copy of the source, has other fields, is full, is not
+            that of the workers, or is locked by another staging process.
         UnknownFieldError: the source holds no such split, sample or field.
         ZarrCoreError: no sample is selected.
     """
@@ -140,6 +141,8 @@ def stage_store(
         committed_at, has_samples = time.monotonic(), current is not None  # no copy begins without a sample
         with tqdm(total=len(items), unit="sample", desc="stage", dynamic_ncols=True, disable=not progress) as bar:
             for result in results:
+                if result.entry is not None and executor is not None:
+                    target.check_shared(f"{result.entry.relpath}/{ZARR_JSON}")
                 report.samples.append(result)
                 bar.set_postfix_str(f"{format_size(report.copied)} copied", refresh=False)
                 bar.update()

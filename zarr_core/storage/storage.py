@@ -158,6 +158,12 @@ class Storage:
             return False
         return True
 
+    def check_shared(self, name: str) -> None:
+        """Raise StoreError if an object that a worker has written or read is not here: its disk is another one."""
+        if not self.exists(name):
+            reason = "a worker has it, but it is not here: workers must have the same disk; use that, or a bucket"
+            raise StoreError(f"{self.url}/{name}: {reason}")
+
     def size(self, name: str) -> int:
         """Bytes of the object; raises FileNotFoundError."""
         return self.info(name).size

@@ -234,7 +234,7 @@ def tagged_generation(storage: Storage, state: State, tag: str) -> int:
     return tags[tag]
 
 
-def commit(storage: Storage, head: Head[S], change: Callable[[S | None], S], *, since: S | None = None) -> S:
+def commit(storage: Storage, head: Head[S], change: Callable[[S | None], S], since: S | None = None) -> S:
     """Commit the next generation of a store; safe while others commit or collect garbage.
 
     Args:

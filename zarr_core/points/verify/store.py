@@ -17,8 +17,8 @@ from tqdm import tqdm
 
 from zarr_core._util.arguments import check_names, whole_number
 from zarr_core._util.processes import map_in_processes
-from zarr_core.errors import ManifestError, SourceError
-from zarr_core.format.object_names import MANIFEST
+from zarr_core.errors import ManifestError, SourceError, StoreError
+from zarr_core.format.object_names import MANIFEST, ZARR_JSON
 from zarr_core.points.head import load_manifest
 from zarr_core.points.manifest import StoreManifest
 from zarr_core.points.verify.generations import GenerationCheck, kept_sample_ids
@@ -90,6 +90,11 @@ def verify_store(
         checks = map_in_processes(check, entries, workers, not_checked, executor)
         problems: list[Problem] = []
         for findings in tqdm(checks, total=len(entries), unit="sample", desc="verify", disable=not progress):
+            if executor is not None and not findings.problems:
+                try:
+                    storage.check_shared(f"{samples[findings.sample_id].relpath}/{ZARR_JSON}")
+                except StoreError as error:
+                    findings.add("", str(error))
             report.samples += 1
             report.any_order += findings.any_order
             problems += findings.problems
