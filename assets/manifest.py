@@ -45,7 +45,7 @@ def manifest_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
     def manifest(context: dg.AssetExecutionContext, stores: StoreAccess) -> Iterator[dg.MaterializeResult]:
         found = stores.source(dataset.kind, dataset.source).discover()
         before = stores.manifest_if_any(dataset.store)  # as long as it is in memory, publish() does not parse it again
-        if not found and before is None:
+        if not found and before is None and not context.instance.get_dynamic_partitions(dataset.partitions_name):
             context.log.info(f"{dataset.shown_source} holds no samples yet: there is nothing to publish")
             return  # what follows is skipped
         # A disk that is not mounted looks like an empty source, and must not retire every sample of the store.
