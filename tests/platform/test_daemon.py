@@ -265,6 +265,10 @@ def test_a_terminated_conversion_ends_as_canceled_and_keeps_what_it_converted(
     shown = ui.partitions(SAMPLES)
     assert {*new} & {*shown["materialized"]} == others
     assert (shown["unmaterialized"], shown["failed"], shown["materializing"]) == (["run_12"], [], [])
+    reason = "samples changed or arrived at the source and their conversion was cancelled: run_12"
+    deployment.wait(
+        "the alert", lambda: f"check source_converted of ahmed_rans/manifest warns: 1 {reason}" in deployment.logged()
+    )
 
 
 def test_a_check_that_failed_by_hand_is_logged_and_holds_back_what_follows(
@@ -357,6 +361,23 @@ def test_a_killed_daemon_goes_on_after_its_restart(
     found = instance.get_run_by_id(running.run_id)
     assert found is not None
     assert found.status is dg.DagsterRunStatus.FAILURE
+
+
+def test_a_withdrawn_batch_is_an_alert_until_it_is_retired(
+    deployment: Deployment, instance: dg.DagsterInstance
+) -> None:
+    """A warning of a check, which fails no run. The sensor reports it, and again after the command of the alert."""
+    settled(deployment, instance)
+    withdrawn = "GSE38608"
+    shutil.rmtree(deployment.long / f"batch_id={withdrawn}")
+    warning = (
+        "check nothing_withdrawn of methylation/matrix warns: withdrawn from the warehouse, but still in the matrix"
+    )
+    deployment.wait("the alert", lambda: warning in deployment.logged())
+    assert f"zarr-core matrix retire {deployment.matrix} --batches {withdrawn}" in deployment.logged()
+    WideMatrix.open(deployment.matrix).retire([], [withdrawn])
+    check = dg.AssetCheckKey(CHECKED, "nothing_withdrawn")
+    deployment.wait("the check", lambda: (found := latest_check(instance, check)) is not None and found.passed)
 
 
 def test_a_source_of_which_most_is_gone_retires_nothing(
