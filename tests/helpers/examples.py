@@ -9,8 +9,13 @@ from __future__ import annotations
 import os
 
 from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
 
 _TIMES = int(os.environ.get("ZARR_CORE_EXAMPLES", "1"))
+
+
+# Names of folders that can be sample ids, some with blanks.
+SAMPLE_NAMES = st.from_regex(r"[\w+=@~-][\w.+=@~-]{0,3}( {1,2}[\w.+=@~-]{1,4}){0,2}", fullmatch=True)
 
 
 def examples(count: int) -> int:

@@ -101,6 +101,17 @@ def test_a_half_copied_sample_waits(trial: Trial, watcher: Watcher) -> None:
     assert observed(watcher.tick()) == ["run_7"]
 
 
+def test_a_sample_whose_id_contains_a_blank_is_registered_and_converted(trial: Trial, watcher: Watcher) -> None:
+    write_run(trial.source, 1).rename(trial.source / "run_1 coarse")
+    assert observed(watcher.settle()) == ["run_1 coarse"]
+    assert trial.convert_all().success
+    assert trial.converted() == {"run_1 coarse"}
+    assert trial.publish().success
+    assert list(load_manifest(trial.dataset.store).samples) == ["run_1 coarse"]
+    write_run(trial.source, 2).rename(trial.source / "run_1 fine")
+    assert observed(watcher.settle()) == ["run_1 fine"]
+
+
 def test_a_changed_sample_is_observed_in_its_new_version(trial: Trial, watcher: Watcher) -> None:
     write_run(trial.source, 1)
     write_run(trial.source, 2)

@@ -29,7 +29,7 @@ from zarr_core.errors import StoreError
 from zarr_core.format.object_names import QUARANTINE
 from zarr_core.points import convert as convert_module
 
-SAMPLES = ("a", "b", "c")
+SAMPLES = ("a", "b", "case  2")
 SETTINGS: list[dict[str, Any]] = [
     {},
     {},
@@ -134,7 +134,7 @@ class Machine:
         selected = None if only is None else [only, "z"]
         report = self.source.convert(sample_ids=selected, max_retired_share=1, **flags, **chosen)
         if flags.get("force"):
-            self.replaced.difference_update(SAMPLES if only is None else only)
+            self.replaced.difference_update(SAMPLES if only is None else [only])
         self._check_results({result.sample_id: result.status for result in report.results}, report.manifest, selected)
         assert all(result.reason for result in report.having("quarantined"))
         if flags.get("retire_vanished"):

@@ -50,12 +50,15 @@ def test_attributes_become_fields(attribute: str, canonical: str, array_name: st
     assert (name.canonical, name.array_name) == (canonical, array_name)
 
 
-@pytest.mark.parametrize("sample_id", ["run_1", "param1/1a2b", "E_S_WWC_WM_005", "a.b-c+d"])
+@pytest.mark.parametrize("sample_id", ["run_1", "param1/1a2b", "E_S_WWC_WM_005", "a.b-c+d", "run 1", "Wing A/case 2"])
 def test_ids_that_may_be_paths(sample_id: str) -> None:
     assert check_sample_id(sample_id) == sample_id
 
 
-@pytest.mark.parametrize("sample_id", ["", "..", "../x", "a/../b", "/a", "a/", "a//b", "a b", "a\\b", "a\n", "a" * 201])
+BAD_IDS = ["", "..", "../x", "a/../b", "/a", "a/", "a//b", "a ", " a", "a /b", "a\tb", "a\u00a0b", "a!b", "a\\b", "a\n"]
+
+
+@pytest.mark.parametrize("sample_id", [*BAD_IDS, "a" * 201])
 def test_ids_that_may_not(sample_id: str) -> None:
     with pytest.raises(SourceError, match="sample id"):
         check_sample_id(sample_id)

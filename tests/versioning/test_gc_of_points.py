@@ -104,19 +104,19 @@ def test_reading_a_collected_generation_names_the_reason(tmp_path: Path, engine:
 
 
 def test_a_conversion_avoids_a_tombstoned_name(tmp_path: Path) -> None:
-    source = write_source(tmp_path / "source", ("run_1", "run_2"))
+    source = write_source(tmp_path / "source", ("run_1", "run_2 b"))
     store = tmp_path / "store"
     settings = {"a": {"chunk_points": 16, "reconvert": True}, "b": {"chunk_points": 32, "reconvert": True}}
     convert(KIND, store, source_url=str(source), **settings["a"])
     expected = read_all(store)
-    first = load_manifest(store).samples["run_1"].relpath
+    first = {i: entry.relpath for i, entry in load_manifest(store).samples.items()}
     convert(KIND, store, source_url=str(source), **settings["b"])
     age(store, 30)
     collect_garbage(Storage(store), POINTS, DAY)
-    assert not (store / first).exists()
+    assert not [relpath for relpath in first.values() if (store / relpath).exists()]
     report = convert(KIND, store, source_url=str(source), workers=2, **settings["a"])
     assert len(report.having("converted")) == 2
-    assert report.manifest.samples["run_1"].relpath != first
+    assert all(entry.relpath != first[i] for i, entry in report.manifest.samples.items())
     assert read_all(store) == expected
     assert not publish(KIND, store, source_url=str(source), **settings["a"]).committed
     assert convert(KIND, store, source_url=str(source), **settings["a"]).having("converted") == []

@@ -44,7 +44,8 @@ def _joined(name: str) -> re.Pattern[str]:
     return re.compile(f"{part}(?:/{part})*")
 
 
-_SAMPLE_ID = _joined(r"[\w.+=@~-]{1,200}")
+# Blanks are between other characters only. object_names.BLANK, which stands for them in the store, is not in an id.
+_SAMPLE_ID = _joined(r"[\w.+=@~-](?:[\w.+=@~ -]{0,198}[\w.+=@~-])?")
 # Without characters that filesystems reject or that cannot be printed.
 _RELATIVE_PATH = _joined(r"[^/\x00-\x1f\x7f\ud800-\udfff\\]+")
 
@@ -94,15 +95,16 @@ def field_name(attribute: str) -> FieldName:
 
 
 def check_sample_id(sample_id: str) -> str:
-    """Return the id if it can be part of a path below the store root.
+    """Return the id if it can name a folder below the store root, see :func:`sample_folder`.
 
     Raises:
-        SourceError: it is empty, absolute, contains "..", or characters that are unsafe in object stores or shells.
+        SourceError: it is empty, absolute, contains "..", or characters that are unsafe in object stores or shells, or
+            begins or ends with a blank.
     """
     if len(sample_id) > _MAX_ID or not _SAMPLE_ID.fullmatch(sample_id):
         raise SourceError(
-            f"sample id {sample_id!r:.80} cannot be used: ids are one or more names of letters, digits and _.+=@~- "
-            "joined by '/', none of them '.' or '..'"
+            f"sample id {sample_id!r:.80} cannot be used: ids are one or more names of letters, digits, blanks "
+            "inside and _.+=@~- joined by '/', none of them '.' or '..'"
         )
     return sample_id
 

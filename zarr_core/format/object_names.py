@@ -6,6 +6,8 @@ from __future__ import annotations
 MANIFEST = "manifest.json"
 #: Folder of the sample groups of a point store.
 SAMPLES = "samples"
+#: Stands for a blank of a sample's id in the names of its objects. An id does not contain it.
+BLANK = "!"
 #: Zarr metadata of a group or an array.
 ZARR_JSON = "zarr.json"
 #: Why a sample was refused; takes the place of the group's ``zarr.json``.
@@ -21,6 +23,17 @@ STATISTICS_YAML = "stats.yaml"
 STATISTICS_JSON = "stats.json"
 #: Lists of sample ids that belong to no split.
 BLACKLISTS = ("blacklist.txt", "blacklist2.txt")
+
+
+def sample_folder(sample_id: str) -> str:
+    """Folder of the groups of a sample. Different ids have different folders, whose names have no blanks.
+
+    Blanks would need quoting in URLs and shells. Servers decode ``%20``, so it is not used.
+
+    Args:
+        sample_id: id that :func:`~zarr_core.format.names.check_sample_id` accepts.
+    """
+    return f"{SAMPLES}/{sample_id.replace(' ', BLANK)}"
 
 
 def statistics_folder(generation: int) -> str:

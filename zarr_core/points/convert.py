@@ -32,7 +32,7 @@ from zarr_core._util.processes import (
 from zarr_core._util.time_limit import TimeLimitError, sample_seconds
 from zarr_core._util.units import format_size
 from zarr_core.errors import SourceError, StoreError
-from zarr_core.format.object_names import SAMPLES, ZARR_JSON
+from zarr_core.format.object_names import ZARR_JSON, sample_folder
 from zarr_core.points.columns import expected_columns, misfit
 from zarr_core.points.conversion_job import ConversionJob
 from zarr_core.points.convert_sample import ConversionResult, Status, convert_sample, failure, quarantined
@@ -325,7 +325,7 @@ def convert_samples(
         tombstones[path.rpartition("/")[0]][path] = since
 
     def call(sample: SourceSample, repair: str | None) -> tuple[str, partial[ConversionResult]]:
-        mine = tombstones.get(f"{SAMPLES}/{sample.sample_id}", {})
+        mine = tombstones.get(sample_folder(sample.sample_id), {})
         own = writer.with_retention(Retention({}, mine, writer.retention.collections))
         return sample.sample_id, partial(convert_sample, own, source, sample, retry_quarantined, repair, seconds)
 

@@ -14,7 +14,7 @@ from typing import Any
 from zarr_core._util.documents import expect, parse_json
 from zarr_core.errors import CorruptChunkError, StoreError, ZarrCoreError
 from zarr_core.format.array_metadata import ArrayLayout, group_arrays
-from zarr_core.format.object_names import ATTRIBUTES_KEY, SAMPLES, ZARR_JSON
+from zarr_core.format.object_names import ATTRIBUTES_KEY, ZARR_JSON, sample_folder
 from zarr_core.format.ranges import MAX_READ_BYTES, coalesce
 from zarr_core.format.shards import check_chunk
 from zarr_core.points.group import chunk_object_bytes, recorded_attributes
@@ -247,7 +247,7 @@ def _holds_another(target: Storage, relpath: str, group: bytes) -> bool:
 
 
 def _group_name(sample_id: str, content: list[Any]) -> str:
-    return f"{SAMPLES}/{sample_id}/{digest(content)}"
+    return f"{sample_folder(sample_id)}/{digest(content)}"
 
 
 def _reduced(

@@ -20,7 +20,7 @@ from zarr_core.errors import SampleError, StoreError
 from zarr_core.format.array_metadata import EMPTY_GROUP, ArrayLayout, group_arrays, group_zarr_json
 from zarr_core.format.moments import FieldMoments, MomentsAccumulator
 from zarr_core.format.names import FieldName, check_sample_id
-from zarr_core.format.object_names import ATTRIBUTES_KEY, QUARANTINE, SAMPLES, ZARR_JSON
+from zarr_core.format.object_names import ATTRIBUTES_KEY, QUARANTINE, ZARR_JSON, sample_folder
 from zarr_core.format.rounding import RoundingAccumulator, RoundingError
 from zarr_core.format.shards import encode_shard, pack_lengths
 from zarr_core.format.shuffle import shuffle_permutation
@@ -103,7 +103,7 @@ class GroupWriter:
     def _relpaths(self, sample_id: str, fingerprint: str, content: str = "") -> list[str]:
         inputs = [GROUP_FORMAT, sample_id, fingerprint, self.settings.digest] + [content] * bool(content)
         digests = [digest(inputs + [again] * bool(again)) for again in range(_NAMES)]
-        return [f"{SAMPLES}/{check_sample_id(sample_id)}/{name}" for name in digests]
+        return [f"{sample_folder(check_sample_id(sample_id))}/{name}" for name in digests]
 
     def write_sample(
         self,

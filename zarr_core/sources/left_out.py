@@ -88,7 +88,8 @@ class LeftOut:
         pattern = f"{self._description.subfolder}/{self._description.samples}".lstrip("/")
         files = some([file.filename for file in self._description.fields.values()])
         reasons = {
-            "their names cannot be sample ids (letters, digits and _.+=@~- can); rename them": self.bad_ids,
+            "their names cannot be sample ids (letters, digits, _.+=@~- and blanks inside can); rename "
+            "them": self.bad_ids,
             f"they match {pattern} but contain none of {files}": self.empty,
             f"they contain field files but do not match {pattern} (hidden folders never do); rename them, or change "
             "`samples` of the description": self.elsewhere,
