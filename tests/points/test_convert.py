@@ -302,11 +302,11 @@ def test_splits_are_those_that_the_source_has_now(tmp_path: Path) -> None:
 
 
 def test_a_report_names_what_was_left_out(tmp_path: Path) -> None:
-    source = write_source(tmp_path / "source", ("run_1", "run_with space"))
+    source = write_source(tmp_path / "source", ("run_1", "run_(2)"))
     torch.save(torch.zeros(3), source / "run_1" / "surface_area.pt")
     report = convert("ahmedml", tmp_path / "store", root=source, **SETTINGS)
     left_out, unused, absent = report.notes
-    assert "run_with space" in left_out
+    assert "run_(2)" in left_out
     assert "surface_area.pt" in unused
     assert "499 of the 500 ids" in absent
     assert report.ok
