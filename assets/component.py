@@ -7,6 +7,7 @@ from assets.dataset import DatasetDeclaration
 from assets.exports import export_asset
 from assets.manifest import manifest_asset
 from assets.migration import migration_job
+from assets.overview import overview_asset
 from assets.report import report_asset
 from assets.shootout import shootout_assets
 from assets.source_samples import source_listing_asset, source_samples_asset
@@ -46,6 +47,7 @@ def dataset_definitions(dataset: DatasetDeclaration) -> dg.Definitions:
     }
     return dg.Definitions(
         assets=[
+            overview_asset(dataset),
             source_samples_asset(dataset),
             source_listing_asset(dataset),
             zarr_samples_asset(dataset),

@@ -24,6 +24,10 @@ class Declaration(dg.Model, dg.Resolvable):
 
     name: str = Field(description="Prefix of the asset keys, and the asset group.")
     report: str = Field(description="Local folder for the report.")
+    owners: list[str] = Field(
+        default=[],
+        description="Who answers for the dataset: addresses of mail, and teams as team:data. The UI shows them.",
+    )
     look_every_seconds: int = Field(default=30, description="Pause between two listings of the source.")
     settle_seconds: float = Field(
         default=1.0, description="Pause between the two listings of an observation by hand; a copy grows meanwhile."

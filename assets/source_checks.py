@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from sensors.behind import CONVERTED_CHECK, check_converted
+from sensors.behind import CONVERTED_CHECK, check_converted, conversions
 from sensors.observations import WatchedSource
 
 
@@ -21,7 +21,7 @@ def source_converted_check(source: WatchedSource, sensor: str) -> dg.AssetChecks
         f"The sensor `{sensor}` reports this, too, when it changes.",
     )
     def source_converted(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        return check_result(check_converted(context.instance, source))
+        return check_result(check_converted(source, conversions(context.instance, source)))
 
     return source_converted
 

@@ -10,7 +10,7 @@ from typing import Protocol
 import dagster as dg
 
 from resources.stores import StoreAccess
-from sensors.behind import check_complete, check_converted
+from sensors.behind import Conversions, check_complete, check_converted, conversions
 from sensors.dagster_internals.queries import has_open_work
 from sensors.deadline import within_the_tick
 from sensors.migration import MigratingDataset, check_settings, manifest_within_the_tick
@@ -25,6 +25,7 @@ from sensors.observations import (
     prepare_partitions,
     sensor_result,
 )
+from sensors.overview import overview_events
 from sensors.pending import Changes, PendingChanges, find_changes
 from sensors.takeover import take_over
 from zarr_core.points.manifest import StoreManifest
@@ -84,8 +85,12 @@ def arrivals_sensor(dataset: WatchedSamples) -> dg.SensorDefinition:
         # The daemon stores events in this order, and then registers the partitions: the automation converts none of
         # those that the store holds.
         events: list[Event] = [*held, *_listing_events(dataset, look, known, changes, last)]
-        if look.whole and manifest is not None:
-            events += _check_events(instance, dataset, manifest, look.listing, at_rest=changes.is_empty and not held)
+        if look.whole:
+            found = conversions(instance, dataset)
+            if manifest is not None:
+                at_rest = changes.is_empty and not held
+                events += _check_events(instance, dataset, manifest, look.listing, found, at_rest=at_rest)
+            events += overview_events(context, dataset, found, len(look.listing.incomplete))
         noun = "samples" if look.whole else "notified samples"
         held_ids = [event.partition for event in held if event.partition]
         result = sensor_result(context, dataset, look.listing, changes, noun, events, held_ids)
@@ -169,16 +174,22 @@ def _listing_events(
 
 
 def _check_events(
-    instance: dg.DagsterInstance, dataset: WatchedSamples, manifest: StoreManifest, listing: Listing, *, at_rest: bool
+    instance: dg.DagsterInstance,
+    dataset: WatchedSamples,
+    manifest: StoreManifest,
+    listing: Listing,
+    converted: Conversions,
+    *,
+    at_rest: bool,
 ) -> list[dg.AssetCheckEvaluation]:
     """Checks of the manifest whose result is another one than Dagster knows, although nothing was published."""
-    found = [
+    checks = [
         check_settings(instance, dataset, manifest, listing),
         check_complete(listing, dataset.complete_within_hours, dataset.published),
     ]
     if at_rest and not has_open_work(instance, dataset.converted, dataset.conversion_job):
-        found.append(check_converted(instance, dataset))
-    return changed_checks(instance, found)
+        checks.append(check_converted(dataset, converted))
+    return changed_checks(instance, checks)
 
 
 def _delete_messages(queue: str, look: _Look, known: Mapping[str, str | None], before: PendingChanges) -> None:

@@ -7,6 +7,7 @@ conversions leaves no run that would evaluate them.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 import dagster as dg
 
@@ -19,21 +20,59 @@ from zarr_core.sources.listing import Listing
 CONVERTED_CHECK, COMPLETE_CHECK = "source_converted", "samples_complete"
 
 
-def check_converted(instance: dg.DagsterInstance, source: WatchedSource) -> dg.AssetCheckEvaluation:
+@dataclass(frozen=True)
+class Conversions:
+    """What became of the samples or batches that are at the source.
+
+    Attributes:
+        total: how many there are.
+        waiting: changed or arrived, and are about to be converted.
+        cancelled: changed or arrived, and their conversion was cancelled.
+        stale: changed, and the conversion of their new version failed. The store keeps the version before.
+        refused: arrived, and their conversion failed.
+    """
+
+    total: int
+    waiting: frozenset[str]
+    cancelled: frozenset[str]
+    stale: frozenset[str]
+    refused: frozenset[str]
+
+    @property
+    def converted(self) -> int:
+        """How many are in the store as they are at the source."""
+        return self.total - sum(map(len, (self.waiting, self.cancelled, self.stale, self.refused)))
+
+
+def conversions(instance: dg.DagsterInstance, source: WatchedSource) -> Conversions:
+    """What became of the samples or batches of a source, from what Dagster has recorded."""
+    total = len(instance.get_dynamic_partitions(source.partitions_name))
+    pending = unconverted_partitions(instance, source.observed, source.converted, source.partitions_name)
+    cancelled = cancelled_partitions(instance, source.converted, [source.observed]) & pending.keys()
+    attempts = failed_partitions(instance, source.converted)
+    stale, refused = set(), set()
+    for name in pending.keys() & attempts.keys() - cancelled:
+        if attempts[name] > pending[name].observed_at:
+            (stale if pending[name].converted_before else refused).add(name)
+    waiting = pending.keys() - cancelled - stale - refused
+    return Conversions(total, *map(frozenset, (waiting, cancelled, stale, refused)))
+
+
+def check_converted(source: WatchedSource, found: Conversions) -> dg.AssetCheckEvaluation:
     """Whether samples or batches changed, or arrived, whose conversion was cancelled or failed.
 
     A new one whose conversion failed is left out: its partition is red, and an alert has named it.
+
+    Args:
+        source: the dataset.
+        found: what became of its samples or batches.
     """
     noun = source.partitions_name.rpartition("__")[2]
-    waiting = unconverted_partitions(instance, source.observed, source.converted, source.partitions_name)
-    cancelled = cancelled_partitions(instance, source.converted, [source.observed]) & waiting.keys()
-    attempts = failed_partitions(instance, source.converted)
-    stale = set()
-    for name in waiting.keys() & attempts.keys() - cancelled:
-        if waiting[name].converted_before and attempts[name] > waiting[name].observed_at:
-            stale.add(name)
     sentences = []
-    for names, reason in ((cancelled, "their conversion was cancelled"), (stale, "their conversion failed")):
+    for names, reason in (
+        (found.cancelled, "their conversion was cancelled"),
+        (found.stale, "their conversion failed"),
+    ):
         if names:
             ordered = sorted(names, key=natural_order)
             sentences.append(f"{len(ordered)} {noun} changed or arrived at the source and {reason}: {some(ordered)}")
@@ -48,7 +87,7 @@ def check_converted(instance: dg.DagsterInstance, source: WatchedSource) -> dg.A
         passed=not sentences,
         severity=dg.AssetCheckSeverity.WARN,
         description=". ".join(sentences) or f"all {noun} are converted as they are at the source, or are about to be",
-        metadata={"cancelled": len(cancelled), "failed": len(stale)},
+        metadata={"cancelled": len(found.cancelled), "failed": len(found.stale)},
     )
 
 

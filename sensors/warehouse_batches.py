@@ -8,10 +8,11 @@ from typing import Any, Protocol
 import dagster as dg
 
 from resources.warehouses import WarehouseAccess
-from sensors.behind import check_converted
+from sensors.behind import check_converted, conversions
 from sensors.dagster_internals.queries import has_open_work
 from sensors.deadline import within_the_tick
 from sensors.observations import WatchedSource, changed_checks, known_items, prepare_partitions, sensor_result
+from sensors.overview import overview_events
 from sensors.pending import PendingChanges, find_changes
 from sensors.withdrawn import check_again
 from zarr_core.matrix import WideMatrix
@@ -63,18 +64,20 @@ def warehouse_batches_sensor(declared: WatchedWarehouse) -> dg.SensorDefinition:
         known = known_items(instance, declared)
         changes = find_changes(listing, known, PendingChanges.from_cursor(context.cursor))
         changes = prepare_partitions(instance, declared, changes)
+        found = conversions(instance, declared)
         checks = []
         if (
             matrix is not None
             and changes.is_empty
             and not has_open_work(instance, declared.converted, declared.conversion_job)
         ):
-            checks.append(check_converted(instance, declared))
+            checks.append(check_converted(declared, found))
             # A warehouse without a single batch is one that cannot be listed.
             if listing.items:
                 checks.append(
                     check_again(instance, declared.published, declared.shown_matrix, matrix, list(listing.items))
                 )
-        return sensor_result(context, declared, listing, changes, "batches", changed_checks(instance, checks))
+        events = [*changed_checks(instance, checks), *overview_events(context, declared, found, incomplete=0)]
+        return sensor_result(context, declared, listing, changes, "batches", events)
 
     return warehouse_batches

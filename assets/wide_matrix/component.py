@@ -3,6 +3,7 @@
 import dagster as dg
 
 from assets.exports import export_asset
+from assets.overview import overview_asset
 from assets.shootout import shootout_assets
 from assets.upkeep import garbage_asset, gc_schedules, matrix_verification_asset, verification_schedules
 from assets.wide_matrix.batches import matrix_batches_asset, warehouse_batches_asset
@@ -42,6 +43,7 @@ def matrix_definitions(declared: MatrixDeclaration) -> dg.Definitions:
     }
     return dg.Definitions(
         assets=[
+            overview_asset(declared),
             warehouse_batches_asset(declared),
             matrix_batches_asset(declared),
             matrix_asset(declared),

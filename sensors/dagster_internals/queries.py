@@ -168,6 +168,22 @@ def failed_evaluations(instance: dg.DagsterInstance, run_id: str) -> list[dg.Ass
     return [check for check in checks if not check.passed and _fails_its_run(check)]
 
 
+def latest_evaluations(
+    instance: dg.DagsterInstance, keys: Iterable[dg.AssetCheckKey]
+) -> dict[dg.AssetCheckKey, tuple[dg.AssetCheckEvaluation, str] | None]:
+    """The latest evaluation of each check, and the id of its run, which is "" if a sensor reported it.
+
+    None for a check that is being evaluated, or whose run ended before it was. A check that never was is left out.
+    """
+    latest: dict[dg.AssetCheckKey, tuple[dg.AssetCheckEvaluation, str] | None] = {}
+    records = instance.event_log_storage.get_latest_asset_check_execution_by_key(list(keys))
+    for key, record in records.items():
+        event = record.event.dagster_event if record.event else None
+        evaluated = event is not None and event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION
+        latest[key] = (event.asset_check_evaluation_data, record.run_id) if event and evaluated else None
+    return latest
+
+
 def failing_checks(
     instance: dg.DagsterInstance, keys: Iterable[dg.AssetCheckKey]
 ) -> dict[str, tuple[dg.AssetCheckEvaluation, str] | None]:
@@ -178,16 +194,9 @@ def failing_checks(
         it. None for a check that is being evaluated, or whose run ended before it was.
     """
     failing: dict[str, tuple[dg.AssetCheckEvaluation, str] | None] = {}
-    records = instance.event_log_storage.get_latest_asset_check_execution_by_key(list(keys))
-    for key, record in records.items():
-        name = key.to_user_string()
-        event = record.event.dagster_event if record.event else None
-        if event is None or event.event_type is not dg.DagsterEventType.ASSET_CHECK_EVALUATION:
-            failing[name] = None
-            continue
-        check = event.asset_check_evaluation_data
-        if not check.passed and not _fails_its_run(check):
-            failing[name] = check, record.run_id
+    for key, found in latest_evaluations(instance, keys).items():
+        if found is None or (not found[0].passed and not _fails_its_run(found[0])):
+            failing[key.to_user_string()] = found
     return failing
 
 

@@ -11,7 +11,7 @@ import pytest
 from dagster._core.execution.asset_backfill import AssetGraphSubset
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 
-from sensors.behind import check_complete, check_converted
+from sensors.behind import check_complete, check_converted, conversions
 from sensors.dagster_internals.queries import latest_check, older_than_its_source
 from tests.platform.test_source_watch import Watcher
 from tests.platform.trial import Trial, corrupt, write_run
@@ -49,12 +49,12 @@ def is_late(trial: Trial) -> bool:
 
 def test_changed_samples_of_a_cancelled_backfill_are_named(published: Trial) -> None:
     trial = published
-    assert check_converted(trial.instance, trial.dataset).passed
+    assert check_converted(trial.dataset, conversions(trial.instance, trial.dataset)).passed
     assert not is_late(trial)
     for number in (1, 2):
         write_run(trial.source, number, shift=1.0)
     assert trial.run("look").success
-    assert check_converted(trial.instance, trial.dataset).passed, "they are about to be converted"
+    assert check_converted(trial.dataset, conversions(trial.instance, trial.dataset)).passed, "they are about to be converted"
     cancel_backfill(trial, "run_1", "run_2")
     # The manifest is made once more, as by its schedule; the samples stay as they were.
     result = trial.publish()
@@ -68,7 +68,7 @@ def test_changed_samples_of_a_cancelled_backfill_are_named(published: Trial) -> 
     assert is_late(trial), "although the manifest is newer than the change"
 
     assert trial.run("convert", "run_1", "run_2").success
-    assert check_converted(trial.instance, trial.dataset).passed
+    assert check_converted(trial.dataset, conversions(trial.instance, trial.dataset)).passed
     assert trial.publish().success
     assert not is_late(trial)
 
@@ -93,7 +93,7 @@ def test_a_changed_sample_that_cannot_be_converted_is_named_and_a_new_one_is_not
         corrupt(published.source / f"run_{number}")
     assert published.run("look").success
     assert not published.run("convert", "run_2", "run_4").success
-    check = check_converted(published.instance, published.dataset)
+    check = check_converted(published.dataset, conversions(published.instance, published.dataset))
     assert "1 samples changed or arrived at the source and their conversion failed: run_2." in str(check.description)
 
 

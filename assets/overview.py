@@ -1,0 +1,19 @@
+"""The overview of a dataset in the UI; the sensor of its source records it."""
+
+import dagster as dg
+
+from assets.declaration import Declaration
+from sensors.operating import page_of
+from sensors.overview import NAME
+
+
+def overview_asset(declared: Declaration) -> dg.AssetSpec:
+    """An asset that no run makes and nothing follows: its latest materialization is the state of the dataset."""
+    return dg.AssetSpec(
+        declared.key(NAME),
+        group_name=declared.name,
+        description=f"How far {declared.name} is: what arrived, was converted, refused, is stale, published and "
+        "verified, which checks fail, and what to do about it. The sensor of the source records it when it changes, "
+        f"and at most every ten minutes during conversions. See `{page_of('the-overview-of-a-dataset')}`.",
+        owners=declared.owners,
+    )

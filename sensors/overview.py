@@ -1,0 +1,163 @@
+"""The overview of a dataset: how far its samples or batches have come, and what a person has to do next.
+
+The sensor of the source records it as a materialization without a run, so that it is current although nothing runs. Its
+numbers are those that Dagster has: a tick reads nothing of the source or the store for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import dagster as dg
+
+from sensors.behind import Conversions
+from sensors.dagster_internals.queries import latest_evaluations
+from sensors.observations import WatchedSource
+from sensors.operating import page_of
+from sensors.pending import natural_order
+from zarr_core._util.units import format_size
+from zarr_core.sources.left_out import some
+
+NAME = "overview"
+# Numbers change at every tick while samples are being converted. They are then recorded this often.
+_SECONDS_WHILE_CONVERTING = 600
+_DAY_SECONDS = 86_400
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What an asset recorded last.
+
+    Attributes:
+        at: when, in seconds since 1970; None if it never did.
+        numbers: of its metadata.
+    """
+
+    at: float | None
+    numbers: Mapping[str, float]
+
+
+def overview_events(
+    context: dg.SensorEvaluationContext, source: WatchedSource, conversions: Conversions, incomplete: int
+) -> list[dg.AssetMaterialization]:
+    """A materialization of the overview, if it differs from the latest one.
+
+    Args:
+        context: of the tick.
+        source: the dataset.
+        conversions: of its samples or batches.
+        incomplete: number of samples that still lack files at the source.
+    """
+    instance, key = context.instance, dg.AssetKey([source.name, NAME])
+    published = _recorded(instance, source.published)
+    verified = _recorded(instance, dg.AssetKey([source.name, "deep_verification"]))
+    failing = _failing_checks(context, source.name)
+    noun = source.partitions_name.rpartition("__")[2]
+    rows = [
+        *_conversion_rows(conversions, noun, source.converted.to_user_string(), incomplete),
+        _published_row(published, verified, f"{source.name}_refresh"),
+        _verified_row(verified, f"{source.name}_verify"),
+        _checks_row(failing),
+    ]
+    latest = instance.get_latest_materialization_event(key)
+    if latest is not None and latest.asset_materialization is not None:
+        if latest.asset_materialization.metadata.get(NAME) == _table(rows):
+            return []
+        was_waiting = latest.asset_materialization.metadata.get("waiting", dg.IntMetadataValue(0)).value
+        young = time.time() - latest.timestamp < _SECONDS_WHILE_CONVERTING
+        if was_waiting and conversions.waiting and young:
+            return []
+    numbers = {
+        "arrived": conversions.total,
+        "incomplete": incomplete,
+        "converted": conversions.converted,
+        "waiting": len(conversions.waiting),
+        "refused": len(conversions.refused),
+        "stale": len(conversions.stale | conversions.cancelled),
+        "published_samples": int(published.numbers.get("samples", 0)),
+        "stored_bytes": _stored_bytes(published, verified),
+        "failing_checks": len(failing),
+    }
+    return [dg.AssetMaterialization(key, metadata={NAME: _table(rows), **numbers})]
+
+
+def _conversion_rows(found: Conversions, noun: str, asset: str, incomplete: int) -> list[tuple[str, str, str]]:
+    """Rows of what arrived, and what became of it: what, its state now, and what to do."""
+    lacking = f", {incomplete:,} incomplete" if incomplete else ""
+    upload = "upload what is missing, or delete their folders" if incomplete else ""
+    wait = f"nothing: the automation converts the {len(found.waiting):,} others" if found.waiting else ""
+    mend = f"mend their files at the source: {page_of('a-sample-that-cannot-be-converted')}"
+    again = f"materialize their partitions of {asset}: {page_of('a-cancelled-run')}"
+    left = found.stale | found.cancelled
+    return [
+        ("arrived", f"{found.total:,} {noun}{lacking}", upload),
+        ("converted", f"{found.converted:,} {noun}", wait),
+        ("refused", _names(found.refused), mend if found.refused else ""),
+        ("stale or cancelled", _names(left), again if left else ""),
+    ]
+
+
+def _published_row(published: Recorded, verified: Recorded, job: str) -> tuple[str, str, str]:
+    if published.at is None:
+        return "published", "nothing yet", f"nothing, if something is being converted; otherwise run {job}"
+    size = _stored_bytes(published, verified)
+    shown = f", {format_size(size)}" if size else ""
+    generation, samples = (int(published.numbers.get(name, 0)) for name in ("generation", "samples"))
+    return "published", f"generation {generation}: {samples:,} samples{shown}; {_when(published.at)}", ""
+
+
+def _verified_row(verified: Recorded, job: str) -> tuple[str, str, str]:
+    if verified.at is None:
+        return "verified", "never", f"declare verify_within_days, or run {job}"
+    samples = int(verified.numbers.get("samples", 0))
+    return "verified", f"{samples:,} samples; {_when(verified.at)}", ""
+
+
+def _checks_row(failing: Collection[str]) -> tuple[str, str, str]:
+    action = f"read the check on the page of its asset: {page_of('a-failed-check')}" if failing else ""
+    return "failing checks", _names(failing), action
+
+
+def _names(names: Collection[str]) -> str:
+    return f"{len(names):,}: {some(sorted(names, key=natural_order))}" if names else "none"
+
+
+def _when(at: float) -> str:
+    """A time, and its age in days: minutes would be another text at every tick."""
+    days = int((time.time() - at) // _DAY_SECONDS)
+    age = f"{days} days ago" if days else "less than a day ago"
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC, {age}"
+
+
+def _stored_bytes(published: Recorded, verified: Recorded) -> int:
+    """Bytes of the published generation; a matrix knows them since its last verification."""
+    return int(published.numbers.get("bytes_stored") or verified.numbers.get("bytes") or 0)
+
+
+def _recorded(instance: dg.DagsterInstance, key: dg.AssetKey) -> Recorded:
+    event = instance.get_latest_materialization_event(key)
+    if event is None or event.asset_materialization is None:
+        return Recorded(None, {})
+    metadata = event.asset_materialization.metadata
+    return Recorded(
+        event.timestamp,
+        {name: value.value for name, value in metadata.items() if isinstance(value.value, int | float)},
+    )
+
+
+def _failing_checks(context: dg.SensorEvaluationContext, name: str) -> list[str]:
+    """Checks of the dataset whose latest evaluation did not pass, warnings included."""
+    graph = context.repository_def.asset_graph if context.repository_def else None
+    keys = [key for key in graph.asset_check_keys if key.asset_key.path[0] == name] if graph else []
+    evaluated = latest_evaluations(context.instance, keys)
+    return [key.name for key, found in evaluated.items() if found is not None and not found[0].passed]
+
+
+def _table(rows: Collection[tuple[str, str, str]]) -> dg.TableMetadataValue:
+    """Rendered as a whole where the UI shows the asset; Markdown would be behind a click."""
+    columns = ("what", "now", "what to do")
+    schema = dg.TableSchema([dg.TableColumn(name) for name in columns])
+    return dg.TableMetadataValue([dg.TableRecord(dict(zip(columns, row, strict=True))) for row in rows], schema)

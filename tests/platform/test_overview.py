@@ -1,0 +1,116 @@
+"""The overview of a dataset: what became of its samples or batches, and what to do next."""
+
+from __future__ import annotations
+
+import time
+
+import dagster as dg
+import pytest
+
+from resources.stores import StoreAccess
+from sensors.arrivals import arrivals_sensor
+from tests.platform.test_behind import cancel_backfill
+from tests.platform.trial import Trial, corrupt, write_run
+
+pytestmark = pytest.mark.usefixtures("nothing_measured")
+
+
+class Sensor:
+    """The sensor of the trial's source, with the definitions around it as the daemon gives them."""
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial, self.cursor = trial, None
+
+    def tick(self) -> list[dg.AssetMaterialization]:
+        """Tick, store what is reported, and return the overviews."""
+        context = dg.build_sensor_context(
+            self.trial.instance,
+            cursor=self.cursor,
+            resources={"stores": StoreAccess()},
+            definitions=self.trial.definitions,
+        )
+        result = arrivals_sensor(self.trial.dataset)(context)
+        assert isinstance(result, dg.SensorResult)
+        self.cursor = result.cursor
+        for event in result.asset_events:
+            self.trial.instance.report_runless_asset_event(event)
+        for request in result.dynamic_partitions_requests or ():
+            if isinstance(request, dg.AddDynamicPartitionsRequest):
+                self.trial.instance.add_dynamic_partitions(request.partitions_def_name, request.partition_keys)
+        return [event for event in result.asset_events if event.asset_key == self.trial.dataset.key("overview")]
+
+
+def shown(trial: Trial) -> dict[str, tuple[str, str]]:
+    """State and next step by row of the overview that Dagster has."""
+    event = trial.instance.get_latest_materialization_event(trial.dataset.key("overview"))
+    assert event is not None
+    assert event.asset_materialization is not None
+    value = event.asset_materialization.metadata["overview"]
+    assert isinstance(value, dg.TableMetadataValue)
+    return {str(row.data["what"]): (str(row.data["now"]), str(row.data["what to do"])) for row in value.records}
+
+
+def number(trial: Trial, name: str) -> object:
+    event = trial.instance.get_latest_materialization_event(trial.dataset.key("overview"))
+    assert event is not None
+    assert event.asset_materialization is not None
+    return event.asset_materialization.metadata[name].value
+
+
+def test_it_says_what_became_of_the_samples_and_what_to_do(trial: Trial) -> None:
+    sensor = Sensor(trial)
+    for run in (1, 2, 3, 4):
+        write_run(trial.source, run)
+    corrupt(trial.source / "run_4")
+    (write_run(trial.source, 5) / "surface_pressure.pt").unlink()
+    sensor.tick()
+    sensor.tick()
+    assert sensor.tick(), "samples were registered"
+    rows = shown(trial)
+    assert rows["arrived"] == ("4 samples, 1 incomplete", "upload what is missing, or delete their folders")
+    assert rows["converted"] == ("0 samples", "nothing: the automation converts the 4 others")
+    assert rows["published"][0] == "nothing yet"
+    assert rows["verified"] == ("never", "declare verify_within_days, or run trial_verify")
+
+    assert not trial.run("convert", "run_1", "run_4").success
+    assert trial.publish().success
+    assert sensor.tick()
+    rows = shown(trial)
+    assert rows["converted"] == ("3 samples", "")
+    assert rows["refused"][0] == "1: run_4"
+    assert "docs/operating.md#a-sample-that-cannot-be-converted" in rows["refused"][1]
+    assert rows["published"][0].startswith("generation 1: 3 samples, ")
+    assert "split_ids_present" in rows["failing checks"][0]
+
+    write_run(trial.source, 1, shift=1.0)
+    assert trial.run("look").success
+    cancel_backfill(trial, "run_1")
+    sensor.tick()
+    rows = shown(trial)
+    assert rows["stale or cancelled"][0] == "1: run_1"
+    assert rows["stale or cancelled"][1].startswith("materialize their partitions of trial/zarr_samples")
+    assert (number(trial, "arrived"), number(trial, "converted"), number(trial, "stale")) == (4, 2, 1)
+
+
+def test_it_is_recorded_only_when_it_changes_and_seldom_during_conversions(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sensor = Sensor(trial)
+    write_run(trial.source, 1)
+    sensor.tick()
+    sensor.tick()
+    assert sensor.tick()
+    assert not sensor.tick(), "nothing changed"
+    write_run(trial.source, 2)
+    assert not [*sensor.tick(), *sensor.tick(), *sensor.tick()], "samples wait for their conversion"
+    later = time.time() + 700
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert sensor.tick()
+    assert shown(trial)["arrived"][0] == "2 samples"
+
+
+def test_nothing_follows_the_overview(trial: Trial) -> None:
+    graph = trial.definitions.resolve_asset_graph()
+    node = graph.get(trial.dataset.key("overview"))
+    assert node.automation_condition is None
+    assert not node.child_keys | node.parent_keys
