@@ -18,6 +18,7 @@ from assets.zarr_samples import FORCE_TAG
 from resources.stores import StoreAccess
 from sensors.behind import COMPLETE_CHECK, check_complete
 from sensors.migration import CHECK, check_settings
+from sensors.operating import if_red
 from sensors.pending import natural_order
 from zarr_core.errors import StoreError
 from zarr_core.points.manifest import StoreManifest
@@ -53,7 +54,8 @@ def _settings(dataset: DatasetDeclaration) -> dg.AssetChecksDefinition:
         asset=dataset.published,
         name=CHECK,
         description="The samples have the settings of the store, and the store those of its declaration. The sensor "
-        f"`{dataset.name}_arrivals` reports this, too, when it changes.",
+        f"`{dataset.name}_arrivals` reports this, too, when it changes."
+        + if_red("changed-settings", f"run {dataset.migration_job}, or declare the settings of the store"),
     )
     def settings(context: dg.AssetCheckExecutionContext, stores: StoreAccess) -> dg.AssetCheckResult:
         listing = list_samples(stores.source(dataset.kind, dataset.source), dataset.splits)
@@ -67,7 +69,8 @@ def _samples_complete(dataset: DatasetDeclaration) -> dg.AssetChecksDefinition:
         asset=dataset.published,
         name=COMPLETE_CHECK,
         description="No sample of the source lacks files for longer than `complete_within_hours` after its newest file "
-        f"was written. The sensor `{dataset.name}_arrivals` reports this, too, when it changes.",
+        f"was written. The sensor `{dataset.name}_arrivals` reports this, too, when it changes."
+        + if_red("a-failed-check", "upload what is missing, or delete the folders of these samples"),
     )
     def samples_complete(stores: StoreAccess) -> dg.AssetCheckResult:
         listing = list_samples(stores.source(dataset.kind, dataset.source), dataset.splits)
@@ -81,7 +84,8 @@ def _equivalence(dataset: DatasetDeclaration) -> dg.AssetChecksDefinition:
         asset=dataset.key("manifest"),
         name="equivalence",
         blocking=True,
-        description="Some samples, newly published ones first, equal their source files row by row.",
+        description="Some samples, newly published ones first, equal their source files row by row."
+        + if_red("a-damaged-chunk", "convert the named samples again by force"),
     )
     def equivalence(stores: StoreAccess) -> dg.AssetCheckResult:
         chosen = comparable(stores, dataset)
@@ -97,7 +101,8 @@ def _checksums(dataset: DatasetDeclaration) -> dg.AssetChecksDefinition:
         asset=dataset.key("manifest"),
         name="checksums",
         blocking=True,
-        description="Every chunk of some samples has the checksum that it was written with, and every object is there.",
+        description="Every chunk of some samples has the checksum that it was written with, and every object is there."
+        + if_red("a-damaged-chunk", "convert the named samples again by force"),
     )
     def checksums(stores: StoreAccess) -> dg.AssetCheckResult:
         chosen = choose(stores, dataset, 4 * dataset.checked_samples)
@@ -110,7 +115,8 @@ def _converted_samples_fit(dataset: DatasetDeclaration) -> dg.AssetChecksDefinit
     @dg.asset_check(
         asset=dataset.key("manifest"),
         name="converted_samples_fit",
-        description="No converted sample was refused because its fields differ from those of the other samples.",
+        description="No converted sample was refused because its fields differ from those of the other samples."
+        + if_red("a-sample-that-cannot-be-converted", "mend the named samples at the source"),
     )
     def converted_samples_fit(stores: StoreAccess) -> dg.AssetCheckResult:
         manifest = stores.manifest(dataset.store)
@@ -140,7 +146,8 @@ def _split_ids(dataset: DatasetDeclaration) -> dg.AssetChecksDefinition:
     @dg.asset_check(
         asset=dataset.key("manifest"),
         name="split_ids_present",
-        description="Every sample is in one split, and every split has samples in the store.",
+        description="Every sample is in one split, and every split has samples in the store."
+        + if_red("a-failed-check", "mend the split files, or declare allow_samples_without_split"),
     )
     def split_ids_present(stores: StoreAccess) -> dg.AssetCheckResult:
         manifest = stores.manifest(dataset.store)
@@ -176,7 +183,8 @@ def _statistics_plausible(dataset: DatasetDeclaration) -> dg.AssetChecksDefiniti
         asset=dataset.key("statistics"),
         name="plausible",
         blocking=True,
-        description="All numbers are finite, no field is constant, means lie between extremes, counts are right.",
+        description="All numbers are finite, no field is constant, means lie between extremes, counts are right."
+        + if_red("a-failed-check", "look at the named field at the source"),
     )
     def plausible(stores: StoreAccess) -> dg.AssetCheckResult:
         manifest = stores.manifest(dataset.store)

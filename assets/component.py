@@ -5,6 +5,7 @@ import dagster as dg
 from assets.checks import dataset_checks
 from assets.dataset import DatasetDeclaration
 from assets.exports import export_asset
+from assets.jobs import dataset_jobs
 from assets.manifest import manifest_asset
 from assets.migration import migration_job
 from assets.overview import overview_asset
@@ -31,37 +32,27 @@ class PointDataset(dg.Component, DatasetDeclaration):
 
 
 def dataset_definitions(dataset: DatasetDeclaration) -> dg.Definitions:
-    """Everything that exists for one dataset.
-
-    Three jobs do by hand what the automation does: list the source, convert its samples, and publish and describe the
-    result. The others do what no automation does: collect garbage, verify all samples in turn, and begin a migration.
-    """
-    refresh = f"{dataset.name}_refresh"
-    derived = [dataset.key("manifest"), dataset.key("statistics"), dataset.key("benchmark_report")]
-    jobs = {
-        f"{dataset.name}_look": [dataset.observed, dataset.listing_key],
-        dataset.conversion_job: [dataset.converted],
-        refresh: derived,
-        f"{dataset.name}_gc": [dataset.key("garbage")],
-        f"{dataset.name}_verify": [dataset.key("deep_verification")],
-    }
+    """Everything that exists for one dataset."""
+    assets: list[dg.AssetsDefinition | dg.SourceAsset | dg.AssetSpec] = [
+        overview_asset(dataset),
+        source_samples_asset(dataset),
+        source_listing_asset(dataset),
+        zarr_samples_asset(dataset),
+        manifest_asset(dataset),
+        statistics_asset(dataset),
+        report_asset(dataset),
+        garbage_asset(dataset, dataset.store),
+        verification_asset(dataset),
+        *shootout_assets(dataset.name, dataset.store, dataset.report, dataset.published, dataset.shootout),
+        *(export_asset(dataset.name, dataset.store, dataset.published, export) for export in dataset.exports),
+    ]
     return dg.Definitions(
-        assets=[
-            overview_asset(dataset),
-            source_samples_asset(dataset),
-            source_listing_asset(dataset),
-            zarr_samples_asset(dataset),
-            manifest_asset(dataset),
-            statistics_asset(dataset),
-            report_asset(dataset),
-            garbage_asset(dataset, dataset.store),
-            verification_asset(dataset),
-            *shootout_assets(dataset.name, dataset.store, dataset.report, dataset.published, dataset.shootout),
-            *(export_asset(dataset.name, dataset.store, dataset.published, export) for export in dataset.exports),
-        ],
+        assets=dataset.owned(assets),
         asset_checks=dataset_checks(dataset),
         jobs=[
-            *(dg.define_asset_job(name, selection=dg.AssetSelection.assets(*keys)) for name, keys in jobs.items()),
+            *dataset_jobs(
+                dataset, [dataset.observed, dataset.listing_key], ["manifest", "statistics", "benchmark_report"]
+            ),
             migration_job(dataset),
         ],
         sensors=[arrivals_sensor(dataset), automation_sensor(dataset.name)],

@@ -1,6 +1,7 @@
 """What every declared dataset has in common, whichever kind of store it becomes."""
 
 import re
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,14 @@ class Declaration(dg.Model, dg.Resolvable):
         """Metadata of the asset that publishes, by which a sensor notices that it is late."""
         hours = self.published_within_hours
         return {} if hours is None else {PUBLISHED_WITHIN_HOURS: hours}
+
+    def owned(
+        self, assets: Sequence[dg.AssetsDefinition | dg.SourceAsset | dg.AssetSpec]
+    ) -> list[dg.AssetsDefinition | dg.SourceAsset | dg.AssetSpec]:
+        """The same assets with the declared owners. Dagster's assets that are only observed have none."""
+        observed = [asset for asset in assets if isinstance(asset, dg.SourceAsset)]
+        others = [asset for asset in assets if not isinstance(asset, dg.SourceAsset)]
+        return [*observed, *dg.map_asset_specs(lambda spec: spec.replace_attributes(owners=self.owners), others)]
 
     def key(self, asset: str) -> dg.AssetKey:
         """Key of one of the dataset's assets ("manifest")."""

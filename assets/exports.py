@@ -11,6 +11,7 @@ import pydantic
 from pydantic import Field
 
 from assets.conditions import follow_what_was_published
+from sensors.operating import if_red
 from zarr_core._util.redaction import redact
 from zarr_core.storage import Storage, is_local
 from zarr_core.stores.kinds import find_head
@@ -94,7 +95,8 @@ def export_asset(name: str, store: str, upstream: dg.AssetKey, export: ExportDec
         deps=[upstream],
         automation_condition=follow_what_was_published() if export.format == "croissant" else None,
         description=f"The store as {export.format} in `{redact(export.output)}`: the generation that is "
-        "current when it is materialized.",
+        "current when it is materialized."
+        + if_red("where-is-the-reason", "read the last event of the run, and materialize the export again"),
         kinds={export.format},
     )
     def exported() -> dg.MaterializeResult:

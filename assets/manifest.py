@@ -13,6 +13,7 @@ from resources.stores import StoreAccess
 from sensors.dagster_internals.queries import observed_versions
 from sensors.dagster_internals.tags import ROW_COUNT
 from sensors.observations import ABSENT
+from sensors.operating import if_red
 from zarr_core.errors import RetirementError
 from zarr_core.points.manifest import Quarantine, StoreManifest
 from zarr_core.points.publish import PublishReport, publish
@@ -37,7 +38,8 @@ def manifest_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
         automation_condition=publish_after_a_batch(dataset.key("source_listing")),
         code_version=dataset.code_version,
         description="`manifest.json`: which samples the store holds, in which split, and what was refused. The only "
-        "object of the store that is ever replaced; a training run can pin each of its generations.",
+        "object of the store that is ever replaced; a training run can pin each of its generations."
+        + if_red("samples-that-vanish", "read the last event of the run; it names the samples and the way out"),
         metadata={**dataset.summary(), **dataset.published_metadata},
         output_required=False,
         kinds={"json", "zarr"},

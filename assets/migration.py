@@ -8,6 +8,7 @@ import dagster as dg
 from assets.dataset import DatasetDeclaration
 from resources.stores import StoreAccess
 from sensors.migration import CHECK, check_settings
+from sensors.operating import if_red
 from zarr_core.points.publish import publish
 from zarr_core.points.settings import NO_OWN_DTYPE
 from zarr_core.sources.listing import list_samples
@@ -38,7 +39,8 @@ def migration_job(dataset: DatasetDeclaration) -> dg.JobDefinition:
         name=dataset.migration_job,
         description="Makes the declared settings those of the store. The automation then converts all samples again, "
         f"in batches; the check `{CHECK}` of `{dataset.published.to_user_string()}` shows how far it is. Readers see "
-        "each sample as it was until its new version is published.",
+        "each sample as it was until its new version is published."
+        + if_red("changed-settings", "read the last event of the run; nothing has changed if it failed"),
     )
     def migrate() -> None:
         begin()

@@ -15,5 +15,4 @@ def overview_asset(declared: Declaration) -> dg.AssetSpec:
         description=f"How far {declared.name} is: what arrived, was converted, refused, is stale, published and "
         "verified, which checks fail, and what to do about it. The sensor of the source records it when it changes, "
         f"and at most every ten minutes during conversions. See `{page_of('the-overview-of-a-dataset')}`.",
-        owners=declared.owners,
     )

@@ -8,6 +8,7 @@ import dagster as dg
 from assets.conditions import follow_what_was_published
 from assets.dataset import DatasetDeclaration
 from assets.pictures import bars
+from sensors.operating import if_red
 
 # Enough for stable figures; each sample is read a dozen times.
 MEASURED_SAMPLES = 12
@@ -26,7 +27,8 @@ def report_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
         automation_condition=follow_what_was_published(),
         code_version="1",
         description="Bytes, requests and samples per second of training reads, against the `.pt` files, as a page to "
-        "look at and as JSON.",
+        "look at and as JSON."
+        + if_red("where-is-the-reason", "read the last event of the run; readers of the store need no report"),
         metadata={"store": dataset.shown_store, "report": dataset.report},
         kinds={"html", "matplotlib"},
     )

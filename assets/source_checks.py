@@ -4,6 +4,7 @@ import dagster as dg
 
 from sensors.behind import CONVERTED_CHECK, check_converted, conversions
 from sensors.observations import WatchedSource
+from sensors.operating import if_red
 
 
 def source_converted_check(source: WatchedSource, sensor: str) -> dg.AssetChecksDefinition:
@@ -18,7 +19,8 @@ def source_converted_check(source: WatchedSource, sensor: str) -> dg.AssetChecks
         asset=source.published,
         name=CONVERTED_CHECK,
         description="Nothing in the store is older than its source because its conversion was cancelled or failed. "
-        f"The sensor `{sensor}` reports this, too, when it changes.",
+        f"The sensor `{sensor}` reports this, too, when it changes."
+        + if_red("a-cancelled-run", f"materialize the named partitions of {source.converted.to_user_string()}"),
     )
     def source_converted(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         return check_result(check_converted(source, conversions(context.instance, source)))

@@ -9,6 +9,7 @@ from assets.tables import table
 from resources.stores import StoreAccess
 from sensors.dagster_internals.tags import kind_tags
 from sensors.observations import changes_now, listing_counts, listing_observation, report_now
+from sensors.operating import if_red
 from sensors.takeover import take_over
 from zarr_core.sources.listing import list_samples
 
@@ -21,7 +22,8 @@ def source_samples_asset(dataset: DatasetDeclaration) -> dg.SourceAsset:
         group_name=dataset.name,
         partitions_def=dataset.partitions,
         description=f"One folder of `.pt` files per sample at `{dataset.shown_source}`. The sensor "
-        f"`{dataset.name}_arrivals` registers what arrives; *Observe* looks at once.",
+        f"`{dataset.name}_arrivals` registers what arrives; *Observe* looks at once."
+        + if_red("a-source-that-does-not-answer", "look whether the source is there"),
         metadata={"kind": dataset.kind, "source": dataset.shown_source, "files": _files(dataset)},
         tags=kind_tags("pytorch", "source"),
     )
@@ -45,7 +47,8 @@ def source_listing_asset(dataset: DatasetDeclaration) -> dg.SourceAsset:
         key=dataset.listing_key,
         group_name=dataset.name,
         description="Which samples the source lists, its split files and blacklists. It changes when a sample vanishes "
-        "or a list is edited, and the manifest follows.",
+        "or a list is edited, and the manifest follows."
+        + if_red("a-source-that-does-not-answer", "look whether the source is there"),
         metadata={"source": dataset.shown_source},
         tags=kind_tags("source"),
     )

@@ -8,6 +8,7 @@ from assets.conditions import follow_what_was_published
 from assets.dataset import DatasetDeclaration
 from assets.tables import table
 from resources.stores import StoreAccess
+from sensors.operating import if_red
 from zarr_core.points.manifest import StoreManifest
 from zarr_core.points.statistics import calculate_store_statistics, write_statistics
 
@@ -22,7 +23,8 @@ def statistics_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
         automation_condition=follow_what_was_published(),
         code_version="1",
         description="Mean, standard deviation, extremes and log-scale moments of every field over the training "
-        "samples: the datasets normalize with them.",
+        "samples: the datasets normalize with them."
+        + if_red("a-failed-check", f"read the last event of the run, and run {dataset.name}_refresh again"),
         metadata={"store": dataset.shown_store},
         kinds={"yaml", "numpy"},
     )

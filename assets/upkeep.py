@@ -12,6 +12,7 @@ from assets.tables import table
 from assets.zarr_samples import REPAIR_HINT
 from resources.pools import ConversionPool
 from resources.stores import StoreAccess
+from sensors.operating import if_red
 from sensors.schedules import scheduled
 from zarr_core._util.redaction import redact
 from zarr_core._util.units import format_size, parse_duration
@@ -39,7 +40,8 @@ def garbage_asset(declared: Declaration, store: str) -> dg.AssetsDefinition:
         key=declared.key("garbage"),
         group_name=declared.name,
         description=f"Garbage collection of `{redact(store)}`: generations that were replaced more than `gc_grace` "
-        "ago, and the objects that only they name, are deleted. Its schedule runs if `gc_schedule` is declared.",
+        "ago, and the objects that only they name, are deleted. Its schedule runs if `gc_schedule` is declared."
+        + if_red("where-is-the-reason", "read the last event of the run; the next run deletes what this one left"),
         kinds={"zarr"},
     )
     def garbage(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
@@ -99,7 +101,8 @@ def verification_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
         group_name=dataset.name,
         description="Every chunk and object of a part of the samples, in all kept generations, compared with its "
         "checksum. Its daily schedule runs if `verify_within_days` is declared: each sample is then read within so "
-        "many days. Without it, a run reads all samples.",
+        "many days. Without it, a run reads all samples."
+        + if_red("a-damaged-chunk", "convert the named samples again by force"),
         kinds={"zarr"},
     )
     def deep_verification(
@@ -151,7 +154,8 @@ def matrix_verification_asset(declared: Declaration, matrix: str) -> dg.AssetsDe
         key=declared.key("deep_verification"),
         group_name=declared.name,
         description="Every chunk of the matrix, in all kept generations, compared with its checksum, and the two "
-        "copies compared with each other. Its schedule runs if `verify_within_days` is declared, at least so often.",
+        "copies compared with each other. Its schedule runs if `verify_within_days` is declared, at least so often."
+        + if_red("a-damaged-chunk", "copy the named objects back"),
         kinds={"zarr"},
     )
     def deep_verification(context: dg.AssetExecutionContext) -> dg.MaterializeResult:

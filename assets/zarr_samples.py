@@ -18,6 +18,7 @@ from sensors.dagster_internals.events import MaterializationBatch
 from sensors.dagster_internals.queries import latest_observations, planned_partitions
 from sensors.dagster_internals.tags import version_tags
 from sensors.migration import CHECK, data_version_of, samples_to_migrate
+from sensors.operating import if_red
 from sensors.refusals import refusal_tags, refused_samples
 from zarr_core._util.documents import parse_json
 from zarr_core.errors import CorruptChunkError, ManifestError
@@ -62,7 +63,7 @@ def zarr_samples_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
         output_required=False,
         description="One Zarr v3 group per sample: an array per field, points shuffled once, chunked along the points, "
         "every chunk checksummed. A sample that cannot be converted fails alone and is tried again when its source "
-        "changes.",
+        "changes." + if_red("a-sample-that-cannot-be-converted", "mend the files of the named samples at the source"),
         metadata=dataset.summary(),
         kinds={"zarr", "python"},
     )

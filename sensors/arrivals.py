@@ -25,6 +25,7 @@ from sensors.observations import (
     prepare_partitions,
     sensor_result,
 )
+from sensors.operating import if_red
 from sensors.overview import overview_events
 from sensors.pending import Changes, PendingChanges, find_changes
 from sensors.takeover import take_over
@@ -63,7 +64,8 @@ def arrivals_sensor(dataset: WatchedSamples) -> dg.SensorDefinition:
         name=f"{dataset.name}_arrivals",
         minimum_interval_seconds=dataset.look_every_seconds,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Registers samples that arrive, change or vanish at {dataset.shown_source}.",
+        description=f"Registers samples that arrive, change or vanish at {dataset.shown_source}."
+        + if_red("a-source-that-does-not-answer", "read its error, and look whether source and store are there"),
     )
     def arrivals(context: dg.SensorEvaluationContext, stores: StoreAccess) -> dg.SensorResult:
         instance = context.instance

@@ -2,6 +2,8 @@
 
 import dagster as dg
 
+from sensors.operating import if_red
+
 # Half a minute batches samples that arrive together and is no burden on the database.
 EVALUATE_EVERY_SECONDS = 30
 
@@ -18,5 +20,6 @@ def automation_sensor(name: str) -> dg.AutomationConditionSensorDefinition:
         default_status=dg.DefaultSensorStatus.RUNNING,
         use_user_code_server=True,  # for the condition Cancelled
         minimum_interval_seconds=EVALUATE_EVERY_SECONDS,
-        description=f"Converts what is new, changed or due for a retry in {name}, and refreshes what is derived.",
+        description=f"Converts what is new, changed or due for a retry in {name}, and refreshes what is derived."
+        + if_red("where-is-the-reason", "read its error; while it is stopped, nothing is converted by itself"),
     )

@@ -19,6 +19,7 @@ from sensors.dagster_internals.queries import (
 )
 from sensors.dagster_internals.runs import is_run_of
 from sensors.messages import asset_page, check_message, failure_message, page
+from sensors.operating import if_red
 
 # Metadata of an asset: it must be materialized within this many hours of a change of its source.
 PUBLISHED_WITHIN_HOURS = "zarr_core/published_within_hours"
@@ -35,13 +36,15 @@ _CHANGING = re.compile(
 
 # Numbers that stand alone. A warning whose counts alone have changed is the same warning.
 _COUNTS = re.compile(r"(?<![\w.-])\d[\d,.]*(?![\w-])")
+_IF_RED = if_red("where-is-the-reason", "read its error: the alert could not be sent, and is sent again for a day")
 
 
 @dg.sensor(
     name="failed_runs",
     default_status=dg.DefaultSensorStatus.RUNNING,
     minimum_interval_seconds=30,
-    description="Logs every failed run of this code location, also as the last event of the run, and sends an alert.",
+    description="Logs every failed run of this code location, also as the last event of the run, and sends an alert."
+    + _IF_RED,
 )
 def failed_runs(context: dg.SensorEvaluationContext, alerts: Alerts) -> dg.SensorResult:
     """Log and send a message about each run that failed since the last tick, also one of the command line.
@@ -78,7 +81,7 @@ def failed_runs(context: dg.SensorEvaluationContext, alerts: Alerts) -> dg.Senso
     default_status=dg.DefaultSensorStatus.RUNNING,
     minimum_interval_seconds=30,
     description="Logs checks that fail or warn and do not fail their run, also as the last event of the run, and sends"
-    " an alert. The cursor lists those that fail now, with their reasons.",
+    " an alert. The cursor lists those that fail now, with their reasons." + _IF_RED,
 )
 def failed_checks(context: dg.SensorEvaluationContext, alerts: Alerts) -> dg.SensorResult:
     """Report checks that began to fail or to warn, or have another reason, since the tick before."""
@@ -103,7 +106,7 @@ def failed_checks(context: dg.SensorEvaluationContext, alerts: Alerts) -> dg.Sen
     default_status=dg.DefaultSensorStatus.RUNNING,
     minimum_interval_seconds=60,
     description="Logs sensors and schedules whose ticks fail, once per error, and sends an alert. The cursor lists"
-    " those that fail now, with their errors.",
+    " those that fail now, with their errors." + _IF_RED,
 )
 def failing_sensors(context: dg.SensorEvaluationContext, alerts: Alerts) -> dg.SensorResult:
     """Report sensors and schedules that began to fail, or fail with another error, since the tick before."""
@@ -117,7 +120,7 @@ def failing_sensors(context: dg.SensorEvaluationContext, alerts: Alerts) -> dg.S
     default_status=dg.DefaultSensorStatus.RUNNING,
     minimum_interval_seconds=300,
     description="Logs assets that are older than their freshness policy allows, and those that are older than their"
-    " source, once, and sends an alert. A dataset declares fresh_within_days and published_within_hours.",
+    " source, once, and sends an alert. A dataset declares fresh_within_days and published_within_hours." + _IF_RED,
 )
 def stale_datasets(context: dg.SensorEvaluationContext, alerts: Alerts) -> dg.SensorResult:
     """Report assets that became stale since the tick before."""

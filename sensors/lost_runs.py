@@ -12,6 +12,7 @@ from pathlib import Path
 import dagster as dg
 
 from sensors.dagster_internals.queries import runs_of_code_server
+from sensors.operating import if_red
 
 # By so much the clock may have been set since a process began.
 _CLOCK_SECONDS = 60
@@ -20,7 +21,8 @@ _CLOCK_SECONDS = 60
 @dg.sensor(
     minimum_interval_seconds=30,
     default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Marks runs as failed whose process does not exist any more, so that they are tried again.",
+    description="Marks runs as failed whose process does not exist any more, so that they are tried again."
+    + if_red("a-crash", "read its error, and terminate runs without a process by hand"),
 )
 def lost_runs(context: dg.SensorEvaluationContext) -> dg.SensorResult:
     """Two ticks have to find a run without a process: one that has just ended has reported that by then."""

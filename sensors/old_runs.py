@@ -11,6 +11,7 @@ import dagster as dg
 
 from sensors.dagster_internals.queries import has_latest_checks, runs_with_latest_events
 from sensors.dagster_internals.runs import delete_run
+from sensors.operating import if_red
 from zarr_core._util.units import parse_duration
 
 # How old a run is when it is deleted, such as 90d.
@@ -42,7 +43,11 @@ def delete_runs(context: dg.OpExecutionContext, config: OldRuns) -> None:
     context.add_output_metadata({"deleted_runs": len(deleted), "kept_runs": len(old) - len(deleted)})
 
 
-@dg.job(description=f"Deletes old runs whose results newer runs have replaced. Scheduled if ${DELETE_AFTER} is set.")
+_WHAT = "Deletes old runs whose results newer runs have replaced"
+_IF_RED = if_red("size", "read the last event of the run; the next run deletes what this one left")
+
+
+@dg.job(description=f"{_WHAT}. Scheduled if ${DELETE_AFTER} is set.{_IF_RED}")
 def delete_old_runs() -> None:
     """One step."""
     delete_runs()
@@ -55,6 +60,7 @@ def old_runs_schedule() -> dg.ScheduleDefinition:
     return dg.ScheduleDefinition(
         job=delete_old_runs,
         cron_schedule="0 3 * * *",
+        description=f"{_WHAT}, every night if ${DELETE_AFTER} is set.{_IF_RED}",
         run_config=dg.RunConfig(ops={"delete_runs": config}),
         default_status=dg.DefaultScheduleStatus.RUNNING if older_than else dg.DefaultScheduleStatus.STOPPED,
     )

@@ -2,15 +2,18 @@
 
 import dagster as dg
 
+from sensors.operating import if_red
+
 
 def scheduled(job_name: str, cron_schedule: str, description: str) -> dg.ScheduleDefinition:
-    """A running schedule of a job."""
+    """A running schedule of a job. ``description`` says what for."""
     return dg.ScheduleDefinition(
         name=f"{job_name}_schedule",
         job_name=job_name,
         cron_schedule=cron_schedule,
         default_status=dg.DefaultScheduleStatus.RUNNING,
-        description=description,
+        description=description
+        + if_red("where-is-the-reason", "read the error of its last tick, and start the job by hand"),
     )
 
 
@@ -23,5 +26,5 @@ def refresh_schedule(name: str, cron_schedule: str) -> dg.ScheduleDefinition:
     return scheduled(
         f"{name}_refresh",
         cron_schedule,
-        f"Publishes the finished samples of {name} and refreshes statistics and report.",
+        f"Publishes what was converted of {name}, and refreshes what is derived, also if arrivals never pause.",
     )

@@ -12,6 +12,7 @@ from sensors.behind import check_converted, conversions
 from sensors.dagster_internals.queries import has_open_work
 from sensors.deadline import within_the_tick
 from sensors.observations import WatchedSource, changed_checks, known_items, prepare_partitions, sensor_result
+from sensors.operating import if_red
 from sensors.overview import overview_events
 from sensors.pending import PendingChanges, find_changes
 from sensors.withdrawn import check_again
@@ -52,7 +53,8 @@ def warehouse_batches_sensor(declared: WatchedWarehouse) -> dg.SensorDefinition:
         name=f"{declared.name}_batches",
         minimum_interval_seconds=declared.look_every_seconds,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Registers batches that arrive, change or vanish in the warehouse of {declared.name}.",
+        description=f"Registers batches that arrive, change or vanish in the warehouse of {declared.name}."
+        + if_red("a-source-that-does-not-answer", "read its error, and look whether the warehouse answers"),
     )
     def warehouse_batches(context: dg.SensorEvaluationContext, warehouses: WarehouseAccess) -> dg.SensorResult:
         instance = context.instance

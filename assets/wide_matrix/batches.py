@@ -15,6 +15,7 @@ from resources.warehouses import WarehouseAccess
 from sensors.dagster_internals.queries import latest_observations, planned_partitions
 from sensors.dagster_internals.tags import kind_tags, version_tags
 from sensors.observations import changes_now, report_now
+from sensors.operating import if_red
 from sensors.refusals import refusal_tags, refused_batches, state_of
 from sensors.warehouse_batches import list_warehouse
 from zarr_core.errors import BatchError, ZarrCoreError
@@ -31,7 +32,8 @@ def warehouse_batches_asset(declared: MatrixDeclaration) -> dg.SourceAsset:
         group_name=declared.name,
         partitions_def=declared.partitions,
         description="Batches of the long table. The sensor "
-        f"`{declared.name}_batches` registers what arrives; *Observe* looks at once.",
+        f"`{declared.name}_batches` registers what arrives; *Observe* looks at once."
+        + if_red("a-source-that-does-not-answer", "look whether the warehouse answers"),
         metadata=declared.summary(),
         tags=kind_tags("table", "source"),
     )
@@ -65,7 +67,8 @@ def matrix_batches_asset(declared: MatrixDeclaration) -> dg.AssetsDefinition:
         freshness_policy=declared.freshness_policy,
         output_required=False,
         description="Rows of the matrix, batch by batch: unloaded with positions joined in the query, every cell "
-        "counted, appended by one commit each. A batch whose rows contradict each other fails alone.",
+        "counted, appended by one commit each. A batch whose rows contradict each other fails alone."
+        + if_red("a-sample-that-cannot-be-converted", "correct the rows of the named batches in the warehouse"),
         metadata=declared.summary(),
         kinds={"zarr", "arrow"},
     )

@@ -12,6 +12,7 @@ from assets.source_checks import check_result, source_converted_check
 from assets.tables import table
 from assets.wide_matrix.declaration import MatrixDeclaration
 from resources.warehouses import WarehouseAccess
+from sensors.operating import if_red
 from sensors.withdrawn import CHECK as WITHDRAWN
 from sensors.withdrawn import check_withdrawn
 from zarr_core.errors import ZarrCoreError
@@ -32,7 +33,7 @@ def _axis_hash(declared: MatrixDeclaration) -> dg.AssetChecksDefinition:
         name="axis_hash",
         blocking=True,
         description="The names of the features have the sha256 that the head of the matrix says, and are the declared "
-        "ones.",
+        "ones." + if_red("a-failed-check", "correct the declared features, or copy the axis back"),
     )
     def axis_hash(warehouses: WarehouseAccess) -> dg.AssetCheckResult:
         try:
@@ -56,19 +57,22 @@ def _batches_equal_the_warehouse(declared: MatrixDeclaration) -> dg.AssetChecksD
         asset=declared.published,
         blocking=True,
         description="Of some batches, the latest first: as many cells as the warehouse has rows with a value, and each "
-        "holds what its row says.",
+        "holds what its row says."
+        + if_red("a-failed-check", "see which batch differs; a corrected batch is loaded again by itself"),
     )
     doubles = dg.AssetCheckSpec(
         "no_doubles",
         asset=declared.published,
         blocking=True,
-        description="Of the same batches: no cell has two rows in the warehouse, and no sample is in two batches.",
+        description="Of the same batches: no cell has two rows in the warehouse, and no sample is in two batches."
+        + if_red("a-failed-check", "remove the double rows from the warehouse"),
     )
 
     withdrawn = dg.AssetCheckSpec(
         WITHDRAWN,
         asset=declared.published,
-        description="The warehouse still has every batch of the matrix, and every sample of the same batches.",
+        description="The warehouse still has every batch of the matrix, and every sample of the same batches."
+        + if_red("what-was-withdrawn", "run the command that the check prints, or put the batch back"),
     )
 
     @dg.multi_asset_check(specs=[cells, doubles, withdrawn], name=f"{declared.name}__batches_equal_the_warehouse")

@@ -3,6 +3,7 @@
 import dagster as dg
 
 from assets.exports import export_asset
+from assets.jobs import dataset_jobs
 from assets.overview import overview_asset
 from assets.shootout import shootout_assets
 from assets.upkeep import garbage_asset, gc_schedules, matrix_verification_asset, verification_schedules
@@ -28,36 +29,23 @@ class WarehouseMatrix(dg.Component, MatrixDeclaration):
 
 
 def matrix_definitions(declared: MatrixDeclaration) -> dg.Definitions:
-    """Everything that exists for one wide matrix.
-
-    Three jobs do by hand what the automation does: list the warehouse, load its batches, and check and describe the
-    result. The others collect garbage and verify every chunk.
-    """
-    refresh = f"{declared.name}_refresh"
-    jobs = {
-        f"{declared.name}_look": [declared.observed],
-        declared.conversion_job: [declared.converted],
-        refresh: [declared.key(name) for name in ("matrix", "columns", "quality_report")],
-        f"{declared.name}_gc": [declared.key("garbage")],
-        f"{declared.name}_verify": [declared.key("deep_verification")],
-    }
+    """Everything that exists for one wide matrix."""
+    assets: list[dg.AssetsDefinition | dg.SourceAsset | dg.AssetSpec] = [
+        overview_asset(declared),
+        warehouse_batches_asset(declared),
+        matrix_batches_asset(declared),
+        matrix_asset(declared),
+        columns_asset(declared),
+        quality_report_asset(declared),
+        garbage_asset(declared, declared.matrix),
+        matrix_verification_asset(declared, declared.matrix),
+        *shootout_assets(declared.name, declared.matrix, declared.report, declared.key("matrix"), declared.shootout),
+        *(export_asset(declared.name, declared.matrix, declared.key("matrix"), each) for each in declared.exports),
+    ]
     return dg.Definitions(
-        assets=[
-            overview_asset(declared),
-            warehouse_batches_asset(declared),
-            matrix_batches_asset(declared),
-            matrix_asset(declared),
-            columns_asset(declared),
-            quality_report_asset(declared),
-            garbage_asset(declared, declared.matrix),
-            matrix_verification_asset(declared, declared.matrix),
-            *shootout_assets(
-                declared.name, declared.matrix, declared.report, declared.key("matrix"), declared.shootout
-            ),
-            *(export_asset(declared.name, declared.matrix, declared.key("matrix"), each) for each in declared.exports),
-        ],
+        assets=declared.owned(assets),
         asset_checks=matrix_checks(declared),
-        jobs=[dg.define_asset_job(name, selection=dg.AssetSelection.assets(*keys)) for name, keys in jobs.items()],
+        jobs=dataset_jobs(declared, [declared.observed], ["matrix", "columns", "quality_report"]),
         sensors=[warehouse_batches_sensor(declared), automation_sensor(declared.name)],
         schedules=[
             refresh_schedule(declared.name, declared.refresh_schedule),

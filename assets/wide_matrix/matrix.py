@@ -9,6 +9,7 @@ from assets.tables import table
 from assets.wide_matrix.declaration import MatrixDeclaration
 from resources.warehouses import WarehouseAccess
 from sensors.dagster_internals.tags import ROW_COUNT
+from sensors.operating import if_red
 from sensors.withdrawn import withdrawal
 from zarr_core.errors import WarehouseError
 from zarr_core.matrix.ingest.audit import withdrawn_batches
@@ -25,7 +26,8 @@ def matrix_asset(declared: MatrixDeclaration) -> dg.AssetsDefinition:
         automation_condition=publish_after_a_batch(),
         code_version=declared.code_version,
         description="`HEAD.json`: which samples the matrix holds. Replaced by each commit. Earlier "
-        "generations stay readable until garbage collection deletes them; a training run can pin one.",
+        "generations stay readable until garbage collection deletes them; a training run can pin one."
+        + if_red("a-failed-check", "read the last event of the run"),
         metadata={**declared.summary(), **declared.published_metadata},
         output_required=False,
         kinds={"json", "zarr"},
@@ -73,7 +75,8 @@ def columns_asset(declared: MatrixDeclaration) -> dg.AssetsDefinition:
         automation_condition=follow_what_was_published(),
         code_version="1",
         description="The column-major copy: reads of few features of many samples use it automatically. Only batches "
-        "that it lacks are read and written.",
+        "that it lacks are read and written."
+        + if_red("a-damaged-chunk", "read the last event of the run; run the refresh again when its reason is gone"),
         metadata={"matrix": declared.shown_matrix},
         kinds={"zarr"},
     )

@@ -10,6 +10,7 @@ from assets.pictures import bars
 from assets.tables import table
 from assets.wide_matrix.declaration import MatrixDeclaration
 from resources.warehouses import WarehouseAccess
+from sensors.operating import if_red
 
 _PICTURED_BATCHES = 6
 
@@ -24,7 +25,8 @@ def quality_report_asset(declared: MatrixDeclaration) -> dg.AssetsDefinition:
         automation_condition=follow_what_was_published(),
         code_version="1",
         description="Missing values, distributions and coverage of every batch, and samples that stand out, as a page "
-        "to look at and as JSON. Only new batches are read.",
+        "to look at and as JSON. Only new batches are read."
+        + if_red("where-is-the-reason", "read the last event of the run; readers of the matrix need no report"),
         metadata={"matrix": declared.shown_matrix, "report": declared.report},
         kinds={"html", "matplotlib"},
     )

@@ -54,7 +54,9 @@ def test_changed_samples_of_a_cancelled_backfill_are_named(published: Trial) -> 
     for number in (1, 2):
         write_run(trial.source, number, shift=1.0)
     assert trial.run("look").success
-    assert check_converted(trial.dataset, conversions(trial.instance, trial.dataset)).passed, "they are about to be converted"
+    assert check_converted(trial.dataset, conversions(trial.instance, trial.dataset)).passed, (
+        "they are about to be converted"
+    )
     cancel_backfill(trial, "run_1", "run_2")
     # The manifest is made once more, as by its schedule; the samples stay as they were.
     result = trial.publish()

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from assets.dataset import DatasetDeclaration
 from definitions import defs
+from sensors.operating import PAGE
 from tests.platform.project import Project
 from tests.platform.trial import PROJECT
 from zarr_core._util.redaction import redact
@@ -140,6 +141,7 @@ SHOW_WHAT_LOADED = """
 import json
 import dagster as dg
 from definitions import defs
+from sensors.operating import PAGE
 
 loaded = defs()
 specs = {
@@ -241,3 +243,44 @@ def test_a_misspelt_setting_is_reported_with_file_and_line(tmp_path: Path) -> No
     result = project.run("-m", "dagster_dg_cli.cli", "check", "defs")
     assert result.returncode != 0
     assert f"`attributes.chunk_pionts at {path}:6`" in result.stdout + result.stderr
+
+
+def described(loaded: dg.Definitions) -> dict[str, str | None]:
+    """Description of every asset, check, sensor, schedule and job of the code location, by its name."""
+    graph, repository = loaded.resolve_asset_graph(), loaded.get_repository_def()
+    found = {key.to_user_string(): graph.get(key).description for key in graph.get_all_asset_keys()}
+    for key in graph.asset_check_keys:
+        found[key.to_user_string()] = graph.get(key).description
+    for sensor in repository.sensor_defs:
+        found[f"sensor {sensor.name}"] = sensor.description
+    for schedule in repository.schedule_defs:
+        found[f"schedule {schedule.name}"] = schedule.description
+    for job in repository.get_all_jobs():
+        if not job.name.startswith("__"):  # Dagster's own, for materializations without a job
+            found[f"job {job.name}"] = job.description
+    return found
+
+
+def test_everything_says_what_to_do_and_where_that_is_described() -> None:
+    page = (PROJECT / PAGE).read_text()
+    anchors = {re.sub(r"[^\w -]", "", line).lower().replace(" ", "-") for line in re.findall("^#+ (.*)$", page, re.M)}
+    found = described(defs())
+    assert len(found) > 50
+    lacking = [name for name, description in found.items() if PAGE not in (description or "")]
+    assert lacking == []
+    named = {anchor for text in found.values() for anchor in re.findall(rf"{PAGE}#([\w-]+)", text or "")}
+    assert named - anchors == set()
+
+
+def test_owners_of_a_declaration_are_shown(dataset: DatasetDeclaration) -> None:
+    from tests.platform.trial import definitions_of
+
+    owners = ["team:data", "someone@example.org"]
+    loaded = definitions_of(dataset.model_copy(update={"owners": owners}))
+    graph = loaded.resolve_asset_graph()
+    # Dagster's assets that are only observed have no owners.
+    observed = {dataset.observed, dataset.listing_key}
+    assert {key: graph.get(key).owners for key in graph.get_all_asset_keys() - observed} == dict.fromkeys(
+        graph.get_all_asset_keys() - observed, owners
+    )
+    assert loaded.resolve_job_def("trial_refresh").owners == owners
