@@ -2,13 +2,21 @@
 
 import os
 import re
+import sys
 from collections.abc import Collection
 from itertools import count
 from pathlib import Path
 
 import dagster as dg
+import pydantic
 
+from assets.dataset import DatasetDeclaration
+from assets.exports import ExportDeclaration
+from assets.shootout import ShootoutDeclaration
+from assets.wide_matrix.declaration import MatrixDeclaration
+from resources.pools import PoolDeclaration
 from zarr_core._util.redaction import redact
+from zarr_core._util.spelling import did_you_mean
 
 
 def load_datasets(project: Path, shared: dg.Definitions) -> dg.Definitions:
@@ -31,6 +39,8 @@ def load_datasets(project: Path, shared: dg.Definitions) -> dg.Definitions:
             dg.Definitions.validate_loadable(dg.Definitions.merge(*loaded, dataset, shared))
         except Exception as error:  # whatever is wrong with this declaration
             if validating:
+                for hint in _hints(_cause(error)):
+                    print(hint, file=sys.stderr)
                 raise
             name = _free_name("/".join(folder.relative_to(declared).parts) or declared.name, replaced)
             replaced.add(name)
@@ -46,12 +56,30 @@ def _free_name(path: str, taken: Collection[str]) -> str:
     return next(each for each in names if each not in taken)
 
 
+def _cause(error: BaseException) -> BaseException:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _hints(error: BaseException) -> list[str]:
+    """For each unknown key of a declaration, the setting that it is most like."""
+    declared = (DatasetDeclaration, MatrixDeclaration, ExportDeclaration, ShootoutDeclaration, PoolDeclaration)
+    known = {name for each in declared for name in each.model_fields}
+    hints = []
+    for each in error.errors() if isinstance(error, pydantic.ValidationError) else []:
+        # "attributes.chunk_pionts at FILE:LINE"
+        key = "".join(map(str, each["loc"][-1:])).partition(" at ")[0].rpartition(".")[2]
+        nearest = did_you_mean(key, known) if each["type"] == "extra_forbidden" else ""
+        if nearest:
+            hints.append(f"{key!r} is not a setting{nearest}")
+    return hints
+
+
 def _not_loaded(name: str, error: Exception) -> dg.Definitions:
     """An asset whose description is the error, and a sensor whose ticks fail with it."""
-    cause: BaseException = error
-    while cause.__cause__ is not None:
-        cause = cause.__cause__
-    reason = redact(f"{type(cause).__name__}: {cause}")
+    cause = _cause(error)
+    reason = redact("\n".join([f"{type(cause).__name__}: {cause}", *_hints(cause)]))
     # Lines of Markdown, not a block of code: the UI wraps them, so that the line of the file can be read.
     lines = reason.replace("\n", "  \n")
     asset = dg.AssetSpec(

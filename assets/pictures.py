@@ -16,7 +16,7 @@ _COLOURS = ("#34a", "#2ab", "#7d5", "#fb3", "#d31")
 
 
 def silhouette(positions: np.ndarray, values: np.ndarray, title: str) -> str:
-    """A sample from the side, coloured by a scalar, as a Markdown image.
+    """A sample from the side, coloured by a scalar, as a Markdown image with a strip of the colours and their values.
 
     Args:
         positions: some points of its surface, shape (n, 3).
@@ -27,16 +27,18 @@ def silhouette(positions: np.ndarray, values: np.ndarray, title: str) -> str:
     across = int(extent.argmax())
     up = 2 if across != 2 else 1
     # Equal numbers of points per colour: most of a body has nearly the same pressure, and would look flat.
-    bounds = np.quantile(values, np.linspace(0, 1, len(_COLOURS) + 1)[1:-1])
+    ends = np.quantile(values, np.linspace(0, 1, len(_COLOURS) + 1))
+    shown = " | ".join(f"{end:.3g}" for end in ends)
+    legend = f"\n\n{title}, blue to red: {shown}. Width: {extent[across]:.3g}, height: {extent[up]:.3g}"
     # The coarsest picture always fits: few cells have few runs of equal colour.
     for width in range(64, 7, -4):
-        cells = _cells(positions[:, across], positions[:, up], values, bounds, width)
+        cells = _cells(positions[:, across], positions[:, up], values, ends[1:-1], width)
         runs = np.count_nonzero((np.diff(cells, prepend=-1) != 0) & (cells >= 0))
         if runs * _RUN_CHARACTERS < _INLINE_CHARACTERS:
-            image = _image(cells, title)
+            image = _image(cells, title) + legend
             if len(image) < _INLINE_CHARACTERS:
                 return image
-    return title
+    return title + legend
 
 
 def bars(shares: Sequence[tuple[str, float]], title: str) -> str:
@@ -74,7 +76,7 @@ def _cells(across: np.ndarray, up: np.ndarray, values: np.ndarray, bounds: np.nd
 
 
 def _image(cells: np.ndarray, title: str) -> str:
-    """One path per colour, one stroke per run of equal cells."""
+    """One path per colour, one stroke per run of equal cells; below them a strip of all colours."""
     height, width = cells.shape
     strokes = [""] * len(_COLOURS)
     for y, row in enumerate(cells):
@@ -82,8 +84,11 @@ def _image(cells: np.ndarray, title: str) -> str:
         for start, stop in pairwise(starts):
             if row[start] >= 0:
                 strokes[row[start]] += f"M{start},{y}h{stop - start}"
-    paths = "".join(f"<path stroke='{c}' d='{d}'/>" for c, d in zip(_COLOURS, strokes, strict=True) if d)
-    svg = f"<svg xmlns='http://www.w3.org/2000/svg' width='320' viewBox='0,-.5,{width},{height}'>{paths}</svg>"
+    length = max(1, width // len(_COLOURS))
+    for number in range(len(_COLOURS)):
+        strokes[number] += f"M{number * length},{height + 1}h{length}"
+    paths = "".join(f"<path stroke='{c}' d='{d}'/>" for c, d in zip(_COLOURS, strokes, strict=True))
+    svg = f"<svg xmlns='http://www.w3.org/2000/svg' width='320' viewBox='0,-.5,{width},{height + 2}'>{paths}</svg>"
     return _markdown(svg, title)
 
 

@@ -45,7 +45,7 @@ MANIFEST = dg.AssetKey(["ahmed_rans", "manifest"])
 
 def main() -> None:
     """Take all pictures, or those of the functions that are named as arguments."""
-    for case in sys.argv[1:] or ("operating", "migration"):
+    for case in sys.argv[1:] or ("operating", "migration", "overview"):
         globals()[case]()
 
 
@@ -89,6 +89,41 @@ def migration() -> None:
         with webserver(deployment), browser() as page:
             shown = "/assets/ahmed_rans/manifest?view=checks&checkDetail=settings"
             take(page, "migration", shown, "migration under way")
+
+
+def overview() -> None:
+    """What a daemon shows of stale samples, and of a batch that was withdrawn from the warehouse."""
+    with platform() as (deployment, jobs):
+        batches = sorted((PROJECT / "examples/data/methylation/long").iterdir())
+        for batch in batches[:3]:
+            shutil.copytree(batch, deployment.long / batch.name)
+        arrive(deployment, *range(1, 9), damaged=3)
+        with deployment.daemon():
+            for asset in (["ahmed_rans", "benchmark_report"], ["methylation", "quality_report"]):
+                wait_for_asset(deployment, jobs.instance, asset)
+        shutil.rmtree(deployment.long / batches[0].name)
+        for number in (4, 5, 6, 7):
+            write_run(deployment.source, number, points=3000, shift=1.0)
+        jobs.run("look")
+        jobs.run("convert", "run_4", "run_7", pool=Terminated())
+        before = time.time()
+        with deployment.daemon():
+            for name in ("ahmed_rans", "methylation"):
+                wait_for_asset(deployment, jobs.instance, [name, "overview"], before)
+        with webserver(deployment), browser() as page:
+            take(page, "overview", "/assets/ahmed_rans/overview", "stale or cancelled")
+            take(page, "withdrawn", "/assets/methylation/matrix?view=checks&checkDetail=nothing_withdrawn", "To remove")
+            take(page, "timeline", "/timeline?groupBy=automation", "ahmed_rans_automation")
+
+
+def wait_for_asset(deployment: Deployment, instance: dg.DagsterInstance, path: list[str], after: float = 0.0) -> None:
+    """Wait until the daemon has materialized an asset, later than a time."""
+
+    def is_made() -> bool:
+        event = instance.get_latest_materialization_event(dg.AssetKey(path))
+        return event is not None and event.timestamp > after
+
+    deployment.wait("/".join(path), is_made)
 
 
 class Jobs:
@@ -215,6 +250,7 @@ def take(page: Page, name: str, path: str, text: str) -> None:
     page.goto(f"http://127.0.0.1:{PORT}{path}", wait_until="domcontentloaded")
     page.get_by_text(text).first.wait_for()
     page.get_by_text("Loading run logs").wait_for(state="hidden")
+    page.get_by_text(text).first.scroll_into_view_if_needed()
     page.wait_for_timeout(4000)  # charts and folds are drawn after the text
     with Image.open(BytesIO(page.screenshot())) as picture:
         picture.quantize(128).save(IMAGES / f"{name}.png", optimize=True)

@@ -26,6 +26,9 @@ NAME = "overview"
 _SECONDS_WHILE_CONVERTING = 600
 _DAY_SECONDS = 86_400
 
+# What, its state now, and what to do; "" if there is nothing to do.
+Row = tuple[str, str, str]
+
 
 @dataclass(frozen=True)
 class Recorded:
@@ -84,11 +87,11 @@ def overview_events(
     return [dg.AssetMaterialization(key, metadata={NAME: _table(rows), **numbers})]
 
 
-def _conversion_rows(found: Conversions, noun: str, asset: str, incomplete: int) -> list[tuple[str, str, str]]:
-    """Rows of what arrived, and what became of it: what, its state now, and what to do."""
+def _conversion_rows(found: Conversions, noun: str, asset: str, incomplete: int) -> list[Row]:
+    """What arrived, and what became of it."""
     lacking = f", {incomplete:,} incomplete" if incomplete else ""
     upload = "upload what is missing, or delete their folders" if incomplete else ""
-    wait = f"nothing: the automation converts the {len(found.waiting):,} others" if found.waiting else ""
+    wait = f"nothing, the automation converts {len(found.waiting):,} more" if found.waiting else ""
     mend = f"mend their files at the source: {page_of('a-sample-that-cannot-be-converted')}"
     again = f"materialize their partitions of {asset}: {page_of('a-cancelled-run')}"
     left = found.stale | found.cancelled
@@ -100,7 +103,7 @@ def _conversion_rows(found: Conversions, noun: str, asset: str, incomplete: int)
     ]
 
 
-def _published_row(published: Recorded, verified: Recorded, job: str) -> tuple[str, str, str]:
+def _published_row(published: Recorded, verified: Recorded, job: str) -> Row:
     if published.at is None:
         return "published", "nothing yet", f"nothing, if something is being converted; otherwise run {job}"
     size = _stored_bytes(published, verified)
@@ -109,14 +112,14 @@ def _published_row(published: Recorded, verified: Recorded, job: str) -> tuple[s
     return "published", f"generation {generation}: {samples:,} samples{shown}; {_when(published.at)}", ""
 
 
-def _verified_row(verified: Recorded, job: str) -> tuple[str, str, str]:
+def _verified_row(verified: Recorded, job: str) -> Row:
     if verified.at is None:
         return "verified", "never", f"declare verify_within_days, or run {job}"
     samples = int(verified.numbers.get("samples", 0))
     return "verified", f"{samples:,} samples; {_when(verified.at)}", ""
 
 
-def _checks_row(failing: Collection[str]) -> tuple[str, str, str]:
+def _checks_row(failing: Collection[str]) -> Row:
     action = f"read the check on the page of its asset: {page_of('a-failed-check')}" if failing else ""
     return "failing checks", _names(failing), action
 
@@ -156,8 +159,10 @@ def _failing_checks(context: dg.SensorEvaluationContext, name: str) -> list[str]
     return [key.name for key, found in evaluated.items() if found is not None and not found[0].passed]
 
 
-def _table(rows: Collection[tuple[str, str, str]]) -> dg.TableMetadataValue:
-    """Rendered as a whole where the UI shows the asset; Markdown would be behind a click."""
-    columns = ("what", "now", "what to do")
-    schema = dg.TableSchema([dg.TableColumn(name) for name in columns])
-    return dg.TableMetadataValue([dg.TableRecord(dict(zip(columns, row, strict=True))) for row in rows], schema)
+def _table(rows: Collection[Row]) -> dg.TableMetadataValue:
+    """Two columns: the UI shows a table as a whole, but cuts off what is wider than its page."""
+    schema = dg.TableSchema([dg.TableColumn("what"), dg.TableColumn("now")])
+    records = []
+    for what, now, action in rows:
+        records.append(dg.TableRecord({"what": what, "now": f"{now}. To do: {action}" if action else now}))
+    return dg.TableMetadataValue(records, schema)

@@ -211,6 +211,7 @@ def test_a_misspelt_declaration_does_not_stop_the_other_datasets(loaded: Mapping
     assert failure.startswith("the declaration of misspelt cannot be loaded")
     for text in (description, failure):
         assert f"`attributes.chunk_pionts at {path}:6`" in text
+        assert "'chunk_pionts' is not a setting; did you mean 'chunk_points'?" in text
 
 
 def test_misspelt_declarations_in_folders_of_one_name_stop_nothing(loaded: Mapping[str, Any]) -> None:
@@ -243,6 +244,7 @@ def test_a_misspelt_setting_is_reported_with_file_and_line(tmp_path: Path) -> No
     result = project.run("-m", "dagster_dg_cli.cli", "check", "defs")
     assert result.returncode != 0
     assert f"`attributes.chunk_pionts at {path}:6`" in result.stdout + result.stderr
+    assert "did you mean 'chunk_points'?" in result.stdout + result.stderr
 
 
 def described(loaded: dg.Definitions) -> dict[str, str | None]:

@@ -40,14 +40,14 @@ class Sensor:
         return [event for event in result.asset_events if event.asset_key == self.trial.dataset.key("overview")]
 
 
-def shown(trial: Trial) -> dict[str, tuple[str, str]]:
+def shown(trial: Trial) -> dict[str, str]:
     """State and next step by row of the overview that Dagster has."""
     event = trial.instance.get_latest_materialization_event(trial.dataset.key("overview"))
     assert event is not None
     assert event.asset_materialization is not None
     value = event.asset_materialization.metadata["overview"]
     assert isinstance(value, dg.TableMetadataValue)
-    return {str(row.data["what"]): (str(row.data["now"]), str(row.data["what to do"])) for row in value.records}
+    return {str(row.data["what"]): str(row.data["now"]) for row in value.records}
 
 
 def number(trial: Trial, name: str) -> object:
@@ -67,28 +67,28 @@ def test_it_says_what_became_of_the_samples_and_what_to_do(trial: Trial) -> None
     sensor.tick()
     assert sensor.tick(), "samples were registered"
     rows = shown(trial)
-    assert rows["arrived"] == ("4 samples, 1 incomplete", "upload what is missing, or delete their folders")
-    assert rows["converted"] == ("0 samples", "nothing: the automation converts the 4 others")
-    assert rows["published"][0] == "nothing yet"
-    assert rows["verified"] == ("never", "declare verify_within_days, or run trial_verify")
+    assert rows["arrived"] == "4 samples, 1 incomplete. To do: upload what is missing, or delete their folders"
+    assert rows["converted"] == "0 samples. To do: nothing, the automation converts 4 more"
+    assert rows["published"].startswith("nothing yet. To do: ")
+    assert rows["verified"] == "never. To do: declare verify_within_days, or run trial_verify"
 
     assert not trial.run("convert", "run_1", "run_4").success
     assert trial.publish().success
     assert sensor.tick()
     rows = shown(trial)
-    assert rows["converted"] == ("3 samples", "")
-    assert rows["refused"][0] == "1: run_4"
-    assert "docs/operating.md#a-sample-that-cannot-be-converted" in rows["refused"][1]
-    assert rows["published"][0].startswith("generation 1: 3 samples, ")
-    assert "split_ids_present" in rows["failing checks"][0]
+    assert rows["converted"] == "3 samples"
+    assert rows["refused"].startswith(
+        "1: run_4. To do: mend their files at the source: docs/operating.md#a-sample-that-"
+    )
+    assert rows["published"].startswith("generation 1: 3 samples, ")
+    assert "split_ids_present. To do: " in rows["failing checks"]
 
     write_run(trial.source, 1, shift=1.0)
     assert trial.run("look").success
     cancel_backfill(trial, "run_1")
     sensor.tick()
     rows = shown(trial)
-    assert rows["stale or cancelled"][0] == "1: run_1"
-    assert rows["stale or cancelled"][1].startswith("materialize their partitions of trial/zarr_samples")
+    assert rows["stale or cancelled"].startswith("1: run_1. To do: materialize their partitions of trial/zarr_samples")
     assert (number(trial, "arrived"), number(trial, "converted"), number(trial, "stale")) == (4, 2, 1)
 
 
@@ -106,7 +106,7 @@ def test_it_is_recorded_only_when_it_changes_and_seldom_during_conversions(
     later = time.time() + 700
     monkeypatch.setattr(time, "time", lambda: later)
     assert sensor.tick()
-    assert shown(trial)["arrived"][0] == "2 samples"
+    assert shown(trial)["arrived"] == "2 samples"
 
 
 def test_nothing_follows_the_overview(trial: Trial) -> None:

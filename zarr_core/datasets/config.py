@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 import pydantic
 from pydantic import NonNegativeInt, PositiveInt
 
+from zarr_core._util.spelling import did_you_mean
 from zarr_core._util.units import parse_size
 from zarr_core.datasets.normalizers import NormalizerConfig, PositionConfig
 from zarr_core.datasets.splits import parse_split
@@ -97,6 +98,9 @@ class StoreDatasetConfig(pydantic.BaseModel):
         for key, counterpart in _COUNTERPARTS.items():
             if settings.get(key):
                 raise ValueError(f"{key} is not a setting of this library; use {counterpart}")
+        for key in settings.keys() - cls.model_fields.keys() - _COUNTERPARTS.keys():
+            if nearest := did_you_mean(str(key), cls.model_fields):
+                raise ValueError(f"{key} is not a setting of this library{nearest}")
         return {key: value for key, value in settings.items() if key not in _COUNTERPARTS}
 
     @pydantic.model_validator(mode="after")
