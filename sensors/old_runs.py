@@ -1,4 +1,4 @@
-"""Deletes old runs, except those whose results are still the latest.
+"""Deletes old runs, except those whose results are still the latest, and old ticks.
 
 Deleting a run deletes its events. The state of a partition is its latest materialization, so a run is kept as long as
 an asset, a partition or a check has nothing newer.
@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 
 from sensors.dagster_internals.queries import has_latest_checks, runs_with_latest_events
-from sensors.dagster_internals.runs import delete_run
+from sensors.dagster_internals.runs import delete_run, delete_ticks
 from sensors.operating import if_red
 from zarr_core._util.units import parse_duration
 
@@ -20,7 +20,7 @@ _ENDED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRu
 
 
 class OldRuns(dg.Config):
-    """Which runs are deleted.
+    """Which runs and ticks are deleted.
 
     Attributes:
         older_than: those that ended so long ago.
@@ -39,11 +39,12 @@ def delete_runs(context: dg.OpExecutionContext, config: OldRuns) -> None:
     deleted = [run_id for run_id in old if run_id not in latest and not has_latest_checks(instance, run_id)]
     for run_id in deleted:
         delete_run(instance, run_id)
+    delete_ticks(instance, before.timestamp())
     context.log.info(f"{len(deleted)} runs deleted")
     context.add_output_metadata({"deleted_runs": len(deleted), "kept_runs": len(old) - len(deleted)})
 
 
-_WHAT = "Deletes old runs whose results newer runs have replaced"
+_WHAT = "Deletes old runs whose results newer runs have replaced, and old ticks"
 _IF_RED = if_red("size", "read the last event of the run; the next run deletes what this one left")
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import dagster as dg
 from dagster._core.events import EngineEventData, JobFailureData
+from dagster._core.scheduler.instigation import TickStatus
 from dagster._core.storage.event_log import SqliteEventLogStorage
 from dagster._core.storage.tags import WILL_RETRY_TAG
 from dagster._utils.error import SerializableErrorInfo
@@ -29,6 +30,24 @@ def delete_run(instance: dg.DagsterInstance, run_id: str) -> None:
         for suffix in ("", "-wal", "-shm"):
             Path(storage.path_for_shard(run_id) + suffix).unlink(missing_ok=True)
         storage._initialized_dbs.discard(run_id)
+
+
+def delete_ticks(instance: dg.DagsterInstance, before: float) -> None:
+    """Delete the ticks that ended before a time, and what the automation conditions evaluated to.
+
+    ``retention`` in dagster.yaml deletes ticks after fixed numbers of days, and Dagster the evaluations after 30 days.
+    These take 50 kB each, some 30 per batch of a dataset.
+
+    Args:
+        instance: where.
+        before: in seconds since 1970.
+    """
+    ended = [TickStatus.SKIPPED, TickStatus.SUCCESS, TickStatus.FAILURE]
+    for state in instance.all_instigator_state():
+        instance.purge_ticks(state.instigator_origin_id, state.selector_id, before, ended)
+    storage = instance.schedule_storage
+    if storage is not None and storage.supports_auto_materialize_asset_evaluations:
+        storage.purge_asset_evaluations(before)
 
 
 def is_run_of(run: dg.DagsterRun, location: str | None, repository: dg.RepositoryDefinition | None) -> bool:

@@ -1,10 +1,19 @@
 """Old runs are deleted; what Dagster knows of the present does not change."""
 
+import time
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteInstigatorOrigin, RemoteRepositoryOrigin
+from dagster._core.scheduler.instigation import (
+    InstigatorState,
+    InstigatorStatus,
+    InstigatorType,
+    TickData,
+    TickStatus,
+)
 
 from sensors.dagster_internals.partitions import cancelled_partitions
 from sensors.dagster_internals.queries import latest_check, runs_with_latest_events
@@ -34,7 +43,7 @@ def pieces(context: dg.AssetExecutionContext, config: Outcome) -> None:
         )
 
 
-@dg.asset
+@dg.asset(automation_condition=dg.AutomationCondition.eager())
 def whole(config: Outcome) -> None:
     """Without partitions."""
     if config.fails:
@@ -153,6 +162,35 @@ def test_the_output_of_a_deleted_run_in_a_bucket_is_deleted(
     assert delete(instance)["deleted_runs"] == 1
     kept = {run_id for run_id in runs if any(run_id in path for path in Storage(f"s3://{bucket}").list("dagster"))}
     assert kept == {runs[1]}
+
+
+def test_old_ticks_and_evaluations_of_conditions_are_deleted(on_disk: dg.DagsterInstance) -> None:
+    """Also those that are younger than Dagster's own limits."""
+    storage, now = on_disk.schedule_storage, time.time()
+    assert storage is not None
+    origin = RemoteInstigatorOrigin(RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("here"), "repository"), "some")
+    state = InstigatorState(origin, InstigatorType.SENSOR, InstigatorStatus.RUNNING)
+    on_disk.add_instigator_state(state)
+    for age in (10, 1):
+        tick = TickData(origin.get_id(), "some", InstigatorType.SENSOR, TickStatus.SKIPPED, now - age * 86_400)
+        on_disk.create_tick(tick._replace(selector_id=state.selector_id))
+    evaluation = dg.evaluate_automation_conditions(DEFINITIONS, on_disk)
+    storage.add_auto_materialize_asset_evaluations(
+        1, [each.serializable_evaluation.with_run_ids(set()) for each in evaluation.results]
+    )
+
+    def ticks() -> list[int]:
+        found = on_disk.get_ticks(origin.get_id(), state.selector_id)
+        return sorted(round((now - tick.timestamp) / 86_400) for tick in found)
+
+    def evaluations() -> int:
+        return len(storage.get_auto_materialize_asset_evaluations(WHOLE, limit=9))
+
+    assert (ticks(), evaluations()) == ([1, 10], 1)
+    delete(on_disk, "2d")
+    assert (ticks(), evaluations()) == ([1], 1)
+    delete(on_disk)
+    assert (ticks(), evaluations()) == ([], 0)
 
 
 def test_a_run_in_progress_is_kept(instance: dg.DagsterInstance) -> None:
