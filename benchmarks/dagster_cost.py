@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import sqlite3
 import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
@@ -34,6 +36,7 @@ from resources.pools import ConversionPool
 from resources.stores import StoreAccess
 from sensors.arrivals import arrivals_sensor
 from sensors.dagster_internals.events import report_runless_events
+from sensors.dagster_internals.runs import delete_run
 from sensors.dagster_internals.tags import DATA_VERSION, partition_range_tags, version_tags
 from sensors.migration import data_version_of
 from zarr_core._util.processes import WorkerPool
@@ -48,6 +51,19 @@ PROJECT = Path(__file__).parents[1]
 # Ticks after which the sensor takes what was registered as known.
 _FIRST_TICKS = 4
 KIND, POINTS, WORKERS = "ahmedml", 800, 2
+
+
+def database_bytes(home: Path) -> int:
+    """Bytes of all databases of an instance, without the pages that SQLite will use again."""
+    total = 0
+    for path in home.rglob("*.db"):
+        with closing(sqlite3.connect(path)) as database:
+            size, pages, free = (
+                database.execute(f"pragma {name}").fetchone()[0]
+                for name in ("page_size", "page_count", "freelist_count")
+            )
+        total += size * (pages - free)
+    return total
 
 
 def make_samples(source: Path, count: int) -> None:
@@ -196,8 +212,10 @@ def main() -> None:
                 convert(KIND, folder / "plain", root=folder / "source", executor=pool)
             platform = Platform(folder, instance, count, pool)
             platform.tick()
+            sizes = [database_bytes(folder / "home")]
             with timed(seconds, "registration by the sensor"):
                 platform.tick()
+            sizes.append(database_bytes(folder / "home"))
             with timed(seconds, "creation of the run"):
                 run = platform.queue("run_1", f"run_{count}")
             with timed(seconds, "the run"):
@@ -205,12 +223,19 @@ def main() -> None:
             ended = instance.get_run_by_id(run.run_id)
             assert ended is not None
             assert ended.is_success
+            sizes.append(database_bytes(folder / "home"))
             many(result, platform, load_manifest(folder / "plain"), arguments.known, arguments.ticks)
+            with_the_run = database_bytes(folder / "home")
+            delete_run(instance, run.run_id)
+            sizes.append(sizes[-1] + database_bytes(folder / "home") - with_the_run)
     plain = seconds.pop("conversion without Dagster")
     cost = [1000 / count * (sum(times) - plain[n]) for n, times in enumerate(zip(*seconds.values(), strict=True))]
     rows = [(name, *(1000 / count * value for value in times)) for name, times in seconds.items()]
     rows += [("conversion without Dagster", *(1000 / count * value for value in plain)), ("Dagster in all", *cost)]
     result.add_table("Milliseconds per sample", ("what", "ms", "ms of the main process"), rows)
+    kilobytes = [(after - before) / count / 1000 for before, after in pairwise(sizes)]
+    steps = ("registration by the sensor", "conversion, in one run", "deletion of the run")
+    result.add_table("Growth of the databases per sample", ("what", "kB"), list(zip(steps, kilobytes, strict=True)))
     result.add_target("Dagster per sample", cost[0], "at most", 30, " ms")
     result.save()
 

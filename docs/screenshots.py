@@ -113,7 +113,7 @@ def overview() -> None:
         with webserver(deployment), browser() as page:
             take(page, "overview", "/assets/ahmed_rans/overview", "stale or cancelled")
             take(page, "withdrawn", "/assets/methylation/matrix?view=checks&checkDetail=nothing_withdrawn", "To remove")
-            take(page, "timeline", "/timeline?groupBy=automation", "ahmed_rans_automation")
+            take(page, "timeline", "/overview/activity/timeline?groupBy=automation", "ahmed_rans_automation")
 
 
 def wait_for_asset(deployment: Deployment, instance: dg.DagsterInstance, path: list[str], after: float = 0.0) -> None:
