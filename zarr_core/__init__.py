@@ -9,6 +9,7 @@ import importlib
 from typing import Any
 
 _ERRORS = (
+    "BatchError",
     "CollectedError",
     "CommitConflict",
     "CorruptChunkError",

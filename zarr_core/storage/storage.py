@@ -58,7 +58,11 @@ def absolute(place: str | os.PathLike[str]) -> str:
     """
     refuse_credentials(place)
     url = os.fspath(place)
-    return str(LocalFileSystem._strip_protocol(url)) if is_local(url) else url
+    if not is_local(url):
+        return url
+    path = str(LocalFileSystem._strip_protocol(url))
+    # TensorStore refuses such a path. What it means depends on links, so it is not a matter of its text.
+    return os.path.realpath(path) if ".." in path.split("/") else path
 
 
 class StoredObject(NamedTuple):
