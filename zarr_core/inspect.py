@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 from zarr_core._util import command_line as cli
@@ -12,6 +11,7 @@ from zarr_core._util.commands import shell
 from zarr_core._util.units import format_size
 from zarr_core.sources.left_out import some
 from zarr_core.sources.survey import FileSummary, Survey, survey
+from zarr_core.storage import local_path
 
 app = cli.verb(
     "inspect",
@@ -31,11 +31,12 @@ def _command(
     write: Annotated[str | None, cli.option("Write a description to start from to this file.", metavar="FILE")] = None,
     json: cli.Json = False,
 ) -> int:
+    target = None if write is None else local_path(write)
     found = survey(path)
-    if write is not None:
+    if target is not None:
         try:
-            with Path(write).open("x") as target:
-                target.write(found.to_yaml())
+            with target.open("x") as file:
+                file.write(found.to_yaml())
         except FileExistsError:
             raise cli.WrongUseError(f"{write} exists; --write does not replace a file") from None
     cli.show(summary(found, write), _document(found), json=json)

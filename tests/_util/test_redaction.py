@@ -381,6 +381,9 @@ WITH_CREDENTIALS = [
     f"https://host.invalid/x.csv?sv=1&sig={SECRET}",
     f"https://host.invalid/x.csv?sas={SECRET}",
     f"https://host.invalid/x.csv?key={SECRET}",
+    f"DefaultEndpointsProtocol=https;AccountName=a;AccountKey={SECRET}==;EndpointSuffix=core.windows.net",
+    f"hf://hf_{SECRET.replace('/', '')}@datasets/user/name",
+    f"https://host.invalid/hf_{SECRET.replace('/', '')}/x",
 ]
 
 

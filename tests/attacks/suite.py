@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.attacks import cache, disk, kills, matrix, network, sandbox, sources
+from tests.attacks import cache, credentials, disk, kills, matrix, network, sandbox, sources
 from tests.attacks.tally import Attack
 from tests.helpers.faults import Kill
 
@@ -78,5 +78,6 @@ ENTRIES = (
     Entry("kill -9 of two appenders", matrix.killed_appenders(matrix.on_disk), 25, 1, quick_attack=_APPENDERS_KILLED),
     Entry("the same on S3 (moto)", matrix.killed_appenders(matrix.on_moto), 6),
     Entry("hostile matrix heads", sandbox.fuzz("head"), 3000),
+    Entry("URLs with credentials", credentials.leaked_credentials, 2000, 100),
     Entry("damaged matrices", sandbox.fuzz("beside", "cells", "forged_cells"), 1500),
 )

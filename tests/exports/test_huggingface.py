@@ -111,7 +111,7 @@ def test_a_matrix_is_two_tables(matrix: WideMatrix, tmp_path: Path) -> None:
     assert export_huggingface(matrix.url, tmp_path / "hub") == {"train": 2}
     assert [config["config_name"] for config in metadata(tmp_path / "hub")["configs"]] == ["samples", "features"]
     assert {path.name for path in (tmp_path / "hub/data").iterdir()} == {"samples.parquet", "features.parquet"}
-    with pytest.raises(ZarrCoreError, match="memory://hub: a matrix is exported to a local path"):
+    with pytest.raises(ZarrCoreError, match="memory://hub: a local path is needed"):
         export_huggingface(matrix.url, "memory://hub")
 
 

@@ -211,7 +211,7 @@ def test_a_url_is_refused_before_anything_is_written(
     before = sorted(tmp_path.iterdir())
     for name in ("npy", "parquet", "h5ad"):
         assert main(["export", name, matrix.url, "s3://bucket/x.h5ad", "--quiet"]) == 1
-        assert "s3://bucket/x.h5ad: a matrix is exported to a local path" in capsys.readouterr().err
+        assert "s3://bucket/x.h5ad: a local path is needed" in capsys.readouterr().err
     assert sorted(tmp_path.iterdir()) == before
     out = export_npy(MatrixRows(matrix), f"file://{tmp_path}/out")
     assert out == tmp_path / "out"

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, CycloptsError, Parameter, validators
 
-from zarr_core._util.redaction import refuse_credentials
+from zarr_core._util.redaction import redact, refuse_credentials
 from zarr_core.errors import ZarrCoreError
 
 # Exit status of every verb.
@@ -232,8 +232,8 @@ def _jsonable(value: Any) -> Any:
 
 
 def _print_error(message: str) -> None:
-    print("error:", printable(" ".join(message.split("\n"))), file=sys.stderr)
+    print("error:", printable(redact(" ".join(message.split("\n")))), file=sys.stderr)
 
 
 def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    print(printable(f"warning: {message}"), file=sys.stderr)
+    print(printable(redact(f"warning: {message}")), file=sys.stderr)

@@ -25,7 +25,7 @@ _MOST_CHARACTERS = 20_000
 # Schemes whose URLs have a bucket or container before the @.
 _CONTAINERS = ("oci://", "ocilake://", "abfs://", "abfss://", "wasb://", "wasbs://", "adl://")
 # Schemes whose user name alone is a token.
-_TOKENS = ("http://", "https://", "git+https://")
+_TOKENS = ("http://", "https://", "git+https://", "hf://")
 # user:password@ with any password, but not "host:port/"; else token@.
 _PASSWORD = r"[^/@:]*+:(?!\d+(?:/|$))[^@]*+@(?:[^/@]*+@)*+"
 _USER = re.compile(rf"(?<=://)(?:{_PASSWORD}|[^/@]*+@)")
@@ -42,6 +42,8 @@ _KNOWN_FORMS = re.compile(r"\b(?:(?:hf|gh[pousr]|github_pat)_|glpat-|xox[abps]-|
 _ASSIGNMENT = re.compile(r"(?<![\w/.\-])([\w.\-]++)['\"]?\s{0,9}[=:]\s{0,9}")
 _VALUE = re.compile(r"""'[^'\n]*+|"[^"\n]*+|[^&\s'",;})\]]++""")
 _IN_QUERY = re.compile(r"[?&;]([\w.\-%]++)=")
+# Connection strings of Azure: "AccountName=a;AccountKey=...".
+_IN_CONNECTION = re.compile(r"(?:^|;)(\w++)=")
 _SECRET_NAME = re.compile(
     r"secret|token|passw|passphrase|pwd|credential|signature|authorization"
     r"|(?:api|access|account|private|shared|master|encryption|sas)[-_.]?key",
@@ -77,7 +79,7 @@ def redact(text: str, secrets: Collection[str] = ()) -> str:
 
 
 def refuse_credentials(*places: object) -> None:
-    """Raise StoreError if a URL, or any other text in which there may be one, contains credentials.
+    """Raise StoreError if a URL, a connection string, or any other text in which there may be one, has credentials.
 
     Whatever a URL contains ends up in manifests, logs, databases and the messages of clients.
     """
@@ -159,8 +161,12 @@ def _is_secret(name: str) -> bool:
 
 def _has_credentials(text: str) -> bool:
     for word in text.split():
+        if ";" in word and any(_is_secret(found[1]) for found in _IN_CONNECTION.finditer(word)):
+            return True
         if "://" not in word:
             continue
+        if _KNOWN_FORMS.search(word):
+            return True
         users, _ = _split_after(word, "@")
         for user in _users(users):
             scheme = users[max(user.start() - 20, 0) : user.start()].lower()

@@ -12,6 +12,7 @@ from typing import Any
 
 from zarr_core.benchmark.wording import console_text, headline_markdown
 from zarr_core.reports import report_imports
+from zarr_core.storage import local_path
 
 __all__ = ["console_text", "headline_markdown", "run_benchmark"]
 
@@ -47,14 +48,15 @@ def run_benchmark(
         The content of ``report.json``.
 
     Raises:
-        ZarrCoreError: the ``report`` extra is not installed, a number is not positive, or store or source cannot be
-            read.
+        ZarrCoreError: the ``report`` extra is not installed, ``output_dir`` is a URL, a number is not positive, or
+            store or source cannot be read.
     """
     # Fail before minutes of measuring if the report cannot be rendered.
     with report_imports():
         from zarr_core.benchmark.page import render_page
     from zarr_core.benchmark.measure import measure
 
+    folder = local_path(output_dir)
     report, picture = measure(
         str(pt_root),
         str(zarr_root),
@@ -65,7 +67,6 @@ def run_benchmark(
         progress=progress,
         dataset_kind=dataset_kind,
     )
-    folder = Path(output_dir)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "report.json").write_text(json.dumps(report, indent=1) + "\n")
     (folder / "report.html").write_text(render_page(report, picture))

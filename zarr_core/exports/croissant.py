@@ -12,7 +12,7 @@ import os
 import time
 from typing import Any
 
-from zarr_core._util.redaction import redact
+from zarr_core._util.redaction import redact, refuse_credentials
 from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix.state import HEAD as MATRIX
 from zarr_core.matrix.state import MatrixState
@@ -82,6 +82,7 @@ def croissant_document(
     head = find_head(storage)
     # There is no archive of a store of another program, or of a generation that was removed since.
     name = (find_archive(storage, info.generation) if info.generation else None) or head.name
+    refuse_credentials(url)
     where = (url or info.store).rstrip("/")
     if info.kind == "points":
         manifest = load_manifest(storage.root, generation)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from zarr_core.errors import MatrixError
-from zarr_core.exports.matrix_rows import MatrixRows, local_path, new_file
+from zarr_core.exports.matrix_rows import MatrixRows, new_file
+from zarr_core.storage import local_path
 
 if TYPE_CHECKING:
     import pyarrow

@@ -18,7 +18,7 @@ import yaml
 
 from zarr_core._util.documents import DocumentError, expect
 from zarr_core.errors import StoreError, ZarrCoreError
-from zarr_core.exports.matrix_rows import MatrixRows, local_path
+from zarr_core.exports.matrix_rows import MatrixRows
 from zarr_core.exports.parquet import export_parquet
 from zarr_core.exports.webdataset import export_webdataset
 from zarr_core.format.object_names import ZARR_JSON
@@ -26,7 +26,7 @@ from zarr_core.matrix import WideMatrix
 from zarr_core.points.group import read_metadata, recorded_attributes
 from zarr_core.points.head import load_manifest
 from zarr_core.points.manifest import StoreManifest
-from zarr_core.storage import Storage, is_local
+from zarr_core.storage import Storage, is_local, local_path
 from zarr_core.stores.info import StoreInfo, store_info
 
 CARD = "README.md"

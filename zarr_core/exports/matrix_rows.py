@@ -12,13 +12,11 @@ import numpy as np
 from tqdm import tqdm
 
 from zarr_core._util.arguments import check_names
-from zarr_core._util.redaction import redact
 from zarr_core.datasets.memory_map import row_blocks
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.axis import FeatureAxis
 from zarr_core.matrix.sample_table import named_columns
-from zarr_core.storage import absolute, is_local
 from zarr_core.storage.backends.local import remove_leftovers
 from zarr_core.storage.temporary import add_temp_suffix
 
@@ -109,18 +107,6 @@ class MatrixRows:
             for rows in row_blocks(self.shape, itemsize):
                 yield rows
                 bar.update(rows.stop - rows.start)
-
-
-def local_path(out: str | os.PathLike[str]) -> Path:
-    """The path of a local output.
-
-    Raises:
-        ZarrCoreError: it is a URL of something else.
-    """
-    url = os.fspath(out)
-    if not is_local(url):
-        raise ZarrCoreError(f"{redact(url)}: a matrix is exported to a local path; upload the result from there")
-    return Path(absolute(url))
 
 
 @contextmanager

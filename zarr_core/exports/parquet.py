@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 
 from zarr_core.errors import MatrixError
-from zarr_core.exports.matrix_rows import MatrixRows, local_path, new_file
+from zarr_core.exports.matrix_rows import MatrixRows, new_file
+from zarr_core.storage import local_path
 
 # A list in Arrow has at most 2^31 - 1 values, and so has the list column of a block of rows.
 _MAX_FEATURES = 2**31 - 1

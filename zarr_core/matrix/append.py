@@ -15,6 +15,7 @@ import numpy as np
 from zarr_core._util.arguments import check_mapping
 from zarr_core._util.commands import shell
 from zarr_core._util.plain_arrays import check_labels, plain_array
+from zarr_core._util.redaction import refuse_credentials
 from zarr_core.errors import MatrixError
 from zarr_core.matrix.claims import claim, create_shard
 from zarr_core.matrix.metadata import announce
@@ -62,9 +63,11 @@ def check_batch(
 
     Raises:
         MatrixError: names, labels, shapes or dtypes do not fit the matrix.
+        StoreError: the name of the batch is a URL with credentials.
     """
     if not is_name(batch_id):
         raise MatrixError(f"{where}: batch_id must be a string of valid Unicode that is not empty")
+    refuse_credentials(batch_id)
     if not len(sample_ids):
         raise MatrixError(f"{where}: sample_ids must be a sequence of at least one sample")
     seen: set[str] = set()

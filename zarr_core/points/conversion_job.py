@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from zarr_core._util.redaction import refuse_credentials
 from zarr_core.errors import SourceError, StoreError
 from zarr_core.points.head import load_if_any
 from zarr_core.points.manifest import Quarantine, SampleEntry, StoreManifest
@@ -83,6 +84,7 @@ class ConversionJob:
 
 def check_dataset(storage: Storage, manifest: StoreManifest | None, kind: str, name: str | None) -> None:
     """Raise StoreError if a store is of another kind than the dataset to be converted, or has another name."""
+    refuse_credentials(name)
     if manifest is None:
         return
     if manifest.dataset_kind not in ("", kind):

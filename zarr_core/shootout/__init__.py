@@ -57,6 +57,7 @@ def run_shootout(
         OSError: ``output_dir`` cannot be written to.
     """
     from zarr_core.reports import report_imports
+    from zarr_core.storage import local_path
 
     # Fail before minutes of measuring if the page cannot be rendered.
     with report_imports():
@@ -77,7 +78,7 @@ def run_shootout(
         price_per_1000_gets=price_per_1000_gets,
         progress=progress,
     )
-    folder = Path(output_dir)
+    folder = local_path(output_dir)
     made = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder):  # fail before minutes of measuring if nothing can be written there

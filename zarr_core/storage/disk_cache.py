@@ -32,9 +32,9 @@ from typing import IO
 
 import google_crc32c
 
-from zarr_core._util.redaction import refuse_credentials
 from zarr_core._util.units import format_size, parse_size
 from zarr_core.errors import ZarrCoreError
+from zarr_core.storage.local_paths import local_path
 
 try:
     import fcntl
@@ -92,9 +92,8 @@ class DiskCache:
     """
 
     def __init__(self, folder: str | os.PathLike[str], limit: int | str = DEFAULT_LIMIT) -> None:
-        refuse_credentials(folder)
         self.limit = parse_size(limit)
-        self.folder = os.path.join(os.path.abspath(os.path.expanduser(os.fspath(folder))), _FOLDER)
+        self.folder = os.path.join(local_path(folder), _FOLDER)
         if os.path.isfile(os.path.dirname(self.folder)):
             raise ZarrCoreError(f"cache folder {os.path.dirname(self.folder)} is a file")
         self.hits = self.misses = self.corrupt_evicted = self.evicted = 0

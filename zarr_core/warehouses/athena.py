@@ -70,7 +70,7 @@ class AthenaWarehouse(LongTable):
         super().__init__(columns)
         refuse_credentials(staging)
         if not staging.startswith("s3://") or "'" in staging:
-            raise WarehouseError(f"staging {staging!r} is not an S3 prefix such as s3://bucket/staging")
+            raise WarehouseError(f"staging {redact(staging)!r} is not an S3 prefix such as s3://bucket/staging")
         self.table = table
         self.database = database
         self.staging = staging.rstrip("/")

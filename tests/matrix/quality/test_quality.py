@@ -116,6 +116,14 @@ def test_a_matrix_without_batches_has_a_report(tmp_path: Path) -> None:
         measure_quality(matrix, value="m")
 
 
+def test_a_matrix_without_coverage_has_a_report(tmp_path: Path) -> None:
+    matrix = WideMatrix.create(tmp_path / "matrix", FEATURES, values={"beta": "float32"})
+    matrix.append("first", ["s0", "s1", "s2"], {"beta": betas(3, 0)})
+    report = quality_report(matrix, tmp_path / "report")
+    assert report["batches"]["first"]["coverage"] is None
+    assert "s2" in (tmp_path / "report" / "quality.html").read_text()
+
+
 def test_the_command_line(
     written: tuple[WideMatrix, dict[str, np.ndarray]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -96,7 +96,7 @@ def _batch_rows(report: dict[str, Any]) -> list[list[str]]:
 def _sample_rows(report: dict[str, Any]) -> list[list[str]]:
     """Figures of each sample, the latest batch first."""
     return [
-        [sample_id, batch_id, f"{sample['missing']:.2%}", *(_number(sample[name]) for name in _SAMPLE_NUMBERS)]
+        [sample_id, batch_id, f"{sample['missing']:.2%}", *(_number(sample.get(name)) for name in _SAMPLE_NUMBERS)]
         for batch_id, batch in reversed(report["batches"].items())
         for sample_id, sample in batch["samples"].items()
     ]

@@ -10,6 +10,7 @@ from typing import Any
 from zarr_core.matrix.quality.measure import Report, measure_quality
 from zarr_core.matrix.wide import WideMatrix
 from zarr_core.reports import report_imports
+from zarr_core.storage import local_path
 
 
 def quality_report(
@@ -27,10 +28,11 @@ def quality_report(
         The content of ``quality.json``.
 
     Raises:
-        ZarrCoreError: matplotlib or Jinja is missing, the matrix has no such value, or cannot be read.
+        ZarrCoreError: matplotlib or Jinja is missing, the matrix has no such value or cannot be read, or
+            ``output_dir`` is a URL.
     """
     render_page = _page_renderer()
-    folder = Path(output_dir)
+    folder = local_path(output_dir)
     report = measure_quality(matrix, value=value, coverage=coverage, known=_read_report(folder / "quality.json"))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "quality.html").write_text(render_page(report))

@@ -66,7 +66,7 @@ class HttpBackend(FsspecBackend):
         response = await session.request(method, self.fs.encode_url(path), allow_redirects=allow_redirects, **options)
         if response.status in (404, 410):
             response.release()
-            raise FileNotFoundError(path)
+            raise FileNotFoundError(redact(path))
         response.raise_for_status()
         return response
 

@@ -1,0 +1,49 @@
+"""Outputs that can only be local: a URL is refused, instead of a folder "s3:" in the working directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.small_source import KIND, write_source
+from zarr_core.__main__ import main
+from zarr_core.convert import convert
+from zarr_core.errors import ZarrCoreError
+from zarr_core.matrix import WideMatrix
+from zarr_core.storage import local_path
+from zarr_core.storage.disk_cache import DiskCache
+
+
+def test_a_path_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert local_path("report") == tmp_path / "report"
+    assert local_path(f"file://{tmp_path}/report") == tmp_path / "report"
+    assert local_path(Path("~/report")) == Path.home() / "report"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "benchmark store --source source --output URL",
+        "shootout store --tiers a=tier --output URL",
+        "quality matrix --output URL",
+        "inspect source --write URL",
+    ],
+)
+def test_commands_refuse_a_url(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    WideMatrix.create("matrix", ["a"])
+    source = write_source(tmp_path / "source", ("run_1",), surface=20, volume=30)
+    convert(KIND, "store", root=source, chunk_points=16)
+    before = sorted(tmp_path.iterdir())
+    assert main(line.replace("URL", "s3://bucket/x").split()) == 1
+    assert "s3://bucket/x: a local path is needed here, not a URL" in capsys.readouterr().err
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_cache_is_local() -> None:
+    with pytest.raises(ZarrCoreError, match="a local path is needed"):
+        DiskCache("s3://bucket/cache")
