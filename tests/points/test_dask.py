@@ -457,3 +457,10 @@ def test_no_scheduler_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
         dask_executor("tcp://127.0.0.1:9"),
     ):
         pass
+
+
+def test_an_address_of_no_scheduler_is_refused_before_a_client_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dask's client of such an address fails, and then waits for a minute when the process ends."""
+    monkeypatch.setattr("distributed.Client", None)
+    with pytest.raises(ZarrCoreError, match="unknown address scheme 'http'"), dask_executor("http://127.0.0.1:9"):
+        pass

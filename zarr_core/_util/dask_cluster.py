@@ -48,9 +48,11 @@ def dask_executor(address: str | None, warn: Callable[[str], object] = warnings.
     refuse_credentials(address)
     try:
         from distributed import Client
+        from distributed.comm import get_address_host
     except ImportError as error:
         raise ZarrCoreError("a Dask cluster needs dask.distributed: pip install 'zarr-core[dask]'") from error
     try:
+        get_address_host(address)  # a client of an unknown scheme waits for a minute when the process ends
         client = Client(address, timeout=_PATIENCE, set_as_default=False)
     except (OSError, ValueError) as error:
         raise ZarrCoreError(f"no Dask scheduler answers at {address}: {error}") from error
