@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.small_source import write_source
+from zarr_core._util.dask_cluster import dask_executor
 from zarr_core._util.processes import WorkerPool
 from zarr_core._util.time_limit import SAMPLE_SECONDS, TimeLimitError, call_within
 from zarr_core.convert import ConversionReport, convert
@@ -121,6 +122,25 @@ def test_in_threads_of_an_executor(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     _hangs(monkeypatch, "waits")
     with ThreadPoolExecutor(1) as executor:
         _check(convert("ahmedml", tmp_path / "store", root=source, executor=executor, chunk_points=32))
+
+
+def test_on_a_dask_worker_that_no_python_code_can_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process ends itself. Dask repeats the call on another one, and then says which died, not why."""
+    pytest.importorskip("distributed", reason="needs the extra dask")
+    from tests.points.test_dask import running
+
+    source = write_source(tmp_path / "source")
+    monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES", "1")
+    with running(tmp_path) as cluster:
+        _hangs(monkeypatch, "keeps the lock")
+        with dask_executor(cluster.address) as executor:
+            report = convert("ahmedml", tmp_path / "store", root=source, executor=executor, chunk_points=32)
+    (failed,) = report.having("failed")
+    assert failed.sample_id == "run_2"
+    assert failed.reason.startswith("its worker process died 2 times, the last one at tcp://")
+    assert "(out of memory?), or it took longer than 1 s, the limit of one sample" in failed.reason
+    assert f"set {SAMPLE_SECONDS} to a larger number" in failed.reason
+    assert sorted(report.manifest.samples) == ["run_1", "run_3"]
 
 
 def test_a_limit_that_is_no_number_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
+from zarr_core._util.processes import WorkerDiedError
 from zarr_core._util.redaction import refuse_credentials
 from zarr_core.errors import ZarrCoreError
 
@@ -135,7 +136,7 @@ class _DaskExecutor(Executor):
         self._open.add(future)
         future.add_done_callback(self._open.discard)
         future.add_done_callback(lambda done: inner.cancel() if done.cancelled() else None)
-        inner.add_done_callback(partial(self._copy_result, future))
+        inner.add_done_callback(partial(self._copy_result, future, time.monotonic()))
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -168,7 +169,9 @@ class _DaskExecutor(Executor):
             return bool(self._client.scheduler_info(n_workers=1)["workers"])
         return False
 
-    def _copy_result(self, future: Future[Any], done: Future[Any]) -> None:
+    def _copy_result(self, future: Future[Any], submitted: float, done: Future[Any]) -> None:
+        from distributed.scheduler import KilledWorker
+
         error: BaseException | None
         if done.cancelled():  # by this executor's user, or because the scheduler was lost
             error = ZarrCoreError(_LOST) if self._is_lost() else CancelledError("the Dask scheduler cancelled the call")
@@ -176,6 +179,9 @@ class _DaskExecutor(Executor):
             error = done.exception()
         if isinstance(error, ImportError | AttributeError) and "zarr_core" in str(error):
             error = ZarrCoreError(f"a Dask worker cannot run {_software()}: {error}")
+        if isinstance(error, KilledWorker):
+            seconds, address = time.monotonic() - submitted, error.last_worker.address
+            error = WorkerDiedError(seconds, error.allowed_failures + 1, address)
         with suppress(InvalidStateError):  # it was cancelled, or has failed because the scheduler was lost
             if error is None:
                 future.set_result(done.result())

@@ -35,11 +35,14 @@ class WorkerDiedError(Exception):
 
     Attributes:
         seconds: time since the call was submitted.
+        deaths: number of processes that ended with the call; a cluster repeats it.
+        last: address of the last one in a cluster, where the call may have waited for a worker; "" in a pool.
     """
 
-    def __init__(self, seconds: float = 0.0) -> None:
-        super().__init__("its worker process died (out of memory?)")
-        self.seconds = seconds
+    def __init__(self, seconds: float = 0.0, deaths: int = 1, last: str = "") -> None:
+        what = f"its worker process died {deaths} times, the last one at {last}" if last else "its worker process died"
+        super().__init__(f"{what} (out of memory?)")
+        self.seconds, self.deaths, self.last = seconds, deaths, last
 
 
 class WorkerPool(Executor):

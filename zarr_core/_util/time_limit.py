@@ -27,16 +27,22 @@ _ends: dict[int, float] = {}
 
 
 class TimeLimitError(Exception):
-    """A call took longer than its limit."""
+    """A call took longer than its limit.
 
-    def __init__(self, seconds: float) -> None:
-        super().__init__(seconds)
-        self.seconds = seconds
+    Args:
+        seconds: the limit.
+        instead: what else may have happened, if that is not known.
+    """
+
+    def __init__(self, seconds: float, instead: str = "") -> None:
+        super().__init__(seconds, instead)
+        self.seconds, self.instead = seconds, instead
 
     def __str__(self) -> str:
+        otherwise = f"{self.instead}, or it " if self.instead else ""
         return (
-            f"took longer than {self.seconds:g} s, the limit of one sample; if it needs more, set {SAMPLE_SECONDS} "
-            "to a larger number of seconds and run again"
+            f"{otherwise}took longer than {self.seconds:g} s, the limit of one sample; if it needs more, set "
+            f"{SAMPLE_SECONDS} to a larger number of seconds and run again"
         )
 
 

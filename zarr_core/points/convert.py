@@ -335,8 +335,9 @@ def convert_samples(
             workers = executor.workers
         in_flight = calls_in_flight(workers) if isinstance(executor, WorkerPool) or workers > 1 else EXECUTOR_IN_FLIGHT
         for sample_id, result in each_result(executor, (call(*task) for task in tasks), in_flight):
-            if isinstance(result, WorkerDiedError) and result.seconds > seconds:
-                result = TimeLimitError(seconds)  # it ended itself, because its code could not be interrupted
+            if isinstance(result, WorkerDiedError) and result.seconds > result.deaths * seconds:
+                # It ended itself, because its code could not be interrupted; or it waited for a worker of the cluster.
+                result = TimeLimitError(seconds, str(result) if result.last else "")
             yield failure(sample_id, result) if isinstance(result, Exception) else _shared(job, result)
 
 
