@@ -13,6 +13,7 @@ from pydantic import Field
 from assets.conditions import follow_what_was_published
 from sensors.operating import if_red
 from zarr_core._util.redaction import redact
+from zarr_core._util.units import format_size
 from zarr_core.storage import Storage, is_local
 from zarr_core.stores.kinds import find_head
 from zarr_core.versioning.generations import load
@@ -122,7 +123,7 @@ def _write(store: str, export: ExportDeclaration) -> dict[str, Any]:
                 "items": result.items,
                 "shards": result.planned,
                 "items_per_shard": f"{fewest:,} to {most:,}",
-                "bytes_per_shard": f"{least:,} to {largest:,}",
+                "size_per_shard": f"{format_size(least)} to {format_size(largest)}",
             }
         else:
             found = {f"samples/{split}": count for split, count in result.items()}

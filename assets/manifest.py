@@ -14,6 +14,7 @@ from sensors.dagster_internals.queries import observed_versions
 from sensors.dagster_internals.tags import ROW_COUNT
 from sensors.observations import ABSENT
 from sensors.operating import if_red
+from zarr_core._util.units import format_size
 from zarr_core.errors import RetirementError
 from zarr_core.points.manifest import Quarantine, StoreManifest
 from zarr_core.points.publish import PublishReport, publish
@@ -129,6 +130,7 @@ def _metadata(report: PublishReport) -> dict[str, Any]:
     for entry in manifest.samples.values():
         for domain, grid in entry.domains.items():
             points[domain] += grid.n_points
+    stored = sum(entry.bytes for entry in manifest.samples.values())
     columns = [
         {"field": name, "array": column.array_name, "dtype": column.dtype, "dim": column.dim}
         for name, column in manifest.fields.items()
@@ -140,7 +142,8 @@ def _metadata(report: PublishReport) -> dict[str, Any]:
         "replaced": len(report.replaced),
         "retired": len(report.retired),
         "quarantined": len(manifest.quarantine),
-        "bytes_stored": sum(entry.bytes for entry in manifest.samples.values()),
+        "size": format_size(stored),
+        "bytes_stored": stored,
         **{f"points/{domain}": number for domain, number in sorted(points.items())},
         "splits": table(split_rows(manifest)),
         "fields": table(columns),

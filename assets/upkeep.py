@@ -54,6 +54,7 @@ def garbage_asset(declared: Declaration, store: str) -> dg.AssetsDefinition:
         context.log.info(f"freed {format_size(report.bytes)}; deleted generations {report.expired}")
         return dg.MaterializeResult(
             metadata={
+                "freed": format_size(report.bytes),
                 "freed_bytes": report.bytes,
                 "deleted_groups": len(groups),
                 "deleted_generations": len(report.expired),
@@ -169,7 +170,8 @@ def matrix_verification_asset(declared: Declaration, matrix: str) -> dg.AssetsDe
                 allow_retries=False,
             )
         numbers = ("samples", "generations", "shards", "chunks", "bytes")
-        return dg.MaterializeResult(metadata={name: getattr(report, name) for name in numbers})
+        size = {"size": format_size(report.bytes)}
+        return dg.MaterializeResult(metadata=size | {name: getattr(report, name) for name in numbers})
 
     return deep_verification
 

@@ -21,6 +21,7 @@ from sensors.migration import CHECK, data_version_of, samples_to_migrate
 from sensors.operating import if_red
 from sensors.refusals import refusal_tags, refused_samples
 from zarr_core._util.documents import parse_json
+from zarr_core._util.units import format_duration, format_size
 from zarr_core.errors import CorruptChunkError, ManifestError
 from zarr_core.format.object_names import ZARR_JSON
 from zarr_core.points.convert import ConversionResult, iter_convert
@@ -225,8 +226,11 @@ def _numbers(result: ConversionResult, entry: SampleEntry, recorded: dict[str, A
         "stored_share": round(entry.bytes / sum(sizes.values()), 4),
         **{f"parameters/{name}": short(value) for name, value in recorded["parameters"].items()},
     }
+    numbers["size"] = f"{format_size(numbers['bytes_in'])} at the source, {format_size(entry.bytes)} in the store"
     if result.status == "converted":
         numbers["seconds"] = round(result.seconds, 3)
+        rate = numbers["bytes_in"] / max(result.seconds, 1e-9)
+        numbers["took"] = f"{format_duration(result.seconds)}, {format_size(rate)} per second"
     if result.notes:
         numbers["notes"] = "; ".join(f"{reason}: {detail}" for reason, detail in result.notes.items())
     rows = []

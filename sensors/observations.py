@@ -16,6 +16,7 @@ from sensors.dagster_internals.events import report_runless_events
 from sensors.dagster_internals.queries import has_open_work, latest_check, latest_observation, observed_versions
 from sensors.dagster_internals.tags import DATA_VERSION
 from sensors.pending import Changes, PendingChanges, describe, find_changes
+from zarr_core._util.units import format_size
 from zarr_core.sources.listing import Listing
 
 DOCUMENTS_TAG, COUNTS_TAG = "zarr_core/lists", "zarr_core/counts"
@@ -78,10 +79,12 @@ def observations(source: WatchedSource, listing: Listing, changes: Changes) -> l
 def listing_metadata(listing: Listing) -> dict[str, Any]:
     """What the UI shows of a listing as a whole."""
     lines = "\n".join(f"* {sentence}" for sentence in listing.left_out)
+    size = sum(details["source_bytes"] for details in listing.details.values())
     return {
         "samples": len(listing.items),
         "incomplete": len(listing.incomplete),
-        "source_bytes": sum(details["source_bytes"] for details in listing.details.values()),
+        "size": format_size(size),
+        "source_bytes": size,
         **({"left out": dg.MetadataValue.md(lines)} if lines else {}),
     }
 

@@ -18,6 +18,7 @@ from sensors.observations import changes_now, report_now
 from sensors.operating import if_red
 from sensors.refusals import refusal_tags, refused_batches, state_of
 from sensors.warehouse_batches import list_warehouse
+from zarr_core._util.units import format_duration
 from zarr_core.errors import BatchError, ZarrCoreError
 from zarr_core.matrix.ingest.audit import check_unchanged
 from zarr_core.matrix.ingest.loader import MatrixLoader
@@ -150,6 +151,7 @@ def _load(loader: MatrixLoader, batch_id: str) -> dict[str, Any]:
         "cells": batch.cells,
         **{f"values/{name}": number for name, number in values.items()},
         **{f"missing_share/{name}": round(1 - number / batch.cells, 4) for name, number in values.items()},
+        "took": f"{format_duration(batch.seconds)}, {rows / max(batch.seconds, 1e-9):,.0f} rows per second",
         "seconds": round(batch.seconds, 3),
         "rows_per_second": round(rows / max(batch.seconds, 1e-9)),
         **(cost if ingested.cost.queries else {}),

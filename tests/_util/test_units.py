@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zarr_core._util.units import parse_duration
+from zarr_core._util.units import format_duration, parse_duration
 from zarr_core.errors import ZarrCoreError
 
 
@@ -18,3 +18,18 @@ def test_durations(text: str, seconds: float) -> None:
 def test_a_duration_without_a_unit_is_refused() -> None:
     with pytest.raises(ZarrCoreError, match="24h"):
         parse_duration("24")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.3512, "0.351 s"),
+        (59.94, "59.9 s"),
+        (59.96, "1 min 0 s"),
+        (250, "4 min 10 s"),
+        (7530, "2 h 5 min"),
+        (273_600, "3 d 4 h"),
+    ],
+)
+def test_durations_are_shown_in_two_units(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text

@@ -38,3 +38,15 @@ def format_size(n_bytes: float) -> str:
             return f"{n_bytes:.3g} {unit}"
         n_bytes /= 1000
     return f"{n_bytes:.3g} TB" if n_bytes < 999.5 else f"{n_bytes:,.0f} TB"
+
+
+def format_duration(seconds: float) -> str:
+    """A duration in its two largest units: "0.35 s", "12.3 s", "4 min 10 s", "2 h 5 min", "3 d 4 h"."""
+    if seconds < 59.95:
+        return f"{seconds:.3g} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    if whole < 86_400:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
