@@ -25,6 +25,7 @@ NAME = "overview"
 # Numbers change at every tick while samples are being converted. They are then recorded this often.
 _SECONDS_WHILE_CONVERTING = 600
 _DAY_SECONDS = 86_400
+_WAITING = "number/waiting"
 
 # What, its state now, and what to do; "" if there is nothing to do.
 Row = tuple[str, str, str]
@@ -65,26 +66,32 @@ def overview_events(
         _verified_row(verified, f"{source.name}_verify"),
         _checks_row(failing),
     ]
+    # An entry each: the UI cuts off what is wider than its page in a table, and hides Markdown behind a click.
+    texts = {what: f"{now}. To do: {action}" if action else now for what, now, action in rows}
     latest = instance.get_latest_materialization_event(key)
-    if latest is not None and latest.asset_materialization is not None:
-        if latest.asset_materialization.metadata.get(NAME) == _table(rows):
-            return []
-        was_waiting = latest.asset_materialization.metadata.get("waiting", dg.IntMetadataValue(0)).value
-        young = time.time() - latest.timestamp < _SECONDS_WHILE_CONVERTING
-        if was_waiting and conversions.waiting and young:
-            return []
+    if latest is not None and _is_current(latest, texts, converting=bool(conversions.waiting)):
+        return []
     numbers = {
         "arrived": conversions.total,
         "incomplete": incomplete,
         "converted": conversions.converted,
-        "waiting": len(conversions.waiting),
         "refused": len(conversions.refused),
         "stale": len(conversions.stale | conversions.cancelled),
         "published_samples": int(published.numbers.get("samples", 0)),
         "stored_bytes": _stored_bytes(published, verified),
         "failing_checks": len(failing),
     }
-    return [dg.AssetMaterialization(key, metadata={NAME: _table(rows), **numbers})]
+    plotted = {f"number/{name}": number for name, number in numbers.items()}
+    return [dg.AssetMaterialization(key, metadata={**texts, **plotted, _WAITING: len(conversions.waiting)})]
+
+
+def _is_current(latest: dg.EventLogEntry, texts: Mapping[str, str], *, converting: bool) -> bool:
+    """Whether the latest overview says the same, or is young although samples are still being converted."""
+    before = latest.asset_materialization.metadata if latest.asset_materialization else {}
+    if all(what in before and before[what].value == text for what, text in texts.items()):
+        return True
+    was_converting = _WAITING in before and bool(before[_WAITING].value)
+    return converting and was_converting and time.time() - latest.timestamp < _SECONDS_WHILE_CONVERTING
 
 
 def _conversion_rows(found: Conversions, noun: str, asset: str, incomplete: int) -> list[Row]:
@@ -157,12 +164,3 @@ def _failing_checks(context: dg.SensorEvaluationContext, name: str) -> list[str]
     keys = [key for key in graph.asset_check_keys if key.asset_key.path[0] == name] if graph else []
     evaluated = latest_evaluations(context.instance, keys)
     return [key.name for key, found in evaluated.items() if found is not None and not found[0].passed]
-
-
-def _table(rows: Collection[Row]) -> dg.TableMetadataValue:
-    """Two columns: the UI shows a table as a whole, but cuts off what is wider than its page."""
-    schema = dg.TableSchema([dg.TableColumn("what"), dg.TableColumn("now")])
-    records = []
-    for what, now, action in rows:
-        records.append(dg.TableRecord({"what": what, "now": f"{now}. To do: {action}" if action else now}))
-    return dg.TableMetadataValue(records, schema)

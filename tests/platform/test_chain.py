@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,8 @@ def test_the_whole_chain(filled: Trial) -> None:
     assert numbers["bytes_out"] == manifest.samples["run_4"].bytes
     assert (numbers["points"], numbers["points/surface"]) == (900, 300)
     assert numbers["seconds"] > 0
+    assert re.fullmatch(r".* kB at the source, .* kB in the store", numbers["size"])
+    assert re.fullmatch(r"[\d.]+ s, .*B per second", numbers["took"])
     assert numbers["picture"].startswith("![surface_pressure](data:image/svg+xml,")
     assert len(numbers["picture"]) < 1000, "longer Markdown is collapsed in the UI"
     assert filled.materialization("manifest").metadata["generation"].value == 1

@@ -45,16 +45,15 @@ def shown(trial: Trial) -> dict[str, str]:
     event = trial.instance.get_latest_materialization_event(trial.dataset.key("overview"))
     assert event is not None
     assert event.asset_materialization is not None
-    value = event.asset_materialization.metadata["overview"]
-    assert isinstance(value, dg.TableMetadataValue)
-    return {str(row.data["what"]): str(row.data["now"]) for row in value.records}
+    metadata = event.asset_materialization.metadata
+    return {name: value.value for name, value in metadata.items() if isinstance(value, dg.TextMetadataValue)}
 
 
 def number(trial: Trial, name: str) -> object:
     event = trial.instance.get_latest_materialization_event(trial.dataset.key("overview"))
     assert event is not None
     assert event.asset_materialization is not None
-    return event.asset_materialization.metadata[name].value
+    return event.asset_materialization.metadata[f"number/{name}"].value
 
 
 def test_it_says_what_became_of_the_samples_and_what_to_do(trial: Trial) -> None:

@@ -16,6 +16,7 @@ import dagster as dg
 import pytest
 
 import assets.wide_matrix.batches
+from assets.retries import ended_by_a_person
 from resources.pools import ConversionPool
 from tests.helpers.waiting import LIMIT_SECONDS, wait_for
 from tests.platform.matrix_trial import MatrixTrial, declare
@@ -104,6 +105,32 @@ def test_a_terminated_load_keeps_what_it_loaded(
     trial.run("load", "b0", "b2")
     assert status(instance, "trial_load") is dg.DagsterRunStatus.CANCELED
     assert trial.loaded() == {"b0"}
+
+
+def test_a_run_that_is_terminated_during_an_import_ends_in_a_sentence(instance: dg.DagsterInstance) -> None:
+    """Extension modules make an ``ImportError`` of the interrupt."""
+
+    @dg.asset
+    def importing(context) -> None:  # type: ignore[no-untyped-def]  # Dagster resolves no annotation in a function
+        with ended_by_a_person(context):
+            instance.report_run_canceling(context.run)
+            raise ImportError("numpy.core.multiarray failed to import")
+
+    result = dg.materialize([importing], instance=instance, raise_on_error=False)
+    run = instance.get_run_by_id(result.run_id)
+    assert run is not None
+    assert run.status is dg.DagsterRunStatus.CANCELED
+    messages = [event.user_message for event in instance.all_logs(run.run_id)]
+    assert "The run was terminated (ImportError: numpy.core.multiarray failed to import)" in messages
+
+
+def test_an_error_of_a_run_that_nobody_terminated_stays_an_error(instance: dg.DagsterInstance) -> None:
+    @dg.asset
+    def importing(context) -> None:  # type: ignore[no-untyped-def]  # Dagster resolves no annotation in a function
+        with ended_by_a_person(context):
+            raise ImportError("numpy.core.multiarray failed to import")
+
+    assert not dg.materialize([importing], instance=instance, raise_on_error=False).success
 
 
 def wait_for_a_signal(started: str, survived: str) -> None:
