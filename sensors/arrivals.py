@@ -89,10 +89,11 @@ def arrivals_sensor(dataset: WatchedSamples) -> dg.SensorDefinition:
         events: list[Event] = [*held, *_listing_events(dataset, look, known, changes, last)]
         if look.whole:
             found = conversions(instance, dataset)
+            checks: list[dg.AssetCheckEvaluation] = []
             if manifest is not None:
                 at_rest = changes.is_empty and not held
-                events += _check_events(instance, dataset, manifest, look.listing, found, at_rest=at_rest)
-            events += overview_events(context, dataset, found, len(look.listing.incomplete))
+                checks = _check_events(instance, dataset, manifest, look.listing, found, at_rest=at_rest)
+            events += [*checks, *overview_events(context, dataset, found, len(look.listing.incomplete), checks)]
         noun = "samples" if look.whole else "notified samples"
         held_ids = [event.partition for event in held if event.partition]
         result = sensor_result(context, dataset, look.listing, changes, noun, events, held_ids)

@@ -45,7 +45,11 @@ class Recorded:
 
 
 def overview_events(
-    context: dg.SensorEvaluationContext, source: WatchedSource, conversions: Conversions, incomplete: int
+    context: dg.SensorEvaluationContext,
+    source: WatchedSource,
+    conversions: Conversions,
+    incomplete: int,
+    checked: Collection[dg.AssetCheckEvaluation],
 ) -> list[dg.AssetMaterialization]:
     """A materialization of the overview, if it differs from the latest one.
 
@@ -54,11 +58,12 @@ def overview_events(
         source: the dataset.
         conversions: of its samples or batches.
         incomplete: number of samples that still lack files at the source.
+        checked: evaluations of this tick, which Dagster does not have yet.
     """
     instance, key = context.instance, dg.AssetKey([source.name, NAME])
     published = _recorded(instance, source.published)
     verified = _recorded(instance, dg.AssetKey([source.name, "deep_verification"]))
-    failing = _failing_checks(context, source.name)
+    failing = _failing_checks(context, source.name, checked)
     noun = source.partitions_name.rpartition("__")[2]
     rows = [
         *_conversion_rows(conversions, noun, source.converted.to_user_string(), incomplete),
@@ -158,9 +163,12 @@ def _recorded(instance: dg.DagsterInstance, key: dg.AssetKey) -> Recorded:
     )
 
 
-def _failing_checks(context: dg.SensorEvaluationContext, name: str) -> list[str]:
+def _failing_checks(
+    context: dg.SensorEvaluationContext, name: str, checked: Collection[dg.AssetCheckEvaluation]
+) -> list[str]:
     """Checks of the dataset whose latest evaluation did not pass, warnings included."""
     graph = context.repository_def.asset_graph if context.repository_def else None
     keys = [key for key in graph.asset_check_keys if key.asset_key.path[0] == name] if graph else []
-    evaluated = latest_evaluations(context.instance, keys)
-    return [key.name for key, found in evaluated.items() if found is not None and not found[0].passed]
+    passed = {key.name: found[0].passed for key, found in latest_evaluations(context.instance, keys).items() if found}
+    passed |= {check.check_name: check.passed for check in checked}
+    return [check for check, is_passed in passed.items() if not is_passed]

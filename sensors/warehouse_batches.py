@@ -79,7 +79,8 @@ def warehouse_batches_sensor(declared: WatchedWarehouse) -> dg.SensorDefinition:
                 checks.append(
                     check_again(instance, declared.published, declared.shown_matrix, matrix, list(listing.items))
                 )
-        events = [*changed_checks(instance, checks), *overview_events(context, declared, found, incomplete=0)]
+        checks = changed_checks(instance, checks)
+        events = [*checks, *overview_events(context, declared, found, 0, checks)]
         return sensor_result(context, declared, listing, changes, "batches", events)
 
     return warehouse_batches

@@ -87,6 +87,7 @@ def test_it_says_what_became_of_the_samples_and_what_to_do(trial: Trial) -> None
     cancel_backfill(trial, "run_1")
     sensor.tick()
     rows = shown(trial)
+    assert "source_converted" in rows["failing checks"], "of the same tick"
     assert rows["stale or cancelled"].startswith("1: run_1. To do: materialize their partitions of trial/zarr_samples")
     assert (number(trial, "arrived"), number(trial, "converted"), number(trial, "stale")) == (4, 2, 1)
 
