@@ -111,7 +111,7 @@ def overview() -> None:
             for name in ("ahmed_rans", "methylation"):
                 wait_for_asset(deployment, jobs.instance, [name, "overview"], before)
         with webserver(deployment), browser() as page:
-            take(page, "overview", "/assets/ahmed_rans/overview", "verified")
+            take(page, "overview", "/assets/ahmed_rans/overview", "stale or cancelled")
             take(page, "withdrawn", "/assets/methylation/matrix?view=checks&checkDetail=nothing_withdrawn", "To remove")
             take(page, "timeline", "/overview/activity/timeline?groupBy=automation", "ahmed_rans_automation")
 
