@@ -234,7 +234,9 @@ def two_hosts() -> Iterator[tuple[str, dict[str, str]]]:
             ip("-n", namespace, "link", "set", "eth0", "up")
         yield "10.231.7.1", cables
     finally:
-        for namespace in cables:
+        for namespace, cable in cables.items():
+            # First: that of a namespace that is deleted goes some time later, and its name is taken until then.
+            subprocess.run(["ip", "link", "delete", cable], check=False)
             subprocess.run(["ip", "netns", "delete", namespace], check=False)
         subprocess.run(["ip", "link", "delete", bridge], check=False)
 
