@@ -42,11 +42,13 @@ def delete_ticks(instance: dg.DagsterInstance, before: float) -> None:
         instance: where.
         before: in seconds since 1970.
     """
+    storage = instance.schedule_storage
+    if storage is None:  # an instance in memory records no ticks
+        return
     ended = [TickStatus.SKIPPED, TickStatus.SUCCESS, TickStatus.FAILURE]
     for state in instance.all_instigator_state():
         instance.purge_ticks(state.instigator_origin_id, state.selector_id, before, ended)
-    storage = instance.schedule_storage
-    if storage is not None and storage.supports_auto_materialize_asset_evaluations:
+    if storage.supports_auto_materialize_asset_evaluations:
         storage.purge_asset_evaluations(before)
 
 

@@ -405,13 +405,17 @@ def test_a_source_that_never_answers_is_named_and_delays_no_other(
     """The source of the other code location, which reports it alone. All the other tests run meanwhile."""
     reason = "stalled_arrivals fails: listing s3://stalled/samples has not ended within 42 seconds: does the service"
     deployment.wait("the failing sensor", lambda: reason in deployment.logged())
-    failing = {}
-    for state in instance.all_instigator_state():
-        if state.instigator_name == "failing_sensors":
-            location = state.origin.repository_origin.code_location_origin.location_name
-            failing[location] = json.loads(state.instigator_data.cursor)
-    assert "stalled_arrivals" in failing["other"]
-    assert "stalled_arrivals" not in failing["zarr_core"], "each location reports its own"
+
+    def failing(location: str) -> dict[str, str]:
+        """Sensors and schedules that a location reports, by the cursor of its sensor."""
+        for state in instance.all_instigator_state():
+            of = state.origin.repository_origin.code_location_origin.location_name
+            if (state.instigator_name, of) == ("failing_sensors", location):
+                return json.loads(state.instigator_data.cursor or "{}")
+        return {}
+
+    deployment.wait("the end of the tick", lambda: "stalled_arrivals" in failing("other"))
+    assert "stalled_arrivals" not in failing("zarr_core"), "each location reports its own"
 
 
 def test_the_watchdog_sees_what_the_daemon_does(deployment: Deployment, ui: Ui) -> None:
