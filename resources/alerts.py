@@ -35,7 +35,7 @@ class Alerts(dg.ConfigurableResource):
     """Sends alerts as mails, and as JSON ``{"text": ...}``, the form that Slack's webhooks have, and many others."""
 
     def send(self, text: str) -> None:
-        """Send an alert to the webhook and by e-mail, as far as they are set. Without both, alerts are only logged.
+        """Send an alert to the webhook and by e-mail, whichever is configured. Without both, alerts are only logged.
 
         If only one of them takes the alert, it also gets the reason why the other did not.
 

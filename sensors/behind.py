@@ -65,7 +65,7 @@ def check_converted(source: WatchedSource, found: Conversions) -> dg.AssetCheckE
 
     Args:
         source: the dataset.
-        found: what became of its samples or batches.
+        found: the states of its samples or batches.
     """
     noun = source.partitions_name.rpartition("__")[2]
     sentences = []

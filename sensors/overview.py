@@ -100,7 +100,7 @@ def _is_current(latest: dg.EventLogEntry, texts: Mapping[str, str], *, convertin
 
 
 def _conversion_rows(found: Conversions, noun: str, asset: str, incomplete: int) -> list[Row]:
-    """What arrived, and what became of it."""
+    """What arrived, and how much of it is converted, refused, stale or cancelled."""
     lacking = f", {incomplete:,} incomplete" if incomplete else ""
     upload = "upload what is missing, or delete their folders" if incomplete else ""
     wait = f"nothing, the automation converts {len(found.waiting):,} more" if found.waiting else ""

@@ -1,4 +1,4 @@
-"""The overview of a dataset: what became of its samples or batches, and what to do next."""
+"""The overview of a dataset: the states of its samples or batches, and what to do next."""
 
 from __future__ import annotations
 

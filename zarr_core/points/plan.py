@@ -56,7 +56,7 @@ def plan(
             done.append(quarantined(sample_id, refusal))
         else:
             todo.append((sample, None))
-    if todo:  # a missing library is no problem of each sample
+    if todo:  # a missing library is one error, not one per sample
         fields = job.selection.source.description.fields.values()
         require_libraries([file.filename for file in fields if file.choice is not None])
     return done, todo

@@ -123,7 +123,7 @@ class Head(Generic[S]):
             store makes, which is never collected.
         is_whole: whether everything below a prefix exists, judged by sizes.
         changes: differences of the second state from the first (None: the second is the store's first).
-        extends: whether the second state may be the first one, or a later one of the same store, as far as they tell.
+        extends: whether the second state may be the first one, or a later one of the same store by what they record.
             Of two states with the same number, what the first one names must be the same in the second one.
     """
 
