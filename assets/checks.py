@@ -21,10 +21,10 @@ from sensors.migration import CHECK, check_settings
 from sensors.operating import if_red
 from sensors.pending import natural_order
 from zarr_core.errors import StoreError
-from zarr_core.points.manifest import StoreManifest
+from zarr_core.points.convert.writer import GroupWriter, WrittenSample
 from zarr_core.points.statistics import calculate_store_statistics
+from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.points.verify.store import VerificationReport, verify_store
-from zarr_core.points.writer import GroupWriter, WrittenSample
 from zarr_core.sources.left_out import some
 from zarr_core.sources.listing import list_samples
 from zarr_core.sources.selection import with_contents

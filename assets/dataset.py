@@ -15,8 +15,8 @@ from resources.pools import PoolDeclaration
 from zarr_core._util.redaction import redact
 from zarr_core.errors import ZarrCoreError
 from zarr_core.format.codecs import DEFAULT_CODEC
-from zarr_core.points.publish import MAX_RETIRED_SHARE
-from zarr_core.points.settings import NO_OWN_DTYPE, ConversionSettings
+from zarr_core.points.convert.publish import MAX_RETIRED_SHARE
+from zarr_core.points.store.settings import NO_OWN_DTYPE, ConversionSettings
 from zarr_core.sources import SourceDescription, resolve_kind
 
 

@@ -9,8 +9,8 @@ from assets.dataset import DatasetDeclaration
 from resources.stores import StoreAccess
 from sensors.migration import CHECK, check_settings
 from sensors.operating import if_red
-from zarr_core.points.publish import publish
-from zarr_core.points.settings import NO_OWN_DTYPE
+from zarr_core.points.convert.publish import publish
+from zarr_core.points.store.settings import NO_OWN_DTYPE
 from zarr_core.sources.listing import list_samples
 
 

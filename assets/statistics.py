@@ -9,8 +9,8 @@ from assets.dataset import DatasetDeclaration
 from assets.tables import table
 from resources.stores import StoreAccess
 from sensors.operating import if_red
-from zarr_core.points.manifest import StoreManifest
 from zarr_core.points.statistics import calculate_store_statistics, write_statistics
+from zarr_core.points.store.manifest import StoreManifest
 
 
 def statistics_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:

@@ -24,12 +24,12 @@ from zarr_core._util.documents import parse_json
 from zarr_core._util.units import format_duration, format_size
 from zarr_core.errors import CorruptChunkError, ManifestError
 from zarr_core.format.object_names import ZARR_JSON
-from zarr_core.points.convert import ConversionResult, iter_convert
-from zarr_core.points.engines import FieldRead
-from zarr_core.points.engines.direct import DirectEngine
-from zarr_core.points.group import recorded_attributes
-from zarr_core.points.manifest import SampleEntry, StoreManifest
-from zarr_core.points.sampling import Draw
+from zarr_core.points.convert.conversion import ConversionResult, iter_convert
+from zarr_core.points.read.engines import FieldRead
+from zarr_core.points.read.engines.direct import DirectEngine
+from zarr_core.points.read.sampling import Draw
+from zarr_core.points.store.group import recorded_attributes
+from zarr_core.points.store.manifest import SampleEntry, StoreManifest
 from zarr_core.storage.retries import describe
 
 _PICTURE_POINTS = 4096

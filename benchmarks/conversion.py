@@ -27,7 +27,7 @@ from numcodecs import Blosc
 
 from benchmarks.result import Result, add_arguments
 from zarr_core._util.processes import WorkerPool
-from zarr_core.points.convert import convert
+from zarr_core.points.convert.conversion import convert
 from zarr_core.sources import resolve_kind
 
 CHUNK_POINTS = 16_384

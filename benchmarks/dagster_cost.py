@@ -40,9 +40,9 @@ from sensors.dagster_internals.runs import delete_run
 from sensors.dagster_internals.tags import DATA_VERSION, partition_range_tags, version_tags
 from sensors.migration import data_version_of
 from zarr_core._util.processes import WorkerPool
-from zarr_core.points.convert import convert
-from zarr_core.points.head import HEAD, load_manifest
-from zarr_core.points.manifest import StoreManifest
+from zarr_core.points.convert.conversion import convert
+from zarr_core.points.store.head import HEAD, load_manifest
+from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.sources import SampleTree, resolve_kind
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import commit

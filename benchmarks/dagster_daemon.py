@@ -25,8 +25,8 @@ import dagster as dg
 from benchmarks.dagster_cost import KIND, POINTS, PROJECT, WORKERS, make_samples
 from benchmarks.result import Result, add_arguments
 from zarr_core._util.processes import WorkerPool
-from zarr_core.points.convert import convert
-from zarr_core.points.head import load_if_any
+from zarr_core.points.convert.conversion import convert
+from zarr_core.points.store.head import load_if_any
 from zarr_core.storage import Storage
 
 CONVERTED, REPORT = dg.AssetKey(["ahmed_rans", "zarr_samples"]), dg.AssetKey(["ahmed_rans", "benchmark_report"])

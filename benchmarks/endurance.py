@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.mapped import MappedObjects
 from benchmarks.result import Result, add_arguments
 from benchmarks.synthetic import FIELDS, make_source, make_store
-from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.storage.byte_ranges import Objects, open_objects
 
 SAMPLES, POINTS, CHUNK_POINTS, READS = 150, 20_000, 4_096, 10_000

@@ -26,8 +26,8 @@ from benchmarks.result import Result, add_arguments
 from benchmarks.synthetic import DRAWN, FIELDS, POINTS, make_source, make_store
 from zarr_core.format.array_metadata import group_arrays
 from zarr_core.format.shards import decode_shard_index
-from zarr_core.points.reader import ZarrChunkReader
-from zarr_core.points.sampling import draw
+from zarr_core.points.read.reader import ZarrChunkReader
+from zarr_core.points.read.sampling import draw
 
 
 class ByHand:

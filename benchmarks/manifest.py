@@ -18,9 +18,9 @@ from hashlib import sha256
 from unittest.mock import patch
 
 from benchmarks.result import Result, add_arguments
-from zarr_core.points.head import HEAD
-from zarr_core.points.manifest import ArrayColumn, DomainGrid, DomainLayout, SampleEntry, StoreManifest
-from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.points.read.reader import ZarrChunkReader
+from zarr_core.points.store.head import HEAD
+from zarr_core.points.store.manifest import ArrayColumn, DomainGrid, DomainLayout, SampleEntry, StoreManifest
 from zarr_core.storage import Storage
 from zarr_core.versioning import archive
 from zarr_core.versioning.generations import commit
@@ -31,7 +31,7 @@ COMMITS = 20
 OPEN = """
 import resource, sys, time
 started = time.perf_counter()
-from zarr_core.points.head import load_manifest
+from zarr_core.points.store.head import load_manifest
 imported = time.perf_counter()
 manifest = load_manifest(sys.argv[1])
 opened = time.perf_counter()

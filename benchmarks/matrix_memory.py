@@ -29,8 +29,8 @@ import pyarrow.parquet as pq
 from benchmarks import environment
 from benchmarks.result import table_markdown
 from zarr_core.matrix import WideMatrix
-from zarr_core.matrix.axis_file import read_feature_ids
 from zarr_core.matrix.ingest.loader import MatrixLoader
+from zarr_core.matrix.store.axis_file import read_feature_ids
 from zarr_core.warehouses import DuckDBWarehouse
 
 VALUES = {"beta": "float32", "coverage": "float32"}

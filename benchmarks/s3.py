@@ -26,7 +26,7 @@ from benchmarks.servers import ProxyProcess, s3_endpoint
 from benchmarks.synthetic import DRAWN, FIELDS, POINTS, make_source, make_store
 from zarr_core.format.array_metadata import ArrayLayout, group_arrays
 from zarr_core.format.shards import ChunkIndex, decode_shard_index
-from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.storage.byte_ranges import Objects, RemoteObjects, Request
 
 SAMPLES = 8

@@ -26,7 +26,7 @@ from benchmarks.matrix import write
 from benchmarks.result import Result, Value, add_arguments
 from benchmarks.servers import ProxyProcess, s3_endpoint
 from benchmarks.synthetic import make_source, make_store
-from zarr_core.points.convert import convert
+from zarr_core.points.convert.conversion import convert
 from zarr_core.shootout.candidates import OURS, Candidate, candidate, codecs
 from zarr_core.shootout.formats.samples import Samples
 from zarr_core.shootout.loading import Reading, time_reading

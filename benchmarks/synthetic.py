@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from zarr_core.points.convert import convert
+from zarr_core.points.convert.conversion import convert
 
 POINTS, DRAWN = 1_000_000, 16_384
 FIELDS = ("volume_position", "volume_pressure", "volume_velocity", "volume_vorticity")

@@ -36,7 +36,7 @@ from sensors.dagster_internals.tags import partition_range_tags  # noqa: E402
 from sensors.messages import failure_message  # noqa: E402
 from tests.platform.deployment import Deployment  # noqa: E402
 from tests.platform.trial import corrupt, definitions_of, write_run  # noqa: E402
-from zarr_core.points.head import load_manifest  # noqa: E402
+from zarr_core.points.store.head import load_manifest  # noqa: E402
 
 PORT = int(os.environ.get("PORT", "3797"))
 IMAGES = PROJECT / "docs" / "images"

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import dagster as dg
 
-from zarr_core.points.head import load_if_any, load_manifest
-from zarr_core.points.manifest import StoreManifest
-from zarr_core.points.settings import ConversionSettings
-from zarr_core.points.store_settings import held_settings
+from zarr_core.points.store.head import load_if_any, load_manifest
+from zarr_core.points.store.manifest import StoreManifest
+from zarr_core.points.store.recorded_settings import held_settings
+from zarr_core.points.store.settings import ConversionSettings
 from zarr_core.sources import SampleTree
 from zarr_core.storage import Storage
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from zarr_core.errors import MatrixError, StoreError
 from zarr_core.matrix import WideMatrix
-from zarr_core.matrix.axis_file import read_feature_ids
-from zarr_core.matrix.state import HEAD_NAME
+from zarr_core.matrix.store.axis_file import read_feature_ids
+from zarr_core.matrix.store.state import HEAD_NAME
 from zarr_core.storage import Storage
 from zarr_core.warehouses import Warehouse
 from zarr_core.warehouses.build import build_warehouse

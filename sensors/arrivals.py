@@ -29,7 +29,7 @@ from sensors.operating import if_red
 from sensors.overview import overview_events
 from sensors.pending import Changes, PendingChanges, find_changes
 from sensors.takeover import take_over
-from zarr_core.points.manifest import StoreManifest
+from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.sources import SampleTree
 from zarr_core.sources.listing import Listing, list_samples
 

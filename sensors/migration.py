@@ -19,9 +19,9 @@ from sensors.dagster_internals.queries import materialized_versions
 from sensors.deadline import within_the_tick
 from sensors.observations import WatchedSource
 from zarr_core._util.units import format_size
-from zarr_core.points.manifest import SampleEntry, StoreManifest
-from zarr_core.points.settings import ConversionSettings
-from zarr_core.points.store_settings import current_settings, describe_changes
+from zarr_core.points.store.manifest import SampleEntry, StoreManifest
+from zarr_core.points.store.recorded_settings import current_settings, describe_changes
+from zarr_core.points.store.settings import ConversionSettings
 from zarr_core.sources.left_out import some
 from zarr_core.sources.listing import Listing
 

@@ -14,7 +14,7 @@ from sensors.dagster_internals.queries import materialized_versions
 from sensors.dagster_internals.tags import DATA_VERSION, version_tags
 from sensors.migration import MigratingDataset, data_version_of, group_name
 from sensors.pending import MAX_NEW, Changes
-from zarr_core.points.manifest import StoreManifest
+from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.sources import SampleTree
 from zarr_core.sources.listing import Listing
 from zarr_core.sources.sample import SourceSample

@@ -31,16 +31,16 @@ _LONGEST = (
     "tests/platform/test_chain.py",
     "tests/loader/test_loader.py",
     "tests/deploy/test_postgres.py",
-    "tests/points/engines/test_engines.py",
+    "tests/points/read/engines/test_engines.py",
     "tests/versioning/test_generations.py",
     "tests/platform/test_conditions.py",
     "tests/benchmarks/test_rivals.py",
-    "tests/points/test_stage.py",
+    "tests/points/stage/test_store.py",
     "tests/platform/test_wide_matrix.py",
     "tests/warehouses/test_athena.py",
     "tests/storage/test_retries.py",
-    "tests/points/test_dask.py",
-    "tests/points/test_convert.py",
+    "tests/points/convert/test_dask.py",
+    "tests/points/convert/test_conversion.py",
     "tests/platform/test_migration.py",
     "tests/cli/test_command.py",
     "tests/warehouses/test_warehouses.py",
@@ -99,11 +99,11 @@ def _no_waiting_for_the_disk() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def _no_commits_by_the_clock() -> Iterator[None]:
     """A long conversion or copy commits once a minute: on a busy machine, that would add generations to a short one."""
-    import zarr_core.points.convert
-    import zarr_core.points.stage
+    import zarr_core.points.convert.conversion
+    import zarr_core.points.stage.store
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (zarr_core.points.convert, zarr_core.points.stage):
+        for module in (zarr_core.points.convert.conversion, zarr_core.points.stage.store):
             patch.setattr(module, "_COMMIT_SECONDS", math.inf)
         yield
 

@@ -14,7 +14,7 @@ from zarr_core import ZarrChunkReader, build_dataset
 from zarr_core.convert import convert
 from zarr_core.datasets import ZarrPointDataset
 from zarr_core.errors import ZarrCoreError
-from zarr_core.points.convert import iter_convert
+from zarr_core.points.convert.conversion import iter_convert
 from zarr_core.stage import stage_store
 from zarr_core.statistics import calculate_store_statistics
 from zarr_core.verify import verify_store

@@ -30,14 +30,14 @@ from zarr_core.format.array_metadata import MAX_CHUNKS, ArrayLayout
 from zarr_core.format.codecs import Codec
 from zarr_core.format.shards import ChunkIndex, decode_chunk, encode_chunk
 from zarr_core.loader import EpochBatchSampler
-from zarr_core.points.convert import convert
-from zarr_core.points.group import is_complete
-from zarr_core.points.head import load_manifest
-from zarr_core.points.reader import ZarrChunkReader
-from zarr_core.points.settings import ConversionSettings
+from zarr_core.points.convert.conversion import convert
+from zarr_core.points.convert.writer import GroupWriter, Unfinished
+from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.points.statistics import calculate_store_statistics
+from zarr_core.points.store.group import is_complete
+from zarr_core.points.store.head import load_manifest
+from zarr_core.points.store.settings import ConversionSettings
 from zarr_core.points.verify.store import verify_store
-from zarr_core.points.writer import GroupWriter, Unfinished
 from zarr_core.sources import SampleTree, resolve_kind
 from zarr_core.storage import Storage
 from zarr_core.storage.byte_ranges import LocalObjects, Request, TruncatedError

@@ -129,10 +129,10 @@ def test_the_root_of_zarr_core_holds_verbs_only() -> None:
 @pytest.mark.parametrize(
     ("module", "line"),
     [
-        ("storage.retries", "from zarr_core.points.manifest import StoreManifest"),
+        ("storage.retries", "from zarr_core.points.store.manifest import StoreManifest"),
         ("format.names", "from zarr_core.storage import Storage"),
-        ("points.reader", "from zarr_core import matrix"),
-        ("warehouses.sql", "def f():\n    import zarr_core.matrix.axis"),
+        ("points.read.reader", "from zarr_core import matrix"),
+        ("warehouses.sql", "def f():\n    import zarr_core.matrix.store.axis"),
         ("loader.ranks", "from zarr_core.convert import convert"),
     ],
 )
@@ -148,15 +148,15 @@ _HEAVY = ["torch", "zarr", "dagster", "duckdb", "pyarrow", "pandas"]
 ABSENT: list[dict[str, list[str]]] = [
     {
         "zarr_core": _HEAVY,
-        "zarr_core.points.head": _HEAVY,
-        "zarr_core.points.sampling": _HEAVY,
+        "zarr_core.points.store.head": _HEAVY,
+        "zarr_core.points.read.sampling": _HEAVY,
         "zarr_core.warehouses": [*_HEAVY, "pyiceberg", "awswrangler"],
         "zarr_core.matrix.ingest.loader": _HEAVY,
         "zarr_core.loader": ["zarr", "torchdata", "dagster"],
         "zarr_core.convert": ["dagster", "zarr", "vtkmodules", "h5py"],
         "zarr_core.datasets": ["dagster"],
     },
-    {"zarr_core.points.reader": ["torch", "dagster"]},
+    {"zarr_core.points.read.reader": ["torch", "dagster"]},
 ]
 _IMPORT_IN_TURN = """
 import importlib, json, sys

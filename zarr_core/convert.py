@@ -20,17 +20,17 @@ from zarr_core._util.units import format_size
 from zarr_core.errors import SourceError
 from zarr_core.format.array_metadata import VALUE_DTYPES
 from zarr_core.format.codecs import CODECS, DEFAULT_CODEC
-from zarr_core.points.conversion_job import FINGERPRINTS
-from zarr_core.points.convert import (
+from zarr_core.points.convert.conversion import (
     ConversionReport,
     convert,
     iter_convert,
 )
-from zarr_core.points.convert_sample import ConversionResult, SampleOutcome
-from zarr_core.points.plan import ConversionPreview, preview
-from zarr_core.points.publish import MAX_RETIRED_SHARE, publish
-from zarr_core.points.settings import ConversionSettings
-from zarr_core.points.store_writer import convert_aero_dataset, convert_fsspec_source
+from zarr_core.points.convert.job import FINGERPRINTS
+from zarr_core.points.convert.plan import ConversionPreview, preview
+from zarr_core.points.convert.publish import MAX_RETIRED_SHARE, publish
+from zarr_core.points.convert.sample import ConversionResult, SampleOutcome
+from zarr_core.points.convert.store_writer import convert_aero_dataset, convert_fsspec_source
+from zarr_core.points.store.settings import ConversionSettings
 from zarr_core.sources.parts import Part
 from zarr_core.sources.resolve import shipped_kinds
 from zarr_core.storage import is_local

@@ -218,7 +218,7 @@ def _rows(
 ) -> Any:
     from zarr_core.exports.matrix_rows import MatrixRows
     from zarr_core.matrix import WideMatrix
-    from zarr_core.matrix.axis_file import read_axis_ids
+    from zarr_core.matrix.store.axis_file import read_axis_ids
 
     matrix = WideMatrix.open(store, generation)
     feature_ids = None if features is None else read_axis_ids(features, matrix.feature_ids.is_text)

@@ -62,7 +62,7 @@ def train(
     """
     import torch
 
-    from zarr_core.points.reader import ZarrChunkReader
+    from zarr_core.points.read.reader import ZarrChunkReader
 
     torch.manual_seed(0)
     reader = ZarrChunkReader(store)

@@ -13,8 +13,8 @@ from zarr_core._util import command_line as cli
 from zarr_core._util.dask_cluster import dask_executor
 from zarr_core._util.units import format_size
 from zarr_core.matrix.stage import MatrixStageReport, stage_matrix
-from zarr_core.matrix.state import HEAD as MATRIX
-from zarr_core.points.stage import StageReport, stage_store
+from zarr_core.matrix.store.state import HEAD as MATRIX
+from zarr_core.points.stage.store import StageReport, stage_store
 from zarr_core.storage import Storage
 from zarr_core.stores.kinds import find_head
 

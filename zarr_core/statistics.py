@@ -9,8 +9,8 @@ from typing import Annotated
 from zarr_core._util import command_line as cli
 from zarr_core._util.dask_cluster import dask_executor
 from zarr_core._util.redaction import redact
-from zarr_core.points.head import load_manifest
 from zarr_core.points.statistics import calculate_store_statistics, write_statistics
+from zarr_core.points.store.head import load_manifest
 
 __all__ = ["calculate_store_statistics", "write_statistics"]
 

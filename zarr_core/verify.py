@@ -14,9 +14,9 @@ from zarr_core._util.dask_cluster import dask_executor
 from zarr_core._util.redaction import redact
 from zarr_core._util.units import format_size
 from zarr_core.errors import ZarrCoreError
-from zarr_core.matrix.state import HEAD_NAME as MATRIX_HEAD
+from zarr_core.matrix.store.state import HEAD_NAME as MATRIX_HEAD
 from zarr_core.matrix.verify import MatrixVerification, verify_matrix
-from zarr_core.points.head import load_manifest
+from zarr_core.points.store.head import load_manifest
 from zarr_core.points.verify.store import VerificationReport, verify_store
 from zarr_core.sources.resolve import short_name
 from zarr_core.storage import Storage

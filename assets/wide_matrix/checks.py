@@ -17,8 +17,8 @@ from sensors.withdrawn import CHECK as WITHDRAWN
 from sensors.withdrawn import check_withdrawn
 from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix import WideMatrix
-from zarr_core.matrix.axis import FeatureAxis
 from zarr_core.matrix.ingest.audit import audit_batches, withdrawn_batches
+from zarr_core.matrix.store.axis import FeatureAxis
 
 
 def matrix_checks(declared: MatrixDeclaration) -> list[dg.AssetChecksDefinition]:

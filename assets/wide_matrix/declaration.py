@@ -12,7 +12,7 @@ from assets.declaration import Declaration, absolute
 from assets.exports import MATRIX_FORMATS, check_exports
 from zarr_core._util.redaction import redact
 from zarr_core.errors import ZarrCoreError
-from zarr_core.matrix.state import check_values
+from zarr_core.matrix.store.state import check_values
 from zarr_core.warehouses.build import build_warehouse
 
 

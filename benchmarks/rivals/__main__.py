@@ -32,7 +32,7 @@ from benchmarks.rivals import (
     Rival,
 )
 from benchmarks.synthetic import DRAWN, POINTS, make_source, make_store
-from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.shootout.formats.samples import Draws, Runs
 
 CHECKOUT = Path(__file__).parents[2]

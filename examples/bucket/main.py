@@ -25,8 +25,8 @@ import s3fs
 import torch
 
 from zarr_core.first_step import train
-from zarr_core.points.head import load_if_any
-from zarr_core.points.manifest import StoreManifest
+from zarr_core.points.store.head import load_if_any
+from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.storage import Storage
 
 PROJECT = Path(__file__).resolve().parents[2]

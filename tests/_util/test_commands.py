@@ -23,10 +23,10 @@ from zarr_core.convert import convert
 from zarr_core.errors import MatrixError, SourceError, StoreError, UnknownFieldError
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.stage import _check_not_collected, stage_matrix
-from zarr_core.matrix.state import named
-from zarr_core.points.head import load_manifest
-from zarr_core.points.stage import stage_store
+from zarr_core.matrix.store.state import named
+from zarr_core.points.stage.store import stage_store
 from zarr_core.points.statistics import load_statistics, statistics_hint
+from zarr_core.points.store.head import load_manifest
 from zarr_core.shootout.candidates import ENTRIES, Candidate, candidate
 from zarr_core.shootout.verdict import Measurement, judge
 from zarr_core.shootout.workload import take_points
@@ -223,8 +223,8 @@ PRINTED: dict[str, Callable[[Path, Any], None]] = {
     "zarr_core/info.py": of_info,
     "zarr_core/inspect.py": of_inspect,
     "zarr_core/matrix/__main__.py": of_retire,
-    "zarr_core/matrix/append.py": of_append,
-    "zarr_core/matrix/sample_table.py": of_sample_table,
+    "zarr_core/matrix/ingest/append.py": of_append,
+    "zarr_core/matrix/store/sample_table.py": of_sample_table,
     "zarr_core/matrix/stage.py": of_matrix_stage,
     "zarr_core/points/statistics.py": of_statistics,
     "zarr_core/shootout/verdict.py": of_shootout,

@@ -23,11 +23,11 @@ from zarr_core._util.redaction import printable_cause, redact, refuse_credential
 from zarr_core.convert import convert, main
 from zarr_core.errors import StoreError, TransferError, WarehouseError, ZarrCoreError
 from zarr_core.matrix import WideMatrix
-from zarr_core.matrix.sample_table import read_table
+from zarr_core.matrix.store.sample_table import read_table
 from zarr_core.matrix.verify import verify_matrix
-from zarr_core.points.head import HEAD
-from zarr_core.points.manifest import StoreManifest
-from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.points.read.reader import ZarrChunkReader
+from zarr_core.points.store.head import HEAD
+from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.shootout.tiers import Tier
 from zarr_core.storage import Storage, retries
 from zarr_core.storage.disk_cache import DiskCache

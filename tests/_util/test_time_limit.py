@@ -18,7 +18,7 @@ from zarr_core._util.processes import WorkerPool
 from zarr_core._util.time_limit import SAMPLE_SECONDS, TimeLimitError, call_within
 from zarr_core.convert import ConversionReport, convert
 from zarr_core.errors import SourceError
-from zarr_core.points.convert_sample import convert_sample
+from zarr_core.points.convert.sample import convert_sample
 from zarr_core.sources import SampleTree
 from zarr_core.storage import Storage
 
@@ -75,7 +75,9 @@ class HangingConversion:
 
 
 def _hangs(monkeypatch: pytest.MonkeyPatch, hang: str, *sample_ids: str) -> None:
-    monkeypatch.setattr("zarr_core.points.convert.convert_sample", HangingConversion(hang, sample_ids or ("run_2",)))
+    monkeypatch.setattr(
+        "zarr_core.points.convert.conversion.convert_sample", HangingConversion(hang, sample_ids or ("run_2",))
+    )
     monkeypatch.setenv(SAMPLE_SECONDS, "1")
 
 
@@ -127,7 +129,7 @@ def test_in_threads_of_an_executor(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_on_a_dask_worker_that_no_python_code_can_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its process ends itself. Dask repeats the call on another one, and then says which died, not why."""
     pytest.importorskip("distributed", reason="needs the extra dask")
-    from tests.points.test_dask import running
+    from tests.points.convert.test_dask import running
 
     source = write_source(tmp_path / "source")
     monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES", "1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.attacks.truth import CHUNK_POINTS
-from zarr_core.points.convert import convert
+from zarr_core.points.convert.conversion import convert
 
 
 def convert_some(source: Path, store: str, sample_ids: list[str]) -> int:

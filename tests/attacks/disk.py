@@ -15,8 +15,8 @@ from tests.attacks.processes import environment
 from tests.attacks.tally import Tally
 from tests.attacks.truth import CHUNK_POINTS, check_samples, compare, named_objects, stored_sample
 from tests.helpers.small_source import write_source
-from zarr_core.points.convert import convert
-from zarr_core.points.head import load_if_any
+from zarr_core.points.convert.conversion import convert
+from zarr_core.points.store.head import load_if_any
 from zarr_core.points.verify.store import verify_store
 from zarr_core.statistics import main as main_of_statistics
 from zarr_core.storage import Storage

@@ -15,7 +15,7 @@ from tests.attacks.tally import Tally
 from tests.helpers.small_source import KIND, write_source
 from zarr_core.datasets import build_dataset
 from zarr_core.loader import EpochBatchSampler
-from zarr_core.points.convert import convert
+from zarr_core.points.convert.conversion import convert
 from zarr_core.points.statistics import calculate_store_statistics, write_statistics
 from zarr_core.sources.selection import open_source, select_samples
 from zarr_core.storage import Storage

@@ -23,10 +23,10 @@ from tests.attacks.truth import same, stored_sample
 from tests.helpers.small_source import KIND, write_source
 from tests.sources.test_pickles import HOSTILE, archived, legacy
 from zarr_core.format.shuffle import shuffle_permutation
-from zarr_core.points.convert_sample import convert_sample
-from zarr_core.points.reader import ZarrChunkReader
-from zarr_core.points.settings import ConversionSettings
-from zarr_core.points.writer import GroupWriter
+from zarr_core.points.convert.sample import convert_sample
+from zarr_core.points.convert.writer import GroupWriter
+from zarr_core.points.read.reader import ZarrChunkReader
+from zarr_core.points.store.settings import ConversionSettings
 from zarr_core.sources import SampleTree, resolve_kind
 
 _POINTS = 70
@@ -241,7 +241,7 @@ def _rewritten(data: bytes, change: Callable[[str, bytes], bytes], *, packed: bo
 
 def _read(root: str, sample_id: str, written: Any) -> dict[str, np.ndarray]:
     """A finished group's arrays, through a manifest of it alone."""
-    from zarr_core.points.manifest import StoreManifest, columns_of
+    from zarr_core.points.store.manifest import StoreManifest, columns_of
 
     samples = {sample_id: written.entry}
     manifest = StoreManifest("fuzz", domains=columns_of(samples), samples=samples, generation=1)

@@ -16,11 +16,11 @@ from tests.attacks.tally import Tally
 from tests.attacks.truth import Sample, stored_sample
 from tests.helpers.small_source import write_source
 from zarr_core.datasets import build_dataset
-from zarr_core.points.convert import convert
-from zarr_core.points.engines import ENGINES
-from zarr_core.points.head import load_manifest
-from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.points.convert.conversion import convert
+from zarr_core.points.read.engines import ENGINES
+from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.points.statistics import calculate_store_statistics
+from zarr_core.points.store.head import load_manifest
 from zarr_core.points.verify.store import verify_store
 
 _IDS = ("run_1", "run_2")

@@ -22,8 +22,8 @@ from tests.helpers.faults import Kill, is_killed
 from tests.helpers.small_source import write_source
 from zarr_core._util.processes import WorkerPool
 from zarr_core.errors import ZarrCoreError
-from zarr_core.points.convert import convert
-from zarr_core.points.head import load_if_any, load_manifest
+from zarr_core.points.convert.conversion import convert
+from zarr_core.points.store.head import load_if_any, load_manifest
 from zarr_core.storage import Storage
 
 _FIRST = 3  # samples that are committed before the attack

@@ -18,8 +18,8 @@ from tests.attacks.tally import Attack, Tally
 from tests.attacks.truth import CHUNK_POINTS, check_samples, named_objects, stored_sample
 from tests.helpers.servers.fault_proxy import Faults
 from tests.helpers.small_source import KIND, write_source
-from zarr_core.points.convert import convert
-from zarr_core.points.head import load_manifest
+from zarr_core.points.convert.conversion import convert
+from zarr_core.points.store.head import load_manifest
 from zarr_core.points.verify.store import verify_store
 from zarr_core.storage import Storage
 

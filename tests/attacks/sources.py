@@ -17,9 +17,9 @@ import torch
 from tests.attacks.tally import Tally
 from tests.attacks.truth import CHUNK_POINTS, Sample, check_samples, named_objects, same, stored_sample
 from tests.helpers.small_source import KIND, write_source
-from zarr_core.points.convert import convert
-from zarr_core.points.head import load_manifest
-from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.points.convert.conversion import convert
+from zarr_core.points.read.reader import ZarrChunkReader
+from zarr_core.points.store.head import load_manifest
 from zarr_core.sources import SampleTree, resolve_kind
 from zarr_core.storage.disk_cache import DiskCache
 

@@ -37,7 +37,7 @@ def test_attacks_count_damage(tmp_path: Path) -> None:
     """A test of the attacks: they count a swapped shard as wrong, and a sample missing from a commit as lost."""
     from tests.attacks.truth import check_samples, compare, named_objects, stored_sample
     from tests.helpers.small_source import write_source
-    from zarr_core.points.convert import convert
+    from zarr_core.points.convert.conversion import convert
 
     source = write_source(tmp_path / "source", ("run_1", "run_2"))
     store = tmp_path / "store"

@@ -12,8 +12,8 @@ from tests.attacks.tally import Tally
 from tests.helpers.small_source import KIND, load_field
 from zarr_core.errors import ZarrCoreError
 from zarr_core.format.shuffle import shuffle_permutation
-from zarr_core.points.head import load_manifest
-from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.points.read.reader import ZarrChunkReader
+from zarr_core.points.store.head import load_manifest
 from zarr_core.sources import resolve_kind
 from zarr_core.storage import Storage
 

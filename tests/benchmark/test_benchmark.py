@@ -21,9 +21,9 @@ from zarr_core.benchmark.contents import sample_picture
 from zarr_core.benchmark.figures import bytes_chart, sample_figure, throughput_chart
 from zarr_core.benchmark.wording import format_size, readable_count, readable_share, throughput_note
 from zarr_core.errors import ZarrCoreError
-from zarr_core.points.convert import convert
-from zarr_core.points.head import load_manifest
-from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.points.convert.conversion import convert
+from zarr_core.points.read.reader import ZarrChunkReader
+from zarr_core.points.store.head import load_manifest
 from zarr_core.reports.charts import as_svg
 from zarr_core.sources import resolve_kind
 from zarr_core.storage import Storage

@@ -10,7 +10,7 @@ import pytest
 from tests.helpers.small_source import KIND, write_source
 from zarr_core.benchmark.measure import measure
 from zarr_core.benchmark.page import render_page
-from zarr_core.points.convert import convert
+from zarr_core.points.convert.conversion import convert
 
 HOSTILE = """'"></text><script>alert("x")</script><b onclick='x'>&"""
 

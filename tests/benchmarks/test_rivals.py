@@ -15,7 +15,7 @@ from benchmarks.result import Result, is_met, shown
 from benchmarks.rivals import DIRECT, MDS, RIVALS, UNCOMPRESSED, Rival
 from benchmarks.rivals.__main__ import COLUMNS, interpreter, prepare_samples, run_child, run_python
 from tests.helpers import fork_server, rival_reader
-from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.shootout.formats.samples import Draws
 
 SAMPLES, POINTS, DRAWN, EPOCHS = 2, 1000, 64, 40

@@ -14,7 +14,7 @@ from tests.helpers.small_source import write_source
 from tests.helpers.stores import damage, nan, objects, write_broken
 from zarr_core._util.units import format_size
 from zarr_core.convert import convert, main
-from zarr_core.points.head import load_manifest
+from zarr_core.points.store.head import load_manifest
 from zarr_core.points.verify.store import verify_store
 
 SETTINGS = {"chunk_points": 32}

@@ -12,7 +12,7 @@ from tests.helpers.faults import full_disk
 from tests.helpers.small_source import KIND, write_source
 from tests.helpers.stores import objects
 from zarr_core import __main__ as command
-from zarr_core.points.head import load_manifest
+from zarr_core.points.store.head import load_manifest
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from tests.helpers.small_source import write_source
 from tests.helpers.solver_files import surface, write_case, write_vtk
 from zarr_core import ZarrChunkReader
 from zarr_core import __main__ as command
-from zarr_core.points.head import load_manifest
+from zarr_core.points.store.head import load_manifest
 from zarr_core.sources import resolve_kind
 from zarr_core.sources.guess import field_of
 

@@ -488,7 +488,7 @@ def test_a_value_with_the_name_of_a_tensor_of_items_is_refused(
 ) -> None:
     with pytest.raises(MatrixError, match=f"'{name}': items of a dataset have another tensor of this name"):
         WideMatrix.create(tmp_path, ["a"], {"beta": "float32", name: "float32"})
-    monkeypatch.setattr("zarr_core.matrix.create.ITEM_NAMES", ())  # as in earlier versions
+    monkeypatch.setattr("zarr_core.matrix.store.create.ITEM_NAMES", ())  # as in earlier versions
     matrix = WideMatrix.create(tmp_path, ["a"], {"beta": "float32", name: "float32"})
     for values in ([name], ["beta", name]):
         with pytest.raises(ZarrCoreError, match=f"items have another tensor '{name}'"):

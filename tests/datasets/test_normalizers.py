@@ -14,10 +14,10 @@ from tests.helpers.published_store import make_samples, write_published_store
 from tests.helpers.small_source import KIND, write_source
 from zarr_core.datasets import ZarrPointDataset, ZarrPointDatasetConfig, build_dataset, load_normalizers
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
-from zarr_core.points.convert import convert
-from zarr_core.points.head import HEAD
-from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.points.convert.conversion import convert
+from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.points.statistics import calculate_store_statistics, write_statistics
+from zarr_core.points.store.head import HEAD
 from zarr_core.statistics import main as statistics
 from zarr_core.storage import Storage
 from zarr_core.versioning.tags import make_tag

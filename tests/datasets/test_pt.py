@@ -16,7 +16,7 @@ from zarr_core.datasets import (
 )
 from zarr_core.errors import SampleError, ZarrCoreError
 from zarr_core.format.shuffle import shuffle_permutation
-from zarr_core.points.convert import convert
+from zarr_core.points.convert.conversion import convert
 from zarr_core.points.statistics import calculate_store_statistics, write_statistics
 from zarr_core.sources import resolve_kind
 

@@ -20,7 +20,7 @@ from tests.helpers.stores import objects
 from tests.platform.conftest import dataset  # noqa: F401
 from tests.platform.trial import PROJECT, Trial, write_run
 from zarr_core.convert import convert
-from zarr_core.points.head import load_manifest
+from zarr_core.points.store.head import load_manifest
 from zarr_core.storage import Storage
 
 pytestmark = pytest.mark.skipif(programs() is None, reason="needs the programs of PostgreSQL (Debian: postgresql)")

@@ -16,7 +16,7 @@ from tests.helpers.small_source import write_source
 from tests.helpers.stores import objects
 from tests.helpers.waiting import wait_for
 from zarr_core.convert import convert
-from zarr_core.points.head import load_manifest
+from zarr_core.points.store.head import load_manifest
 from zarr_core.sources.parts import Part
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "sinfo")

@@ -11,7 +11,7 @@ import boto3
 import pytest
 
 from examples.bucket import main as example
-from zarr_core.points.manifest import StoreManifest
+from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.storage import Storage
 
 

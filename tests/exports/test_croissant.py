@@ -15,7 +15,7 @@ from zarr_core import WideMatrix, write_sample
 from zarr_core.__main__ import main
 from zarr_core.errors import ZarrCoreError
 from zarr_core.exports import croissant_document, write_croissant
-from zarr_core.points.head import load_manifest
+from zarr_core.points.store.head import load_manifest
 from zarr_core.storage import Storage
 
 

@@ -15,7 +15,7 @@ from zarr_core import WideMatrix, ZarrChunkReader, write_sample
 from zarr_core.__main__ import main
 from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.exports import ShardItems, export_huggingface, export_webdataset
-from zarr_core.points.convert import convert
+from zarr_core.points.convert.conversion import convert
 from zarr_core.sources import SourceDescription
 
 

@@ -17,7 +17,7 @@ from zarr_core import EpochBatchSampler, ResumableLoader, ShardStream, ZarrChunk
 from zarr_core.datasets import collate
 from zarr_core.errors import CorruptChunkError, StoreError, ZarrCoreError
 from zarr_core.exports.stream import ShardItems
-from zarr_core.points.convert import convert
+from zarr_core.points.convert.conversion import convert
 from zarr_core.sources import SourceDescription
 
 SAMPLES, DRAWS = 6, 4

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from zarr_core.format.codecs import CODECS
-from zarr_core.points.convert import convert
+from zarr_core.points.convert.conversion import convert
 
 KIND = "name: golden\nsamples: '*'\nfiles: {surface_position: position.pt, surface_pressure: pressure.pt}\n"
 

@@ -16,11 +16,11 @@ from zarr_core.format.codecs import CODECS, Codec
 from zarr_core.format.moments import FieldMoments
 from zarr_core.format.shards import encode_shard
 from zarr_core.format.shuffle import shuffle_permutation
-from zarr_core.points.head import load_manifest
-from zarr_core.points.reader import ZarrChunkReader
-from zarr_core.points.settings import ConversionSettings
+from zarr_core.points.convert.writer import GroupWriter
+from zarr_core.points.read.reader import ZarrChunkReader
+from zarr_core.points.store.head import load_manifest
+from zarr_core.points.store.settings import ConversionSettings
 from zarr_core.points.verify.store import verify_store
-from zarr_core.points.writer import GroupWriter
 
 GOLDEN = Path(__file__).parent
 

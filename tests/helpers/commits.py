@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from zarr_core.points.manifest import SampleEntry, StoreManifest
+from zarr_core.points.store.manifest import SampleEntry, StoreManifest
 
 
 def add(sample_id: str) -> Callable[[StoreManifest | None], StoreManifest]:

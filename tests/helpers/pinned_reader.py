@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.points.read.reader import ZarrChunkReader
 
 
 def digest(reader: ZarrChunkReader) -> str:

@@ -22,7 +22,7 @@ from tests.helpers.quick_dagster import change
 
 PAUSE_SECONDS = 1
 _CODE_SERVER = "code-server-of-the-daemon"
-_PRELOADED = ["torch", "duckdb", "pandas", "matplotlib.figure", "zarr_core.points.convert_sample"]
+_PRELOADED = ["torch", "duckdb", "pandas", "matplotlib.figure", "zarr_core.points.convert.sample"]
 
 
 def _serve_code() -> None:

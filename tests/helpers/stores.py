@@ -12,8 +12,8 @@ import torch
 import zarr
 
 from zarr_core import write_sample
-from zarr_core.points.head import load_manifest
-from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.points.read.reader import ZarrChunkReader
+from zarr_core.points.store.head import load_manifest
 from zarr_core.points.verify.store import verify_store
 from zarr_core.storage import Storage
 from zarr_core.storage.zarr_stores import make_store

@@ -18,8 +18,8 @@ from pyiceberg.transforms import IdentityTransform
 
 from tests.helpers.athena_in_duckdb import AthenaInDuckDB
 from tests.helpers.long_tables import pivoted
-from zarr_core.matrix.axis import FeatureAxis
 from zarr_core.matrix.ingest.scatter import Scattered, WideBlock, scatter
+from zarr_core.matrix.store.axis import FeatureAxis
 from zarr_core.warehouses import AthenaWarehouse, DuckDBWarehouse, IcebergWarehouse, LongColumns, Unloaded, Warehouse
 
 KINDS = ["duckdb", "iceberg", "athena"]

@@ -16,8 +16,8 @@ from tests.helpers.faults import Kill, is_killed
 from tests.helpers.matrix_writer import N_FEATURES, OPTIONS, cells_of, samples_of, write_batches
 from zarr_core.errors import MatrixError, StoreError
 from zarr_core.matrix import WideMatrix
-from zarr_core.matrix.claims import claim
-from zarr_core.matrix.state import HEAD, named
+from zarr_core.matrix.store.claims import claim
+from zarr_core.matrix.store.state import HEAD, named
 from zarr_core.storage import Storage
 
 BATCHES = ["a", "b", "c"]
@@ -159,7 +159,7 @@ def test_an_append_after_a_crash_uses_other_rows(any_root: str, monkeypatch: pyt
         raise Died
 
     with monkeypatch.context() as patched:
-        patched.setattr("zarr_core.matrix.append.commit", die)
+        patched.setattr("zarr_core.matrix.ingest.append.commit", die)
         with pytest.raises(Died):
             matrix.append("b", samples_of("b"), cells_of("b"))
     check(any_root, ["a"])
@@ -174,7 +174,7 @@ def test_an_append_after_a_crash_uses_other_rows(any_root: str, monkeypatch: pyt
 
 def test_a_writer_that_resumes_late_overwrites_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer is suspended between two shards while others write the same batch and another one."""
-    from zarr_core.matrix import append
+    from zarr_core.matrix.ingest import append
 
     make(str(tmp_path))
     slow, quick = WideMatrix.open(tmp_path), WideMatrix.open(tmp_path)
@@ -201,7 +201,7 @@ def test_a_writer_that_resumes_late_overwrites_nothing(tmp_path: Path, monkeypat
 
 
 def test_a_writer_that_loses_to_other_content_gets_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from zarr_core.matrix import append
+    from zarr_core.matrix.ingest import append
 
     make(str(tmp_path))
     slow, quick = WideMatrix.open(tmp_path), WideMatrix.open(tmp_path)
@@ -221,7 +221,7 @@ def test_a_writer_that_loses_to_other_content_gets_an_error(tmp_path: Path, monk
 def test_no_commit_to_a_matrix_that_was_recreated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import shutil
 
-    from zarr_core.matrix import append
+    from zarr_core.matrix.ingest import append
 
     matrix = make(str(tmp_path))
     original = append.create_shard

@@ -21,7 +21,7 @@ from sensors.messages import failure_message
 from tests.helpers.servers.alerts import MailServer, Webhook
 from tests.platform.trial import Trial, corrupt, write_run
 from zarr_core.errors import TransferError
-from zarr_core.points.head import load_manifest
+from zarr_core.points.store.head import load_manifest
 from zarr_core.stage import stage_store
 
 

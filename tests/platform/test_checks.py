@@ -12,8 +12,8 @@ from assets.checks import comparable, dataset_checks
 from assets.dataset import DatasetDeclaration
 from resources.stores import StoreAccess
 from tests.platform.trial import Trial, corrupt, write_run
-from zarr_core.points.convert import convert
-from zarr_core.points.manifest import SampleEntry, StoreManifest
+from zarr_core.points.convert.conversion import convert
+from zarr_core.points.store.manifest import SampleEntry, StoreManifest
 
 
 @pytest.fixture

@@ -32,8 +32,8 @@ from tests.platform.deployment import Deployment, failed_partitions, materializa
 from tests.platform.trial import PROJECT, corrupt, write_run
 from tests.platform.ui import Ui, user_interface
 from zarr_core.matrix import WideMatrix
-from zarr_core.points.head import load_manifest
-from zarr_core.points.publish import publish
+from zarr_core.points.convert.publish import publish
+from zarr_core.points.store.head import load_manifest
 from zarr_core.sources import resolve_kind
 
 SHARED = PROJECT.parent / "shared" / "data" / "ahmed_rans"

@@ -22,7 +22,7 @@ from sensors.operating import PAGE
 from tests.platform.project import Project
 from tests.platform.trial import PROJECT
 from zarr_core._util.redaction import redact
-from zarr_core.points.settings import ConversionSettings
+from zarr_core.points.store.settings import ConversionSettings
 
 
 def test_no_warning_is_repeated_in_the_log_of_the_code_server() -> None:

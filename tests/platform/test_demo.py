@@ -11,7 +11,7 @@ from pathlib import Path
 import dagster as dg
 
 from tests.platform.trial import PROJECT
-from zarr_core.points.head import load_manifest
+from zarr_core.points.store.head import load_manifest
 
 
 def run_demo(folder: Path, **more: str) -> subprocess.CompletedProcess[str]:

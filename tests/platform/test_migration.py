@@ -18,9 +18,9 @@ from tests.platform.test_chain import check_results
 from tests.platform.test_conditions import HOUR, cancel
 from tests.platform.test_source_watch import Watcher
 from tests.platform.trial import Trial, corrupt, write_run
-from zarr_core.points.convert import convert
-from zarr_core.points.head import load_manifest
-from zarr_core.points.publish import publish
+from zarr_core.points.convert.conversion import convert
+from zarr_core.points.convert.publish import publish
+from zarr_core.points.store.head import load_manifest
 
 pytestmark = pytest.mark.usefixtures("nothing_measured")
 

@@ -13,7 +13,7 @@ from assets.dataset import DatasetDeclaration
 from assets.shootout import ShootoutDeclaration
 from tests.platform.matrix_trial import MatrixTrial, declare
 from tests.platform.trial import Trial, write_run
-from zarr_core.points.convert import convert
+from zarr_core.points.convert.conversion import convert
 
 
 def test_the_verdict_becomes_metadata(

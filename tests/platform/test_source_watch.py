@@ -14,7 +14,7 @@ from sensors.dagster_internals.queries import observed_versions
 from sensors.observations import known_items, latest_listing, listing_metadata
 from sensors.pending import PendingChanges, find_changes
 from tests.platform.trial import Trial, write_run
-from zarr_core.points.head import load_manifest
+from zarr_core.points.store.head import load_manifest
 from zarr_core.sources import FileInfo, SourceSample
 from zarr_core.sources.listing import Listing, list_samples
 from zarr_core.storage import Storage

@@ -14,8 +14,8 @@ from tests.helpers.stores import flip
 from tests.platform.matrix_trial import MatrixTrial, declare
 from tests.platform.trial import Trial, write_run
 from zarr_core.matrix import WideMatrix
-from zarr_core.points.convert import convert
-from zarr_core.points.head import load_manifest
+from zarr_core.points.convert.conversion import convert
+from zarr_core.points.store.head import load_manifest
 
 
 @pytest.fixture

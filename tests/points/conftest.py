@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.small_source import KIND, write_source
-from zarr_core.points.convert import convert
+from zarr_core.points.convert.conversion import convert
 from zarr_core.statistics import main as statistics
 
 

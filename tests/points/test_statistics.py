@@ -19,9 +19,9 @@ from tests.helpers.published_store import make_samples, write_published_store
 from tests.helpers.small_source import KIND, load_field, write_source
 from zarr_core.errors import CorruptChunkError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.moments import FieldMoments
-from zarr_core.points.convert import convert
-from zarr_core.points.head import load_manifest
+from zarr_core.points.convert.conversion import convert
 from zarr_core.points.statistics import calculate_store_statistics, write_statistics
+from zarr_core.points.store.head import load_manifest
 from zarr_core.sources import resolve_kind
 from zarr_core.statistics import main
 

@@ -23,8 +23,8 @@ from tests.helpers.small_source import KIND, write_source
 from zarr_core.__main__ import main as zarr_core_main
 from zarr_core.errors import StoreError, ZarrCoreError
 from zarr_core.matrix import WideMatrix
-from zarr_core.points.convert import convert
-from zarr_core.points.head import load_manifest
+from zarr_core.points.convert.conversion import convert
+from zarr_core.points.store.head import load_manifest
 from zarr_core.shootout import candidates, loading, run, run_shootout, tiers, turns, workload
 from zarr_core.shootout.__main__ import _tiers, main
 from zarr_core.shootout.candidates import COLUMNS, OURS, Candidate, candidate, chunk_sizes

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from zarr_core.errors import SourceError
-from zarr_core.points.convert import convert
+from zarr_core.points.convert.conversion import convert
 from zarr_core.points.verify.store import verify_store
 from zarr_core.sources import resolve_kind
 from zarr_core.sources.selection import open_source

@@ -15,8 +15,8 @@ from tests.helpers.small_source import KIND, load_field, write_source
 from zarr_core.errors import (
     SourceError,
 )
-from zarr_core.points.convert import convert
-from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.points.convert.conversion import convert
+from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.sources import SampleTree
 
 IDS = ("run_1", "run_2")

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tests.helpers.small_source import KIND, write_source
-from zarr_core.points.convert import convert
+from zarr_core.points.convert.conversion import convert
 from zarr_core.sources.pickles import RefusedError, check_pt
 from zarr_core.sources.sample import FileInfo
 from zarr_core.sources.tensors import load_pt

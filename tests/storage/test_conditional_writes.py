@@ -18,8 +18,8 @@ from filelock import FileLock
 from tests.helpers.commits import add
 from tests.helpers.servers.oci import NAMESPACE, OciServer
 from zarr_core.errors import CommitConflict, StoreError
-from zarr_core.points.head import HEAD, load_manifest
-from zarr_core.points.manifest import StoreManifest
+from zarr_core.points.store.head import HEAD, load_manifest
+from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.storage import Storage
 from zarr_core.storage.backends import ConditionFailed, RemoteBackend
 from zarr_core.storage.backends.generic import MemoryBackend

@@ -22,7 +22,7 @@ from tests.helpers.small_source import KIND, write_source
 from zarr_core import ZarrChunkReader, make_store, open_store
 from zarr_core.errors import StoreError
 from zarr_core.first_step import train
-from zarr_core.points.convert import convert
+from zarr_core.points.convert.conversion import convert
 from zarr_core.storage import Storage
 from zarr_core.storage.backends.obstore import ObstoreBackend
 from zarr_core.storage.backends.s3 import S3Backend

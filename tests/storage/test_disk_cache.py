@@ -22,8 +22,8 @@ from tests.helpers.small_source import KIND, write_source
 from zarr_core._util.units import format_size, parse_size
 from zarr_core.datasets import ZarrPointDataset, ZarrPointDatasetConfig, build_dataset
 from zarr_core.errors import CorruptChunkError, ZarrCoreError
-from zarr_core.points.convert import convert
-from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.points.convert.conversion import convert
+from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.storage.byte_ranges import CachedObjects, CountingObjects, Request, open_objects
 from zarr_core.storage.disk_cache import DiskCache
 

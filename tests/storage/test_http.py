@@ -20,8 +20,8 @@ from tests.helpers.small_source import KIND, write_source
 from zarr_core import ShardStream, write_sample
 from zarr_core.errors import SourceError, StoreError, TransferError
 from zarr_core.exports import export_huggingface
-from zarr_core.points.convert import convert
-from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.points.convert.conversion import convert
+from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.sources import SampleTree
 from zarr_core.storage import Storage
 from zarr_core.storage.byte_ranges import RemoteObjects, Request

@@ -22,8 +22,8 @@ from tests.helpers.small_source import KIND, write_source
 from tests.helpers.waiting import LIMIT_SECONDS
 from zarr_core.datasets import build_dataset
 from zarr_core.errors import CorruptChunkError, ZarrCoreError
-from zarr_core.points.convert import convert
-from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.points.convert.conversion import convert
+from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.storage.byte_ranges import CachedObjects, CountingObjects, Objects, Request, open_objects
 from zarr_core.storage.memory_cache import MemoryCache
 

@@ -22,8 +22,8 @@ from tests.helpers.servers.fault_proxy import FaultProxy, Faults
 from tests.helpers.servers.oci import NAMESPACE, OciServer
 from tests.helpers.small_source import KIND, load_field, write_source
 from zarr_core.errors import SourceError, StoreError, TransferError, TruncatedError
-from zarr_core.points.convert import convert
-from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.points.convert.conversion import convert
+from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.points.verify.store import verify_store
 from zarr_core.sources.tree import SampleTree
 from zarr_core.storage import Storage, retries

@@ -17,9 +17,9 @@ from zarr_core import WideMatrix, gc, log, verify_store, write_sample
 from zarr_core.errors import ManifestError, StoreError
 from zarr_core.exports.croissant import croissant_document
 from zarr_core.matrix.verify import verify_matrix
-from zarr_core.points.head import HEAD, load_manifest
-from zarr_core.points.manifest import SampleEntry, StoreManifest
-from zarr_core.points.stage import stage_store
+from zarr_core.points.stage.store import stage_store
+from zarr_core.points.store.head import HEAD, load_manifest
+from zarr_core.points.store.manifest import SampleEntry, StoreManifest
 from zarr_core.storage import Storage
 from zarr_core.stores.info import store_info
 from zarr_core.versioning import archive

@@ -14,13 +14,13 @@ from tests.helpers.small_source import KIND, write_source
 from tests.helpers.waiting import LIMIT_SECONDS, wait_for
 from zarr_core.errors import StoreError
 from zarr_core.gc import main
-from zarr_core.points.convert import convert
-from zarr_core.points.engines import ENGINES
-from zarr_core.points.head import HEAD as POINTS
-from zarr_core.points.head import load_manifest
-from zarr_core.points.publish import commit_results, publish
-from zarr_core.points.reader import ZarrChunkReader
-from zarr_core.points.stage import stage_store
+from zarr_core.points.convert.conversion import convert
+from zarr_core.points.convert.publish import commit_results, publish
+from zarr_core.points.read.engines import ENGINES
+from zarr_core.points.read.reader import ZarrChunkReader
+from zarr_core.points.stage.store import stage_store
+from zarr_core.points.store.head import HEAD as POINTS
+from zarr_core.points.store.head import load_manifest
 from zarr_core.points.verify.store import verify_store
 from zarr_core.statistics import main as statistics
 from zarr_core.storage import Storage
@@ -124,7 +124,7 @@ def test_a_conversion_avoids_a_tombstoned_name(tmp_path: Path) -> None:
 
 
 def test_groups_that_are_tombstoned_before_they_are_published_are_left_out(tmp_path: Path) -> None:
-    from zarr_core.points.convert import iter_convert
+    from zarr_core.points.convert.conversion import iter_convert
 
     source = write_source(tmp_path / "source", ("run_1", "run_2"))
     store = tmp_path / "store"
@@ -152,7 +152,7 @@ def test_a_conversion_whose_groups_are_collected_reports_it(tmp_path: Path, monk
         collect_garbage(Storage(store), POINTS, DAY)
         return commit_results(*arguments, **options)
 
-    monkeypatch.setattr("zarr_core.points.convert.commit_results", late)
+    monkeypatch.setattr("zarr_core.points.convert.conversion.commit_results", late)
     report = convert(KIND, store, source_url=str(source), chunk_points=32, reconvert=True)
     assert ["garbage collected" in result.reason for result in report.having("failed")] == [True] * 2
     monkeypatch.undo()
@@ -190,7 +190,7 @@ def test_nothing_is_lost_while_converters_and_collectors_work(tmp_path: Path, mo
         wait_for(lambda: collections > before + 1)  # a collection runs between writing a group and its commit
         return commit_results(*arguments, **options)
 
-    monkeypatch.setattr("zarr_core.points.convert.commit_results", late)
+    monkeypatch.setattr("zarr_core.points.convert.conversion.commit_results", late)
     taken: list[str] = []
 
     together = Barrier(2, timeout=LIMIT_SECONDS)  # of two migrations to different settings, one is refused

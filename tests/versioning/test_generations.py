@@ -21,8 +21,8 @@ from tests.helpers import fork_server
 from tests.helpers.commits import add
 from tests.helpers.waiting import LIMIT_SECONDS
 from zarr_core.errors import CommitConflict
-from zarr_core.points.head import HEAD, load_manifest
-from zarr_core.points.manifest import StoreManifest
+from zarr_core.points.store.head import HEAD, load_manifest
+from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.storage import Storage
 from zarr_core.storage.backends import RemoteBackend
 from zarr_core.storage.backends.obstore import ObstoreBackend

@@ -11,9 +11,9 @@ import torch
 
 from tests.helpers.small_source import KIND, write_source
 from zarr_core import diff, log
-from zarr_core.points.convert import convert
-from zarr_core.points.head import HEAD
-from zarr_core.points.settings import ConversionSettings
+from zarr_core.points.convert.conversion import convert
+from zarr_core.points.store.head import HEAD
+from zarr_core.points.store.settings import ConversionSettings
 from zarr_core.storage import Storage
 from zarr_core.tag import main as tag
 from zarr_core.versioning import archive

@@ -17,10 +17,10 @@ from tests.helpers.waiting import wait_for
 from zarr_core.datasets import build_dataset
 from zarr_core.errors import StoreError
 from zarr_core.gc import main as gc
-from zarr_core.points.convert import convert
-from zarr_core.points.head import HEAD, load_manifest
-from zarr_core.points.reader import ZarrChunkReader
-from zarr_core.points.stage import stage_store
+from zarr_core.points.convert.conversion import convert
+from zarr_core.points.read.reader import ZarrChunkReader
+from zarr_core.points.stage.store import stage_store
+from zarr_core.points.store.head import HEAD, load_manifest
 from zarr_core.storage import Storage
 from zarr_core.versioning.archive import documents
 from zarr_core.versioning.tags import make_tag

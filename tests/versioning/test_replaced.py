@@ -21,9 +21,10 @@ from zarr_core import ZarrChunkReader, load_manifest
 from zarr_core.convert import convert
 from zarr_core.datasets import MatrixDataset
 from zarr_core.errors import StoreError
-from zarr_core.matrix import WideMatrix, reindex, stage
+from zarr_core.matrix import WideMatrix, stage
+from zarr_core.matrix.ingest import reindex
 from zarr_core.matrix.ingest.loader import MatrixLoader
-from zarr_core.matrix.state import HEAD
+from zarr_core.matrix.store.state import HEAD
 from zarr_core.storage import Storage
 from zarr_core.storage.byte_ranges import CountingObjects, Objects, open_objects
 from zarr_core.versioning import generations
@@ -235,7 +236,7 @@ def test_a_conversion_whose_store_was_made_again(tmp_path: Path, monkeypatch: py
     write_source(tmp_path / "one", ("run_1", "run_2"))
     write_source(tmp_path / "other", ("run_3",), seed=1)
     convert("ahmedml", root, root=tmp_path / "one", sample_ids=["run_1"], chunk_points=32)
-    from zarr_core.points import convert as module
+    from zarr_core.points.convert import conversion as module
 
     def replaced(*arguments: Any, **options: Any) -> Any:
         monkeypatch.undo()

@@ -16,8 +16,8 @@ from tests.helpers.matrices import FEATURES, SMALL, append
 from zarr_core import ZarrChunkReader, open_store, write_sample
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.matrix import WideMatrix
-from zarr_core.points.head import load_manifest
-from zarr_core.points.manifest import DomainGrid, SampleEntry, StoreManifest
+from zarr_core.points.store.head import load_manifest
+from zarr_core.points.store.manifest import DomainGrid, SampleEntry, StoreManifest
 from zarr_core.storage import Storage
 
 xarray = pytest.importorskip("xarray", reason="needs the extra views")

@@ -12,7 +12,7 @@ import pytest
 from tests.helpers.long_tables import FEATURES, write_long
 from tests.helpers.warehouse_kinds import assert_equals_pandas, wide
 from zarr_core.errors import WarehouseError
-from zarr_core.matrix.axis import FeatureAxis
+from zarr_core.matrix.store.axis import FeatureAxis
 from zarr_core.warehouses import DuckDBWarehouse, join
 
 

@@ -93,7 +93,7 @@ def _process_pool(workers: int) -> ProcessPoolExecutor:
     forkserver = "forkserver" in multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("forkserver" if forkserver else "spawn")
     if forkserver:
-        context.set_forkserver_preload(["torch", "zarr_core.points.convert_sample", "zarr_core.sources.tensors"])
+        context.set_forkserver_preload(["torch", "zarr_core.points.convert.sample", "zarr_core.sources.tensors"])
     return ProcessPoolExecutor(workers, mp_context=context, initializer=_prepare_worker)
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from zarr_core.format.names import POSITION
-from zarr_core.points.group import recorded_rounding
-from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.points.statistics import calculate_store_statistics
+from zarr_core.points.store.group import recorded_rounding
 
 # Samples and points per histogram: enough to show the shape of a distribution.
 _HISTOGRAM_SAMPLES, _HISTOGRAM_POINTS, _HISTOGRAM_BINS = 8, 20_000, 48

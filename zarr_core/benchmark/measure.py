@@ -15,8 +15,8 @@ from zarr_core._util.redaction import redact
 from zarr_core.benchmark.contents import field_distributions, sample_picture
 from zarr_core.benchmark.ways import MeasuredSample, count_reads, locate_sample, time_reads
 from zarr_core.errors import ZarrCoreError
-from zarr_core.points.group import chunk_object_bytes
-from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.points.read.reader import ZarrChunkReader
+from zarr_core.points.store.group import chunk_object_bytes
 from zarr_core.points.verify.source import ComparedSource
 from zarr_core.points.verify.store import verify_store
 from zarr_core.reports.environment import environment

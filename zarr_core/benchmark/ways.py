@@ -14,7 +14,7 @@ import numpy as np
 from zarr_core._util.redaction import redact
 from zarr_core.benchmark.wording import WAYS
 from zarr_core.errors import ZarrCoreError
-from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.points.verify.source import ComparedSource
 from zarr_core.sources.recorded import RecordedSample
 from zarr_core.storage.byte_ranges import CountingObjects, open_objects

@@ -19,8 +19,8 @@ from zarr_core.datasets.batch import Batch, BatchDataset, BatchItem
 from zarr_core.datasets.memory_map import memory_mapped, row_blocks
 from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix import WideMatrix
-from zarr_core.matrix.selection import FeatureSelection
-from zarr_core.matrix.state import ITEM_NAMES
+from zarr_core.matrix.read.selection import FeatureSelection
+from zarr_core.matrix.store.state import ITEM_NAMES
 from zarr_core.storage.disk_cache import DEFAULT_LIMIT
 
 logger = logging.getLogger(__name__)

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from zarr_core._util.documents import describe_problems
 from zarr_core.errors import ZarrCoreError
-from zarr_core.points.manifest import StoreManifest
 from zarr_core.points.statistics import load_statistics, statistics_hint
+from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.storage import Storage
 
 # A spread that is smaller relative to the mean is rounding error. float16 is normalized as float32.

@@ -29,8 +29,8 @@ from zarr_core.datasets.config import (
 from zarr_core.datasets.normalizers import NormalizedBatch, Normalizer, make_normalizers
 from zarr_core.datasets.splits import choose_samples
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
-from zarr_core.points.engines import FieldRead, OutputMismatchError
-from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.points.read.engines import FieldRead, OutputMismatchError
+from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.sources import resolve_kind
 from zarr_core.storage import Storage
 

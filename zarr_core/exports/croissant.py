@@ -14,10 +14,10 @@ from typing import Any
 
 from zarr_core._util.redaction import redact, refuse_credentials
 from zarr_core.errors import ZarrCoreError
-from zarr_core.matrix.state import HEAD as MATRIX
-from zarr_core.matrix.state import MatrixState
-from zarr_core.points.head import load_manifest
-from zarr_core.points.manifest import StoreManifest
+from zarr_core.matrix.store.state import HEAD as MATRIX
+from zarr_core.matrix.store.state import MatrixState
+from zarr_core.points.store.head import load_manifest
+from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.storage import Storage
 from zarr_core.stores.info import FieldInfo, StoreInfo, store_info
 from zarr_core.stores.kinds import find_head

@@ -23,9 +23,9 @@ from zarr_core.exports.parquet import export_parquet
 from zarr_core.exports.webdataset import export_webdataset
 from zarr_core.format.object_names import ZARR_JSON
 from zarr_core.matrix import WideMatrix
-from zarr_core.points.group import read_metadata, recorded_attributes
-from zarr_core.points.head import load_manifest
-from zarr_core.points.manifest import StoreManifest
+from zarr_core.points.store.group import read_metadata, recorded_attributes
+from zarr_core.points.store.head import load_manifest
+from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.storage import Storage, is_local, local_path
 from zarr_core.stores.info import StoreInfo, store_info
 

@@ -15,8 +15,8 @@ from zarr_core._util.arguments import check_names
 from zarr_core.datasets.memory_map import row_blocks
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.matrix import WideMatrix
-from zarr_core.matrix.axis import FeatureAxis
-from zarr_core.matrix.sample_table import named_columns
+from zarr_core.matrix.store.axis import FeatureAxis
+from zarr_core.matrix.store.sample_table import named_columns
 from zarr_core.storage.backends.local import remove_leftovers
 from zarr_core.storage.temporary import add_temp_suffix
 

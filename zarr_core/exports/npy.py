@@ -12,7 +12,7 @@ from tqdm import tqdm
 from zarr_core.datasets import MatrixDataset
 from zarr_core.datasets.memory_map import description
 from zarr_core.exports.matrix_rows import MatrixRows, new_file
-from zarr_core.matrix.axis import FeatureAxis
+from zarr_core.matrix.store.axis import FeatureAxis
 from zarr_core.storage import local_path
 
 

@@ -31,7 +31,7 @@ from zarr_core.errors import StoreError, ZarrCoreError
 from zarr_core.exports.shard_index import INDEX, Item, Shard, ShardIndex, read_index
 from zarr_core.exports.tar import end, item_key, member, npy
 from zarr_core.loader.permutation import Permutation
-from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.storage import Storage
 from zarr_core.storage.temporary import strip_temp_suffix
 

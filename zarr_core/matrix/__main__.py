@@ -34,12 +34,12 @@ from zarr_core._util.commands import shell
 from zarr_core._util.units import format_size
 from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix import WideMatrix
-from zarr_core.matrix.axis import FeatureAxis
-from zarr_core.matrix.axis_file import read_axis_ids, read_feature_ids
-from zarr_core.matrix.create import CHUNK_FEATURES, VALUES
 from zarr_core.matrix.ingest.loader import MatrixLoader
-from zarr_core.matrix.sample_table import Kind, MetadataReport
-from zarr_core.matrix.state import describe_source
+from zarr_core.matrix.store.axis import FeatureAxis
+from zarr_core.matrix.store.axis_file import read_axis_ids, read_feature_ids
+from zarr_core.matrix.store.create import CHUNK_FEATURES, VALUES
+from zarr_core.matrix.store.sample_table import Kind, MetadataReport
+from zarr_core.matrix.store.state import describe_source
 from zarr_core.warehouses.build import open_warehouse
 
 app = verb(

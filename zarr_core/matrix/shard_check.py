@@ -11,7 +11,7 @@ import numpy as np
 from zarr_core.errors import CorruptChunkError
 from zarr_core.format.ranges import MAX_READ_BYTES, coalesce
 from zarr_core.format.shards import check_chunk, decode_shard_index
-from zarr_core.matrix.layout import ChunkLayout
+from zarr_core.matrix.store.layout import ChunkLayout
 from zarr_core.storage import Storage
 from zarr_core.storage.checked import read_checked
 

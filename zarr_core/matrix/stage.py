@@ -25,11 +25,11 @@ from zarr_core._util.commands import shell
 from zarr_core._util.processes import map_in_processes
 from zarr_core._util.units import format_size
 from zarr_core.errors import CorruptChunkError, StoreError, TransferError, UnknownFieldError, ZarrCoreError
-from zarr_core.matrix.copies import Copy
-from zarr_core.matrix.layout import ChunkLayout
-from zarr_core.matrix.metadata import announce
 from zarr_core.matrix.shard_check import checked_pieces, read_ranges
-from zarr_core.matrix.state import HEAD, ColumnBlock, MatrixBatch, MatrixState, Origin, named
+from zarr_core.matrix.store.copies import Copy
+from zarr_core.matrix.store.layout import ChunkLayout
+from zarr_core.matrix.store.metadata import announce
+from zarr_core.matrix.store.state import HEAD, ColumnBlock, MatrixBatch, MatrixState, Origin, named
 from zarr_core.storage import Storage
 from zarr_core.versioning.gc import TOMBSTONE_SECONDS
 from zarr_core.versioning.generations import Retention, commit, load, load_same

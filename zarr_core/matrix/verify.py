@@ -13,14 +13,14 @@ import numpy as np
 from zarr_core._util.documents import parse_json
 from zarr_core.errors import CorruptChunkError, ManifestError, StoreError, ZarrCoreError
 from zarr_core.format.object_names import ZARR_JSON
-from zarr_core.matrix.axis import FeatureAxis
-from zarr_core.matrix.columns import read_columns
-from zarr_core.matrix.fetch import ChunkFetcher
-from zarr_core.matrix.layout import ChunkLayout
-from zarr_core.matrix.metadata import announced_rows
-from zarr_core.matrix.rows import ChunkCells, read_rows
+from zarr_core.matrix.read.columns import read_columns
+from zarr_core.matrix.read.fetch import ChunkFetcher
+from zarr_core.matrix.read.rows import ChunkCells, read_rows
 from zarr_core.matrix.shard_check import checked_pieces, read_ranges
-from zarr_core.matrix.state import HEAD, SHARD, MatrixState
+from zarr_core.matrix.store.axis import FeatureAxis
+from zarr_core.matrix.store.layout import ChunkLayout
+from zarr_core.matrix.store.metadata import announced_rows
+from zarr_core.matrix.store.state import HEAD, SHARD, MatrixState
 from zarr_core.storage import Storage
 from zarr_core.storage.byte_ranges import open_objects
 from zarr_core.versioning.archive import documents, generation_name, read_archive

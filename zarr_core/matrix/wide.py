@@ -17,20 +17,21 @@ import numpy as np
 
 from zarr_core._util.arguments import check_names
 from zarr_core.errors import CorruptChunkError, ManifestError, MatrixError, StoreError, UnknownFieldError
-from zarr_core.matrix import lazy, sample_table
-from zarr_core.matrix.append import append_batch, check_batch, find_infinite
-from zarr_core.matrix.axis import FeatureAxis
-from zarr_core.matrix.axis_file import read_axis_ids
-from zarr_core.matrix.cells import read_cells
-from zarr_core.matrix.create import CHUNK_FEATURES, COLUMN_CHUNK, MAX_SHARDS, VALUES, commit_new, new_state
-from zarr_core.matrix.derive import derive_columns
-from zarr_core.matrix.fetch import ChunkFetcher
-from zarr_core.matrix.metadata import announce
-from zarr_core.matrix.reindex import reindex
-from zarr_core.matrix.retire import Retirement, forget, reinstate, retire
-from zarr_core.matrix.sample_table import Kind, MetadataReport
-from zarr_core.matrix.selection import Duplicates, FeatureSelection, Unknown, select_names, select_regions
-from zarr_core.matrix.state import HEAD, SHARD, MatrixState, Retired
+from zarr_core.matrix.ingest.append import append_batch, check_batch, find_infinite
+from zarr_core.matrix.ingest.derive import derive_columns
+from zarr_core.matrix.ingest.reindex import reindex
+from zarr_core.matrix.ingest.retire import Retirement, forget, reinstate, retire
+from zarr_core.matrix.read import lazy
+from zarr_core.matrix.read.cells import read_cells
+from zarr_core.matrix.read.fetch import ChunkFetcher
+from zarr_core.matrix.read.selection import Duplicates, FeatureSelection, Unknown, select_names, select_regions
+from zarr_core.matrix.store import sample_table
+from zarr_core.matrix.store.axis import FeatureAxis
+from zarr_core.matrix.store.axis_file import read_axis_ids
+from zarr_core.matrix.store.create import CHUNK_FEATURES, COLUMN_CHUNK, MAX_SHARDS, VALUES, commit_new, new_state
+from zarr_core.matrix.store.metadata import announce
+from zarr_core.matrix.store.sample_table import Kind, MetadataReport
+from zarr_core.matrix.store.state import HEAD, SHARD, MatrixState, Retired
 from zarr_core.storage import Storage
 from zarr_core.storage import byte_ranges as objects
 from zarr_core.storage.byte_ranges import CachedObjects, Objects, open_objects

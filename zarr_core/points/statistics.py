@@ -31,10 +31,10 @@ from zarr_core.format.array_metadata import group_arrays
 from zarr_core.format.moments import FieldMoments
 from zarr_core.format.names import POSITION
 from zarr_core.format.object_names import ALL_SAMPLES, STATISTICS, STATISTICS_YAML, ZARR_JSON, statistics_name
-from zarr_core.points.group import read_metadata, recorded_attributes, recorded_moments
-from zarr_core.points.head import load_manifest
-from zarr_core.points.manifest import StoreManifest
-from zarr_core.points.scan import read_chunks
+from zarr_core.points.read.scan import read_chunks
+from zarr_core.points.store.group import read_metadata, recorded_attributes, recorded_moments
+from zarr_core.points.store.head import load_manifest
+from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.storage import Storage
 
 SampleMoments = dict[str, FieldMoments]

@@ -276,7 +276,7 @@ def _loading(
         method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
         context = multiprocessing.get_context(method)
         if method == "forkserver":
-            context.set_forkserver_preload(["torch", "zarr_core.shootout.loading", "zarr_core.points.reader"])
+            context.set_forkserver_preload(["torch", "zarr_core.shootout.loading", "zarr_core.points.read.reader"])
         # A worker that starts slowly, or a batch that does not come, must not use up more than the budget.
         options = {"multiprocessing_context": context, "prefetch_factor": reading.prefetch, "timeout": left}
     else:

@@ -20,7 +20,7 @@ from tqdm import tqdm
 from zarr_core._util.arguments import whole_number
 from zarr_core.errors import SourceError, ZarrCoreError
 from zarr_core.format.codecs import DEFAULT_CODEC, Codec
-from zarr_core.matrix.state import HEAD as MATRIX
+from zarr_core.matrix.store.state import HEAD as MATRIX
 from zarr_core.reports.environment import environment
 from zarr_core.shootout.candidates import OURS, Candidate, candidate, codecs
 from zarr_core.shootout.formats import Entry

@@ -14,13 +14,13 @@ import numpy as np
 
 from zarr_core._util.redaction import redact
 from zarr_core.errors import ZarrCoreError
-from zarr_core.points.conversion_job import ConversionJob
-from zarr_core.points.convert import convert_samples
-from zarr_core.points.head import load_if_any
-from zarr_core.points.manifest import StoreManifest
-from zarr_core.points.publish import Pending, commit_results
-from zarr_core.points.reader import ZarrChunkReader
-from zarr_core.points.sampling import draw
+from zarr_core.points.convert.conversion import convert_samples
+from zarr_core.points.convert.job import ConversionJob
+from zarr_core.points.convert.publish import Pending, commit_results
+from zarr_core.points.read.reader import ZarrChunkReader
+from zarr_core.points.read.sampling import draw
+from zarr_core.points.store.head import load_if_any
+from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.shootout.candidates import ENTRIES, chunk_sizes
 from zarr_core.shootout.formats import Entry
 from zarr_core.shootout.formats.samples import Draws, Runs, Samples

@@ -12,11 +12,11 @@ from typing import Any
 from zarr_core._util.documents import DocumentError
 from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.object_names import ZARR_JSON
-from zarr_core.matrix.state import MatrixState
-from zarr_core.points.group import read_metadata, recorded_attributes, recorded_rounding
-from zarr_core.points.manifest import SampleEntry, StoreManifest
+from zarr_core.matrix.store.state import MatrixState
 from zarr_core.points.statistics import find_statistics
-from zarr_core.points.store_settings import current_settings, describe_changes
+from zarr_core.points.store.group import read_metadata, recorded_attributes, recorded_rounding
+from zarr_core.points.store.manifest import SampleEntry, StoreManifest
+from zarr_core.points.store.recorded_settings import current_settings, describe_changes
 from zarr_core.storage import Storage
 from zarr_core.stores.kinds import find_head
 from zarr_core.versioning.archive import archive_names

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
-from zarr_core.matrix.state import HEAD as MATRIX
-from zarr_core.matrix.state import MatrixState
-from zarr_core.points.engines.tensorstore import kvstore
-from zarr_core.points.manifest import StoreManifest
+from zarr_core.matrix.store.state import HEAD as MATRIX
+from zarr_core.matrix.store.state import MatrixState
+from zarr_core.points.read.engines.tensorstore import kvstore
+from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.storage import Storage
 from zarr_core.stores.kinds import find_head
 from zarr_core.versioning.generations import load

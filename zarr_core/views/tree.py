@@ -15,11 +15,11 @@ from zarr_core._util.documents import DocumentError, expect
 from zarr_core.errors import StoreError, ZarrCoreError
 from zarr_core.format.object_names import ZARR_JSON
 from zarr_core.matrix import WideMatrix
-from zarr_core.matrix.state import HEAD as MATRIX
-from zarr_core.points.engines import FieldRead
-from zarr_core.points.group import read_metadata, recorded_attributes
-from zarr_core.points.reader import ZarrChunkReader
-from zarr_core.points.sampling import Draw
+from zarr_core.matrix.store.state import HEAD as MATRIX
+from zarr_core.points.read.engines import FieldRead
+from zarr_core.points.read.reader import ZarrChunkReader
+from zarr_core.points.read.sampling import Draw
+from zarr_core.points.store.group import read_metadata, recorded_attributes
 from zarr_core.storage import Storage
 from zarr_core.stores.info import ArrayInfo, arrays_of
 from zarr_core.stores.kinds import find_head

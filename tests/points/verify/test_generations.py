@@ -14,10 +14,10 @@ import zarr_core.points.verify.generations
 import zarr_core.points.verify.store
 from tests.helpers.small_source import KIND, write_source
 from zarr_core.errors import UnknownFieldError
-from zarr_core.points.convert import convert, iter_convert
-from zarr_core.points.head import HEAD, load_manifest
-from zarr_core.points.manifest import StoreManifest
-from zarr_core.points.publish import publish
+from zarr_core.points.convert.conversion import convert, iter_convert
+from zarr_core.points.convert.publish import publish
+from zarr_core.points.store.head import HEAD, load_manifest
+from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.points.verify.store import verify_store
 from zarr_core.storage import Storage
 from zarr_core.verify import main

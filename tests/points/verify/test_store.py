@@ -21,10 +21,10 @@ from tests.helpers.small_source import KIND, SHARED, load_field, write_source
 from zarr_core.errors import SourceError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.array_metadata import ArrayLayout
 from zarr_core.format.shards import encode_shard
-from zarr_core.points.convert import convert
-from zarr_core.points.head import HEAD, load_manifest
-from zarr_core.points.manifest import StoreManifest
-from zarr_core.points.reader import ZarrChunkReader
+from zarr_core.points.convert.conversion import convert
+from zarr_core.points.read.reader import ZarrChunkReader
+from zarr_core.points.store.head import HEAD, load_manifest
+from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.points.verify.store import VerificationReport, verify_store
 from zarr_core.storage import Storage
 from zarr_core.storage.backends import local

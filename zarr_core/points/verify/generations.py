@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from zarr_core.errors import ManifestError, StoreError
 from zarr_core.format.object_names import SAMPLES
-from zarr_core.points.group import group_of
-from zarr_core.points.head import HEAD, load_manifest
-from zarr_core.points.manifest import SampleEntry, StoreManifest
+from zarr_core.points.store.group import group_of
+from zarr_core.points.store.head import HEAD, load_manifest
+from zarr_core.points.store.manifest import SampleEntry, StoreManifest
 from zarr_core.storage import Storage
 from zarr_core.storage.backends.local import CREATE_LOCK
 from zarr_core.storage.temporary import strip_temp_suffix

@@ -14,10 +14,10 @@ from zarr_core.errors import CorruptChunkError, StoreError, ZarrCoreError
 from zarr_core.format.array_metadata import ArrayLayout
 from zarr_core.format.moments import FieldMoments
 from zarr_core.format.object_names import ATTRIBUTES_KEY, QUARANTINE, ZARR_JSON
-from zarr_core.points.group import chunk_object_bytes, recorded_moments, recorded_rounding, stored_bytes
-from zarr_core.points.manifest import ArrayColumn, DomainGrid, SampleEntry, StoreManifest
-from zarr_core.points.mesh import mesh_bytes, mesh_names, read_meshes
-from zarr_core.points.scan import read_chunks
+from zarr_core.points.read.scan import read_chunks
+from zarr_core.points.store.group import chunk_object_bytes, recorded_moments, recorded_rounding, stored_bytes
+from zarr_core.points.store.manifest import ArrayColumn, DomainGrid, SampleEntry, StoreManifest
+from zarr_core.points.store.mesh import mesh_bytes, mesh_names, read_meshes
 from zarr_core.points.verify.report import FieldTally, SampleFindings
 from zarr_core.points.verify.source import Comparison, SourceFiles
 from zarr_core.sources.recorded import RecordedSource

@@ -19,7 +19,7 @@ from zarr_core.format.array_metadata import ArrayLayout
 from zarr_core.format.moments import FieldMoments
 from zarr_core.format.rounding import RoundingAccumulator, RoundingError
 from zarr_core.format.shuffle import shuffle_permutation
-from zarr_core.points.manifest import SampleEntry, StoreManifest
+from zarr_core.points.store.manifest import SampleEntry, StoreManifest
 from zarr_core.points.verify.report import SampleFindings
 from zarr_core.sources.description import SourceDescription
 from zarr_core.sources.recorded import RecordedSample, RecordedSource, record

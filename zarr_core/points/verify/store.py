@@ -19,8 +19,8 @@ from zarr_core._util.arguments import check_names, whole_number
 from zarr_core._util.processes import map_in_processes
 from zarr_core.errors import ManifestError, SourceError, StoreError
 from zarr_core.format.object_names import MANIFEST, ZARR_JSON
-from zarr_core.points.head import load_manifest
-from zarr_core.points.manifest import StoreManifest
+from zarr_core.points.store.head import load_manifest
+from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.points.verify.generations import GenerationCheck, kept_sample_ids
 from zarr_core.points.verify.report import FieldTally, Problem, VerificationReport
 from zarr_core.points.verify.sample import Columns, check_sample, not_checked

@@ -30,7 +30,7 @@ class Reader(Format):
             assert samples.store is not None
             (folder / "store").symlink_to(samples.store)
             return
-        from zarr_core.points.convert import convert
+        from zarr_core.points.convert.conversion import convert
         from zarr_core.sources.description import SourceDescription
 
         files: dict[str, Any] = {field: f"{field}.npy" for field in samples.fields}
@@ -44,7 +44,7 @@ class Reader(Format):
 
     def open(self, place: str | Path, draws: Draws) -> None:
         """Read the manifest."""
-        from zarr_core.points.reader import ZarrChunkReader
+        from zarr_core.points.read.reader import ZarrChunkReader
 
         options = dict(self._options)
         factory, self._counts = counting(place)

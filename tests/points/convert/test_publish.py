@@ -1,0 +1,368 @@
+"""Publication: finished groups, samples that vanished, and the same sample from two converters."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.helpers.commits import add
+from tests.helpers.small_source import KIND, write_source
+from tests.helpers.stores import nan, objects, write_broken
+from zarr_core.convert import main
+from zarr_core.errors import RetirementError, SourceError, StoreError
+from zarr_core.points.convert import conversion as convert_module
+from zarr_core.points.convert.conversion import convert, convert_samples, iter_convert
+from zarr_core.points.convert.job import ConversionJob
+from zarr_core.points.convert.publish import Pending, commit_results, publish
+from zarr_core.points.convert.sample import ConversionResult
+from zarr_core.points.convert.writer import GroupWriter
+from zarr_core.points.store.head import HEAD, load_manifest
+from zarr_core.points.store.manifest import StoreManifest
+from zarr_core.points.store.settings import ConversionSettings
+from zarr_core.points.verify.store import verify_store
+from zarr_core.sources.description import SourceDescription
+from zarr_core.sources.parts import Part
+from zarr_core.sources.selection import open_source, select_samples
+from zarr_core.storage import Storage
+from zarr_core.storage.temporary import add_temp_suffix
+from zarr_core.versioning.generations import commit
+
+SETTINGS = {"chunk_points": 32}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return write_source(tmp_path / "source")
+
+
+@pytest.fixture
+def two_states(tmp_path: Path) -> tuple[Path, Callable[[], None]]:
+    """A source of one sample, and what changes it."""
+    source = write_source(tmp_path / "source", sample_ids=("run_1",))
+
+    def change() -> None:
+        path = source / "run_1" / "surface_pressure.pt"
+        torch.save(torch.load(path, weights_only=True) + 1, path)
+        os.utime(path, (1, 1))
+
+    return source, change
+
+
+def _job(source: Path, store: Path) -> ConversionJob:
+    writer = GroupWriter(store, ConversionSettings(chunk_points=16))
+    return ConversionJob(select_samples(open_source(KIND, root=source)), writer)
+
+
+def _converted(source: Path, store: Path) -> tuple[ConversionJob, Pending]:
+    """A conversion's results that are not committed yet."""
+    job = _job(source, store)
+    (result,) = convert_samples(job, [(job.selection.samples["run_1"], None)])
+    assert result.written is not None
+    return job, Pending({"run_1": result.written})
+
+
+def test_a_stale_converter_does_not_undo_a_newer_one(
+    two_states: tuple[Path, Callable[[], None]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, change = two_states
+    store = Storage(tmp_path / "store")
+    old = _converted(source, tmp_path / "store")
+    change()
+    new = _converted(source, tmp_path / "store")
+    newest = new[1].written["run_1"].entry
+    assert commit_results(*new).manifest.samples["run_1"] == newest
+    report = commit_results(*old)
+    assert (report.added, report.replaced, report.committed) == ([], [], False)
+    assert load_manifest(store).samples["run_1"] == newest
+    assert "run_1: its source changed after this conversion read it" in caplog.text
+
+
+def test_a_newer_converter_replaces_an_older_result_and_logs_it(
+    two_states: tuple[Path, Callable[[], None]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "zarr_core")
+    source, change = two_states
+    store = Storage(tmp_path / "store")
+    old = _converted(source, tmp_path / "store")
+    change()
+    new = _converted(source, tmp_path / "store")
+    commit_results(*old)
+    report = commit_results(*new)
+    assert report.replaced == ["run_1"]
+    assert load_manifest(store).samples["run_1"] == new[1].written["run_1"].entry
+    assert "replaces" in caplog.text
+
+
+def test_a_stale_converter_does_not_replace_a_newer_result(
+    two_states: tuple[Path, Callable[[], None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newer converter commits between the older one's read of the manifest and its swap."""
+    source, change = two_states
+    store = Storage(tmp_path / "store")
+    commit(store, HEAD, add("other"))
+    old = _converted(source, tmp_path / "store")
+    change()
+    new = _converted(source, tmp_path / "store")
+    swap = Storage.replace
+
+    def overtaken(self: Storage, name: str, data: bytes, version: str | None) -> None:
+        monkeypatch.setattr(Storage, "replace", swap)
+        commit_results(*new)
+        swap(self, name, data, version)
+
+    monkeypatch.setattr(Storage, "replace", overtaken)
+    report = commit_results(*old)
+    assert not report.replaced
+    assert report.manifest.samples["run_1"] == new[1].written["run_1"].entry
+    assert set(report.manifest.samples) == {"other", "run_1"}
+
+
+def test_a_stale_refusal_does_not_quarantine_a_repaired_sample(
+    two_states: tuple[Path, Callable[[], None]], tmp_path: Path
+) -> None:
+    source, change = two_states
+    store, path = Storage(tmp_path / "store"), source / "run_1" / "surface_pressure.pt"
+    whole = torch.load(path, weights_only=True)
+    torch.save(whole[:-1], path)
+    job = _job(source, tmp_path / "store")
+    (refused,) = convert_samples(job, [(job.selection.samples["run_1"], None)])
+    assert refused.quarantine is not None
+    torch.save(whole, path)
+    change()
+    new = _converted(source, tmp_path / "store")
+    commit_results(*new)
+    report = commit_results(job, Pending(refused={"run_1": refused.quarantine}))
+    assert (report.committed, load_manifest(store).quarantine) == (False, {})
+
+
+def test_a_sample_that_arrived_after_the_listing_is_not_retired(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "source", ("run_1", "run_2", "run_3"))
+    (source / "run_2").rename(tmp_path / "run_2")
+    early = _job(source, tmp_path / "store")
+    (tmp_path / "run_2").rename(source / "run_2")
+    convert(KIND, tmp_path / "store", root=source, chunk_points=16)
+    (source / "run_3").rename(tmp_path / "run_3")
+    report = commit_results(early, Pending(), retire_vanished=True)
+    assert (report.retired, sorted(report.manifest.samples)) == ([], ["run_1", "run_2", "run_3"])
+    late = _job(source, tmp_path / "store")
+    report = commit_results(late, Pending(), retire_vanished=True)
+    assert (report.retired, sorted(report.manifest.samples)) == (["run_3"], ["run_1", "run_2"])
+
+
+def test_splits_are_those_at_the_commit_of_a_conversion_that_began_earlier(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, store = write_source(tmp_path / "source", kind="drivaernet"), tmp_path / "store"
+    train = source / "train_design_ids.txt"
+    train.write_text("run_1\n")
+    early = ConversionJob.open(open_source("drivaernet", root=source), store, {})
+    train.write_text("run_1\nrun_2\n")
+    (source / "test_design_ids.txt").write_text("run_3\n")
+    now = {"train": ["run_1", "run_2"], "test": ["run_3"]}
+    assert convert("drivaernet", store, root=source).manifest.splits == now
+    assert commit_results(early, Pending()).manifest.splits == now
+    assert (store / train.name).read_text() == "run_1\nrun_2\n"
+    source.rename(tmp_path / "away")  # as if its file system was unmounted
+    assert commit_results(early, Pending()).manifest.samples.keys() == {"run_1", "run_2", "run_3"}
+    assert "splits are committed as they were when the conversion started" in caplog.text
+
+
+def test_splits_of_folders_have_the_samples_of_a_later_listing(tmp_path: Path) -> None:
+    kind = SourceDescription.model_validate(
+        {
+            "name": "k",
+            "samples": "*/run_*",
+            "files": {"surface_position": "p.pt"},
+            "splits": {"rule": "folders", "folders": {"train": ["new"]}},
+        }
+    )
+
+    def add_sample(sample_id: str) -> None:
+        (tmp_path / "source" / sample_id).mkdir(parents=True)
+        torch.save(torch.zeros(5, 3), tmp_path / "source" / sample_id / "p.pt")
+
+    add_sample("new/run_1")
+    early = ConversionJob.open(open_source(kind, root=tmp_path / "source"), tmp_path / "store", {})
+    add_sample("new/run_2")
+    convert(kind, tmp_path / "store", root=tmp_path / "source")
+    assert commit_results(early, Pending()).manifest.splits == {"train": ["new/run_1", "new/run_2"]}
+
+
+def test_a_migration_does_not_undo_a_later_one(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = tmp_path / "store"
+    convert("ahmedml", store, root=source, **SETTINGS)
+
+    def overtaken(*arguments: Any) -> Iterator[ConversionResult]:
+        monkeypatch.setattr(convert_module, "convert_samples", convert_samples)
+        convert("ahmedml", store, root=source, chunk_points=8, reconvert=True)
+        yield from convert_samples(*arguments)
+
+    monkeypatch.setattr(convert_module, "convert_samples", overtaken)
+    with pytest.raises(StoreError, match="chunk_points is 8 in the store, not 16"):
+        convert("ahmedml", store, root=source, chunk_points=16, reconvert=True)
+    manifest = load_manifest(store)
+    assert manifest.conversion is not None
+    assert {entry.settings for entry in manifest.samples.values()} == {manifest.conversion.current}
+    assert {grid.chunk_points for entry in manifest.samples.values() for grid in entry.domains.values()} == {8}
+
+
+def test_unpublished_groups_are_found_and_committed_once(tmp_path: Path, source: Path) -> None:
+    store = tmp_path / "store"
+    write_broken(source, "run_2", "surface_pressure.pt", nan(77))
+    results = list(iter_convert("ahmedml", store, source_url=str(source), **SETTINGS))
+    assert [result.status for result in results] == ["converted", "quarantined", "converted"]
+    assert not (store / "manifest.json").exists()
+    first = publish("ahmedml", store, source_url=str(source), **SETTINGS)
+    assert (first.added, first.committed, first.manifest.generation) == (["run_1", "run_3"], True, 1)
+    assert list(first.quarantined) == ["run_2"]
+    second = publish("ahmedml", store, source_url=str(source), **SETTINGS)
+    assert (second.added, second.committed, second.manifest.generation) == ([], False, 1)
+    assert [o.status for o in iter_convert("ahmedml", store, source_url=str(source), **SETTINGS)].count(
+        "up to date"
+    ) == 2
+
+
+def test_the_leftover_of_a_killed_writer_hides_no_group(tmp_path: Path, source: Path) -> None:
+    job = _job(source, tmp_path / "store")
+    sample = job.selection.samples["run_1"]
+    array = f"{job.writer.relpath('run_1', sample.fingerprint)}/surface/pressure"
+    leftover = tmp_path / "store" / add_temp_suffix(f"{array}/c/0/0")
+    leftover.parent.mkdir(parents=True)
+    leftover.write_bytes(bytes(100))
+    for result in convert_samples(job, [(sample, None)]):
+        assert result.status == "converted"
+    report = publish(KIND, tmp_path / "store", root=source, chunk_points=16)
+    assert report.added == ["run_1"]
+    assert verify_store(str(tmp_path / "store")).ok
+    assert leftover.exists()  # garbage collection removes it
+
+
+def test_a_publication_parses_the_manifest_once_and_its_own_once(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 25,000 samples, each time takes a second."""
+    store = tmp_path / "store"
+    assert convert(KIND, store, root=source, sample_ids=["run_1"], **SETTINGS).ok
+    assert all(result.status != "failed" for result in iter_convert(KIND, store, root=source))
+    calls: list[str] = []
+    parse, serialize = StoreManifest.from_json.__func__, StoreManifest.to_json
+
+    def parsed(cls: type[StoreManifest], *arguments: Any) -> StoreManifest:
+        calls.append("parse")
+        return parse(cls, *arguments)
+
+    def serialized(self: StoreManifest) -> bytes:
+        calls.append("serialize")
+        return serialize(self)
+
+    monkeypatch.setattr(StoreManifest, "from_json", classmethod(parsed))
+    monkeypatch.setattr(StoreManifest, "to_json", serialized)
+    assert publish(KIND, store, root=source).added == ["run_2", "run_3"]
+    assert calls == ["parse", "serialize", "parse", "serialize"]  # the third and fourth check what was serialized
+    assert load_manifest(store).generation == 2
+
+
+def test_refusals_alone_make_no_store_and_are_recorded_with_the_first_sample(tmp_path: Path, source: Path) -> None:
+    store = tmp_path / "store"
+    repaired = torch.load(source / "run_1" / "surface_pressure.pt", weights_only=True)
+    for number in (1, 2, 3):
+        write_broken(source, f"run_{number}", "surface_pressure.pt", nan(70))
+    (source / "train_design_ids.txt").write_text("run_1\nrun_2\n")
+    assert {result.status for result in iter_convert("ahmedml", store, root=source)} == {"quarantined"}
+    report = publish("ahmedml", store, root=source)
+    assert (report.committed, report.manifest.generation, len(report.quarantined)) == (False, 0, 3)
+    assert {name.rpartition("/")[2] for name in objects(store) if "/c/" not in name} == {"quarantine.json"}
+    write_broken(source, "run_1", "surface_pressure.pt", repaired)
+    (converted,) = iter_convert("ahmedml", store, root=source, sample_ids=["run_1"])
+    assert converted.status == "converted"
+    report = publish("ahmedml", store, root=source)
+    assert (report.committed, report.added, sorted(report.quarantined)) == (True, ["run_1"], ["run_2", "run_3"])
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_parts_record_their_refusals_whichever_ends_first(tmp_path: Path, source: Path, first: int) -> None:
+    write_broken(source, "run_2", "surface_pressure.pt", nan(70))  # all of part 1 of 2
+    for part in (Part(first, 2), Part(1 - first, 2)):
+        convert("ahmedml", tmp_path / "store", root=source, part=part)
+    manifest = load_manifest(tmp_path / "store")
+    assert (sorted(manifest.samples), list(manifest.quarantine)) == (["run_1", "run_3"], ["run_2"])
+
+
+def test_a_store_records_that_every_sample_was_refused(tmp_path: Path, source: Path) -> None:
+    store = tmp_path / "store"
+    convert("ahmedml", store, root=source, sample_ids=["run_1"])
+    for number in (2, 3):
+        write_broken(source, f"run_{number}", "surface_pressure.pt", nan(70))
+    report = convert("ahmedml", store, root=source, sample_ids=["run_2", "run_3"])
+    assert not report.ok
+    assert sorted(load_manifest(store).quarantine) == ["run_2", "run_3"]
+
+
+def test_refusals_before_the_first_sample_are_kept(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long conversion commits once a minute, here after each sample."""
+    monkeypatch.setattr("zarr_core.points.convert.conversion._COMMIT_SECONDS", -1)
+    write_broken(source, "run_1", "surface_pressure.pt", nan(70))
+    convert("ahmedml", tmp_path / "store", root=source)
+    manifest = load_manifest(tmp_path / "store")
+    assert (sorted(manifest.samples), list(manifest.quarantine)) == (["run_2", "run_3"], ["run_1"])
+
+
+def test_vanished_samples_are_retired_on_request_and_their_bytes_stay(tmp_path: Path, source: Path) -> None:
+    store = tmp_path / "store"
+    convert("ahmedml", store, root=source, **SETTINGS)
+    before = objects(store)
+    shutil.rmtree(source / "run_2")
+    assert publish("ahmedml", store, source_url=str(source), **SETTINGS).committed is False
+    report = publish("ahmedml", store, source_url=str(source), retire_vanished=True, **SETTINGS)
+    assert (report.retired, sorted(report.manifest.samples)) == (["run_2"], ["run_1", "run_3"])
+    assert all(name in objects(store) for name in before)
+    shutil.rmtree(source)
+    source.mkdir()
+    with pytest.raises(SourceError, match="no sample"):  # an unmounted disk must not empty a store
+        publish("ahmedml", store, source_url=str(source), retire_vanished=True, **SETTINGS)
+
+
+@pytest.mark.parametrize("count", [2, 3, 9, 11])
+def test_a_single_sample_is_retired_from_a_store_of_any_size_unless_the_share_is_0(tmp_path: Path, count: int) -> None:
+    store, source = tmp_path / "store", tmp_path / "source"
+    ids = tuple(f"run_{number}" for number in range(1, count + 1))
+    write_source(source, ids, surface=5, volume=5)
+    convert("ahmedml", store, root=source)
+    shutil.rmtree(source / "run_1")
+    with pytest.raises(RetirementError, match=rf"1 of {count} samples .* more than max_retired_share=0 allows"):
+        convert("ahmedml", store, root=source, retire_vanished=True, max_retired_share=0)
+    assert convert("ahmedml", store, root=source, retire_vanished=True).retired == ["run_1"]
+    if count > 3:
+        for sample_id in ("run_2", "run_3"):
+            shutil.rmtree(source / sample_id)
+        with pytest.raises(RetirementError, match=f"2 of {count - 1} samples"):
+            convert("ahmedml", store, root=source, retire_vanished=True)
+
+
+def test_mass_retirement_has_to_be_confirmed(tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = tmp_path / "store"
+    convert("ahmedml", store, root=source, **SETTINGS)
+    write_source(source, sample_ids=("run_4",))
+    for sample_id in ("run_1", "run_2"):
+        shutil.rmtree(source / sample_id)
+    with pytest.raises(RetirementError, match=r"2 of 3 samples .*run_1, run_2\).*--max-retired-share 1"):
+        convert("ahmedml", store, root=source, retire_vanished=True)
+    manifest = load_manifest(store)
+    assert sorted(manifest.samples) == ["run_1", "run_2", "run_3", "run_4"], "what arrived is committed"
+    command = [str(store), "--source", str(source), "--dataset-kind", "ahmedml", "--retire-vanished"]
+    assert main([*command, "--max-retired-share", "0.3", "--quiet"]) != 0
+    assert "2 of 4 samples" in capsys.readouterr().err
+    assert load_manifest(store) == manifest
+    report = publish("ahmedml", store, root=source, retire_vanished=["run_2", "run_3"])
+    assert report.retired == ["run_2"], "run_1 is not in the collection, run_3 is there"
+    assert main([*command, "--max-retired-share", "1", "--quiet"]) == 0
+    assert sorted(load_manifest(store).samples) == ["run_3", "run_4"]

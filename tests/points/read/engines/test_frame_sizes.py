@@ -1,0 +1,36 @@
+"""A chunk that claims more bytes than its layout has is refused before TensorStore allocates them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+import pytest
+
+from tests.helpers.small_source import KIND, write_source
+from zarr_core.convert import convert
+from zarr_core.errors import CorruptChunkError
+from zarr_core.points.read.engines.frame_sizes import FrameSizes
+from zarr_core.points.read.reader import ZarrChunkReader
+from zarr_core.storage import Storage
+
+
+@pytest.mark.parametrize("codec", ["blosc-lz4", "zstd", "none"])
+def test_claimed_sizes_are_compared_with_the_layout(tmp_path: Path, codec: str) -> None:
+    source = write_source(tmp_path / "source", ("run_1",))
+    manifest = convert(KIND, tmp_path / "store", root=source, chunk_points=16, codec=codec).manifest
+    read = ZarrChunkReader(tmp_path / "store").field_reads("run_1", {})["surface_pressure"]
+    FrameSizes(Storage(tmp_path / "store")).check(read)
+    if codec != "blosc-lz4":
+        return
+    shard = tmp_path / "store" / manifest.samples["run_1"].relpath / "surface/pressure/c/0/0"
+    data = bytearray(shard.read_bytes())
+    chunks = -(-70 // 16)
+    start, length = (int(n) for n in np.frombuffer(data[-16 * chunks - 4 : -4], "<u8")[:2])
+    data[start + 4 : start + 8] = (2**31 - 17).to_bytes(4, "little")  # the decoded size in the header of Blosc
+    checksum = int(google_crc32c.value(bytes(data[start : start + length - 4])))
+    data[start + length - 4 : start + length] = checksum.to_bytes(4, "little")
+    shard.write_bytes(data)
+    with pytest.raises(CorruptChunkError, match="chunk 0 decodes to 2147483631 bytes where 32 belong"):
+        FrameSizes(Storage(tmp_path / "store")).check(read)

@@ -1,0 +1,110 @@
+"""Copy a matrix to another feature axis, from its stored rows and without the warehouse.
+
+The axis of a matrix is fixed, so the copy is a new matrix at another location. It is committed once, when all of it is
+written: until then its location holds no matrix.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import numpy as np
+from tqdm import tqdm
+
+from zarr_core.errors import MatrixError
+from zarr_core.matrix.ingest.rewrite import BatchRewriter
+from zarr_core.matrix.read.fetch import ChunkFetcher
+from zarr_core.matrix.store.axis import FeatureAxis
+from zarr_core.matrix.store.claims import claim
+from zarr_core.matrix.store.create import CHUNK_FEATURES, check_vacant, commit_new, new_state
+from zarr_core.matrix.store.metadata import announce
+from zarr_core.matrix.store.state import HEAD, MatrixBatch, MatrixState
+from zarr_core.storage import Storage
+from zarr_core.versioning.generations import load_same
+
+logger = logging.getLogger(__name__)
+
+
+def reindex(
+    source_storage: Storage,
+    fetcher: ChunkFetcher,
+    source: MatrixState,
+    old: FeatureAxis,
+    new: FeatureAxis,
+    storage: Storage,
+    codec: str | None = None,
+    chunk_features: int | None = None,
+    progress: bool = False,
+) -> MatrixState:
+    """Write a copy of one state of a matrix to another axis and commit it; returns its state.
+
+    Memory: the two axes, an encoded shard twice, 64 MiB of cells per value.
+
+    Args:
+        source_storage, fetcher, source, old: the matrix, the state to copy and its axis.
+        new, storage: axis and location of the copy.
+        codec, chunk_features: settings of the copy, as for ``WideMatrix.create``; by default those of the source.
+        progress: show a progress bar on stderr.
+
+    Raises:
+        MatrixError: a setting is invalid, the axes have no feature in common, the location holds a matrix, or the copy
+            needs more shards than a matrix can have.
+    """
+    features = old.shared(new)
+    if not len(features[0]):
+        raise MatrixError(f"none of the {len(new):,} features is on the axis of the matrix ({len(old):,} features)")
+    if dropped := len(old) - len(features[0]):
+        kept = np.zeros(len(old), bool)
+        kept[features[0]] = True
+        logger.warning(
+            "%d of %d features are not on the new axis and are left out, such as %r; "
+            "matrix.feature_ids.union(...) keeps them",
+            *(dropped, len(old), old[int(np.argmin(kept))]),
+        )
+    check_vacant(storage)
+    state = _empty_copy(source, new, codec, chunk_features)
+    shards_of = state.row_copy.shards_of
+    count = sum(shards_of(len(batch.sample_ids)) for batch in source.batches.values())
+    state = replace(state, metadata=source.metadata)
+    for table in source.metadata.values():
+        storage.create(table.path, source_storage.read(table.path))
+    if not count:
+        return commit_new(storage, new, state)
+    # An earlier call for this location may have died, or may be running: each writes to shards of its own.
+    first = claim(storage, "rows", 0, count, f"copy of matrix {source.matrix_id} to another axis")
+    if first + count > state.max_shards:
+        raise MatrixError(
+            f"{storage.url}: the copy needs {count:,} shards of {state.shard_rows} samples, the matrix may have "
+            f"{state.max_shards:,}, and earlier writers took {first:,}; choose another location"
+        )
+    writer = BatchRewriter(fetcher, source, len(new), features)
+    batches: dict[str, MatrixBatch] = {}
+    with tqdm(total=len(source.rows), unit="sample", disable=not progress) as bar:
+        for batch_id, batch in source.batches.items():
+            batches[batch_id] = writer.write(storage, state, batch.sample_ids, first, batch.source)
+            first += shards_of(len(batch.sample_ids))
+            bar.update(len(batch.sample_ids))
+    state = replace(state, batches=batches)
+    announce(storage, state.row_copy)
+    load_same(source_storage, HEAD, source)  # what was copied is of this matrix, if it is still there
+    return commit_new(storage, new, state)
+
+
+def _empty_copy(source: MatrixState, axis: FeatureAxis, codec: str | None, chunk_features: int | None) -> MatrixState:
+    """The state of the copy without batches: settings of the source if none are given, layout for the new axis."""
+    if chunk_features is None:
+        # A source of a single chunk per row has no width of its own choice.
+        one_chunk = source.axis.length <= source.chunk_features
+        chunk_features = max(source.chunk_features, CHUNK_FEATURES) if one_chunk else source.chunk_features
+    state = new_state(
+        axis,
+        source.values,
+        codec=source.codec if codec is None else codec,
+        chunk_features=chunk_features,
+        shard_rows=None,
+        max_shards=source.max_shards,
+        column_chunk=source.column_chunk,
+    )
+    retired = replace(source.retired, next_shard=0)
+    return replace(state, shard_rows=min(state.shard_rows, source.shard_rows), retired=retired)

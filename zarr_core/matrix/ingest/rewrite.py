@@ -1,0 +1,83 @@
+"""Write batches again from their stored rows: some of their samples, or all of them on another feature axis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from zarr_core.matrix.ingest.append import digest_rows, write_shards
+from zarr_core.matrix.read.fetch import ChunkFetcher
+from zarr_core.matrix.read.rows import ChunkCells, pick_chunks, read_rows
+from zarr_core.matrix.store.state import MatrixBatch, MatrixState
+from zarr_core.storage import Storage
+
+_BLOCK_BYTES = 64 << 20  # cells of one value that are in memory together, beside the encoded shard that they go to
+
+
+class BatchRewriter:
+    """Reads batches of one state of a matrix, and writes them to another state.
+
+    Args:
+        fetcher, source: the matrix and the state to read.
+        length: number of features of the state to write.
+        features: positions of the features that both have, in the source and in the state to write; None for all,
+            where the axes are the same.
+    """
+
+    def __init__(
+        self,
+        fetcher: ChunkFetcher,
+        source: MatrixState,
+        length: int,
+        features: tuple[np.ndarray, np.ndarray] | None = None,
+    ) -> None:
+        self._fetcher, self._source, self._length, self._features = fetcher, source, length, features
+
+    def write(
+        self,
+        storage: Storage,
+        state: MatrixState,
+        sample_ids: Sequence[str],
+        first: int,
+        source: Mapping[str, str],
+    ) -> MatrixBatch:
+        """Write the shards of a batch, from number ``first`` on; returns its entry with the ``source`` of the batch.
+
+        Memory: an encoded shard twice, and 64 MiB of cells per value. Each row is read twice, for its shard and for the
+        digest by which a later append recognizes the batch.
+        """
+        height = state.shard_rows
+        parts = [sample_ids[start : start + height] for start in range(0, len(sample_ids), height)]
+        written = {
+            value: write_shards(storage, state, value, first, (self._blocks(value, part) for part in parts))
+            for value in self._source.values
+        }
+        return MatrixBatch(first * height, tuple(sample_ids), self._digest(sample_ids), written, source)
+
+    def _digest(self, sample_ids: Sequence[str]) -> str:
+        ordered = sorted(sample_ids)
+
+        def rows() -> Iterator[tuple[str, Mapping[str, np.ndarray]]]:
+            names = iter(ordered)
+            for blocks in zip(*(self._blocks(value, ordered) for value in self._source.values), strict=True):
+                for cells in zip(*blocks, strict=True):
+                    yield next(names), dict(zip(self._source.values, cells, strict=True))
+
+        return digest_rows(rows())
+
+    def _blocks(self, value: str, sample_ids: Sequence[str]) -> Iterator[np.ndarray]:
+        """Rows of samples, as many at a time as fit into a block; for all values equally many."""
+        layout = self._source.row_copy.layouts[value]
+        if self._features is None:
+            picked = pick_chunks(layout, None)
+        else:
+            columns, to = self._features
+            picked = [ChunkCells(number, cells, to[at]) for number, cells, at in pick_chunks(layout, columns)]
+        itemsize = max(np.dtype(dtype).itemsize for dtype in self._source.values.values())
+        count = max(1, _BLOCK_BYTES // (itemsize * self._length))
+        for start in range(0, len(sample_ids), count):
+            members = sample_ids[start : start + count]
+            cells = np.full((len(members), self._length), np.nan, layout.dtype)
+            read_rows(self._fetcher, self._source, value, members, picked, cells, np.arange(len(members)))
+            yield cells

@@ -1,0 +1,1 @@
+"""Reading a matrix: chunks, rows, columns and selections of features."""

@@ -1,0 +1,305 @@
+"""Selects features of an axis by name, by the stem of a probe's name, or by region of the genome.
+
+EPICv2 arrays measure some loci with several probes, whose names have suffixes: ``cg00000029_TC21`` is the probe of the
+locus ``cg00000029`` for the top strand (T or B), converted strand (C or O), of design type 2, replicate 1 (Illumina,
+Infinium MethylationEPIC v2.0 manifest). The stem is the name without the suffix.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from zarr_core._util.arguments import check_names
+from zarr_core.errors import MatrixError, UnknownFieldError
+from zarr_core.matrix.store.axis import FeatureAxis
+from zarr_core.matrix.store.axis_file import read_manifest
+
+Duplicates = Literal["error", "first", "mean"]
+Unknown = Literal["error", "skip"]
+
+_BLOCK = 1 << 18  # names that are handled together
+_REGION = re.compile(r"(.+?)(?::(\d[\d,]*)(?:-(\d[\d,]*))?)?")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureSelection:
+    """Features to read, each from one column of the matrix or as the mean of several.
+
+    Attributes:
+        positions: (columns,) positions on the axis, feature after feature.
+        names: (features,) names as requested, or as on the axis: bytes (UTF-8) or int64.
+        columns: (columns,) names of the positions on the axis, bytes (UTF-8) or int64, by which cells are read.
+        starts: (features,) index of each feature's first column; None if each feature has one column.
+        unknown: requested names that are not on the axis, and were left out.
+    """
+
+    positions: np.ndarray
+    names: np.ndarray
+    columns: np.ndarray
+    starts: np.ndarray | None = None
+    unknown: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def feature_ids(self) -> np.ndarray:
+        """(features,) names as strings or int64."""
+        return np.char.decode(self.names, "utf-8") if self.names.dtype.kind == "S" else self.names
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether each feature is the column of the same name."""
+        return self.starts is None and np.array_equal(self.names, self.columns)
+
+    def combine(self, cells: np.ndarray) -> np.ndarray:
+        """Cells of features, (samples, features), from those of columns, (samples, columns): means without NaN."""
+        if self.starts is None:
+            return cells
+        present = ~np.isnan(cells)
+        total = np.add.reduceat(np.where(present, cells, 0), self.starts, axis=1, dtype=np.float64)
+        count = np.add.reduceat(present, self.starts, axis=1, dtype=np.int64)
+        means = np.full(total.shape, np.nan)
+        np.divide(total, count, out=means, where=count > 0)
+        return means.astype(cells.dtype)
+
+    def part(self, chosen: np.ndarray) -> FeatureSelection:
+        """The features for which ``chosen``, (features,) bool, is true."""
+        if self.starts is None:
+            return FeatureSelection(self.positions[chosen], self.names[chosen], self.columns[chosen])
+        counts = np.diff(self.starts, append=len(self.positions))
+        columns, kept = np.repeat(chosen, counts), counts[chosen]
+        starts = np.cumsum(kept) - kept
+        return FeatureSelection(self.positions[columns], self.names[chosen], self.columns[columns], starts)
+
+    def any(self, cells: np.ndarray) -> np.ndarray:
+        """Whether any column of a feature is true, (samples, features) bool."""
+        return cells if self.starts is None else np.logical_or.reduceat(cells, self.starts, axis=1)
+
+
+class Region(NamedTuple):
+    """A part of a chromosome: positions from ``start`` to ``end``, both included, counted from 1."""
+
+    chromosome: str
+    start: int
+    end: int
+
+    @classmethod
+    def parse(cls, text: str) -> Region:
+        """Parse "chr1:1,000-2,000", "chr1:1,000" for one position, or "chr1" for all of it; raises MatrixError."""
+        match = _REGION.fullmatch(text) if isinstance(text, str) else None
+        if match is None or (match[2] is None and "-" in text.rpartition(":")[2] and ":" in text):
+            raise MatrixError(f"{text!r} is not a region such as chr1:1000-2000, chr1:1000 or chr1")
+        if match[2] is None:
+            return cls(text, 1, np.iinfo(np.int64).max)
+        start, end = (int(text.replace(",", "")) for text in (match[2], match[3] or match[2]))
+        if not 1 <= start <= end:
+            raise MatrixError(f"region {text}: positions are counted from 1, and the first is at most the last")
+        return cls(match[1], start, end)
+
+
+def select_names(
+    axis: FeatureAxis,
+    names: Sequence[str] | Sequence[int] | np.ndarray,
+    *,
+    stem: bool = False,
+    duplicates: Duplicates = "error",
+    unknown: Unknown = "error",
+) -> FeatureSelection:
+    """Features by name, in the given order; arguments as for ``WideMatrix.select``.
+
+    Raises:
+        UnknownFieldError: a name is not on the axis, and ``unknown`` is "error"; or none is.
+        MatrixError: a name is requested twice, or a stem has several columns and ``duplicates`` is "error".
+    """
+    check_names("names", names, error=UnknownFieldError)
+    for option, value, allowed in (
+        ("duplicates", duplicates, ("error", "first", "mean")),
+        ("unknown", unknown, ("error", "skip")),
+    ):
+        if value not in allowed:
+            raise MatrixError(f"{option} must be one of {', '.join(allowed)}, not {value!r:.80}")
+    wanted = FeatureAxis(names)  # refuses a name that is requested twice
+    if wanted.is_text != axis.is_text or (stem and not axis.is_text):
+        kinds = ("strings", "integers") if axis.is_text else ("integers", "strings")
+        raise UnknownFieldError(f"the features of this matrix are {kinds[0]}; the names are {kinds[1]}")
+    on_axis, keys = (stems(axis.ids), stems(wanted.ids)) if stem else (axis.ids, wanted.ids)
+    full = np.flatnonzero(keys != wanted.ids)
+    width = max(on_axis.dtype.itemsize, keys.dtype.itemsize)
+    keys = keys.astype(f"S{width}") if axis.is_text else keys
+    order = np.argsort(on_axis, kind="stable")
+    in_order = on_axis[order]
+    first, last = (np.searchsorted(in_order, keys.astype(in_order.dtype), side) for side in ("left", "right"))
+    if len(full):
+        # A full name is its own column, not one of its twins; on an axis without suffixes, that of its stem.
+        own, plain = axis.locate(wanted.ids[full]), axis.locate(stems(wanted.ids[full]))
+        own = np.where(own >= 0, own, plain)
+        if len(np.unique(own[own >= 0])) < np.count_nonzero(own >= 0):
+            raise MatrixError("two of the names have the same stem, which is one column here; request it once")
+        first[full] = len(order) + np.arange(len(full))
+        last[full] = first[full] + (own >= 0)
+        order = np.concatenate([order, own])
+    # A key that is longer than all names of the axis would be cut off above.
+    known = (last > first) & (np.char.str_len(keys) <= on_axis.dtype.itemsize if axis.is_text else True)
+    absent = tuple(str(name) for name in np.atleast_1d(wanted[np.flatnonzero(~known)]))
+    if absent and (unknown == "error" or not known.any()):
+        raise UnknownFieldError(
+            f"{len(absent):,} of {len(wanted):,} features are not on the axis of this matrix ({len(axis):,} features): "
+            f"{', '.join(absent[:5])}{', ...' if len(absent) > 5 else ''}"
+        )
+    first, last, chosen = first[known], last[known], wanted.ids[known]
+    counts = last - first
+    if duplicates == "error" and (counts > 1).any():
+        number = int(np.argmax(counts > 1))
+        columns = ", ".join(map(str, axis[np.sort(order[first[number] : last[number]])]))
+        raise MatrixError(
+            f"{int((counts > 1).sum()):,} of {len(chosen):,} names have several columns, such as {columns}; "
+            "choose duplicates='mean' or 'first'"
+        )
+    if duplicates != "mean" or (counts == 1).all():
+        positions = order[first].astype(np.int64)
+        return FeatureSelection(positions, chosen, axis.ids[positions], None, absent)
+    starts = np.cumsum(counts) - counts
+    within = np.arange(counts.sum()) - np.repeat(starts, counts)
+    positions = order[np.repeat(first, counts) + within].astype(np.int64)
+    return FeatureSelection(positions, chosen, axis.ids[positions], starts, absent)
+
+
+def select_regions(
+    axis: FeatureAxis,
+    regions: Sequence[str],
+    manifest: Any = None,
+    *,
+    stem: bool = False,
+    duplicates: Duplicates = "error",
+) -> FeatureSelection:
+    """Features in any of the regions, in the order of the axis; arguments as for ``WideMatrix.select``.
+
+    Raises:
+        MatrixError: a region or the manifest cannot be read.
+        UnknownFieldError: a chromosome is not on the axis or in the manifest, or no region holds a feature.
+    """
+    check_names("regions", regions, error=MatrixError)
+    parsed = [Region.parse(text) for text in regions]
+    if manifest is None:
+        if not axis.is_text:
+            raise MatrixError("features that are integers have no positions; pass a manifest")
+        hits, found, chromosomes = _search(axis.ids, _loci(axis.ids), parsed)
+        _check_found(regions, parsed, found, chromosomes, "the names of the features")
+        places = np.flatnonzero(hits)
+        names = axis.ids[places]
+        return FeatureSelection(places, names, names)
+    names, chromosomes_of, positions_of = read_manifest(manifest)
+    hits, found, chromosomes = _search(names, iter([_Loci(chromosomes_of, positions_of)]), parsed)
+    _check_found(regions, parsed, found, chromosomes, "the manifest")
+    chosen = names[hits]
+    if stem:
+        chosen = np.unique(stems(chosen))
+    selection = select_names(axis, chosen, stem=stem, duplicates=duplicates, unknown="skip")
+    # In the order of the axis, as without a manifest.
+    starts = np.arange(len(selection)) if selection.starts is None else selection.starts
+    parts = np.split(selection.positions, starts[1:])
+    order = np.argsort([part.min() for part in parts], kind="stable")
+    lengths = np.array([len(parts[n]) for n in order])
+    positions = np.concatenate([parts[n] for n in order])
+    return FeatureSelection(
+        positions,
+        selection.names[order],
+        axis.ids[positions],
+        None if selection.starts is None else np.cumsum(lengths) - lengths,
+        selection.unknown,
+    )
+
+
+def stems(names: np.ndarray) -> np.ndarray:
+    """Names of probes, (n,) bytes, without the suffix of EPICv2: ``_``, T or B, C or O, 1 or 2, and a number."""
+    found = names.copy()
+    width = names.dtype.itemsize
+    for start in range(0, len(names), _BLOCK):
+        letters = found[start : start + _BLOCK].view(np.uint8).reshape(-1, width)
+        ends = np.char.str_len(found[start : start + _BLOCK])
+        for size in (5, 6):  # replicates 1 to 9, and 10 to 99
+            rows = np.flatnonzero(ends > size)
+            tail = letters[rows[:, None], ends[rows, None] - size + np.arange(size)]
+            is_suffix = (tail[:, 0] == ord("_")) & np.isin(tail[:, 1], list(b"TB")) & np.isin(tail[:, 2], list(b"CO"))
+            is_suffix &= np.isin(tail[:, 3], list(b"12")) & np.isin(tail[:, 4:], list(b"0123456789")).all(axis=1)
+            rows = rows[is_suffix]
+            letters[rows[:, None], ends[rows, None] - size + np.arange(size)] = 0
+    return found
+
+
+class _Loci(NamedTuple):
+    """Chromosome (bytes) and position (int64) of names; position 0: the name is not a locus."""
+
+    chromosomes: np.ndarray
+    positions: np.ndarray
+
+
+def _loci(names: np.ndarray) -> Iterator[_Loci]:
+    """Loci that names of the form ``chromosome:position`` state, block by block."""
+    width = names.dtype.itemsize
+    for start in range(0, len(names), _BLOCK):
+        letters = np.ascontiguousarray(names[start : start + _BLOCK]).view(np.uint8).reshape(-1, width)
+        ends = np.char.str_len(names[start : start + _BLOCK])
+        colons = width - 1 - np.argmax(letters[:, ::-1] == ord(":"), axis=1)
+        is_locus = (letters == ord(":")).any(axis=1) & (ends - colons - 1 > 0) & (ends - colons - 1 < 19)
+        positions = np.zeros(len(letters), np.int64)
+        for place in range(width):
+            digits = letters[:, place].astype(np.int64) - ord("0")
+            inside = (place > colons) & (place < ends)
+            is_locus &= ~inside | ((digits >= 0) & (digits <= 9))
+            np.multiply(positions, 10, out=positions, where=inside & is_locus)
+            np.add(positions, digits, out=positions, where=inside & is_locus)
+        chromosomes = np.where(np.arange(width) < colons[:, None], letters, 0).astype(np.uint8)
+        yield _Loci(chromosomes.view(f"S{width}").reshape(-1), np.where(is_locus, positions, 0))
+
+
+def _search(
+    names: np.ndarray, loci: Iterator[_Loci], regions: Sequence[Region]
+) -> tuple[np.ndarray, np.ndarray, set[str]]:
+    """Whether each name is in a region, the number of names in each region, and all chromosomes."""
+    hits = np.zeros(len(names), bool)
+    found = np.zeros(len(regions), np.int64)
+    chromosomes: set[str] = set()
+    start = 0
+    for block in loci:
+        end = start + len(block.positions)
+        kinds, codes = np.unique(block.chromosomes, return_inverse=True)
+        present = [kind.decode() for kind in kinds]
+        used = np.bincount(codes[block.positions > 0], minlength=len(kinds)) > 0
+        chromosomes |= {kind for kind, is_used in zip(present, used, strict=True) if is_used}
+        for number, region in enumerate(regions):
+            same = [n for n, kind in enumerate(present) if _bare(kind) == _bare(region.chromosome)]
+            inside = (block.positions >= region.start) & (block.positions <= region.end) & np.isin(codes, same)
+            found[number] += np.count_nonzero(inside)
+            hits[start:end] |= inside
+        start = end
+    return hits, found, chromosomes
+
+
+def _check_found(
+    regions: Sequence[str], parsed: Sequence[Region], found: np.ndarray, chromosomes: set[str], where: str
+) -> None:
+    known = {_bare(name) for name in chromosomes}
+    for text, region in zip(regions, parsed, strict=True):
+        if _bare(region.chromosome) not in known:
+            there = ", ".join(sorted(chromosomes)[:30]) or "none"
+            raise UnknownFieldError(f"region {text}: {where} have no chromosome {region.chromosome}; there are {there}")
+    empty = [text for text, count in zip(regions, found, strict=True) if not count]
+    if len(empty) == len(regions):
+        raise UnknownFieldError(f"no feature is in any of the regions {', '.join(empty[:5]) or '(none was given)'}")
+    if empty:
+        logger.warning("no feature is in %d of %d regions, such as %s", len(empty), len(regions), ", ".join(empty[:5]))
+
+
+def _bare(chromosome: str) -> str:
+    """A chromosome without the prefix that some manifests omit, in lower case: chr1 and CHR1 are 1."""
+    return chromosome.lower().removeprefix("chr")

@@ -1,0 +1,1 @@
+"""What a matrix holds: its state, axis, chunk layout, objects and tables."""

@@ -1,0 +1,238 @@
+"""Read features from files: the names of an axis, and the positions of probes on the genome."""
+
+from __future__ import annotations
+
+import csv
+import logging
+import re
+import zlib
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+import fsspec
+import numpy as np
+
+from zarr_core._util.redaction import printable_cause, redact, refuse_credentials
+from zarr_core.errors import MatrixError
+from zarr_core.matrix.store.axis import from_arrow, words
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Names of columns, in lower case, each the first that is found.
+_COLUMNS = {
+    "name": ("ilmnid", "probe_id", "probeid", "probe", "cpg_id", "cpg", "feature", "name"),
+    "chromosome": ("chr", "chrom", "chromosome", "seqnames", "cpg_chrm"),
+    "position": ("mapinfo", "pos", "position", "start", "cpg_beg", "chromstart"),
+}
+# The columns of a BED file without a header.
+_BED = ("chrom", "start", "end", "name")
+# Columns that count from 0: those of InfiniumAnnotation and of UCSC; "start" does in BED files only.
+_ZERO_BASED = ("cpg_beg", "chromstart")
+
+# Extensions of tables of text; other text is a list of names.
+_TABLES = ("csv", "tsv", "bed")
+_BOM = b"\xef\xbb\xbf"
+_ERRORS = (OSError, EOFError, zlib.error)
+
+logger = logging.getLogger(__name__)
+
+
+def read_feature_ids(url: str) -> np.ndarray:
+    """The features in a file, without Python strings.
+
+    The first column of a Parquet file (``.parquet``), the column with the names of a table (``.csv``, ``.tsv``,
+    ``.bed``), such as ``probe_id``, or the words of any other file. Such a header of a list of words is left out with
+    a warning.
+
+    Args:
+        url: a local path or any fsspec URL; ``.gz`` and other compressed files are decompressed.
+
+    Returns:
+        (features,) bytes (UTF-8), or int64 if the column of a Parquet file holds integers.
+
+    Raises:
+        MatrixError: the file cannot be read, the column is neither of strings nor of integers, a table has no column
+            of the names, or a word has a comma or a quotation mark.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    where, kind = f"features {redact(url)}", _kind(url)
+    refuse_credentials(url)
+    try:
+        with fsspec.open(url, "rb", compression="infer") as file:
+            if kind in _TABLES:
+                return from_arrow(_parse_table(file.read(), kind == "bed", where, ["name"]).column(0))
+            if not url.endswith(".parquet"):
+                return _listed(file.read(), where)
+            table = pyarrow.parquet.ParquetFile(file)
+            first = table.schema_arrow.names[:1]
+            batches = table.iter_batches(1 << 17, columns=first, use_threads=False)
+            parts = [from_arrow(batch.column(0)) for batch in batches if first]
+    except (*_ERRORS, pa.ArrowException) as error:
+        raise MatrixError(f"{where} cannot be read: {redact(str(error))}") from printable_cause(error)
+    if not parts:
+        raise MatrixError(f"{where}: the file has no rows")
+    return np.concatenate(parts)
+
+
+def read_axis_ids(url: str, text: bool) -> np.ndarray:
+    """The names of :func:`read_feature_ids` in the type of an axis: bytes, or int64 if not ``text``.
+
+    Raises:
+        MatrixError: the file cannot be read, or a name is no integer.
+    """
+    names = read_feature_ids(url)
+    try:
+        return names.astype("S" if text else np.int64, copy=False)
+    except (ValueError, OverflowError) as error:
+        raise MatrixError(f"the features of this matrix are integers: {error}") from error
+
+
+def read_manifest(source: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Names, chromosomes and positions of the probes of a manifest that have a position.
+
+    Args:
+        source: a table, or the path or URL of one: ``.parquet``, or text with a header, with or without Illumina's
+            preamble, or ``.bed``, whose columns are those of BED unless it has a header.
+
+    Returns:
+        (probes,) bytes, (probes,) bytes, and (probes,) int64, counted from 1.
+
+    Raises:
+        MatrixError: the file cannot be read, a column is missing, or a position is not a whole number.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    where, is_bed = "manifest", False
+    table = source if isinstance(source, pa.Table) else None
+    if table is None and hasattr(source, "__arrow_c_stream__"):
+        table = pa.table(source)
+    if table is None:
+        where, is_bed = f"manifest {redact(str(source))}", _kind(str(source)) == "bed"
+        table = _read_table(str(source), where)
+    used = _find_columns(table.column_names, _COLUMNS, where)
+    name, chromosome, position = (table[used[role]] for role in _COLUMNS)
+    counted_from = 0 if used["position"].lower() in (*_ZERO_BASED, *(["start"] if is_bed else [])) else 1
+    try:
+        positions = pc.add(position.cast(pa.int64()), 1 - counted_from)
+    except pa.ArrowException as error:
+        raise MatrixError(f"{where}: positions must be whole numbers: {error}") from error
+    chromosomes = chromosome.cast(pa.string())
+    # Control probes have neither.
+    located = pc.and_(pc.is_valid(positions), pc.and_(pc.is_valid(chromosomes), pc.is_valid(name)))
+    found = from_arrow(name.filter(located)), from_arrow(chromosomes.filter(located))
+    return *found, positions.filter(located).to_numpy()
+
+
+def _kind(url: str) -> str:
+    """Extension of a file, without that of its compression."""
+    return re.sub(r"\.(gz|bz2|xz|zst|zip)$", "", url.lower()).rpartition(".")[2]
+
+
+def _listed(text: bytes, where: str) -> np.ndarray:
+    """The words of a list of names."""
+    names = words(text.removeprefix(_BOM))
+    if b"," in text or b'"' in text:
+        joined = next(name for name in names if b"," in name or b'"' in name).decode(errors="replace")
+        raise MatrixError(
+            f"{where}: {joined!r:.80} has a comma or a quotation mark; a list has names and blanks alone. Call a table "
+            "with a header .csv or .tsv; names with these characters are read from a .parquet file"
+        )
+    if len(names) and (header := names[0].decode(errors="replace")).lower() in _COLUMNS["name"]:
+        logger.warning("%s: the first word, %r, is a header and no feature; it is left out", where, header)
+        names = names[1:]
+    return names
+
+
+def _find_columns(names: Sequence[str], roles: Any, where: str) -> dict[str, str]:
+    """The column of each role."""
+    lower = {name.lower(): name for name in reversed(names)}
+    found = {}
+    for role in roles:
+        column = next((lower[name] for name in _COLUMNS[role] if name in lower), None)
+        if column is None:
+            raise MatrixError(
+                f"{where}: no column of the {role}; expected one of {', '.join(_COLUMNS[role])} in the header (in any "
+                f"case), found {', '.join(names)[:200]!r}"
+            )
+        found[role] = column
+    return found
+
+
+def _read_table(url: str, where: str) -> pa.Table:
+    """The columns of a manifest in a file that have a role."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    refuse_credentials(url)
+    try:
+        with fsspec.open(url, "rb", compression="infer") as file:
+            if not url.endswith(".parquet"):
+                return _parse_table(file.read(), _kind(url) == "bed", where, _COLUMNS)
+            used = _find_columns(pyarrow.parquet.read_schema(file).names, _COLUMNS, where)
+            return pyarrow.parquet.read_table(file, columns=[*used.values()])
+    except (*_ERRORS, pa.ArrowException) as error:
+        raise MatrixError(f"{where} cannot be read: {redact(str(error))}") from printable_cause(error)
+
+
+def _parse_table(data: bytes, is_bed: bool, where: str, roles: Collection[str]) -> pa.Table:
+    """The columns of a table of text that have the roles.
+
+    The header and the rows of Illumina's manifests lie between the lines ``[Assay]`` and ``[Controls]``.
+    """
+    import pyarrow as pa
+    import pyarrow.csv
+
+    start, stop = len(_BOM) if data.startswith(_BOM) else 0, len(data)
+    if assay := re.search(rb"^\[Assay\].*\n", data, re.MULTILINE):
+        start = assay.end()
+        if controls := re.compile(rb"^\[Controls\]", re.MULTILINE).search(data, start):
+            stop = controls.start()
+    if is_bed:
+        names, start = _bed_columns(data, start)
+    else:
+        header, start = _line(data, start)
+        names = _cells(header)
+    used = _find_columns(names, roles, where)
+    # As text, because chromosomes of the first rows may all be numbers.
+    texts = {used[role]: pa.string() for role in ("name", "chromosome") if role in used}
+    return pyarrow.csv.read_csv(
+        pa.BufferReader(pa.py_buffer(data)[start:stop]),
+        pyarrow.csv.ReadOptions(column_names=names),
+        pyarrow.csv.ParseOptions(delimiter="\t" if is_bed or "\t" in header else ","),
+        pyarrow.csv.ConvertOptions(column_types=texts, include_columns=[*used.values()]),
+    )
+
+
+def _bed_columns(data: bytes, start: int) -> tuple[list[str], int]:
+    """Names of the columns of a BED file, and where its rows begin.
+
+    The rows follow lines such as ``track ...`` and ``# ...``, the last of which may be a header. In a row, the second
+    column is a number.
+    """
+    names: list[str] = []
+    while start < len(data):
+        line, end = _line(data, start)
+        cells = line.split("\t")
+        if len(cells) > 1 and cells[1].isdigit():
+            further = [f"column {number}" for number in range(len(_BED), len(cells))]
+            return names or [*_BED, *further][: len(cells)], start
+        if len(cells) > 2:
+            names = _cells(line)
+        start = end
+    return names, start
+
+
+def _line(data: bytes, start: int) -> tuple[str, int]:
+    """The line that begins there, and where the next one does."""
+    end = data.find(b"\n", start) + 1 or len(data)
+    return data[start:end].decode(errors="replace").strip("\r\n"), end
+
+
+def _cells(header: str) -> list[str]:
+    """The names in a header, which is separated by tabs or commas."""
+    lines = csv.reader([header.lstrip("# ")], delimiter="\t" if "\t" in header else ",")
+    return [name.strip() for name in next(lines, [])]

@@ -1,0 +1,83 @@
+"""Create objects of a matrix exactly once. A shard is written only at a place that its writer has claimed.
+
+Claims form a chain. Each claim is an object that is created only if it does not exist. It is named by the first shard
+that it takes, and records the start of the next claim. A claim is never given back, so no two writers ever own the same
+shard. If a writer dies, its claim leaves rows that no commit names; they cost nothing but their numbers.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import uuid
+from collections.abc import Iterable, Iterator
+
+from zarr_core._util.documents import parse_json
+from zarr_core.errors import ManifestError, StoreError
+from zarr_core.matrix.store.state import MAX_LENGTH
+from zarr_core.storage import Storage, is_local
+
+CLAIMS = "claims"
+
+
+def claim(storage: Storage, copy: str, start: int, count: int, purpose: str) -> int:
+    """Take ``count`` consecutive shards permanently, in the arrays of all value tables.
+
+    Args:
+        storage: root of the matrix.
+        copy: "rows" (row-major) or "columns" (column-major).
+        start: first candidate: the end of an earlier claim, or 0.
+        count: number of shards.
+        purpose: recorded in the claim, to explain unused rows.
+
+    Returns:
+        Number of the first shard.
+
+    Raises:
+        ManifestError: an existing claim is damaged.
+    """
+    # Storage.create treats an object with equal bytes as its own, so the claims of two writers must differ.
+    writer = uuid.uuid4().hex
+    while True:
+        name = f"{CLAIMS}/{copy}/{start:08d}.json"
+        document = {"end": start + count, "purpose": purpose, "writer": writer}
+        if storage.create(name, json.dumps(document).encode()):
+            return start
+        try:
+            found = parse_json(storage.read(name))
+        except ValueError as error:
+            raise ManifestError(f"{storage.url}/{name} is damaged: {error}") from error
+        end = found.get("end") if isinstance(found, dict) else None
+        if type(end) is not int or not start < end <= MAX_LENGTH:
+            raise ManifestError(f"{storage.url}/{name} is damaged: it ends at {end!r:.100}")
+        start = end
+
+
+def create_shard(storage: Storage, name: str, pieces: Iterable[bytes]) -> int:
+    """Write a shard at a claimed place, never over another one. Memory: a piece on a local disk, elsewhere the shard.
+
+    Returns:
+        Size in bytes.
+
+    Raises:
+        StoreError: the object exists with other content.
+    """
+    if is_local(storage.root):
+        size = 0
+
+        def counted() -> Iterator[bytes]:
+            nonlocal size
+            for piece in pieces:
+                size += len(piece)
+                yield piece
+
+        if not storage.create(name, counted()):
+            raise StoreError(f"{storage.url}/{name} already exists, although its place was claimed")
+        return size
+    joined = io.BytesIO()  # b"".join would hold all pieces, too
+    joined.writelines(pieces)
+    data = joined.getvalue()  # does not copy
+    # If the answer to a successful request was lost, a second attempt finds the bytes of the first.
+    if not storage.create(name, data) and storage.read(name) != data:
+        raise StoreError(f"{storage.url}/{name} already exists with other content, although its place was claimed")
+    return len(data)

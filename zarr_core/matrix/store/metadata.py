@@ -1,0 +1,73 @@
+"""The arrays' ``zarr.json``, which other Zarr readers open. This library reads ``HEAD.json`` alone.
+
+An array is announced with as many rows as were claimed so far. Announcing room for all rows that a matrix may ever get
+would make other readers plan millions of chunks that do not exist.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+from zarr_core._util.documents import expect, parse_json
+from zarr_core.errors import CommitConflict
+from zarr_core.format.object_names import ZARR_JSON
+from zarr_core.matrix.store.copies import Copy
+from zarr_core.matrix.store.layout import ChunkLayout
+from zarr_core.storage import Storage
+
+# In the attributes: where the samples of the rows are recorded. Arrays of earlier versions, announced with all the
+# rows that they may ever get, lack it.
+_HEAD = {"head": "../HEAD.json"}
+_ATTEMPTS = 100
+
+
+def announce(storage: Storage, copy: Copy, end: int = 0) -> None:
+    """Make the arrays of a copy at least ``end`` samples long, and create them if they do not exist.
+
+    Writers call this after they have claimed their rows and before they commit them, so a committed row is never
+    beyond the end of its array. An array never gets shorter, except for one that an earlier version announced with
+    room for all shards.
+
+    Args:
+        storage: root of the matrix.
+        copy: of a state of the matrix; its committed samples are always announced.
+        end: samples to announce.
+
+    Raises:
+        CommitConflict: other writers kept changing an array's metadata.
+    """
+    for value, layout in copy.layouts.items():
+        _announce(storage, f"{copy.path(value)}/{ZARR_JSON}", layout, max(end, copy.end))
+
+
+def array_metadata(layout: ChunkLayout, rows: int) -> dict[str, Any]:
+    """The ``zarr.json`` of an array that is announced with so many rows."""
+    shape = [rows if axis == "sample" else length for axis, length in zip(layout.axes, layout.shape, strict=True)]
+    return layout.to_zarr_json() | {"shape": shape, "attributes": _HEAD}
+
+
+def announced_rows(layout: ChunkLayout, data: bytes) -> int | None:
+    """The rows that a ``zarr.json`` announces; None if :func:`array_metadata` did not make it."""
+    along = layout.sample_axis
+    try:
+        found = parse_json(data)
+        rows = expect(int, expect(list, expect(dict, found, "metadata").get("shape"), "shape")[along], "rows")
+    except (ValueError, IndexError):
+        return None
+    return rows if 0 <= rows <= layout.shape[along] and found == array_metadata(layout, rows) else None
+
+
+def _announce(storage: Storage, name: str, layout: ChunkLayout, end: int) -> None:
+    for _ in range(_ATTEMPTS):
+        version = None
+        with contextlib.suppress(FileNotFoundError):
+            data, version = storage.read_versioned(name)
+            announced = announced_rows(layout, data)
+            if announced is not None and announced >= end:
+                return
+        with contextlib.suppress(CommitConflict):
+            storage.replace(name, json.dumps(array_metadata(layout, end), indent=1).encode(), version)
+            return
+    raise CommitConflict(f"{storage.url}/{name}: {_ATTEMPTS} changes in a row were overtaken by other writers")

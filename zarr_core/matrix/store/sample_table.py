@@ -1,0 +1,430 @@
+"""Tables about the samples and batches of a matrix: ages, tissues, array types. Each is one Parquet file, written once.
+
+A commit names the tables of its generation, so a pinned generation always reads the same metadata. The Parquet files
+need pyarrow, which is imported on use.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import fsspec
+
+from zarr_core._util.arguments import check_names
+from zarr_core._util.commands import shell
+from zarr_core._util.redaction import printable_cause, redact, refuse_credentials
+from zarr_core.errors import CorruptChunkError, MatrixError, UnknownFieldError
+from zarr_core.matrix.ingest.append import home_of
+from zarr_core.matrix.store.state import HEAD, METADATA, MatrixState, MetadataTable, is_name
+from zarr_core.storage import Storage
+from zarr_core.versioning.generations import commit, load_same
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Kind = Literal["samples", "batches"]
+
+#: Column that identifies the rows of each table.
+KEYS: dict[Kind, str] = {"samples": "sample_id", "batches": "batch_id"}
+
+
+@dataclass(frozen=True)
+class MetadataReport:
+    """Result of :func:`set_metadata`.
+
+    Attributes:
+        generation: that holds the table.
+        rows: number of rows of the table now.
+        columns: columns of the table now, without that of the ids.
+        unknown: ids of the given table that the matrix does not hold. Their rows are kept for when they are loaded.
+        missing: ids of the matrix that have no row; their values are null.
+        retired: retired samples of the given table; their rows were not stored.
+    """
+
+    generation: int
+    rows: int
+    columns: tuple[str, ...]
+    unknown: tuple[str, ...]
+    missing: tuple[str, ...]
+    retired: tuple[str, ...]
+
+
+def read_table(source: Any, kind: Kind, key: str | None = None) -> pa.Table:
+    """A table of metadata with its ids as strings, in the column ``sample_id`` or ``batch_id``.
+
+    Args:
+        source: path or URL of a ``.csv``, ``.tsv`` or ``.parquet`` file, or a table: of pyarrow, or any data frame with
+            the Arrow interface, such as those of pandas and polars.
+        kind: what a row describes.
+        key: name of the column of the ids; by default ``sample_id`` or ``batch_id``.
+
+    Raises:
+        MatrixError: the file cannot be read, an id is missing or repeated, or a column does not hold one value per row.
+    """
+    pa = _pyarrow()
+    key = key or KEYS[kind]
+    if isinstance(source, str | os.PathLike):
+        where = f"metadata {redact(str(source))}"
+        table = _read_file(os.fspath(source), where, key)
+    elif hasattr(source, "__arrow_c_stream__"):
+        where, table = "metadata", pa.table(source)
+    else:
+        raise MatrixError(f"metadata must be a path or a table with the Arrow interface, not {type(source).__name__}")
+    names = table.column_names
+    if key not in names:
+        raise MatrixError(f"{where}: no column {key!r} with the ids; its columns are {', '.join(names)}")
+    if len(set(names)) < len(names) or not all(map(is_name, names)):
+        raise MatrixError(f"{where}: a column has no name, or the name of another one: {', '.join(names)}")
+    columns = {KEYS[kind]: _ids(table[key], f"{where}: column {key}")}
+    for name in names:
+        if name != key:
+            columns[name] = _plain(table[name], f"{where}: column {name}")
+    if len(columns) < len(names):
+        raise MatrixError(f"{where}: the column {KEYS[kind]!r} is not that of the ids; give it another name")
+    return pa.table(columns)
+
+
+def set_metadata(
+    storage: Storage, state: MatrixState, kind: Kind, given: pa.Table, *, replace_all: bool
+) -> tuple[MatrixState, MetadataReport]:
+    """Commit a table, or merge it into the one that is there.
+
+    Args:
+        storage, state: of the matrix, now.
+        kind: what a row describes.
+        given: as :func:`read_table` returns it.
+        replace_all: drop earlier rows and columns. Otherwise the given columns of the given ids replace earlier values,
+            and everything else stays.
+
+    Raises:
+        MatrixError: a column has another type than before, is in the other table, or contradicts the matrix; or the
+            matrix was replaced.
+    """
+    key = KEYS[kind]
+    while True:
+        gone = state.retired.sample_ids if kind == "samples" else set()
+        retired = tuple(i for i in given[key].to_pylist() if i in gone)
+        table = given if not retired else given.filter(_is_in(given[key], gone, invert=True))
+        if kind == "samples" and "batch_id" in table.column_names:
+            _check_batches(storage.url, state, table)
+            table = table.drop_columns(["batch_id"])
+        other: Kind = "batches" if kind == "samples" else "samples"
+        if doubled := set(table.column_names) & {*_columns_of(state, other), KEYS[other]}:
+            raise MatrixError(f"{storage.url}: column {min(doubled)!r} is already in the table of {other}")
+        before = load_table(storage, state, kind)
+        if before is not None and not replace_all:
+            table = _merged(storage.url, before, table)
+        committed = state if before is not None and table.equals(before) else _commit(storage, state, kind, table)
+        if committed is not None:
+            break
+        state = load_same(storage, HEAD, state)
+    named = set(table[key].to_pylist())
+    order = list(committed.rows if kind == "samples" else committed.batches)
+    homes = {name: _home(kind, name, named) for name in order}
+    described = set(homes.values())
+    return committed, MetadataReport(
+        committed.generation,
+        len(table),
+        tuple(name for name in table.column_names if name != key),
+        tuple(name for name in given[key].to_pylist() if name not in described and name not in gone),
+        tuple(name for name in order if homes[name] is None),
+        retired,
+    )
+
+
+def load_table(storage: Storage, state: MatrixState, kind: Kind) -> pa.Table | None:
+    """A table of a generation; None if it has none.
+
+    Raises:
+        MatrixError: pyarrow is not installed.
+        CorruptChunkError: the object is missing or damaged.
+    """
+    record = state.metadata.get(kind)
+    if record is None:
+        return None
+    pa = _pyarrow()
+    import pyarrow.parquet
+
+    where = f"{storage.url}/{record.path}"
+    try:
+        data = storage.read(record.path)
+    except FileNotFoundError as error:
+        raise CorruptChunkError(f"{where}: the metadata of the {kind} is missing") from error
+    if hashlib.sha256(data).hexdigest() != record.sha256:
+        raise CorruptChunkError(f"{where}: the metadata of the {kind} is not that which was committed")
+    try:
+        return pyarrow.parquet.read_table(io.BytesIO(data))
+    except pa.ArrowException as error:
+        raise CorruptChunkError(f"{where} is not a table: {error}") from error
+
+
+def join(
+    storage: Storage, state: MatrixState, columns: Sequence[str] | None, sample_ids: Sequence[str] | None
+) -> pa.Table:
+    """The metadata of samples: a row per sample, null where a table has no row; see ``WideMatrix.samples``.
+
+    Raises:
+        UnknownFieldError: there is no such column or sample.
+    """
+    pa = _pyarrow()
+    import pyarrow.compute as pc
+
+    check_names("columns", columns, error=UnknownFieldError)
+    known = joined_columns(state)
+    wanted = list(known if columns is None else columns)
+    if unknown := [name for name in wanted if name not in known]:
+        there = ", ".join(known) or f"none; `{shell('matrix', 'metadata', storage.url, 'TABLE')}` adds a table"
+        raise UnknownFieldError(
+            f"{storage.url}, generation {state.generation}: no metadata {unknown[0]!r}; columns: {there}"
+        )
+    batch_of = {sample: name for name, batch in state.batches.items() for sample in batch.sample_ids}
+    ids = list(batch_of if sample_ids is None else sample_ids)
+    if absent := [sample for sample in ids if sample not in batch_of]:
+        raise UnknownFieldError(f"{storage.url}, generation {state.generation}: no sample {absent[0]!r}")
+    batches = [batch_of[sample] for sample in ids]
+    found = {"sample_id": pa.array(ids, pa.string()), "batch_id": pa.array(batches, pa.string())}
+    tables: dict[str, tuple[Any, Any]] = {}
+    kind: Kind
+    keys: Sequence[str | None]
+    for kind, keys in (("samples", ids), ("batches", batches)):
+        if kind in set(map(known.__getitem__, wanted)):
+            table = load_table(storage, state, kind)
+            assert table is not None
+            named = table[KEYS[kind]]
+            if kind == "batches":
+                among = set(named.to_pylist())
+                homes = {batch: home_of(batch, among) for batch in set(batches)}
+                keys = [homes[batch] for batch in batches]
+            tables[kind] = table, pc.index_in(pa.array(keys, pa.string()), named.combine_chunks(), skip_nulls=True)
+    for name in wanted:
+        table, places = tables[known[name]]
+        found[name] = table[name].combine_chunks().take(places)
+    return pa.table(found)
+
+
+def joined_columns(state: MatrixState) -> dict[str, Kind]:
+    """The columns of :func:`join` besides the ids, and the table that each comes from."""
+    kinds: tuple[Kind, Kind] = ("batches", "samples")
+    return {name: kind for kind in kinds for name in _columns_of(state, kind)}
+
+
+def named_columns(table: pa.Table, taken: Collection[str], slash: str = "/") -> dict[str, pa.Array]:
+    """The columns of :func:`join` besides the ids, under names that are free: "batch" becomes "metadata_batch".
+
+    Args:
+        table: returned by :func:`join`.
+        taken: names of other columns.
+        slash: replaces "/", which separates the parts of a path in HDF5 and in trees of xarray.
+    """
+    used, found = {*taken, *table.column_names}, {}
+    for name in table.column_names:
+        if name in KEYS.values():
+            continue
+        free = name.replace("/", slash)
+        while free in taken or (free != name and free in used):
+            free = f"metadata_{free}"
+        used.add(free)
+        found[free] = table[name].combine_chunks()
+    return found
+
+
+def described(storage: Storage, state: MatrixState, sample_ids: Collection[str]) -> set[str]:
+    """Those of the samples that have a row in the table of samples."""
+    table = load_table(storage, state, "samples") if sample_ids else None
+    return set() if table is None else set(sample_ids).intersection(table["sample_id"].to_pylist())
+
+
+def without(storage: Storage, state: MatrixState, sample_ids: Collection[str]) -> Mapping[Kind, MetadataTable]:
+    """The tables of a state without the rows of some samples, written if necessary; for a commit."""
+    table = load_table(storage, state, "samples") if sample_ids else None
+    if table is None:
+        return state.metadata
+    kept = table.filter(_is_in(table["sample_id"], sample_ids, invert=True))
+    return (
+        state.metadata if len(kept) == len(table) else {**state.metadata, "samples": _write(storage, kept, "samples")}
+    )
+
+
+def _home(kind: Kind, name: str, named: Collection[str]) -> str | None:
+    """The id of the row that describes a sample or batch: "b" describes the batch "b@<digest>", too."""
+    return home_of(name, named) if kind == "batches" else name if name in named else None
+
+
+def _columns_of(state: MatrixState, kind: Kind) -> list[str]:
+    record = state.metadata.get(kind)
+    return [] if record is None else list(record.columns)
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise MatrixError("metadata of samples needs pyarrow: pip install 'zarr-core[exports]'") from error
+    return pyarrow
+
+
+def _read_file(url: str, where: str, key: str) -> pa.Table:
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    ending = url.rpartition(".")[2].lower()
+    if ending not in ("csv", "tsv", "parquet"):
+        raise MatrixError(f"{where}: expected a .csv, .tsv or .parquet file")
+    refuse_credentials(url)
+    try:
+        with fsspec.open(url, "rb") as file:
+            if ending == "parquet":
+                return pyarrow.parquet.read_table(file)
+            # Ids are text, also where all of them are digits: 007 is not 7.
+            text = pyarrow.csv.ConvertOptions(column_types={key: pa.string(), "batch_id": pa.string()})
+            delimiter = "\t" if ending == "tsv" else ","
+            table = pyarrow.csv.read_csv(file, None, pyarrow.csv.ParseOptions(delimiter=delimiter), text)
+            return _with_nulls(table, {key, "batch_id"}, text.null_values)
+    except (OSError, pa.ArrowException) as error:
+        raise MatrixError(f"{where} cannot be read: {redact(str(error))}") from printable_cause(error)
+
+
+def _with_nulls(table: pa.Table, ids: Collection[str], null_values: Sequence[str]) -> pa.Table:
+    """The table with nulls for empty or "NA" cells of text, as for those of numbers; an id may be "NA"."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    columns = [
+        pc.if_else(_is_in(column, null_values, invert=False), pa.scalar(None, pa.string()), column)
+        if pa.types.is_string(column.type) and name not in ids
+        else column
+        for name, column in zip(table.column_names, table.columns, strict=True)
+    ]
+    return pa.table(columns, table.column_names)
+
+
+def _ids(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
+    import pyarrow as pa
+
+    found = _plain(column, where)
+    if not (pa.types.is_string(found.type) or pa.types.is_integer(found.type)):
+        raise MatrixError(f"{where}: ids must be strings, not {found.type}")
+    found = found.cast(pa.string())
+    seen: set[str] = set()
+    for number, name in enumerate(found.to_pylist(), 1):
+        if not name:
+            raise MatrixError(f"{where}: row {number} has no id")
+        if name in seen:
+            raise MatrixError(f"{where}: {name!r} has two rows")
+        seen.add(name)
+    return found
+
+
+def _plain(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
+    """The column in one of the types that are stored: one value per row, strings of one kind."""
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return _plain(column.cast(kind.value_type), where)
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return column.cast(pa.string())
+    if pa.types.is_nested(kind) or not (
+        pa.types.is_primitive(kind) or pa.types.is_string(kind) or pa.types.is_null(kind)
+    ):
+        raise MatrixError(f"{where} is of type {kind}; a column holds one number, text, truth value or time per row")
+    return column
+
+
+def _is_in(column: pa.ChunkedArray, names: Collection[str], *, invert: bool) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found = pc.is_in(column, value_set=pa.array(sorted(names), pa.string()))
+    return pc.invert(found) if invert else found
+
+
+def _check_batches(url: str, state: MatrixState, table: pa.Table) -> None:
+    """Raise MatrixError if the table assigns a sample to another batch than the matrix does."""
+    batch_of = {sample: name for name, batch in state.batches.items() for sample in batch.sample_ids}
+    for sample, batch in zip(table["sample_id"].to_pylist(), table["batch_id"].to_pylist(), strict=True):
+        held = batch_of.get(sample)
+        if held is not None and batch is not None and home_of(held, [str(batch)]) is None:
+            raise MatrixError(
+                f"{url}: sample {sample!r} is in batch {held!r}, but batch_id in the metadata is {batch!r}"
+            )
+
+
+def _merged(url: str, before: pa.Table, given: pa.Table) -> pa.Table:
+    """Rows and columns of both tables; where both have a value, the given one."""
+    import pyarrow as pa
+
+    key = before.column_names[0]
+    try:
+        schema = pa.unify_schemas(
+            [before.schema.remove_metadata(), given.schema.remove_metadata()], promote_options="permissive"
+        )
+        before, given = (_cast(table, schema) for table in (before, given))
+    except pa.ArrowException as error:
+        raise MatrixError(
+            f"{url}: a column has another type than before ({error}); --replace drops the old table"
+        ) from error
+    old, new = ({name: n for n, name in enumerate(table[key].to_pylist())} for table in (before, given))
+    ids = list({**old, **new})
+    columns = {key: pa.array(ids, pa.string())}
+    for field in schema:
+        if field.name == key:
+            continue
+        parts = [table[field.name] for table in (before, given) if field.name in table.column_names]
+        together = pa.chunked_array([chunk for part in parts for chunk in part.chunks], field.type)
+        first = len(before) if field.name in before.column_names else 0
+        places: list[int | None] = []
+        for name in ids:
+            if field.name in given.column_names and name in new:
+                places.append(first + new[name])
+            else:
+                places.append(old.get(name) if first else None)
+        columns[field.name] = together.take(pa.array(places, pa.int64()))
+    return pa.table(columns)
+
+
+def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table with the types of a schema that has all its columns."""
+    import pyarrow as pa
+
+    return table.replace_schema_metadata(None).cast(pa.schema([schema.field(name) for name in table.column_names]))
+
+
+def _write(storage: Storage, table: pa.Table, kind: Kind) -> MetadataTable:
+    """Write a table under a new name. Equal tables have different names, so none is pending deletion."""
+    import pyarrow.parquet
+
+    file = io.BytesIO()
+    pyarrow.parquet.write_table(table.replace_schema_metadata(None), file, compression="zstd")
+    data = file.getvalue()
+    path = f"{METADATA}/{uuid.uuid4().hex[:16]}.parquet"
+    storage.create(path, data)
+    columns = {field.name: str(field.type) for field in table.schema if field.name != KEYS[kind]}
+    return MetadataTable(path, hashlib.sha256(data).hexdigest(), len(table), columns)
+
+
+def _commit(storage: Storage, state: MatrixState, kind: Kind, table: pa.Table) -> MatrixState | None:
+    """The committed state; None if tables, batches or retired samples have changed since ``state``."""
+    metadata = {**state.metadata, kind: _write(storage, table, kind)}
+    overtaken = False
+
+    def change(current: MatrixState | None) -> MatrixState:
+        nonlocal overtaken
+        assert current is not None
+        unchanged = (current.metadata, current.retired, current.batches) == (
+            state.metadata,
+            state.retired,
+            state.batches,
+        )
+        overtaken = not unchanged
+        return current if overtaken else replace(current, metadata=dict(sorted(metadata.items(), reverse=True)))
+
+    committed = commit(storage, HEAD, change, state)
+    return None if overtaken else committed

@@ -1,0 +1,416 @@
+"""State of a matrix: the content of ``HEAD.json``, which names every object of the matrix."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import AfterValidator, Field, TypeAdapter
+
+from zarr_core._util.documents import expect, parse_json, parse_model
+from zarr_core.errors import ManifestError, ZarrCoreError
+from zarr_core.format.array_metadata import MAX_CHUNKS, VALUE_DTYPES
+from zarr_core.format.codecs import Codec
+from zarr_core.format.names import check_relative_path
+from zarr_core.format.object_names import ZARR_JSON
+from zarr_core.matrix.store.copies import COLUMNS, Block, Copy
+from zarr_core.matrix.store.layout import ChunkLayout
+from zarr_core.storage import Storage
+from zarr_core.versioning.generations import Change, Head, Retention
+
+FORMAT = "zarr_core.matrix"
+#: Version 2 has the key "retired", version 3 "metadata" or "origin". They are written only where a matrix has these
+#: keys, so that a library that does not know them refuses the matrix, instead of loading retired samples again,
+#: dropping the metadata, or appending to a staged copy.
+FORMAT_VERSIONS = (1, 2, 3)
+HEAD_NAME = "HEAD.json"
+AXIS = "cpg_ids"
+METADATA = "metadata"
+
+# Upper limits that protect the reader's memory against hostile metadata. Warehouses join positions as 32-bit integers.
+MAX_LENGTH = 2**31 - 1
+MAX_CHUNK_BYTES = 1 << 30
+
+_VALUE_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_OTHER = re.compile(
+    rf"({AXIS}/[0-9a-f]{{16}}\.npy|{METADATA}/[0-9a-f]{{16}}\.parquet|[a-z][a-z0-9_]*\.zarr/zarr\.json)(\.lock)?"
+)
+#: Pattern of the names of shards, of both copies.
+SHARD = re.compile(r"[a-z][a-z0-9_]*\.zarr/c/\d+/\d+")
+
+_Count = Annotated[int, Field(ge=0, lt=2**63)]
+_Length = Annotated[int, Field(ge=1, le=MAX_LENGTH)]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """The object that holds the names of the features.
+
+    Attributes:
+        path: name of the object.
+        length: number of features.
+        sha256: digest of the object's bytes.
+    """
+
+    path: Annotated[str, AfterValidator(check_relative_path)]
+    length: _Length
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixBatch:
+    """Samples that were appended together.
+
+    Attributes:
+        row: row of the first sample, which is the first row of a shard; the other samples follow it.
+        sample_ids: samples in the order of their rows.
+        digest: digest of samples and values, independent of their order.
+        bytes: stored bytes by value.
+        source: state of the warehouse that the batch was loaded from: kind, table or files, snapshot; for people.
+    """
+
+    row: _Count
+    sample_ids: tuple[str, ...]
+    digest: str
+    bytes: Mapping[str, _Count]
+    source: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnBlock:
+    """Batches that the column-major copy holds together.
+
+    Attributes:
+        row: position of their first sample along the copy's second axis; the others follow it, batch after batch.
+        batches: ids of the batches, in order.
+        bytes: stored bytes by value.
+    """
+
+    row: _Count
+    batches: tuple[str, ...]
+    bytes: Mapping[str, _Count]
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataTable:
+    """A table beside the matrix: one row per sample, or per batch.
+
+    Attributes:
+        path: name of the object, a Parquet file. It is written once.
+        sha256: digest of the object's bytes.
+        rows: number of rows.
+        columns: Arrow type by column, without the column of the ids.
+    """
+
+    path: Annotated[str, AfterValidator(check_relative_path)]
+    sha256: str
+    rows: _Count
+    columns: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The matrix that a staged copy was made from.
+
+    Attributes:
+        store: its location, without credentials.
+        generation: the generation that was copied.
+    """
+
+    store: str
+    generation: _Count
+
+
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """What was retired from a matrix and must not be appended again.
+
+    Attributes:
+        batches: samples by retired batch. Samples that join such a batch in the warehouse are not loaded either.
+        samples: samples that were retired by name.
+        next_shard: the first row-major shard after all that were ever committed, because a claim begins where another
+            one ends.
+    """
+
+    batches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    samples: tuple[str, ...] = ()
+    next_shard: _Count = 0
+
+    @property
+    def sample_ids(self) -> set[str]:
+        """Every retired sample."""
+        return set(self.samples).union(*self.batches.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatrixState:
+    """One committed state of a matrix. Immutable; ``versioning.generations.commit`` derives the next one.
+
+    Its fields are the keys of ``HEAD.json``, in this order.
+
+    Attributes:
+        generation: 1 for the new matrix, one more with each commit.
+        matrix_id: random id. A cache can tell the matrix from an earlier one at the same location.
+        created_at: time of creation, UTC, ISO 8601.
+        axis: the object that holds the names of the features.
+        values: stored dtype by value table.
+        codec: compressor of the row-major copy.
+        column_codec: compressor of the column-major copy.
+        chunk_shape: (1, features) of a chunk of the row-major copy.
+        shard_rows: rows of a shard of the row-major copy, which is as wide as the matrix.
+        max_shards: largest number of shards of the row-major copy.
+        column_chunk: (features, rows) of a chunk of the column-major copy.
+        batches: batches by id, in the order of their rows.
+        column_blocks: content of the column-major copy.
+        retired: batches and samples that must not be appended again.
+        metadata: tables about the samples: "samples", by sample id, and "batches", by batch id.
+        origin: of a staged copy, which is never written otherwise.
+        retention: tags and pending deletions; recorded in the current state only.
+    """
+
+    generation: _Count
+    matrix_id: str
+    created_at: str
+    axis: Annotated[Axis, Field(alias=AXIS)]
+    values: Mapping[str, str]
+    codec: str
+    column_codec: str
+    chunk_shape: tuple[Literal[1], _Length]
+    shard_rows: _Length
+    max_shards: _Length
+    column_chunk: Annotated[tuple[_Length, _Length], Field(alias="column_chunk_shape")]
+    batches: Mapping[str, MatrixBatch]
+    column_blocks: tuple[ColumnBlock, ...]
+    retired: Retired = field(default_factory=Retired)
+    metadata: Mapping[Literal["samples", "batches"], MetadataTable] = field(default_factory=dict)
+    origin: Origin | None = None
+    retention: Retention = field(default_factory=Retention)
+
+    @property
+    def chunk_features(self) -> int:
+        """Features of a chunk of the row-major copy, which is one row high."""
+        return self.chunk_shape[1]
+
+    @cached_property
+    def row_copy(self) -> Copy:
+        """The row-major copy."""
+        width = self.chunk_features * -(-self.axis.length // self.chunk_features)
+        shape, shard = (self.shard_rows * self.max_shards, self.axis.length), (self.shard_rows, width)
+        layouts = {
+            value: ChunkLayout(shape, self.chunk_shape, shard, dtype, Codec.parse(self.codec), ("sample", "feature"))
+            for value, dtype in self.values.items()
+        }
+        return Copy("row-major", layouts, [Block(batch.row, batch.sample_ids) for batch in self.batches.values()])
+
+    @cached_property
+    def column_copy(self) -> Copy:
+        """The column-major copy. A shard holds the features of one row-major chunk."""
+        width = self.column_chunk[1]
+        shape, shard = (self.axis.length, width * self.max_shards), (self.chunk_features, width)
+        codec = Codec.parse(self.column_codec)
+        layouts = {
+            value: ChunkLayout(shape, self.column_chunk, shard, dtype, codec, ("feature", "sample"))
+            for value, dtype in self.values.items()
+        }
+        return Copy(
+            "column-major", layouts, [Block(block.row, self.samples_of(block.batches)) for block in self.column_blocks]
+        )
+
+    @property
+    def rows(self) -> Mapping[str, int]:
+        """Row by sample."""
+        return self.row_copy.positions
+
+    @property
+    def next_shard(self) -> int:
+        """The first shard of the row-major copy after all that were ever committed."""
+        return max(self.row_copy.next_shard, self.retired.next_shard)
+
+    def samples_of(self, batches: Iterable[str]) -> list[str]:
+        """Samples of batches, batch after batch."""
+        return [sample_id for batch_id in batches for sample_id in self.batches[batch_id].sample_ids]
+
+    def to_json(self) -> bytes:
+        """The content of ``HEAD.json``. Equal states give equal bytes."""
+        optional = {"retired": self.retired != Retired(), METADATA: self.metadata, "origin": self.origin}
+        absent = {key for key, value in optional.items() if not value}
+        version = 3 if self.metadata or self.origin else 2 if optional["retired"] else 1
+        document: dict[str, Any] = {"format": FORMAT, "format_version": version}
+        document |= _STATE.dump_python(self, by_alias=True, exclude={"retention", *absent})
+        for batch in document["batches"].values():
+            if not batch["source"]:
+                del batch["source"]
+        if retention := self.retention.to_document():
+            document["retention"] = retention
+        return (json.dumps(document, separators=(",", ":"), ensure_ascii=False) + "\n").encode()
+
+    @classmethod
+    def from_json(cls, data: bytes, where: str = HEAD_NAME) -> MatrixState:
+        """Parse what :meth:`to_json` wrote. The document is untrusted: types are checked and counts are bounded.
+
+        Raises:
+            ManifestError: the document is unreadable, of another format version, or inconsistent.
+        """
+        try:
+            document = expect(dict, parse_json(data), "the document")
+        except ValueError as error:
+            raise ManifestError(f"{where} is not the head of a matrix: {error}") from error
+        kind, version = document.get("format"), document.get("format_version")
+        if kind != FORMAT or version not in FORMAT_VERSIONS:
+            known = ", ".join(map(str, FORMAT_VERSIONS))
+            raise ManifestError(
+                f"{where} is {kind!r:.100} version {version!r:.100}; this library reads {FORMAT} {known}"
+            )
+        try:
+            state = parse_model(_STATE, data)
+            state._check()
+        except (ValueError, ZarrCoreError) as error:
+            raise ManifestError(f"{where} is damaged: {error}") from error
+        return state
+
+    def _check(self) -> None:
+        """Raise ValueError or ZarrCoreError if the state contradicts itself."""
+        check_values(self.values)
+        if self.chunk_features % self.column_chunk[0]:
+            raise ValueError("a row-major chunk is not a whole number of column-major chunks")
+        held = [batch_id for block in self.column_blocks for batch_id in block.batches]
+        if len(set(held)) != len(held) or not self.batches.keys() >= set(held):
+            raise ValueError("the column-major copy names a batch twice, or an unknown batch")
+        for copy in (self.row_copy, self.column_copy):
+            _check_copy(copy, copy.shard_samples * self.max_shards)
+        if not self.rows.keys().isdisjoint(self.retired.sample_ids):
+            raise ValueError("a retired sample has a row")
+        if len(self.rows) != sum(len(batch.sample_ids) for batch in self.batches.values()):
+            raise ValueError("a sample has two rows")
+        shards = sum(self.column_copy.shards_of(len(block.sample_ids)) for block in self.column_copy.blocks)
+        if shards * -(-self.axis.length // self.chunk_features) > MAX_CHUNKS:
+            raise ValueError(f"the column-major copy has more than {MAX_CHUNKS} shards")
+        recorded = [batch.bytes for batch in self.batches.values()] + [block.bytes for block in self.column_blocks]
+        if any(stored.keys() != self.values.keys() for stored in recorded):
+            raise ValueError("stored bytes are recorded for other value tables")
+
+
+_STATE = TypeAdapter(MatrixState)
+
+
+def _check_copy(copy: Copy, room: int) -> None:
+    """Raise ValueError if chunks or shards are too large, or samples overlap or exceed ``room`` positions."""
+    for layout in copy.layouts.values():
+        if layout.flat.n_chunks > MAX_CHUNKS:
+            raise ValueError(f"a shard has more than {MAX_CHUNKS} chunks")
+        if layout.flat.chunk_points * np.dtype(layout.dtype).itemsize > MAX_CHUNK_BYTES:
+            raise ValueError(f"a chunk is larger than {MAX_CHUNK_BYTES} bytes")
+    end = 0
+    for block in sorted(copy.blocks):
+        if block.first % copy.shard_samples or block.first < end or not block.sample_ids:
+            raise ValueError(f"{copy.name} copy: a batch does not begin at a shard of its own, or has no samples")
+        end = block.first + copy.shard_samples * copy.shards_of(len(block.sample_ids))
+    if end > room:
+        raise ValueError(f"{copy.name} copy: the batches have more rows than the arrays")
+
+
+#: Tensors of the items of ``MatrixDataset``, whose other names are those of value tables and metadata.
+ITEM_NAMES = ("missing", "sample", "covered")
+
+
+def check_values(values: Mapping[str, str]) -> None:
+    """Raise ValueError for invalid names or dtypes of value tables."""
+    if not values:
+        raise ValueError("a matrix needs at least one value table")
+    for value, dtype in values.items():
+        if not isinstance(value, str) or not _VALUE_NAME.fullmatch(value) or value.endswith(COLUMNS) or value == AXIS:
+            raise ValueError(f"value table {value!r}: use lower-case letters, digits and underscores, as in 'beta'")
+        if dtype not in VALUE_DTYPES:
+            raise ValueError(f"value table {value!r}: {dtype!r} is not one of {', '.join(VALUE_DTYPES)}")
+
+
+def is_name(text: object) -> bool:
+    """Whether a batch or sample can have this name: a string that JSON can hold in UTF-8, and not empty."""
+    if not isinstance(text, str) or not text:
+        return False
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
+    return True
+
+
+def named(state: MatrixState) -> Iterator[str]:
+    """Every object that a state needs: shards, the names of the features, metadata of the arrays."""
+    yield state.axis.path
+    yield from (table.path for table in state.metadata.values())
+    for copy in (state.row_copy, state.column_copy):
+        for value in state.values:
+            yield f"{copy.path(value)}/{ZARR_JSON}"
+            yield from copy.shard_names(value)
+
+
+def _roots(state: MatrixState) -> Iterator[str]:
+    yield AXIS
+    yield METADATA
+    yield from (copy.path(value) for value in state.values for copy in (state.row_copy, state.column_copy))
+
+
+def _owner(name: str) -> str | None:
+    """Unit of garbage collection: the object itself, or None for objects that no writer of matrices creates."""
+    if SHARD.fullmatch(name):
+        return name
+    other = _OTHER.fullmatch(name)
+    return other[1] if other else None  # the lock of an object on a local disk belongs to the object
+
+
+def changes(before: MatrixState | None, after: MatrixState) -> list[Change]:
+    """Batches that a commit added to each copy, and what it retired or reinstated."""
+    if before is None:
+        tables = ", ".join(f"{value} {dtype}" for value, dtype in after.values.items())
+        return [Change("created", note=f"{after.axis.length:,} features; {tables}; {after.codec}")]
+    added = [batch_id for batch_id in after.batches if batch_id not in before.batches]
+    sources = dict.fromkeys(describe_source(after.batches[batch_id].source) for batch_id in added)
+    note = "; ".join([f"{len(after.samples_of(added)):,} samples", *(source for source in sources if source)])
+    found = [Change("added", tuple(added), note)] if added else []
+    before_held = {batch_id for block in before.column_blocks for batch_id in block.batches}
+    held = [batch_id for block in after.column_blocks for batch_id in block.batches]
+    gone = [batch_id for batch_id in before.batches if batch_id not in after.batches]
+    if gone:
+        found.append(Change("retired", tuple(gone), f"batches, {len(before.samples_of(gone)):,} samples"))
+    kept = [batch_id for batch_id in before.batches if batch_id in after.batches]
+    fewer = [sample_id for sample_id in before.samples_of(kept) if sample_id not in after.rows]
+    unloaded = [i for i in after.retired.samples if i not in before.retired.samples and i not in before.rows]
+    if fewer or unloaded:
+        found.append(Change("retired", (*fewer, *unloaded)))
+    again = (before.retired.batches, after.retired.batches), (before.retired.samples, after.retired.samples)
+    if reinstated := tuple(name for old, new in again for name in old if name not in new):
+        found.append(Change("reinstated", reinstated))
+    if transposed := [batch_id for batch_id in held if batch_id not in before_held]:
+        found.append(Change("transposed", tuple(transposed)))
+    for kind in ("samples", "batches"):
+        table = after.metadata.get(kind)
+        if table != before.metadata.get(kind):
+            note = f"{table.rows:,} rows: {', '.join(table.columns)}" if table else "removed"
+            found.append(Change(f"metadata of {kind}", note=note))
+    return found
+
+
+def describe_source(source: Mapping[str, str]) -> str:
+    """The source of a batch on one line, as in "iceberg, table lab.long, snapshot 123"; "" if none was recorded."""
+    shown = {name: value[:12] if name == "sha256" else value for name, value in source.items()}
+    return ", ".join(value if name == "kind" else f"{name} {value}" for name, value in shown.items())
+
+
+def _extends(before: MatrixState, after: MatrixState) -> bool:
+    if before.matrix_id != after.matrix_id or after.generation > before.generation:
+        return before.matrix_id == after.matrix_id
+    one, other = (
+        {name: (batch.row, batch.digest) for name, batch in state.batches.items()} for state in (before, after)
+    )
+    return one == other
+
+
+#: How a matrix keeps its state, for the code that is shared by all kinds of stores. A shard is created whole or not at
+#: all, so what exists is whole.
+HEAD = Head(HEAD_NAME, MatrixState.from_json, _roots, named, _owner, Storage.exists, changes, _extends)

@@ -1,0 +1,1 @@
+"""Conversion: from source samples to groups, and from groups to a commit."""

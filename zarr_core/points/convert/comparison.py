@@ -1,0 +1,113 @@
+"""Compares what a conversion makes of a sample with the group that is already in the sample's folder.
+
+The name of a group is a digest of the names, sizes and versions of its source files. Files whose content was replaced
+under the same size and time give the same name, so the name alone does not tell what a group holds. Its bytes do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from zarr_core._util.documents import parse_json
+from zarr_core.errors import CorruptChunkError
+from zarr_core.format.array_metadata import CHECKSUM_BYTES, ArrayLayout
+from zarr_core.format.object_names import ZARR_JSON
+from zarr_core.format.shards import is_intact
+from zarr_core.points.read.scan import chunk_ranges
+from zarr_core.points.store.group import recorded_attributes
+from zarr_core.points.store.settings import digest
+from zarr_core.storage import Storage
+
+# What a group records of the content of its arrays and of its sample.
+_CONTENT = ("parameters", "moments", "stored_bytes", "chunk_bytes", "meshes")
+
+
+class GroupComparison:
+    """Takes the objects of a new group, and compares each with the stored object of the same name.
+
+    Args:
+        storage: the store.
+        relpath: path of the stored group below the store's root.
+
+    Attributes:
+        differs: whether an object is missing or has other bytes.
+        layouts: of the arrays by name; :meth:`compare` finds the chunks of a shard by them.
+    """
+
+    def __init__(self, storage: Storage, relpath: str) -> None:
+        self.differs = False
+        self.layouts: dict[str, ArrayLayout] = {}
+        self._storage = storage
+        self._relpath = relpath
+        self._arrays_differ = False
+        self._contradicted = False
+        self._digests: dict[str, str] = {}
+
+    def compare(self, name: str, pieces: Iterable[bytes]) -> int:
+        """Compare one object; returns the bytes of the new one. Nothing is written."""
+        data = b"".join(pieces)
+        stored = self._read(name)
+        own_name = name[len(self._relpath) + 1 :]
+        self.differs |= stored != data
+        if "/c/" in own_name:
+            self._digests[own_name] = hashlib.sha256(data).hexdigest()
+            self._arrays_differ |= stored != data
+            self._contradicted |= stored is not None and self._has_other_chunks(own_name, stored, data)
+        return len(data)
+
+    def content(self, group: Mapping[str, Any]) -> str:
+        """Digest of the content of the new group: of its arrays, its meshes and the parameters of its sample."""
+        recorded = recorded_attributes(group) or {}
+        return digest([sorted(self._digests.items()), recorded.get("parameters")])
+
+    def is_same(self, group: Mapping[str, Any]) -> bool:
+        """Whether the stored group has the content of the new one, as far as it is not damaged.
+
+        A damaged chunk is of the same content if the group's record says so. Call it after the last object.
+
+        Args:
+            group: content of the new group's ``zarr.json``.
+        """
+        if self._contradicted:
+            return False
+        try:
+            stored = recorded_attributes(parse_json(self._storage.read(f"{self._relpath}/{ZARR_JSON}"))) or {}
+        except FileNotFoundError:
+            return True  # the group was never finished, and no manifest names it
+        except (OSError, ValueError):
+            return not self._arrays_differ
+        recorded = recorded_attributes(group) or {}
+        keys = _CONTENT if self._arrays_differ else ("parameters",)
+        return all(stored.get(key) == recorded.get(key) for key in keys)
+
+    def _read(self, name: str) -> bytes | None:
+        try:
+            return self._storage.read(name)
+        except OSError:  # missing, or on a damaged disk
+            return None
+
+    def _has_other_chunks(self, name: str, stored: bytes, data: bytes) -> bool:
+        """Whether a stored chunk that passes its checksum has other bytes than the new one."""
+        array_name, _, key = name.partition("/c/")
+        layout = self.layouts.get(array_name)
+        if layout is None:  # of a mesh, whose objects are chunks
+            return stored != data and _passes(stored)
+        end = len(stored) - layout.index_bytes
+        try:
+            chunks = chunk_ranges(layout, int(key.partition("/")[0]), stored[max(end, 0) :], end)
+        except CorruptChunkError:
+            return False
+        return any(
+            stored[chunk.start : chunk.stop] != data[chunk.start : chunk.stop]
+            and _passes(stored[chunk.start : chunk.stop])
+            for chunk in chunks
+        )
+
+
+def _passes(chunk: bytes) -> bool:
+    stored = np.frombuffer(chunk, np.uint8)
+    return len(stored) > CHECKSUM_BYTES and is_intact(stored[:-CHECKSUM_BYTES], stored[-CHECKSUM_BYTES:])

@@ -1,0 +1,199 @@
+"""Converts one sample, in this process or in a worker, and reports the result."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from zarr_core._util.processes import WorkerDiedError
+from zarr_core._util.time_limit import TimeLimitError, call_within
+from zarr_core.errors import SampleError, SourceError
+from zarr_core.format.names import POSITION
+from zarr_core.points.convert.writer import GroupWriter, WrittenSample
+from zarr_core.points.store.manifest import Quarantine
+from zarr_core.sources.left_out import collected_notes
+from zarr_core.sources.recorded import record
+from zarr_core.sources.sample import SampleSource, SourceSample
+from zarr_core.storage import is_local
+from zarr_core.storage.uploads import Uploads
+
+if TYPE_CHECKING:
+    import torch
+
+_log = logging.getLogger(__name__)
+
+_CHANGED = "source files changed while they were read; run again"
+
+_Loaded = TypeVar("_Loaded")
+
+Status = Literal["converted", "up to date", "quarantined", "failed"]
+
+
+@dataclass(frozen=True)
+class ConversionResult:
+    """Result of converting one sample.
+
+    Attributes:
+        sample_id: id of the sample.
+        status: "quarantined" is a problem of the sample, "failed" a problem of its environment (network, disk, memory).
+        written: the finished group of a converted sample.
+        quarantine: the refusal of a quarantined sample.
+        reason: why the sample was not converted, or "".
+        seconds: duration.
+        bytes_read: size of the source files.
+        bytes_written: size of the arrays.
+        notes: what the reading of the sample left out or found odd, details by reason.
+    """
+
+    sample_id: str
+    status: Status
+    written: WrittenSample | None = None
+    quarantine: Quarantine | None = None
+    reason: str = ""
+    seconds: float = 0.0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+
+#: The name of earlier versions.
+SampleOutcome = ConversionResult
+
+
+def convert_sample(
+    writer: GroupWriter,
+    source: SampleSource,
+    sample: SourceSample,
+    retry_quarantined: bool = False,
+    repair: str | None = None,
+    seconds: float | None = None,
+) -> ConversionResult:
+    """Convert one sample, or use the group of an earlier attempt. Every error is reported in the result.
+
+    Args:
+        writer, source, sample: what to convert.
+        retry_quarantined: convert the sample even if it was refused.
+        repair: convert the sample in any case, and compare it with the group at this path ("": the group of its name),
+            which is repaired if it has the same content.
+        seconds: how long it may take; None: without a limit. A sample over the limit has failed, and is not refused: on
+            another machine it may take less.
+    """
+    started = time.perf_counter()
+    with collected_notes() as notes:
+        try:
+            work = partial(_convert_sample, writer, source, sample, retry_quarantined, repair)
+            result = work() if seconds is None else call_within(seconds, work)
+        except Exception as error:  # libraries raise anything, for example torch a RuntimeError for lack of memory
+            result = failure(sample.sample_id, error)
+    return replace(result, seconds=time.perf_counter() - started, notes=notes)
+
+
+def _convert_sample(
+    writer: GroupWriter, source: SampleSource, sample: SourceSample, retry_quarantined: bool, repair: str | None
+) -> ConversionResult:
+    sample_id, fingerprint = sample.sample_id, sample.fingerprint
+    try:
+        written = writer.find(sample_id, fingerprint) if repair is None else None
+        if isinstance(written, Quarantine) and not retry_quarantined:
+            return quarantined(sample_id, written)
+        if not isinstance(written, WrittenSample):
+            written = _write(writer, source, sample, repair if written is None else "")
+    except SampleError as error:
+        if not _is_unchanged(source, sample):
+            # The file may have been read while it was written: not a problem of the sample.
+            return ConversionResult(sample_id, "failed", reason=_CHANGED)
+        return quarantined(sample_id, writer.write_quarantine(sample_id, fingerprint, error))
+    size = written.entry.bytes
+    return ConversionResult(sample_id, "converted", written, bytes_read=sample.n_bytes, bytes_written=size)
+
+
+def quarantined(sample_id: str, quarantine: Quarantine, seconds: float = 0.0) -> ConversionResult:
+    """The result of a sample that was refused, now or earlier."""
+    reason = f"{quarantine.field}: {quarantine.reason}" if quarantine.field else quarantine.reason
+    return ConversionResult(sample_id, "quarantined", quarantine=quarantine, reason=reason, seconds=seconds)
+
+
+def failure(sample_id: str, error: Exception) -> ConversionResult:
+    """The result of a sample that an error of its environment, its worker or its executor stopped."""
+    _log.debug("%s failed", sample_id, exc_info=error)
+    reason = str(error) if isinstance(error, WorkerDiedError | TimeLimitError) else f"{type(error).__name__}: {error}"
+    return ConversionResult(sample_id, "failed", reason=reason)
+
+
+def _write(writer: GroupWriter, source: SampleSource, sample: SourceSample, repair: str | None) -> WrittenSample:
+    if sample.missing:
+        raise SampleError(sample.sample_id, "", f"missing {', '.join(sample.missing)}", "upload the missing files")
+
+    def unchanged(values: _Loaded) -> _Loaded:
+        # The group's name is a digest of the listed files. Another converter may use or commit the same group, so data
+        # of any other file version must never be written to it.
+        if not source.reads_listed_versions and not _is_unchanged(source, sample):
+            raise SourceError(f"{sample.sample_id}: {_CHANGED}")
+        return values
+
+    def load(canonical: str) -> torch.Tensor:
+        return unchanged(source.load(sample, canonical))
+
+    fields = [file for canonical, file in source.description.fields.items() if canonical in sample.files]
+    # Loaded before the fields, so that checks after each field cover it.
+    parameters = source.load_parameters(sample)
+    # A file of several arrays is loaded once for all its fields. A group that exists may need them twice.
+    ahead = not is_local(source.url) and not sample.choices and repair is None
+    names = [file.field.canonical for file in fields]
+    with Uploads(writer.storage) as uploads, loaded_ahead(load, names) if ahead else nullcontext(load) as next_field:
+        return writer.write_sample(
+            sample.sample_id,
+            fields,
+            next_field,
+            fingerprint=sample.fingerprint,
+            source=record(sample),
+            parameters=parameters,
+            meshes={
+                canonical.removesuffix(f"_{POSITION}"): partial(
+                    lambda c: unchanged(source.load_mesh(sample, c)), canonical
+                )
+                for canonical, choice in sample.choices.items()
+                if choice.keep_mesh
+            },
+            relpath=None if repair is None else repair or writer.relpath(sample.sample_id, sample.fingerprint),
+            uploads=uploads,
+        )
+
+
+@contextmanager
+def loaded_ahead(load: Callable[[str], _Loaded], names: Sequence[str]) -> Iterator[Callable[[str], _Loaded]]:
+    """While the caller works on the result for one name, the next one is loaded in a thread.
+
+    Args:
+        load: called once for each name, in order.
+        names: the names, in the order in which the caller will request them.
+    """
+    order = iter(names)
+    with ThreadPoolExecutor(1, thread_name_prefix="zarr_core.load") as thread:
+        coming = deque(thread.submit(load, name) for name in islice(order, 1))
+
+        def next_one(_: str) -> _Loaded:
+            loaded = coming.popleft().result()
+            coming.extend(thread.submit(load, name) for name in islice(order, 1))
+            return loaded
+
+        try:
+            yield next_one
+        finally:
+            for future in coming:
+                future.cancel()
+
+
+def _is_unchanged(source: SampleSource, sample: SourceSample) -> bool:
+    try:
+        return source.is_unchanged(sample)
+    except (OSError, SourceError):  # the folder is missing or cannot be listed
+        return False

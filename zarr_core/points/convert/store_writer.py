@@ -1,0 +1,171 @@
+"""Noether's functions for conversions in code: a writer with the settings of a store, and what converts into it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from zarr_core.errors import SourceError, StoreError
+from zarr_core.format.array_metadata import COORDS_DTYPE
+from zarr_core.format.object_names import MANIFEST
+from zarr_core.points.convert.conversion import ConversionReport, convert
+from zarr_core.points.convert.sample import ConversionResult
+from zarr_core.points.convert.write_sample import write_sample
+from zarr_core.points.store.head import load_if_any
+from zarr_core.points.store.manifest import StoreManifest
+from zarr_core.points.store.settings import ConversionSettings
+from zarr_core.sources.aero import AeroDataset
+from zarr_core.sources.description import SourceDescription
+from zarr_core.sources.resolve import describe_filemap, resolve_kind
+from zarr_core.storage import Storage
+
+logger = logging.getLogger(__name__)
+
+# Kind of a store that is created with a file map and without a name.
+_KIND = "filemap"
+# The compressor of Noether's stores, whose level its writer takes.
+_CODEC = "blosc-zstd"
+
+
+class ZarrStoreWriter:
+    """Writes arrays and datasets to one store, with the arguments of Noether's writer.
+
+    What is not given is that of the store, or of :class:`~zarr_core.points.store.settings.ConversionSettings` for a new
+    store.
+
+    Args:
+        store_root: the store, a local path or fsspec URL.
+        filemap: the fields that each sample must have: a mapping or an object with a file name per field.
+        dataset_name: name of the store.
+        shuffle_seed, chunk_points, shard_points, values_dtype, field_dtypes: settings of the conversion.
+        coords_dtype: "float32"; positions have no other dtype.
+        compression_level: of blosc with zstd.
+
+    Raises:
+        SourceError: a setting or the file map is invalid.
+    """
+
+    def __init__(
+        self,
+        store_root: str | os.PathLike[str],
+        filemap: object = None,
+        dataset_name: str | None = None,
+        shuffle_seed: int | None = None,
+        chunk_points: int | None = None,
+        shard_points: int | None = None,
+        coords_dtype: str = COORDS_DTYPE,
+        values_dtype: str | None = None,
+        field_dtypes: Mapping[str, str] | None = None,
+        compression_level: int | None = None,
+    ) -> None:
+        if isinstance(filemap, ConversionSettings):
+            raise SourceError("settings are keywords, as in ZarrStoreWriter(root, chunk_points=4096)")
+        if coords_dtype != COORDS_DTYPE:
+            raise SourceError(f"coords_dtype must be {COORDS_DTYPE}, not {coords_dtype!r}: positions are exact")
+        given = {
+            "shuffle_seed": shuffle_seed,
+            "chunk_points": chunk_points,
+            "shard_points": shard_points,
+            "values_dtype": values_dtype,
+            "field_dtypes": field_dtypes,
+            "codec": None if compression_level is None else f"{_CODEC}:{compression_level}",
+        }
+        #: The settings that the caller gave, by name.
+        self.settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        ConversionSettings(**self.settings)
+        self.storage, self.dataset_name = Storage(store_root), dataset_name
+        self.kind = None if filemap is None else describe_filemap(dataset_name or _KIND, filemap)
+
+    @property
+    def manifest(self) -> StoreManifest:
+        """What the store holds now."""
+        return load_if_any(self.storage) or StoreManifest(self.dataset_name or "")
+
+    def write_sample(self, sample_id: str, field_arrays: Mapping[str, Any]) -> ConversionResult:
+        """Write and commit one sample; errors and result as for :func:`zarr_core.write_sample`.
+
+        Args:
+            sample_id: id of the sample.
+            field_arrays: by canonical name of the field, (points,) or (points, components).
+        """
+        root, name = self.storage.root, self.dataset_name
+        return write_sample(root, sample_id, field_arrays, kind=self.kind, dataset_name=name, **self.settings)
+
+    def save_manifest(self) -> str:
+        """The URL of the manifest, which samples and conversions have committed; raises StoreError if there is none."""
+        if load_if_any(self.storage) is None:
+            raise StoreError(f"{self.storage.url} is no store: no sample was written")
+        return f"{self.storage.url.rstrip('/')}/{MANIFEST}"
+
+
+def convert_aero_dataset(
+    dataset: AeroDataset, writer: ZarrStoreWriter, *, max_workers: int = 1, limit: int | None = None
+) -> ConversionReport:
+    """Convert and commit a dataset object of any framework that has a ``filemap``, a ``_load`` method and sample ids.
+
+    Args:
+        dataset: the object; its ``split``, if any, is kept in the store. It is pickled if ``max_workers > 1``.
+        writer: of the store.
+        max_workers: processes.
+        limit: convert at most this many of the samples that are missing or changed.
+
+    Returns:
+        What was converted. A sample that was refused is named by a warning in the log.
+
+    Raises:
+        SourceError: the object cannot be converted, or each of its samples was refused.
+        StoreError: the store cannot be used, or has other settings.
+    """
+    _check_writer(writer)
+    return _convert(dataset, writer, workers=max_workers, limit=limit)
+
+
+def convert_fsspec_source(
+    source_url: str,
+    filemap: object,
+    writer: ZarrStoreWriter,
+    *,
+    max_workers: int = 1,
+    limit: int | None = None,
+) -> ConversionReport:
+    """Convert and commit a tree of files at any fsspec location.
+
+    Args:
+        source_url: the location; its samples are the folders, at any depth, that have all files.
+        filemap: a mapping or an object with a file name per field, or a kind of dataset as for
+            :func:`~zarr_core.convert.convert`.
+        writer, max_workers, limit: as for :func:`convert_aero_dataset`.
+
+    Returns, Raises:
+        As for :func:`convert_aero_dataset`.
+    """
+    _check_writer(writer)
+    if isinstance(filemap, str | SourceDescription | type):
+        description = resolve_kind(filemap)
+    else:
+        description = describe_filemap(writer.dataset_name or _KIND, filemap)
+    return _convert(description, writer, source_url=source_url, workers=max_workers, limit=limit)
+
+
+def _check_writer(writer: object) -> None:
+    if not isinstance(writer, ZarrStoreWriter):
+        raise SourceError(
+            f"the writer is a {type(writer).__name__}; the arguments are (dataset, writer) and "
+            "(source_url, filemap, writer)"
+        )
+
+
+def _convert(kind: Any, writer: ZarrStoreWriter, **arguments: Any) -> ConversionReport:
+    """Convert, and say what was left out as Noether does."""
+    report = convert(kind, writer.storage.root, dataset_name=writer.dataset_name, **arguments, **writer.settings)
+    for note in report.notes:
+        logger.warning("%s", note)
+    refused = [result for result in report.results if result.status not in ("converted", "up to date")]
+    for result in refused:
+        logger.warning("sample %s is left out: %s", result.sample_id, result.reason)
+    if refused and len(refused) == len(report.results):
+        first = refused[0]
+        raise SourceError(f"all {len(refused)} samples failed; the first, {first.sample_id}: {first.reason}")
+    return report

@@ -1,0 +1,1 @@
+"""Reading: from draws to byte ranges to arrays."""

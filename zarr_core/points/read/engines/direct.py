@@ -1,0 +1,293 @@
+"""The default engine: plans byte ranges, fetches them together and decodes them into the output.
+
+A sample's metadata (array layouts and chunk ranges) comes with its group's ``zarr.json`` in one request and is kept in
+memory. After that, a field of a draw costs one range of one object. Groups whose attributes lack the chunk lengths
+(written by other programs, or by the first version of this library) cost one more request per shard, once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from zarr_core.errors import CorruptChunkError, ManifestError, StoreError, TruncatedError
+from zarr_core.format.object_names import ZARR_JSON
+from zarr_core.format.shards import ChunkIndex, decode_shard_index
+from zarr_core.points.read.engines import Engine, FieldRead, fetch_failure
+from zarr_core.points.read.engines.sample_metadata import KnownArray, KnownSample, parse_group
+from zarr_core.points.read.plan import PlannedChunk, RowSpan, plan_read, unpack
+from zarr_core.points.store.manifest import SampleEntry
+from zarr_core.storage import Storage
+from zarr_core.storage import byte_ranges as objects
+from zarr_core.storage.byte_ranges import CachedObjects, Objects, Request, open_objects
+from zarr_core.storage.checked import fetch_checked
+from zarr_core.storage.disk_cache import DiskCache
+from zarr_core.storage.memory_cache import MemoryCache
+
+# Memory for sample metadata in each process: about 3,000 samples of seven fields and a million points. Older samples
+# are dropped and cost their metadata request again.
+_METADATA_BYTES = 32 << 20
+_SCRATCH_SHAPES = 8  # chunk shapes for which each thread keeps a buffer
+
+
+class DirectEngine:
+    """Executes read plans.
+
+    Args:
+        root: the store.
+        objects_factory: opens the objects below a root.
+        fallback: makes the engine that reads arrays in layouts that this library does not write.
+        cache: keeps fetched ranges on a fast disk.
+        cache_bytes: memory per process for ranges fetched from a remote store or from ``cache``; None keeps nothing.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        objects_factory: Callable[[str], Objects] | None = None,
+        fallback: Callable[[], Engine] | None = None,
+        cache: DiskCache | None = None,
+        cache_bytes: int | None = None,
+    ) -> None:
+        self.root = root
+        self._objects_factory = objects_factory or open_objects
+        self._make_fallback = fallback
+        self._cache = cache
+        self._cache_bytes = cache_bytes
+        self._fallback: Engine | None = None
+        self._process: _Process | None = None
+
+    def read(self, reads: Sequence[FieldRead], out: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
+        """Read fields in at most three batches of requests; in one if the metadata of the samples is known."""
+        process = self._this_process
+        arrays = self._arrays(process, reads)
+        results: list[np.ndarray] = []
+        fallback_places: list[int] = []
+        work: list[tuple[FieldRead, KnownArray, list[PlannedChunk], np.ndarray]] = []
+        requests: list[Request] = []
+        for place, (read, known) in enumerate(zip(reads, arrays, strict=True)):
+            if known is None:
+                results.append(np.empty(0) if out is None else out[place])
+                fallback_places.append(place)
+                continue
+            layout, index = known.layout, known.index
+            assert index is not None
+            if out is None:
+                target = read.allocate(known.dtype, layout.dim)
+            else:
+                target = out[place]
+                read.check_output(known.dtype, layout.dim, target)
+            results.append(target)
+            ranges, missing = plan_read(layout, index, read.drawn)
+            for chunk in missing:
+                _fill_missing(read, chunk.rows, target)
+            for chunks in ranges:
+                work.append((read, known, chunks, target))
+                requests.append(Request(known.shard_name(chunks[0].shard), chunks[0].start, chunks[-1].stop))
+        if requests:
+            self._execute(process, work, requests)
+        if fallback_places:
+            self._read_by_fallback(reads, fallback_places, results, out is None)
+        return results
+
+    def attributes(self, where: str, entry: SampleEntry) -> dict[str, Any]:
+        """See :class:`zarr_core.points.read.engines.Engine`. One request; it also caches the sample's metadata."""
+        process = self._this_process
+        (group,) = self._fetch_groups(process, [(where, entry)])
+        process.keep(entry.relpath, KnownSample.of(where, entry, group))
+        return dict(group.get("attributes", {}))
+
+    # --- metadata of samples
+
+    def _arrays(self, process: _Process, reads: Sequence[FieldRead]) -> list[KnownArray | None]:
+        """The array of each read, with its chunk index; None if the fallback engine has to read it."""
+        samples = {read.entry.relpath: process.samples.get(read.entry.relpath) for read in reads}
+        if None in samples.values():
+            unknown = {read.entry.relpath: read for read in reads if samples[read.entry.relpath] is None}
+            groups = self._fetch_groups(process, [(read.where, read.entry) for read in unknown.values()])
+            for (relpath, read), group in zip(unknown.items(), groups, strict=True):
+                samples[relpath] = sample = KnownSample.of(read.where, read.entry, group)
+                process.keep(relpath, sample)
+        found: list[KnownArray | None] = []
+        unindexed: dict[str, tuple[FieldRead, KnownArray]] = {}
+        for read in reads:
+            known = samples[read.entry.relpath]
+            assert known is not None
+            array = known.arrays.get(read.array_name)
+            if array is None and not known.unlisted and read.array_name not in known.arrays:
+                raise read.missing_array()
+            if known.sample_id not in (None, read.sample_id):
+                named = f"the manifest names {read.entry.relpath}"
+                raise ManifestError(f"{read.where}: {named}, which is the group of {known.sample_id!r}")
+            if array is not None:
+                layout = array.layout
+                read.check_array((layout.n_points, layout.dim), (layout.chunk_points, layout.dim), array.dtype)
+                if array.index is None:
+                    unindexed[read.path] = (read, array)
+            found.append(array)
+        if unindexed:
+            self._fetch_indices(process, unindexed.values())
+        return found
+
+    def _fetch_groups(self, process: _Process, samples: Sequence[tuple[str, SampleEntry]]) -> list[dict[str, Any]]:
+        """The ``zarr.json`` of samples, each given as its name in messages and its manifest entry."""
+        requests = [Request(f"{entry.relpath}/{ZARR_JSON}") for _, entry in samples]
+        groups: list[dict[str, Any]] = [{}] * len(samples)
+
+        def use(number: int, data: np.ndarray | Exception) -> None:
+            groups[number] = parse_group(*samples[number], requests[number], data)
+
+        fetch_checked(process.objects, requests, use)
+        return groups
+
+    def _fetch_indices(self, process: _Process, unindexed: Collection[tuple[FieldRead, KnownArray]]) -> None:
+        shards = [(read, array, shard) for read, array in unindexed for shard in range(array.layout.n_shards)]
+        requests = [Request(array.shard_name(shard), -array.layout.index_bytes) for _, array, shard in shards]
+        indices: dict[int, list[np.ndarray | None]] = {
+            id(array): [None] * array.layout.n_shards for _, array in unindexed
+        }
+
+        def use(number: int, data: np.ndarray | Exception) -> None:
+            read, array, shard = shards[number]
+            if isinstance(data, FileNotFoundError) and not read.entry.fingerprint:
+                return  # zarr-python does not write shards of zeros
+            key = array.shard_name(shard)
+            try:
+                indices[id(array)][shard] = decode_shard_index(array.layout, _fetched(key, data).tobytes())
+            except Exception as error:
+                raise _read_error(read, f"shard index of {key}", error) from error
+
+        fetch_checked(process.objects, requests, use)
+        for read, array, _ in shards:
+            if array.index is None:
+                try:
+                    array.index = ChunkIndex.from_shards(array.layout, indices[id(array)])
+                except CorruptChunkError as error:
+                    raise _read_error(read, "shard index", error) from error
+
+    # --- fetching
+
+    def _execute(
+        self,
+        process: _Process,
+        work: Sequence[tuple[FieldRead, KnownArray, list[PlannedChunk], np.ndarray]],
+        requests: Sequence[Request],
+    ) -> None:
+        """Fetch the ranges and decode them into their targets."""
+        scratch = process.scratch
+
+        def use(number: int, data: np.ndarray | Exception) -> None:
+            read, array, chunks, target = work[number]
+            try:
+                if isinstance(data, Exception):
+                    data = _fetched(requests[number].key, data)
+                unpack(array.layout, chunks, data, target, scratch.rows(array))
+            except Exception as error:
+                raise _read_error(read, str(requests[number]), error) from error
+
+        # A damaged group may have given wrong ranges: if a cache holds it, the next read fetches it again.
+        fetch_checked(
+            process.objects, requests, use, lambda number: [Request(f"{work[number][0].entry.relpath}/{ZARR_JSON}")]
+        )
+
+    def _read_by_fallback(
+        self, reads: Sequence[FieldRead], places: Sequence[int], results: list[np.ndarray], replace: bool
+    ) -> None:
+        if self._fallback is None:
+            if self._make_fallback is None:
+                raise StoreError(f"{reads[places[0]].where}: only zarr-python reads this array; use engine='zarr'")
+            self._fallback = self._make_fallback()
+        targets = None if replace else [results[place] for place in places]
+        for place, points in zip(places, self._fallback.read([reads[i] for i in places], targets), strict=True):
+            results[place] = points
+
+    # --- processes
+
+    @property
+    def objects(self) -> Objects | None:
+        """What is read from, below all caches; None if another engine reads, too."""
+        return None if self._fallback is not None else self._this_process.base
+
+    @property
+    def _this_process(self) -> _Process:
+        process = self._process
+        if process is None or process.forks != objects.forks:
+            base = opened = self._objects_factory(self.root)
+            if self._cache is not None:
+                opened = CachedObjects(opened, self._cache, Storage(self.root).identity)
+            if self._cache_bytes is not None and opened.remote:  # the operating system caches local files already
+                opened = CachedObjects(opened, MemoryCache(self._cache_bytes), identity="")  # of this store alone
+            process = self._process = _Process(base, opened, process)
+        return process
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_process": None}
+
+
+class _Process:
+    """State of an engine in one process. A forked child inherits the sample metadata, but no open handles."""
+
+    def __init__(self, base: Objects, opened: Objects, parent: _Process | None) -> None:
+        self.forks = objects.forks
+        self.base = base
+        self.objects = opened
+        self.samples: OrderedDict[str, KnownSample] = OrderedDict() if parent is None else parent.samples.copy()
+        self.scratch = _Scratch()
+        self._bytes: int = 0 if parent is None else parent._bytes
+        self._lock = threading.Lock()
+
+    def keep(self, relpath: str, sample: KnownSample) -> None:
+        """Keep the metadata of a sample, and drop the oldest if they need too much memory."""
+        with self._lock:
+            if relpath in self.samples:
+                return
+            self.samples[relpath] = sample
+            self._bytes += sample.size
+            while self._bytes > _METADATA_BYTES and len(self.samples) > 1:
+                self._bytes -= self.samples.popitem(last=False)[1].size
+
+
+class _Scratch(threading.local):
+    """Reusable chunk buffers, per thread."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, int, str], np.ndarray] = {}
+
+    def rows(self, array: KnownArray) -> np.ndarray:
+        """A buffer for one chunk of an array, with undefined content."""
+        layout = array.layout
+        key = (layout.chunk_points, layout.dim, layout.dtype)
+        rows = self._kept.get(key)
+        if rows is None:
+            if len(self._kept) >= _SCRATCH_SHAPES:
+                self._kept.clear()
+            rows = self._kept[key] = np.empty((layout.chunk_points, layout.dim), array.dtype)
+        return rows
+
+
+def _read_error(read: FieldRead, request: str, error: Exception) -> Exception:
+    """The error with store, sample, field and range in its message."""
+    if isinstance(error, CorruptChunkError):
+        return read.unreadable(f"{request}: {error}" if isinstance(error, TruncatedError) else str(error))
+    return fetch_failure(read.where, request, error)
+
+
+def _fetched(key: str, data: np.ndarray | Exception) -> np.ndarray:
+    """The bytes; raises what kept them from being fetched, CorruptChunkError if the object is missing."""
+    if isinstance(data, FileNotFoundError):
+        raise CorruptChunkError(f"{key} is missing") from data
+    if isinstance(data, Exception):
+        raise data
+    return data
+
+
+def _fill_missing(read: FieldRead, rows: Iterable[RowSpan], target: np.ndarray) -> None:
+    """Fill the rows of a chunk that was not written. zarr-python leaves out chunks of zeros; this library does not."""
+    if read.entry.fingerprint:
+        raise read.unreadable("a chunk is not in the shard's index")
+    for first, last, to in rows:
+        target[to : to + last - first] = 0

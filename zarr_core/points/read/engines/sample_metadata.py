@@ -1,0 +1,117 @@
+"""What the direct engine knows of a sample: array layouts and chunk ranges, from the group's ``zarr.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from zarr_core._util.documents import expect, parse_json
+from zarr_core._util.redaction import printable_cause
+from zarr_core.errors import CorruptChunkError, SourceError, StoreError
+from zarr_core.format.array_metadata import ArrayLayout
+from zarr_core.format.names import check_relative_path
+from zarr_core.format.shards import ChunkIndex, unpack_lengths
+from zarr_core.points.read.engines import check_origin, damaged_group, fetch_failure, missing_group
+from zarr_core.points.store.group import recorded_attributes
+from zarr_core.points.store.manifest import SampleEntry
+from zarr_core.storage.byte_ranges import Request
+
+_ARRAY_BYTES = 1000  # memory of an array without its index
+
+
+class KnownArray:
+    """An array for which reads can be planned.
+
+    Attributes:
+        layout: of the array.
+        index: byte ranges of its chunks; None until the shard indices are read.
+        dtype: stored dtype, little-endian.
+    """
+
+    __slots__ = ("_path", "dtype", "index", "layout")
+
+    def __init__(self, path: str, layout: ArrayLayout, index: ChunkIndex | None) -> None:
+        self.layout = layout
+        self.index = index
+        self.dtype = np.dtype(layout.dtype).newbyteorder("<")
+        self._path = path
+
+    def shard_name(self, shard: int) -> str:
+        """Object name of a shard. Not a list of names: metadata of a few bytes can claim millions of shards."""
+        return f"{self._path}/{self.layout.shard_key(shard)}"
+
+
+class KnownSample(NamedTuple):
+    """Metadata of one sample.
+
+    Attributes:
+        arrays: by name; None if this library does not write such a layout.
+        sample_id: as the group records it; None if it does not.
+        unlisted: whether the group does not list its arrays, so that the fallback engine has to read it.
+        size: memory in bytes, approximately.
+    """
+
+    arrays: dict[str, KnownArray | None]
+    sample_id: str | None
+    unlisted: bool
+    size: int
+
+    @classmethod
+    def of(cls, where: str, entry: SampleEntry, group: Mapping[str, Any]) -> KnownSample:
+        """From a group that :func:`parse_group` returned; raises CorruptChunkError, ManifestError."""
+        try:
+            if "consolidated_metadata" not in group:
+                return cls({}, None, True, _ARRAY_BYTES)
+            recorded = recorded_attributes(group) or {}
+            check_origin(where, entry, recorded)
+            lengths = expect(dict, recorded.get("chunk_bytes", {}), "chunk_bytes")
+            consolidated = expect(dict, group["consolidated_metadata"], "consolidated_metadata")
+            arrays: dict[str, KnownArray | None] = {}
+            for name, metadata in expect(dict, consolidated.get("metadata"), "metadata").items():
+                if expect(dict, metadata, f"metadata of {name!r}").get("node_type") != "array":
+                    continue
+                path = f"{entry.relpath}/{check_relative_path(name)}"
+                try:
+                    layout = ArrayLayout.from_zarr_json(metadata)
+                except StoreError:
+                    arrays[name] = None
+                    continue
+                arrays[name] = KnownArray(path, layout, _recorded_index(layout, lengths.get(name)))
+        except (ValueError, SourceError) as error:
+            raise damaged_group(where, entry, error) from error
+        known = [array for array in arrays.values() if array is not None]
+        size = sum(_ARRAY_BYTES + 16 * array.layout.n_chunks for array in known)
+        return cls(arrays, recorded.get("sample_id"), False, size)
+
+
+def _recorded_index(layout: ArrayLayout, packed: Any) -> ChunkIndex | None:
+    if not isinstance(packed, str) or not layout.checksum:
+        return None  # without checksums, wrong lengths might not be detected
+    try:
+        return ChunkIndex.from_lengths(layout, unpack_lengths(packed))
+    except ValueError:
+        return None
+
+
+def parse_group(where: str, entry: SampleEntry, request: Request, data: np.ndarray | Exception) -> dict[str, Any]:
+    """A sample group's ``zarr.json``, from the result of fetching it.
+
+    Raises:
+        ManifestError: the object is missing.
+        CorruptChunkError: it is not the metadata of a group.
+        StoreError: it could not be fetched.
+    """
+    if isinstance(data, FileNotFoundError):
+        raise missing_group(where, entry) from data
+    if isinstance(data, CorruptChunkError):
+        raise damaged_group(where, entry, data) from data
+    if isinstance(data, Exception):
+        raise fetch_failure(where, str(request), data) from printable_cause(data)
+    try:
+        group: dict[str, Any] = parse_json(data.tobytes())
+        recorded_attributes(group)
+    except ValueError as error:
+        raise damaged_group(where, entry, error) from error
+    return group

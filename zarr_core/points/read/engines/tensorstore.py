@@ -1,0 +1,207 @@
+"""TensorStore engine: an independent implementation of Zarr, for comparison (extra ``tensorstore``).
+
+TensorStore ends the process if it cannot allocate what metadata or a compressed chunk claims. So it gets only arrays
+whose sizes were checked. zarr-python, which raises an error, reads arrays in layouts that this library does not write.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from zarr_core._util.redaction import redact
+from zarr_core.errors import CorruptChunkError, StoreError
+from zarr_core.points.read.engines import FieldRead, missing_group
+from zarr_core.points.read.engines.frame_sizes import FrameSizes
+from zarr_core.points.read.engines.reference import ZarrEngine
+from zarr_core.points.store.manifest import SampleEntry
+from zarr_core.storage import Storage, is_local
+from zarr_core.storage.credentials import Access, access
+from zarr_core.storage.retries import POLICY
+
+_OPEN_ARRAYS = 4096
+_CHECK_THREADS = 8
+
+# The retry policy as TensorStore options. Timeouts can only be set in the environment (TENSORSTORE_CURL_LOW_SPEED_*).
+_RETRIES = {
+    "max_retries": POLICY.attempts - 1,
+    "initial_delay": f"{POLICY.first_wait_s}s",
+    "max_delay": f"{POLICY.longest_wait_s}s",
+}
+
+# Its names for where botocore found credentials.
+_CREDENTIALS = {
+    "env": {"type": "environment"},
+    "iam-role": {"type": "imds"},
+    "container-role": {"type": "default"},
+    "assume-role-with-web-identity": {"type": "default"},
+}
+
+# The process that first used TensorStore. Its threads do not survive a fork: a child would hang.
+_used_by: int | None = None
+
+
+class TensorStoreEngine:
+    """Reads through TensorStore, all fields in flight together.
+
+    Args:
+        root: a local path or ``s3://`` URL.
+
+    Raises:
+        StoreError: TensorStore is not installed, or does not support the location.
+    """
+
+    def __init__(self, root: str) -> None:
+        try:
+            import tensorstore  # noqa: F401
+        except ImportError as error:
+            raise StoreError("engine 'tensorstore' needs the extra: pip install zarr-core[tensorstore]") from error
+        self._storage = Storage(root)
+        self._kvstore = kvstore(root, self._storage)
+        self._others: ZarrEngine | None = None
+        self._process: _Process | None = None
+
+    def read(self, reads: Sequence[FieldRead], out: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
+        """See :class:`zarr_core.points.read.engines.Engine`."""
+        process = self._this_process
+        checked = list(process.threads.map(process.frames.check, reads))
+        results: list[Any] = [None] * len(reads)
+        for place, read in enumerate(reads):
+            if checked[place]:
+                results[place] = self._start(process, read)
+        others = [place for place, known in enumerate(checked) if not known]
+        if others:
+            self._others = self._others or ZarrEngine(self._storage.root)
+            for place, points in zip(others, self._others.read([reads[place] for place in others]), strict=True):
+                results[place] = points
+        for place, read in enumerate(reads):
+            if checked[place]:
+                results[place] = _finish(read, results[place])
+        if out is None:
+            return results
+        for read, target, points in zip(reads, out, results, strict=True):
+            read.check_output(points.dtype, points.shape[1], target)
+            target[...] = points
+        return list(out)
+
+    def _start(self, process: _Process, read: FieldRead) -> Any:
+        """The future of a read."""
+        array = process.arrays.get(read.path)
+        if array is None:
+            array = self._open(read)
+            process.keep(read.path, array)
+        read.check_array(tuple(array.shape), tuple(array.chunk_layout.read_chunk.shape), array.dtype.numpy_dtype)
+        read.allocate(array.dtype.numpy_dtype, array.shape[1])  # TensorStore aborts the process if memory runs out
+        start, stop = read.drawn.span
+        return array[start:stop].read()
+
+    def attributes(self, where: str, entry: SampleEntry) -> dict[str, Any]:
+        """See :class:`zarr_core.points.read.engines.Engine`."""
+        from zarr_core.points.read.engines.direct import DirectEngine
+
+        return DirectEngine(self._storage.root).attributes(where, entry)
+
+    def _open(self, read: FieldRead) -> Any:
+        import tensorstore
+
+        spec = {
+            "driver": "zarr3",
+            "kvstore": {**self._kvstore, "path": f"{self._kvstore['path']}/{read.path}/"},
+            "recheck_cached_metadata": "open",
+            "context": {"s3_request_retries": _RETRIES},
+            # This library writes every chunk, and TensorStore reads a missing object as zeros.
+            "fill_missing_data_reads": not read.entry.fingerprint,
+        }
+        try:
+            return tensorstore.open(spec, read=True, open=True).result()
+        except ValueError as error:
+            if "NOT_FOUND" not in str(error):
+                raise CorruptChunkError(f"{read.where}: {error}; convert the sample again") from error
+            if not self._storage.exists(f"{read.entry.relpath}/zarr.json"):
+                raise missing_group(read.where, read.entry) from error
+            raise read.missing_array() from error
+
+    @property
+    def _this_process(self) -> _Process:
+        global _used_by
+        if _used_by not in (None, os.getpid()):
+            raise StoreError(
+                "TensorStore hangs in a process that was forked after its use; "
+                "start workers by spawn or forkserver, or use engine='direct'"
+            )
+        _used_by = os.getpid()
+        if self._process is None:
+            self._process = _Process(self._storage)
+        return self._process
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_process": None}
+
+
+def _finish(read: FieldRead, future: Any) -> np.ndarray:
+    """The points of a read, from its future."""
+    try:
+        points = np.asarray(future.result())
+    except ValueError as error:
+        raise read.unreadable(error) from error
+    start = read.drawn.span[0]
+    if len(read.drawn.runs) == 1:
+        return points
+    return np.concatenate([points[first - start : last - start] for first, last in read.drawn.runs])
+
+
+class _Process:
+    """Open arrays of one process."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.frames = FrameSizes(storage)
+        self.threads = ThreadPoolExecutor(_CHECK_THREADS, thread_name_prefix="zarr_core")
+        self.arrays: OrderedDict[str, Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def keep(self, path: str, array: Any) -> None:
+        with self._lock:
+            self.arrays[path] = array
+            while len(self.arrays) > _OPEN_ARRAYS:
+                self.arrays.popitem(last=False)
+
+
+def kvstore(root: str, storage: Storage) -> dict[str, Any]:
+    """TensorStore's key-value store for a root; raises StoreError for a location that it does not support."""
+    if is_local(root):
+        return {"driver": "file", "path": storage.location}
+    if not root.startswith("s3://"):
+        raise StoreError(f"engine 'tensorstore' reads local paths and s3://, not {redact(root)}")
+    bucket, _, prefix = storage.location.partition("/")
+    kvstore: dict[str, Any] = {"driver": "s3", "bucket": bucket, "path": prefix}
+    found = access("s3")
+    if found.endpoint:
+        region = found.config.get("region") or os.environ.get("AWS_DEFAULT_REGION", "us-east-1")
+        kvstore |= {"endpoint": found.endpoint, "aws_region": region}
+    if credentials := _credentials(found):
+        kvstore["aws_credentials"] = credentials
+    return kvstore
+
+
+def _credentials(found: Access) -> dict[str, str]:
+    """Where TensorStore finds the credentials: it cannot be told them. Without, it asks everywhere at every request."""
+    if "skip_signature" in found.config:
+        return {"type": "anonymous"}
+    provider = found.provider
+    if provider is None or provider.found is None:
+        return {"type": "environment"} if "AWS_ACCESS_KEY_ID" in os.environ else {}
+    method = provider.found.method
+    if method in ("shared-credentials-file", "config-file"):
+        return {"type": "profile", **provider.profile}
+    if method not in _CREDENTIALS:
+        raise StoreError(
+            f"engine 'tensorstore' takes no credentials from {method}: name them in the environment or in "
+            "~/.aws/credentials, or use engine='direct'"
+        )
+    return _CREDENTIALS[method]

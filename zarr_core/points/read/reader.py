@@ -1,0 +1,391 @@
+"""Reads points of stored samples as NumPy arrays. The reader selects points and arrays; an engine reads them.
+
+With the default engine, a sample costs one metadata request, once, and a field costs one byte range. Other fields cost
+nothing. All requests of a call are in flight together.
+"""
+
+from __future__ import annotations
+
+import os
+import reprlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from zarr_core._util.arguments import check_mapping, check_names, whole_number
+from zarr_core._util.units import parse_size
+from zarr_core.errors import CorruptChunkError, ManifestError, UnknownFieldError, ZarrCoreError
+from zarr_core.format.object_names import ATTRIBUTES_KEY
+from zarr_core.format.shuffle import shuffle_permutation
+from zarr_core.points.read.engines import ENGINES, Engine, FieldRead
+from zarr_core.points.read.sampling import Draw, draw
+from zarr_core.points.store.head import HEAD, load_manifest
+from zarr_core.points.store.manifest import ArrayColumn, SampleEntry, StoreManifest
+from zarr_core.points.store.mesh import read_meshes
+from zarr_core.sources.formats.contents import Mesh
+from zarr_core.storage import Storage
+from zarr_core.storage.disk_cache import DEFAULT_LIMIT, DiskCache
+from zarr_core.versioning.generations import check_kept
+from zarr_core.versioning.replaced import ReplacementCheck
+
+if TYPE_CHECKING:
+    from zarr.abc.store import Store
+
+    from zarr_core.points.read.sampling import Generator
+    from zarr_core.storage.byte_ranges import Objects
+
+
+class ZarrChunkReader:
+    """Reads drawn or whole samples of one store.
+
+    Safe to fork, to pickle and to share between threads: each process opens its handles on first use.
+
+    Args:
+        root: local path or fsspec URL of the store.
+        engine: "direct" (the default), "zarr" (zarr-python, the reference) or "tensorstore". All give equal results.
+        store_factory: opens the Zarr store below a root; selects the engine "zarr". A module-level function if the
+            reader is to be pickled. A ``zarr.storage.WrapperStore`` of ``make_store(root)`` can count requests.
+        objects_factory: opens the objects below a root, for the engine "direct"; as above.
+            ``lambda root: CountingObjects(open_objects(root))`` counts requests and bytes.
+        read_concurrency: fields that the engine "zarr" reads at the same time, in threads. The other engines have all
+            fields in flight.
+        generation: number or tag of the generation to read; the latest by default.
+        cache_dir: folder on a fast local disk that keeps fetched ranges, shared by all processes of the host; for the
+            engine "direct". Samples that another program wrote may change and are not kept.
+        cache_limit: maximum size of ``cache_dir``, for example "200GB".
+        cache_bytes: memory for fetched ranges, for example "2GB", per process and DataLoader worker; None keeps
+            nothing. For the engine "direct", with a remote store or ``cache_dir``. The operating system caches local
+            files already. Samples that another program wrote are not kept.
+
+    Attributes:
+        root: path or URL of the store; a path is absolute.
+        manifest: manifest of the store at the time the reader was created.
+        engine: name of the engine.
+        cache: the disk cache, with counts of hits and misses of this process; None without ``cache_dir``.
+
+    Raises:
+        StoreError: there is no store at the root, or no such generation or tag.
+        ManifestError: its manifest is unreadable.
+        ZarrCoreError: ``read_concurrency`` is not positive, a size is invalid, or there is no such engine.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        engine: str | None = None,
+        store_factory: Callable[[str], Store] | None = None,
+        objects_factory: Callable[[str], Objects] | None = None,
+        read_concurrency: int = 1,
+        generation: int | str | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_limit: int | str = DEFAULT_LIMIT,
+        cache_bytes: int | str | None = None,
+    ) -> None:
+        self._storage = storage = Storage(root)
+        self.root, self._url = storage.root, storage.url
+        self.read_concurrency = whole_number("read_concurrency", read_concurrency, 1)
+        self.manifest: StoreManifest = load_manifest(storage, generation)
+        # The path of any other group names its content, so that another store has it at another path.
+        self._unnamed = any(not entry.fingerprint for entry in self.manifest.samples.values())
+        self._replaced = ReplacementCheck(storage, HEAD)
+        self.engine = engine or ("zarr" if store_factory else "direct")
+        self._columns = self.manifest.fields
+        self._domain_of = {name: domain for domain, layout in self.manifest.domains.items() for name in layout.arrays}
+        self.cache = None if cache_dir is None else DiskCache(cache_dir, cache_limit)
+        memory = None if cache_bytes is None else parse_size(cache_bytes)
+        self._engine = self._open_engine(store_factory, objects_factory, memory)
+
+    def __repr__(self) -> str:
+        generation, samples = self.manifest.generation, len(self.manifest.samples)
+        return (
+            f"<{type(self).__name__} {self._url}, generation {generation}, engine {self.engine}: {samples:,} samples>"
+        )
+
+    def with_samples(self, sample_ids: Collection[str]) -> ZarrChunkReader:
+        """The same reader with a manifest that names only these samples, for another process.
+
+        25,000 samples are a manifest of 3 MB as a pickle, which every DataLoader worker would get.
+        """
+        reader, manifest = copy(self), self.manifest
+        kept = set(sample_ids)
+        reader.manifest = replace(
+            manifest,
+            samples={i: entry for i, entry in manifest.samples.items() if i in kept},
+            splits={name: [i for i in ids if i in kept] for name, ids in manifest.splits.items()},
+            excluded=manifest.excluded & kept,
+            quarantine={},
+            retired=frozenset(),
+        )
+        return reader
+
+    @property
+    def sample_ids(self) -> list[str]:
+        """Ids of all samples, in the manifest's order."""
+        return list(self.manifest.samples)
+
+    @property
+    def fields(self) -> list[str]:
+        """Canonical names of all fields, in the manifest's order."""
+        return list(self._columns)
+
+    def read_sample(
+        self,
+        sample_id: str,
+        num_points: Mapping[str, int | None] | None = None,
+        fields: Iterable[str] | None = None,
+        seed: int = 0,
+        epoch: int = 0,
+        generator: Generator | None = None,
+    ) -> dict[str, np.ndarray]:
+        """Read fields of a sample. All fields of a domain have the same points.
+
+        Args:
+            sample_id: id of the sample.
+            num_points: points to draw by domain, ``{"surface": 4096}``. A domain that is absent, is None, or has at
+                most that many points is read whole, in stored order. Domains are drawn independently.
+            fields: canonical names of the fields to read; all that the sample has by default.
+            seed: seed of the training run.
+            epoch: number of the epoch; each epoch draws different points.
+            generator: NumPy or torch generator that replaces ``seed`` and ``epoch``.
+
+        Returns:
+            Arrays of the stored dtype by canonical name, each (points, dim).
+
+        Raises:
+            UnknownFieldError: no such sample, field or domain; or the sample lacks a field of ``fields``.
+            ZarrCoreError: an argument has the wrong type, or a number of points is not positive.
+            CorruptChunkError: stored bytes are missing or damaged.
+        """
+        reads = self.field_reads(sample_id, num_points, fields, seed, epoch, generator)
+        return dict(zip(reads, self.execute(list(reads.values())), strict=True))
+
+    def read_coords(
+        self,
+        sample_id: str,
+        domain: str = "surface",
+        num_points: int | None = None,
+        generator: Generator | None = None,
+        *,
+        seed: int = 0,
+        epoch: int = 0,
+        stream: str = "geometry",
+    ) -> np.ndarray:
+        """Read positions of a domain, drawn independently of :meth:`read_sample` and of other streams.
+
+        Returns:
+            (points, 3) of the stored dtype. Arguments and errors as for :meth:`read_sample`.
+        """
+        read = self.coords_read(sample_id, domain, num_points, generator, seed=seed, epoch=epoch, stream=stream)
+        (points,) = self.execute([read])
+        return points
+
+    def field_reads(
+        self,
+        sample_id: str,
+        num_points: Mapping[str, int | None] | None = None,
+        fields: Iterable[str] | None = None,
+        seed: int = 0,
+        epoch: int = 0,
+        generator: Generator | None = None,
+    ) -> dict[str, FieldRead]:
+        """The reads of :meth:`read_sample` by canonical name, to be combined with other reads in :meth:`execute`."""
+        entry = self._entry(sample_id)
+        columns = self._columns_of(sample_id, fields)
+        if num_points is not None:
+            check_mapping("num_points", num_points, "{'surface': 4096}")
+        num_points = dict(num_points or {})
+        self.check_num_points(num_points)
+        draw_of = partial(draw, seed=seed, epoch=epoch, sample_id=sample_id, generator=generator)
+        draws = {}
+        for domain in dict.fromkeys(self._domain_of[name] for name in columns):
+            grid = entry.domains[domain]
+            wanted = num_points.get(domain) or grid.n_points
+            draws[domain] = draw_of(grid.n_points, grid.chunk_points, wanted, stream=domain)
+        return {
+            name: self._field_read(sample_id, entry, column, draws[self._domain_of[name]])
+            for name, column in columns.items()
+        }
+
+    def coords_read(
+        self,
+        sample_id: str,
+        domain: str = "surface",
+        num_points: int | None = None,
+        generator: Generator | None = None,
+        *,
+        seed: int = 0,
+        epoch: int = 0,
+        stream: str = "geometry",
+    ) -> FieldRead:
+        """The read of :meth:`read_coords`."""
+        entry = self._entry(sample_id)
+        self.check_num_points({domain: num_points})
+        (column,) = self._columns_of(sample_id, [self.manifest.domains[domain].position]).values()
+        draw_of = partial(draw, seed=seed, epoch=epoch, sample_id=sample_id, generator=generator)
+        grid = entry.domains[domain]
+        wanted = num_points or grid.n_points
+        drawn = draw_of(grid.n_points, grid.chunk_points, wanted, stream=f"{domain}:{stream}")
+        return self._field_read(sample_id, entry, column, drawn)
+
+    def execute(self, reads: Sequence[FieldRead], out: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
+        """Read fields of any samples, all of them in flight together on remote stores.
+
+        Args:
+            reads: results of :meth:`field_reads` and :meth:`coords_read`.
+            out: arrays to write into, C-contiguous, of each read's ``shape`` and of the stored dtype; new ones by
+                default.
+
+        Returns:
+            The arrays, (points, dim) of the stored dtype. Errors as for :meth:`read_sample`, and OutputMismatchError if
+            an array of ``out`` has another dtype or width than the stored one.
+        """
+        with self._same_store():
+            return self._engine.read(reads, out)
+
+    def read_attributes(self, sample_id: str) -> dict[str, Any]:
+        """Attributes that the conversion recorded: source files, parameters, moments, byte counts.
+
+        Returns:
+            The group's "zarr_core" attributes; empty if another program wrote the store.
+        """
+        entry = self._entry(sample_id)
+        with self._same_store():
+            return dict(self._engine.attributes(f"{self._url}, {sample_id}", entry).get(ATTRIBUTES_KEY, {}))
+
+    def read_mesh(self, sample_id: str) -> dict[str, Mesh]:
+        """The meshes of a sample by domain, with all its fields of the domain in the order of the solver.
+
+        Only domains whose description has ``connectivity: true`` have one. Everything is read whole.
+
+        Raises:
+            UnknownFieldError: the store does not hold the sample, or the sample has no mesh.
+            CorruptChunkError: an array is damaged.
+        """
+        entry, recorded = self._entry(sample_id), self.read_attributes(sample_id)
+        with self._same_store():
+            meshes = dict(read_meshes(self.root, entry.relpath, recorded))
+        if not meshes:
+            reason = "its description has no `connectivity: true`"
+            raise UnknownFieldError(f"{self._url}: {sample_id!r} has no mesh: {reason}")
+        for domain, mesh in meshes.items():
+            columns = self.manifest.domains[domain].arrays
+            for name, values in self.read_sample(
+                sample_id, {}, [n for n in columns if n in recorded["moments"]]
+            ).items():
+                rows = shuffle_permutation(recorded["shuffle_seed"], sample_id, domain, len(values))
+                mesh.fields[name] = np.empty_like(values)
+                mesh.fields[name][rows] = values
+        return meshes
+
+    def check_fields(self, fields: Iterable[str]) -> list[str]:
+        """The names as a list without duplicates; raises UnknownFieldError if the store does not hold a field."""
+        check_names("fields", fields, error=UnknownFieldError)
+        names = list(dict.fromkeys(fields))
+        for name in names:
+            if name not in self._columns:
+                raise UnknownFieldError(f"{self._url}: no field {name!r}; fields are {', '.join(self.fields)}")
+        return names
+
+    def check_num_points(self, num_points: Mapping[str, int | None]) -> None:
+        """Raise UnknownFieldError for an unknown domain, ZarrCoreError for a number that is not None or positive."""
+        for domain, wanted in num_points.items():
+            if domain not in self.manifest.domains:
+                known = ", ".join(self.manifest.domains)
+                raise UnknownFieldError(f"{self._url}: no domain {domain!r}; domains are {known}")
+            if wanted is not None:
+                whole_number(f"num_points of {domain!r} (None reads all points)", wanted, 1)
+
+    @contextmanager
+    def _same_store(self) -> Iterator[None]:
+        """Raise StoreError for what was read of another store, or damaged because this generation was collected."""
+        try:
+            yield
+        except (CorruptChunkError, ManifestError) as error:
+            check_kept(self._storage, HEAD, self.manifest, error)
+            raise
+        if self._unnamed:
+            self._replaced.check(self.manifest, getattr(self._engine, "objects", None))
+
+    # --- selection of points and arrays
+
+    def _entry(self, sample_id: str) -> SampleEntry:
+        if not isinstance(sample_id, str):
+            raise ZarrCoreError(f"sample_id must be a string, not {reprlib.repr(sample_id)}")
+        try:
+            return self.manifest.samples[sample_id]
+        except KeyError:
+            pass
+        refused = self.manifest.quarantine.get(sample_id)
+        if refused:
+            reason = f"it was refused at conversion ({refused.field}: {refused.reason})"
+        else:
+            some = ", ".join(self.sample_ids[:5])
+            reason = f"the store holds {len(self.manifest.samples)}, the first of them {some}"
+        raise UnknownFieldError(f"{self._url}: no sample {sample_id!r}; {reason}")
+
+    def _columns_of(self, sample_id: str, fields: Iterable[str] | None) -> dict[str, ArrayColumn]:
+        """The arrays of fields of a sample, of all that it has for None, in the manifest's order."""
+        own = self.manifest.fields_of(sample_id)
+        if fields is None:
+            return {name: own[name] for name in self._columns if name in own}
+        names = self.check_fields(fields)
+        for name in names:
+            if name not in own:
+                lacking = self.without_field(name)
+                raise UnknownFieldError(
+                    f"{self._url}, {sample_id}: this sample has no {name}, like {len(lacking)} of the store's "
+                    f"{len(self.manifest.samples)}; read other fields, or other samples"
+                )
+        return {name: own[name] for name in names}
+
+    def without_field(self, name: str) -> list[str]:
+        """Ids of the samples that lack a field of the store."""
+        return [sample_id for sample_id in self.manifest.samples if name not in self.manifest.fields_of(sample_id)]
+
+    def _field_read(self, sample_id: str, entry: SampleEntry, column: ArrayColumn, drawn: Draw) -> FieldRead:
+        domain = self._domain_of[column.field]
+        return FieldRead(
+            self._url, sample_id, column.field, entry, column.array_name, column.dim, column.dtype, domain, drawn
+        )
+
+    def _open_engine(
+        self,
+        store_factory: Callable[[str], Store] | None,
+        objects_factory: Callable[[str], Objects] | None,
+        cache_bytes: int | None,
+    ) -> Engine:
+        name, cache = self.engine, self.cache
+        # Imported on use: the direct engine does not need zarr-python, and neither needs TensorStore.
+        if name not in ENGINES:
+            raise ZarrCoreError(f"no engine {name!r}; use one of {', '.join(ENGINES)}")
+        if store_factory and name != "zarr":
+            raise ZarrCoreError(f"a store_factory is for the engine 'zarr', not {name!r}")
+        if objects_factory and name != "direct":
+            raise ZarrCoreError(f"an objects_factory is for the engine 'direct', not {name!r}")
+        if cache and name != "direct":
+            raise ZarrCoreError(f"a cache_dir is for the engine 'direct', not {name!r}")
+        if cache_bytes and name != "direct":
+            raise ZarrCoreError(f"cache_bytes is for the engine 'direct', not {name!r}")
+        if name == "tensorstore":
+            from zarr_core.points.read.engines.tensorstore import TensorStoreEngine
+
+            return TensorStoreEngine(self.root)
+        if name == "zarr":
+            return _reference_engine(self.root, store_factory, self.read_concurrency)
+        from zarr_core.points.read.engines.direct import DirectEngine
+
+        return DirectEngine(self.root, objects_factory, partial(_reference_engine, self.root), cache, cache_bytes)
+
+
+def _reference_engine(
+    root: str, store_factory: Callable[[str], Store] | None = None, read_concurrency: int = 1
+) -> Engine:
+    from zarr_core.points.read.engines.reference import ZarrEngine
+
+    return ZarrEngine(root, store_factory, read_concurrency)

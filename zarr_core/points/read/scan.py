@@ -1,0 +1,153 @@
+"""Reads whole arrays chunk by chunk in bounded memory, for verification and statistics.
+
+Training reads a few chunks per sample through ``zarr_core.points.read.reader`` instead.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from zarr_core.errors import CorruptChunkError
+from zarr_core.format.array_metadata import ArrayLayout
+from zarr_core.format.ranges import MAX_READ_BYTES, coalesce
+from zarr_core.format.shards import MISSING_CHUNK, decode_chunk, decode_shard_index
+from zarr_core.storage import Storage
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, eq=False)
+class ChunkRead:
+    """One chunk of an array, or the reason why it cannot be read.
+
+    Attributes:
+        number: the chunk's number in the array; None if the whole shard cannot be read.
+        shard: number of the shard that holds it.
+        rows: its points without padding, (<= chunk_points, dim); None if ``problem`` is not "".
+        problem: what is wrong with the stored bytes, or "".
+    """
+
+    number: int | None
+    shard: int
+    rows: np.ndarray | None
+    problem: str = ""
+
+
+class ChunkRange(NamedTuple):
+    """Bytes ``[start, stop)`` of a shard, which hold the chunk ``number`` of the array."""
+
+    shard: int
+    start: int
+    stop: int
+    number: int
+
+
+def chunk_ranges(layout: ArrayLayout, shard: int, tail: bytes, end: int) -> list[ChunkRange]:
+    """Byte ranges of a shard's stored chunks by chunk number; chunks that were not written are left out.
+
+    Args:
+        layout: of the array.
+        shard: number of the shard.
+        tail: the shard's last ``index_bytes`` bytes.
+        end: bytes of the shard without its index.
+
+    Raises:
+        CorruptChunkError: the index is damaged, or a range exceeds ``end``.
+    """
+    first = shard * layout.chunks_per_shard
+    index = decode_shard_index(layout, tail)[: layout.n_chunks - first].tolist()
+    ranges = [
+        ChunkRange(shard, start, start + length, number)
+        for number, (start, length) in enumerate(index, start=first)
+        if start != MISSING_CHUNK
+    ]
+    if any(chunk.stop > end for chunk in ranges):
+        raise CorruptChunkError("shard index: names bytes beyond the end of the object")
+    return ranges
+
+
+def read_chunks(storage: Storage, path: str, layout: ArrayLayout, read_concurrency: int = 1) -> Iterator[ChunkRead]:
+    """Read all chunks of an array in order. A damaged chunk is reported in its place; reading goes on after it.
+
+    Args:
+        storage: the store.
+        path: path of the array below the store's root ("samples/run_1/<digest>/surface/pressure").
+        layout: of the array.
+        read_concurrency: requests in flight.
+
+    Memory: 8 MiB per request in flight, or one chunk if that is larger.
+    """
+
+    def fetch(group: list[ChunkRange]) -> list[ChunkRead]:
+        shard, first, stop = group[0].shard, group[0].start, group[-1].stop
+        try:
+            data = storage.read(f"{path}/{layout.shard_key(shard)}", first, stop)
+        except OSError as error:
+            return [ChunkRead(chunk.number, shard, None, f"cannot be read: {error}") for chunk in group]
+        return [_decoded(layout, chunk, data[chunk.start - first : chunk.stop - first]) for chunk in group]
+
+    for shard in range(layout.n_shards):
+        name = f"{path}/{layout.shard_key(shard)}"
+        ranges: list[ChunkRange] = []
+        try:
+            size = storage.size(name)
+            end = size - layout.index_bytes
+            ranges = chunk_ranges(layout, shard, storage.read(name, max(end, 0), size), end)
+        except CorruptChunkError as error:
+            yield ChunkRead(None, shard, None, str(error))
+            continue
+        except FileNotFoundError:
+            if layout.checksum:
+                yield ChunkRead(None, shard, None, "the object is missing")
+                continue
+        except OSError as error:
+            yield ChunkRead(None, shard, None, f"cannot be read: {error}")
+            continue
+        number = shard * layout.chunks_per_shard
+        stop = min(number + layout.chunks_per_shard, layout.n_chunks)
+        for reads in _in_order(fetch, coalesce(ranges, max_bytes=MAX_READ_BYTES), read_concurrency):
+            for read in reads:
+                assert read.number is not None
+                yield from (_not_written(layout, missing, shard) for missing in range(number, read.number))
+                yield read
+                number = read.number + 1
+        yield from (_not_written(layout, missing, shard) for missing in range(number, stop))
+
+
+def _not_written(layout: ArrayLayout, number: int, shard: int) -> ChunkRead:
+    if layout.checksum:
+        return ChunkRead(number, shard, None, "not in the shard's index")
+    # zarr-python writes no chunks and no shards that hold only the fill value. This library writes all of them, with
+    # checksums.
+    n_rows = min(layout.chunk_points, layout.n_points - number * layout.chunk_points)
+    return ChunkRead(number, shard, np.zeros((n_rows, layout.dim), layout.dtype))
+
+
+def _decoded(layout: ArrayLayout, chunk: ChunkRange, data: bytes) -> ChunkRead:
+    try:
+        rows = decode_chunk(layout, data)
+    except CorruptChunkError as error:
+        return ChunkRead(chunk.number, chunk.shard, None, str(error))
+    return ChunkRead(chunk.number, chunk.shard, rows[: layout.n_points - chunk.number * layout.chunk_points])
+
+
+def _in_order(function: Callable[[_Item], _Result], items: Iterable[_Item], concurrency: int) -> Iterator[_Result]:
+    """``map`` in threads, at most ``concurrency`` items ahead of the consumer."""
+    if concurrency <= 1:
+        yield from map(function, items)
+        return
+    with ThreadPoolExecutor(concurrency) as pool:
+        running: deque[Future[_Result]] = deque()
+        for item in items:
+            running.append(pool.submit(function, item))
+            if len(running) == concurrency:
+                yield running.popleft().result()
+        while running:
+            yield running.popleft().result()

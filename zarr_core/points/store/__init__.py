@@ -1,0 +1,1 @@
+"""What a point store holds, and what it records about itself."""

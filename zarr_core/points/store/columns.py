@@ -1,0 +1,102 @@
+"""Which converted samples fit the columns of a store: a field has one number of components in all samples.
+
+What is committed wins over what comes. Among the samples of one commit, the number of components that most of them
+have wins, and that of the first sample by id if there is a tie.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from zarr_core.errors import StoreError
+from zarr_core.format.object_names import ZARR_JSON
+from zarr_core.points.convert.writer import written_sample
+from zarr_core.points.store.group import read_metadata
+from zarr_core.points.store.manifest import ArrayColumn, Quarantine, SampleEntry, StoreManifest, different_fields
+from zarr_core.storage import Storage
+
+# Metadata reads in flight.
+_READS = 16
+
+
+def find_misfits(committed: Mapping[str, SampleEntry], written: Mapping[str, SampleEntry]) -> dict[str, Quarantine]:
+    """Refusals of the written samples that do not fit the store, by sample id.
+
+    Args:
+        committed: samples of the store with their fields. Those in ``written`` are replaced, unless they are refused:
+            a refused sample keeps its earlier group.
+        written: samples to be committed, with their fields.
+    """
+    refused: dict[str, Quarantine] = {}
+    while True:
+        staying = {i: entry for i, entry in committed.items() if i not in written or i in refused}
+        coming = {i: entry for i, entry in sorted(written.items()) if i not in refused}
+        expected = _most_common(coming) | _most_common(staying)
+        found = {i: refusal for i, entry in coming.items() if (refusal := misfit(entry, expected))}
+        if not found:
+            return refused
+        refused |= found
+
+
+def misfit(entry: SampleEntry, expected: Mapping[str, ArrayColumn]) -> Quarantine | None:
+    """The refusal of a sample with another array for a field than expected; None if it fits."""
+    for name, column in (entry.fields or {}).items():
+        other = expected.get(name, column)
+        if (column.dim, column.array_name) == (other.dim, other.array_name):
+            continue
+        reason = f"has {column.dim} components per point, the store's samples have {other.dim}"
+        if column.array_name != other.array_name:
+            reason = f"is stored as {column.array_name}, in the store's samples as {other.array_name}"
+        way_out = "repair the sample at its source, or repair or remove the others (--retire-vanished)"
+        return Quarantine(entry.fingerprint, entry.settings, name, f"{reason}; {way_out}")
+    return None
+
+
+def expected_columns(manifest: StoreManifest | None, without: Mapping[str, object]) -> dict[str, ArrayColumn]:
+    """The columns of the samples of a store, those of some samples excepted."""
+    if manifest is None:
+        return {}
+    if manifest.conversion is None:
+        return manifest.fields
+    return _most_common({i: entry for i, entry in manifest.samples.items() if i not in without})
+
+
+def with_recorded_fields(
+    storage: Storage, manifest: StoreManifest, known: dict[str, SampleEntry]
+) -> dict[str, SampleEntry]:
+    """The samples of a store with their fields. Published stores, and earlier versions, do not record them.
+
+    Args:
+        storage: the store.
+        manifest: of the store.
+        known: samples that were read before, by path; those read now are added.
+    """
+    unknown = {i: entry for i, entry in manifest.samples.items() if entry.fields is None}
+    missing = [(i, entry) for i, entry in unknown.items() if entry.relpath not in known]
+
+    def read(item: tuple[str, SampleEntry]) -> SampleEntry:
+        sample_id, entry = item
+        try:
+            group = read_metadata(storage, f"{entry.relpath}/{ZARR_JSON}")
+            fields = written_sample(entry.relpath, group).entry.fields
+        except (OSError, ValueError, StoreError):  # damaged, or another program's: the manifest is all that is known
+            fields = manifest.fields_of(sample_id)
+        return replace(entry, fields=fields)
+
+    if missing:
+        with ThreadPoolExecutor(_READS) as pool:
+            known |= {entry.relpath: entry for entry in pool.map(read, missing)}
+    return {i: known[entry.relpath] if i in unknown else entry for i, entry in manifest.samples.items()}
+
+
+def _most_common(samples: Mapping[str, SampleEntry]) -> dict[str, ArrayColumn]:
+    """By field, the array that most samples have; the first by id of equally common ones. Dtypes do not matter."""
+    found: dict[str, Counter[tuple[str, int]]] = defaultdict(Counter)
+    for fields, count in different_fields(samples):
+        for name, column in fields.items():
+            found[name][column.array_name, column.dim] += count
+    common = {name: counts.most_common(1)[0][0] for name, counts in found.items()}
+    return {name: ArrayColumn(array_name, name, "", dim) for name, (array_name, dim) in common.items()}

@@ -1,0 +1,119 @@
+"""A sample's group: the names of its objects, and what its ``zarr.json`` records about the conversion."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from zarr_core._util.documents import DocumentError, expect, parse_json
+from zarr_core.errors import StoreError
+from zarr_core.format.moments import FieldMoments
+from zarr_core.format.object_names import ATTRIBUTES_KEY, ZARR_JSON
+from zarr_core.format.rounding import RoundingError
+from zarr_core.points.store.mesh import mesh_bytes
+from zarr_core.storage import Storage
+from zarr_core.storage.temporary import strip_temp_suffix
+
+GROUP_FORMAT = 1
+
+# Objects that a conversion writes. A sample id may contain slashes, so the longest possible prefix is the group.
+_GROUP = re.compile(
+    r"(samples/.+/[0-9a-f]{16})/"
+    r"(?:zarr\.json|quarantine\.json|\w+/zarr\.json|\w+/\w+/zarr\.json|\w+/\w+/c/\d+/\d+)"
+)
+
+
+def group_of(name: str) -> str | None:
+    """The group that an object belongs to; None for an object that no conversion writes."""
+    found = _GROUP.fullmatch(name)
+    return found[1] if found else None
+
+
+def read_metadata(storage: Storage, name: str) -> dict[str, Any]:
+    """The content of a ``zarr.json``; raises StoreError if it is missing or damaged."""
+    try:
+        return expect(dict, parse_json(storage.read(name)), "the document")
+    except FileNotFoundError:
+        raise StoreError(f"{storage.url}: {name} is missing") from None
+    except ValueError as error:
+        raise StoreError(f"{storage.url}: {name} cannot be read: {error}") from error
+
+
+def recorded_attributes(group: Any) -> dict[str, Any] | None:
+    """What this library recorded in a group's ``zarr.json``; None if another program wrote the group.
+
+    Raises:
+        DocumentError: the document is not the metadata of a Zarr group.
+    """
+    if not isinstance(group, dict) or group.get("node_type") != "group":
+        raise DocumentError("not the metadata of a Zarr group")
+    recorded = expect(dict, group.get("attributes", {}), "attributes").get(ATTRIBUTES_KEY)
+    return None if recorded is None else expect(dict, recorded, f"attribute {ATTRIBUTES_KEY!r}")
+
+
+def stored_bytes(recorded: dict[str, Any]) -> dict[str, int]:
+    """Recorded bytes of each array by canonical field name; raises DocumentError."""
+    sizes = expect(dict, recorded.get("stored_bytes"), "stored_bytes")
+    return {field: expect(int, size, f"stored_bytes of {field!r}") for field, size in sizes.items()}
+
+
+def recorded_moments(recorded: dict[str, Any]) -> dict[str, FieldMoments]:
+    """Recorded moments by canonical field name; raises DocumentError."""
+    moments = expect(dict, recorded.get("moments"), "moments")
+    return {field: _moments(expect(dict, values, f"moments of {field!r}"), field) for field, values in moments.items()}
+
+
+def recorded_rounding(recorded: dict[str, Any]) -> dict[str, RoundingError]:
+    """Recorded rounding errors by canonical field name; empty in a group of an older version. Raises DocumentError."""
+    errors = {}
+    for field, values in expect(dict, recorded.get("rounding", {}), "rounding").items():
+        try:
+            errors[field] = RoundingError.from_json(expect(dict, values, f"rounding of {field!r}"))
+        except ValueError as error:
+            raise DocumentError(f"rounding of {field!r}: {error}") from error
+    return errors
+
+
+def _moments(values: dict[str, Any], field: str) -> FieldMoments:
+    for name in ("mean", "m2", "min", "max", "log_mean", "log_m2"):
+        numbers = expect(list, values.get(name), f"moments of {field!r}, {name}")
+        if not all(type(number) in (int, float) for number in numbers):
+            raise DocumentError(f"moments of {field!r}, {name}: not a list of numbers")
+    expect(int, values.get("count"), f"moments of {field!r}, count")
+    try:
+        return FieldMoments.from_json(values)
+    except (ValueError, OverflowError) as error:  # OverflowError: an integer that no float64 holds
+        raise DocumentError(f"moments of {field!r}: {error}") from error
+
+
+def chunk_object_bytes(sizes: Mapping[str, int], relpath: str) -> int:
+    """Bytes of the objects that hold chunks, without temporary files that a killed writer left.
+
+    Args:
+        sizes: bytes by name of objects of the group.
+        relpath: path of the group below the store's root.
+    """
+    chunks = (name for name in sizes if "/c/" in name[len(relpath) :])
+    return sum(sizes[name] for name in chunks if not strip_temp_suffix(name)[1])
+
+
+def is_complete(storage: Storage, relpath: str, group: Any = None, sizes: Mapping[str, int] | None = None) -> bool:
+    """Whether a finished group still has all bytes of its arrays.
+
+    A writer writes ``zarr.json`` last. After a power cut it may be there although an earlier shard is lost.
+
+    Args:
+        storage: the store.
+        relpath: path of the group below the store's root.
+        group: content of the group's ``zarr.json``; read from the store if None.
+        sizes: bytes of the objects below the path by name; listed if None.
+    """
+    try:
+        recorded = recorded_attributes(parse_json(storage.read(f"{relpath}/{ZARR_JSON}")) if group is None else group)
+        if recorded is None:  # another program wrote this group and recorded no sizes
+            return True
+        expected = sum(stored_bytes(recorded).values()) + sum(mesh_bytes(recorded).values())
+    except (FileNotFoundError, ValueError):
+        return False
+    return expected == chunk_object_bytes(storage.list(relpath) if sizes is None else sizes, relpath)

@@ -1,0 +1,104 @@
+"""Settings of a conversion, and the digests that name groups."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
+
+from zarr_core._util.arguments import check_mapping, whole_number
+from zarr_core.errors import SourceError
+from zarr_core.format.array_metadata import COORDS_DTYPE, MAX_POINTS, VALUE_DTYPES, ArrayLayout
+from zarr_core.format.codecs import DEFAULT_CODEC, Codec
+from zarr_core.format.names import FieldName
+from zarr_core.points.store.group import GROUP_FORMAT
+
+FIELD_DTYPES_EXAMPLE = "{'surface_pressure': 'float32'}"
+#: As the dtype of a field in ``field_dtypes``: the field has no dtype of its own (any more).
+NO_OWN_DTYPE = "default"
+
+# Seeds that a manifest can hold.
+_SEEDS = (-(2**63) + 1, 2**63 - 1)
+
+
+@dataclass(frozen=True)
+class ConversionSettings:
+    """How samples are written. Equal settings and equal source files give equal bytes.
+
+    Attributes:
+        chunk_points: points per chunk; choose a value close to the number of points that a training step draws.
+        shard_points: maximum points per shard, rounded to whole chunks, at least one; None for one shard per array.
+        values_dtype: stored dtype of all fields except positions, which are float32.
+        field_dtypes: stored dtype of individual fields, by canonical name. "default" is the same as no entry; given to
+            a conversion, it removes the entry of the store.
+        codec: compressor of the chunks, ``name`` or ``name:level``.
+        shuffle_seed: seed of the order of points.
+
+    Raises:
+        SourceError: a value is invalid.
+    """
+
+    chunk_points: int = 16_384
+    shard_points: int | None = None
+    values_dtype: str = "float16"
+    field_dtypes: Mapping[str, str] = field(default_factory=dict)
+    codec: str = DEFAULT_CODEC
+    shuffle_seed: int = 0
+
+    def __post_init__(self) -> None:
+        limits = (("chunk_points", 1, MAX_POINTS), ("shard_points", 1, MAX_POINTS), ("shuffle_seed", *_SEEDS))
+        for name, least, most in limits:
+            value = getattr(self, name)
+            if value is not None or name != "shard_points":
+                object.__setattr__(self, name, whole_number(name, value, least, most, error=SourceError))
+        check_mapping("field_dtypes", self.field_dtypes, FIELD_DTYPES_EXAMPLE)
+        if not isinstance(self.codec, str):
+            raise SourceError(f"codec must be a name such as 'zstd:3', not {self.codec!r}")
+        if self.shard_points is not None and self.shard_points < self.chunk_points:
+            object.__setattr__(self, "shard_points", self.chunk_points)
+        own = {name: dtype for name, dtype in sorted(self.field_dtypes.items()) if dtype != NO_OWN_DTYPE}
+        dtypes = {f"field_dtypes, {name}": dtype for name, dtype in own.items()}
+        for name, dtype in {"values_dtype": self.values_dtype, **dtypes}.items():
+            if dtype not in VALUE_DTYPES:
+                raise SourceError(f"{name}: dtype {dtype!r} cannot be stored; use one of {', '.join(VALUE_DTYPES)}")
+        # Normalise, so that equal settings such as "zstd" and "zstd:3" have equal digests.
+        object.__setattr__(self, "codec", str(Codec.parse(self.codec)))
+        object.__setattr__(self, "field_dtypes", own)
+
+    def check_fields(self, canonical_names: Collection[str]) -> None:
+        """Raise SourceError if ``field_dtypes`` names a field that is not among these."""
+        unknown = [name for name in self.field_dtypes if name not in canonical_names]
+        if unknown:
+            raise SourceError(f"field_dtypes: no field {unknown[0]!r}; fields are {', '.join(canonical_names)}")
+
+    @cached_property
+    def digest(self) -> str:
+        """16 hex digits; settings that write different bytes have different digests."""
+        values = [getattr(self, name) for name in self.__dataclass_fields__]
+        return digest([GROUP_FORMAT, *values])
+
+    def to_document(self) -> dict[str, Any]:
+        """The settings as a JSON document of the manifest."""
+        return asdict(self)
+
+    def dtype_of(self, name: FieldName) -> str:
+        """Stored dtype of a field."""
+        return self.field_dtypes.get(name.canonical, COORDS_DTYPE if name.is_position else self.values_dtype)
+
+    def layout(self, name: FieldName, n_points: int, dim: int) -> ArrayLayout:
+        """Layout of a field's array, (n_points, dim)."""
+        chunk_points = min(self.chunk_points, n_points)
+        chunks = -(-n_points // chunk_points)
+        if self.shard_points is not None:
+            chunks = min(chunks, self.shard_points // chunk_points)
+        codec = Codec.parse(self.codec)
+        dtype = self.dtype_of(name)
+        return ArrayLayout(n_points, dim, chunk_points, chunks * chunk_points, dtype, codec, domain=name.domain)
+
+
+def digest(values: list[Any]) -> str:
+    """16 hex digits of the SHA-256 of JSON values."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
