@@ -40,9 +40,11 @@ def public_names() -> Iterator[str]:
         things |= {f"{verb}.{name}": getattr(module, name) for name in module.__all__}
     for name, thing in things.items():
         yield name
-        if callable(thing) and thing not in ERRORS:
+        if isinstance(thing, type) and issubclass(thing, Exception):
+            continue
+        if callable(thing):
             yield from (f"{name}({parameter})" for parameter in inspect.signature(thing).parameters)
-        if not isinstance(thing, type) or thing in ERRORS:
+        if not isinstance(thing, type):
             continue
         for attribute in dir(thing):
             if attribute.startswith("_"):
