@@ -21,9 +21,9 @@ from sensors.migration import CHECK, check_settings
 from sensors.operating import if_red
 from sensors.pending import natural_order
 from zarr_core.errors import StoreError
-from zarr_core.points.convert.writer import GroupWriter, WrittenSample
+from zarr_core.points.convert.writer import GroupWriter
 from zarr_core.points.statistics import calculate_store_statistics
-from zarr_core.points.store.manifest import StoreManifest
+from zarr_core.points.store.manifest import SampleEntry, StoreManifest
 from zarr_core.points.verify.store import VerificationReport, verify_store
 from zarr_core.sources.left_out import some
 from zarr_core.sources.listing import list_samples
@@ -129,7 +129,7 @@ def _converted_samples_fit(dataset: DatasetDeclaration) -> dg.AssetChecksDefinit
         misfits = {
             sample_id: refusal
             for (sample_id, refusal), result in zip(manifest.quarantine.items(), found, strict=True)
-            if isinstance(result, WrittenSample)
+            if isinstance(result, SampleEntry)
         }
         reasons = [f"{sample_id}: {why.field}: {why.reason}" for sample_id, why in misfits.items()]
         rows = refused_rows(misfits)

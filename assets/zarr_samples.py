@@ -147,7 +147,7 @@ class EntryReader:
         """The sample's group; None if its present source has none."""
         if result.status == "up to date":
             return self._manifest.samples[result.sample_id]
-        return result.written.entry if result.written else None
+        return result.written if result.written else None
 
     def metadata(self, result: ConversionResult, entry: SampleEntry) -> dict[str, Any]:
         """What the UI shows of a converted sample, from the attributes of its group.

@@ -243,7 +243,7 @@ def _read(root: str, sample_id: str, written: Any) -> dict[str, np.ndarray]:
     """A finished group's arrays, through a manifest of it alone."""
     from zarr_core.points.store.manifest import StoreManifest, columns_of
 
-    samples = {sample_id: written.entry}
+    samples = {sample_id: written}
     manifest = StoreManifest("fuzz", domains=columns_of(samples), samples=samples, generation=1)
     Path(root, "manifest.json").write_bytes(manifest.to_json())
     return ZarrChunkReader(root).read_sample(sample_id)

@@ -63,7 +63,7 @@ def as_tensorstore(
     spec: dict[str, Any] = {"driver": "zarr3", "kvstore": kvstore(storage.root, storage)}
     spec["kvstore"]["path"] += f"/{path}/"
     # A matrix has no chunks of missing cells; of a sample, this library writes all.
-    spec["fill_missing_data_reads"] = head is MATRIX or not state.samples[sample_id].fingerprint
+    spec["fill_missing_data_reads"] = head is MATRIX or not state.samples[sample_id].is_ours
     try:
         array = ts.open(spec, read=True, open=True, context=context).result()
     except ValueError as error:

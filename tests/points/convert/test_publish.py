@@ -76,7 +76,7 @@ def test_a_stale_converter_does_not_undo_a_newer_one(
     old = _converted(source, tmp_path / "store")
     change()
     new = _converted(source, tmp_path / "store")
-    newest = new[1].written["run_1"].entry
+    newest = new[1].written["run_1"]
     assert commit_results(*new).manifest.samples["run_1"] == newest
     report = commit_results(*old)
     assert (report.added, report.replaced, report.committed) == ([], [], False)
@@ -96,7 +96,7 @@ def test_a_newer_converter_replaces_an_older_result_and_logs_it(
     commit_results(*old)
     report = commit_results(*new)
     assert report.replaced == ["run_1"]
-    assert load_manifest(store).samples["run_1"] == new[1].written["run_1"].entry
+    assert load_manifest(store).samples["run_1"] == new[1].written["run_1"]
     assert "replaces" in caplog.text
 
 
@@ -120,7 +120,7 @@ def test_a_stale_converter_does_not_replace_a_newer_result(
     monkeypatch.setattr(Storage, "replace", overtaken)
     report = commit_results(*old)
     assert not report.replaced
-    assert report.manifest.samples["run_1"] == new[1].written["run_1"].entry
+    assert report.manifest.samples["run_1"] == new[1].written["run_1"]
     assert set(report.manifest.samples) == {"other", "run_1"}
 
 

@@ -230,7 +230,7 @@ def convert(
 def _replaced_contents(job: ConversionJob, results: Iterable[ConversionResult]) -> list[str]:
     """A sentence that names the samples whose source was replaced under the same version, if there are any."""
     before = job.manifest.samples if job.manifest else {}
-    written = {result.sample_id: result.written.entry for result in results if result.written}
+    written = {result.sample_id: result.written for result in results if result.written}
     replaced = [
         i for i, entry in written.items() if entry.content and i in before and before[i].version != entry.version
     ]
@@ -291,8 +291,8 @@ def iter_convert(
     replaced: list[ConversionResult] = []
     try:
         for result in convert_samples(job, todo, retry_quarantined, workers, executor):
-            refusal = None if result.written is None else misfit(result.written.entry, expected)
-            if result.written is not None and result.written.entry.content and refusal is None:
+            refusal = None if result.written is None else misfit(result.written, expected)
+            if result.written is not None and result.written.content and refusal is None:
                 replaced.append(result)
             yield result if refusal is None else quarantined(result.sample_id, refusal, result.seconds)
     finally:
@@ -345,7 +345,7 @@ def _shared(job: ConversionJob, result: ConversionResult) -> ConversionResult:
     """The result of a worker; a failure if its group is not in the store as this process sees it."""
     if result.written is not None:
         try:
-            job.writer.storage.check_shared(f"{result.written.entry.relpath}/{ZARR_JSON}")
+            job.writer.storage.check_shared(f"{result.written.relpath}/{ZARR_JSON}")
         except StoreError as error:
             return failure(result.sample_id, error)
     return result

@@ -9,7 +9,6 @@ from typing import Any
 
 from zarr_core.points.convert.job import ConversionJob
 from zarr_core.points.convert.sample import ConversionResult, quarantined
-from zarr_core.points.convert.writer import WrittenSample
 from zarr_core.points.store.manifest import Quarantine, SampleEntry, StoreManifest
 from zarr_core.points.store.recorded_settings import describe_changes
 from zarr_core.sources.formats import require_libraries
@@ -51,7 +50,7 @@ def plan(
             refusal
             and not retry_quarantined
             # A sample that was converted, but did not fit the columns of the store, may fit them now.
-            and (current or not isinstance(job.writer.find(sample_id, sample.fingerprint), WrittenSample))
+            and (current or not isinstance(job.writer.find(sample_id, sample.fingerprint), SampleEntry))
         ):
             done.append(quarantined(sample_id, refusal))
         else:

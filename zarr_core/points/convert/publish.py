@@ -11,7 +11,6 @@ from typing import Any
 
 from zarr_core.errors import CollectedError, RetirementError, SourceError
 from zarr_core.points.convert.job import ConversionJob, check_dataset
-from zarr_core.points.convert.writer import WrittenSample
 from zarr_core.points.store.columns import find_misfits, with_recorded_fields
 from zarr_core.points.store.head import HEAD
 from zarr_core.points.store.manifest import Quarantine, SampleEntry, StoreManifest, columns_of
@@ -60,7 +59,7 @@ class PublishReport:
 class Pending:
     """Written and refused samples to commit, by sample id."""
 
-    written: dict[str, WrittenSample] = field(default_factory=dict)
+    written: dict[str, SampleEntry] = field(default_factory=dict)
     refused: dict[str, Quarantine] = field(default_factory=dict)
 
 
@@ -187,7 +186,7 @@ def commit_results(
                 excess = []
             changed = _without(changed, vanished)
         retired = [i for i in start.samples if i not in changed.samples]
-        misfits = find_misfits(changed.samples, {i: written.entry for i, written in pending.written.items()})
+        misfits = find_misfits(changed.samples, pending.written)
         changed = _with_pending(changed, pending, misfits)
         changed = replace(changed, conversion=recorded_conversion(changed, settings))
         if current is None and not changed.samples and not create_empty:
@@ -205,7 +204,7 @@ def commit_results(
             manifest = error.manifest
             break
         except CollectedError as error:
-            gone = [i for i, written in pending.written.items() if written.entry.relpath in error.names]
+            gone = [i for i, written in pending.written.items() if written.relpath in error.names]
             if not gone:
                 raise
             pending = Pending({i: w for i, w in pending.written.items() if i not in gone}, pending.refused)
@@ -267,7 +266,7 @@ def _find_finished(job: ConversionJob) -> Pending:
         found = pool.map(lambda sample: job.writer.find(sample.sample_id, sample.fingerprint), unknown)
         for sample, result in zip(unknown, found, strict=True):
             match result:
-                case WrittenSample():
+                case SampleEntry():
                     pending.written[sample.sample_id] = result
                 case Quarantine():
                     pending.refused[sample.sample_id] = result
@@ -281,11 +280,11 @@ def _without_stale(pending: Pending, current: StoreManifest | None, selection: S
     copies of a dataset) or cannot be read, the later commit wins.
     """
     stale = set()
-    made_from = {sample_id: written.entry.fingerprint for sample_id, written in pending.written.items()}
+    made_from = {sample_id: written.fingerprint for sample_id, written in pending.written.items()}
     made_from |= {sample_id: refusal.fingerprint for sample_id, refusal in pending.refused.items()}
     for sample_id, fingerprint in made_from.items():
         entry = current.samples.get(sample_id) if current else None
-        if entry is None or not entry.fingerprint or entry.fingerprint == fingerprint:
+        if entry is None or not entry.is_ours or entry.fingerprint == fingerprint:
             continue
         sample = selection.samples.get(sample_id)
         if sample is not None and _has_changed(selection.source, sample):
@@ -327,7 +326,7 @@ def _without(manifest: StoreManifest, sample_ids: Collection[str]) -> StoreManif
 
 def _with_pending(manifest: StoreManifest, pending: Pending, misfits: Mapping[str, Quarantine]) -> StoreManifest:
     """The manifest with the results added. A refused sample keeps its earlier group, if it has one."""
-    fitting = {i: written.entry for i, written in pending.written.items() if i not in misfits}
+    fitting = {i: written for i, written in pending.written.items() if i not in misfits}
     samples = {**manifest.samples, **fitting}
     quarantine = {i: refusal for i, refusal in manifest.quarantine.items() if i not in fitting}
     return replace(
@@ -339,6 +338,6 @@ def _with_pending(manifest: StoreManifest, pending: Pending, misfits: Mapping[st
     )
 
 
-def _differ(entry: SampleEntry, written: WrittenSample) -> bool:
+def _differ(entry: SampleEntry, written: SampleEntry) -> bool:
     """Whether a committed sample is another one than the written one; fields may not have been recorded yet."""
-    return replace(entry, fields=None) != replace(written.entry, fields=None)
+    return replace(entry, fields=None) != replace(written, fields=None)

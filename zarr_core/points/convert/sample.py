@@ -17,8 +17,8 @@ from zarr_core._util.processes import WorkerDiedError
 from zarr_core._util.time_limit import TimeLimitError, call_within
 from zarr_core.errors import SampleError, SourceError
 from zarr_core.format.names import POSITION
-from zarr_core.points.convert.writer import GroupWriter, WrittenSample
-from zarr_core.points.store.manifest import Quarantine
+from zarr_core.points.convert.writer import GroupWriter
+from zarr_core.points.store.manifest import Quarantine, SampleEntry
 from zarr_core.sources.left_out import collected_notes
 from zarr_core.sources.recorded import record
 from zarr_core.sources.sample import SampleSource, SourceSample
@@ -55,7 +55,7 @@ class ConversionResult:
 
     sample_id: str
     status: Status
-    written: WrittenSample | None = None
+    written: SampleEntry | None = None
     quarantine: Quarantine | None = None
     reason: str = ""
     seconds: float = 0.0
@@ -104,14 +104,14 @@ def _convert_sample(
         written = writer.find(sample_id, fingerprint) if repair is None else None
         if isinstance(written, Quarantine) and not retry_quarantined:
             return quarantined(sample_id, written)
-        if not isinstance(written, WrittenSample):
+        if not isinstance(written, SampleEntry):
             written = _write(writer, source, sample, repair if written is None else "")
     except SampleError as error:
         if not _is_unchanged(source, sample):
             # The file may have been read while it was written: not a problem of the sample.
             return ConversionResult(sample_id, "failed", reason=_CHANGED)
         return quarantined(sample_id, writer.write_quarantine(sample_id, fingerprint, error))
-    size = written.entry.bytes
+    size = written.bytes
     return ConversionResult(sample_id, "converted", written, bytes_read=sample.n_bytes, bytes_written=size)
 
 
@@ -128,7 +128,7 @@ def failure(sample_id: str, error: Exception) -> ConversionResult:
     return ConversionResult(sample_id, "failed", reason=reason)
 
 
-def _write(writer: GroupWriter, source: SampleSource, sample: SourceSample, repair: str | None) -> WrittenSample:
+def _write(writer: GroupWriter, source: SampleSource, sample: SourceSample, repair: str | None) -> SampleEntry:
     if sample.missing:
         raise SampleError(sample.sample_id, "", f"missing {', '.join(sample.missing)}", "upload the missing files")
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from zarr_core._util.documents import expect, parse_json
 from zarr_core.errors import SampleError, StoreError
-from zarr_core.format.array_metadata import EMPTY_GROUP, ArrayLayout, group_arrays, group_zarr_json
+from zarr_core.format.array_metadata import EMPTY_GROUP, ArrayLayout, group_zarr_json
 from zarr_core.format.moments import FieldMoments, MomentsAccumulator
 from zarr_core.format.names import FieldName, check_sample_id
 from zarr_core.format.object_names import ATTRIBUTES_KEY, QUARANTINE, ZARR_JSON, sample_folder
@@ -26,8 +26,8 @@ from zarr_core.format.shards import encode_shard, pack_lengths
 from zarr_core.format.shuffle import shuffle_permutation
 from zarr_core.points.convert.comparison import GroupComparison
 from zarr_core.points.convert.stored_values import as_points, checked_rounding, is_lossless, not_finite, stored_blocks
-from zarr_core.points.store.group import GROUP_FORMAT, group_of, is_complete, recorded_attributes, stored_bytes
-from zarr_core.points.store.manifest import ArrayColumn, DomainGrid, Quarantine, SampleEntry
+from zarr_core.points.store.group import GROUP_FORMAT, entry_of, group_of, is_complete
+from zarr_core.points.store.manifest import Quarantine, SampleEntry
 from zarr_core.points.store.mesh import write_mesh
 from zarr_core.points.store.settings import ConversionSettings, digest
 from zarr_core.sources.description import FieldFile
@@ -41,13 +41,6 @@ if TYPE_CHECKING:
 
 # Possible names of a group. Names after the first replace names that are tombstoned.
 _NAMES = 4
-
-
-@dataclass(frozen=True)
-class WrittenSample:
-    """A finished group: its manifest entry."""
-
-    entry: SampleEntry
 
 
 @dataclass(frozen=True)
@@ -117,7 +110,7 @@ class GroupWriter:
         relpath: str | None = None,
         meshes: Mapping[str, Callable[[], Mesh]] | None = None,
         uploads: Uploads | None = None,
-    ) -> WrittenSample:
+    ) -> SampleEntry:
         """Write one sample.
 
         Memory: one source tensor, the permutation of its domain, one encoded shard and a few blocks of points, and what
@@ -150,7 +143,7 @@ class GroupWriter:
             if uploads is not None:
                 uploads.finish()  # the last object tells that the others are there
             write(f"{relpath}/{ZARR_JSON}", _json(group))
-            return written_sample(relpath, group)
+            return entry_of(relpath, group)
         stored = GroupComparison(self.storage, relpath)
         group = make(relpath, stored.compare, stored.layouts)
         content = stored.content(group)
@@ -167,7 +160,7 @@ class GroupWriter:
         if not same or stored.differs:
             make(relpath, self._repair, {})
             self._repair(f"{relpath}/{ZARR_JSON}", _json(group))
-        return written_sample(relpath, group)
+        return entry_of(relpath, group)
 
     def _holds_objects(self, relpath: str) -> bool:
         """Whether there is any object of a group at a path, besides an earlier refusal."""
@@ -246,19 +239,19 @@ class GroupWriter:
         self.storage.write(f"{self.relpath(sample_id, fingerprint)}/{QUARANTINE}", _json(record))
         return quarantine
 
-    def find(self, sample_id: str, fingerprint: str) -> WrittenSample | Quarantine | Unfinished | None:
+    def find(self, sample_id: str, fingerprint: str) -> SampleEntry | Quarantine | Unfinished | None:
         """The result of an earlier attempt: a complete group, a refusal, or something else; None without any."""
         # Without any garbage collection, a group always has the first of its names.
         names = self._relpaths(sample_id, fingerprint)[: _NAMES if self.retention.collections else 1]
         found: Unfinished | None = None
         for path in names:
             result = None if path in self.retention.tombstones else self._find(path, fingerprint)
-            if isinstance(result, WrittenSample | Quarantine):
+            if isinstance(result, SampleEntry | Quarantine):
                 return result
             found = found or result
         return found
 
-    def _find(self, relpath: str, fingerprint: str) -> WrittenSample | Quarantine | Unfinished | None:
+    def _find(self, relpath: str, fingerprint: str) -> SampleEntry | Quarantine | Unfinished | None:
         wanted = (fingerprint, self.settings.digest)
         try:
             sizes = self.storage.list(relpath)
@@ -270,8 +263,8 @@ class GroupWriter:
             group = parse_json(self.storage.read(f"{relpath}/{ZARR_JSON}"))
             if not is_complete(self.storage, relpath, group, sizes):
                 return Unfinished()
-            written = written_sample(relpath, group)
-            return written if (written.entry.fingerprint, written.entry.settings) == wanted else Unfinished()
+            written = entry_of(relpath, group)
+            return written if (written.fingerprint, written.settings) == wanted else Unfinished()
         except (FileNotFoundError, ValueError, StoreError):
             pass  # missing, or damaged by a crash or a disk: convert again
         try:
@@ -336,24 +329,3 @@ class GroupWriter:
 
 def _json(document: Mapping[str, Any]) -> list[bytes]:
     return [(json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n").encode()]
-
-
-def written_sample(relpath: str, group: Any) -> WrittenSample:
-    """The manifest entry of a finished group, from the content of its ``zarr.json``.
-
-    Raises:
-        DocumentError: it does not hold the records of a conversion.
-        StoreError: the metadata of an array is damaged.
-    """
-    recorded = recorded_attributes(group) or {}
-    fingerprint, settings = (expect(str, recorded.get(key), key) for key in ("fingerprint", "settings"))
-    content = expect(str, recorded.get("content", ""), "content")
-    grids: dict[str, DomainGrid] = {}
-    fields: dict[str, ArrayColumn] = {}
-    for array_name, layout in group_arrays(group).items():
-        domain, _, name = array_name.partition("/")
-        canonical = FieldName(domain, name).canonical
-        grids[domain] = DomainGrid(layout.n_points, layout.chunk_points, layout.shard_points, layout.n_chunks)
-        fields[canonical] = ArrayColumn(array_name, canonical, layout.dtype, layout.dim)
-    size = sum(stored_bytes(recorded).values())
-    return WrittenSample(SampleEntry(relpath, grids, fingerprint, settings, size, fields, content))

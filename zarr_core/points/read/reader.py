@@ -92,7 +92,7 @@ class ZarrChunkReader:
         self.read_concurrency = whole_number("read_concurrency", read_concurrency, 1)
         self.manifest: StoreManifest = load_manifest(storage, generation)
         # The path of any other group names its content, so that another store has it at another path.
-        self._unnamed = any(not entry.fingerprint for entry in self.manifest.samples.values())
+        self._unnamed = any(not entry.is_ours for entry in self.manifest.samples.values())
         self._replaced = ReplacementCheck(storage, HEAD)
         self.engine = engine or ("zarr" if store_factory else "direct")
         self._columns = self.manifest.fields

@@ -150,9 +150,9 @@ class _SampleCopy:
         if recorded_mesh != mesh_size:
             raise CorruptChunkError(f"its meshes have {mesh_size:,} bytes, {recorded_mesh:,} were recorded")
         content: list[Any] = [entry.relpath, sorted(wanted)]
-        if not entry.fingerprint:  # another program may overwrite its group
+        if not entry.is_ours:  # another program may overwrite its group
             content.append([(name, info.size, info.version) for name, info in found.items()])
-        if len(wanted) < len(layouts) or not entry.fingerprint:
+        if len(wanted) < len(layouts) or not entry.is_ours:
             # Different content needs a different name: caches and pinned readers identify groups by name.
             relpath = _group_name(sample_id, content)
         # A suspended garbage collector may still delete objects below a tombstoned name, so nothing is written there.

@@ -13,8 +13,7 @@ from dataclasses import replace
 
 from zarr_core.errors import StoreError
 from zarr_core.format.object_names import ZARR_JSON
-from zarr_core.points.convert.writer import written_sample
-from zarr_core.points.store.group import read_metadata
+from zarr_core.points.store.group import entry_of, read_metadata
 from zarr_core.points.store.manifest import ArrayColumn, Quarantine, SampleEntry, StoreManifest, different_fields
 from zarr_core.storage import Storage
 
@@ -81,7 +80,7 @@ def with_recorded_fields(
         sample_id, entry = item
         try:
             group = read_metadata(storage, f"{entry.relpath}/{ZARR_JSON}")
-            fields = written_sample(entry.relpath, group).entry.fields
+            fields = entry_of(entry.relpath, group).fields
         except (OSError, ValueError, StoreError):  # damaged, or another program's: the manifest is all that is known
             fields = manifest.fields_of(sample_id)
         return replace(entry, fields=fields)

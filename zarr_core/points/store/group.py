@@ -8,9 +8,12 @@ from typing import Any
 
 from zarr_core._util.documents import DocumentError, expect, parse_json
 from zarr_core.errors import StoreError
+from zarr_core.format.array_metadata import group_arrays
 from zarr_core.format.moments import FieldMoments
+from zarr_core.format.names import FieldName
 from zarr_core.format.object_names import ATTRIBUTES_KEY, ZARR_JSON
 from zarr_core.format.rounding import RoundingError
+from zarr_core.points.store.manifest import ArrayColumn, DomainGrid, SampleEntry
 from zarr_core.points.store.mesh import mesh_bytes
 from zarr_core.storage import Storage
 from zarr_core.storage.temporary import strip_temp_suffix
@@ -117,3 +120,24 @@ def is_complete(storage: Storage, relpath: str, group: Any = None, sizes: Mappin
     except (FileNotFoundError, ValueError):
         return False
     return expected == chunk_object_bytes(storage.list(relpath) if sizes is None else sizes, relpath)
+
+
+def entry_of(relpath: str, group: Any) -> SampleEntry:
+    """The manifest entry of a finished group, from the content of its ``zarr.json``.
+
+    Raises:
+        DocumentError: it does not hold the records of a conversion.
+        StoreError: the metadata of an array is damaged.
+    """
+    recorded = recorded_attributes(group) or {}
+    fingerprint, settings = (expect(str, recorded.get(key), key) for key in ("fingerprint", "settings"))
+    content = expect(str, recorded.get("content", ""), "content")
+    grids: dict[str, DomainGrid] = {}
+    fields: dict[str, ArrayColumn] = {}
+    for array_name, layout in group_arrays(group).items():
+        domain, _, name = array_name.partition("/")
+        canonical = FieldName(domain, name).canonical
+        grids[domain] = DomainGrid(layout.n_points, layout.chunk_points, layout.shard_points, layout.n_chunks)
+        fields[canonical] = ArrayColumn(array_name, canonical, layout.dtype, layout.dim)
+    size = sum(stored_bytes(recorded).values())
+    return SampleEntry(relpath, grids, fingerprint, settings, size, fields, content)

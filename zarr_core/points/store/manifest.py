@@ -107,6 +107,11 @@ class SampleEntry:
     content: str = ""
 
     @property
+    def is_ours(self) -> bool:
+        """Whether this library wrote the sample. Other programs record no fingerprint."""
+        return bool(self.fingerprint)
+
+    @property
     def version(self) -> tuple[str, str, str]:
         """Digests of what the sample is made of. Samples of other programs have none: they are empty."""
         return self.fingerprint, self.settings, self.content

@@ -1,4 +1,4 @@
-"""The settings of a store: recorded in its manifest, or reconstructed from the groups of an earlier version.
+"""The settings of a store, which its manifest records.
 
 All samples of a store are converted with the same settings. A conversion takes from the store what its caller does not
 give, and refuses what contradicts the store, unless the caller requests that everything is converted again.
@@ -6,24 +6,15 @@ give, and refuses what contradicts the store, unless the caller requests that ev
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from zarr_core._util.arguments import check_mapping
-from zarr_core._util.documents import expect
 from zarr_core.errors import ManifestError, SourceError, StoreError
-from zarr_core.format.array_metadata import COORDS_DTYPE, MAX_POINTS, VALUE_DTYPES, ArrayLayout, group_arrays
-from zarr_core.format.names import POSITION
-from zarr_core.format.object_names import ZARR_JSON
-from zarr_core.points.store.group import read_metadata, recorded_attributes
-from zarr_core.points.store.manifest import Conversion, SampleEntry, StoreManifest
+from zarr_core.points.store.manifest import Conversion, StoreManifest
 from zarr_core.points.store.settings import FIELD_DTYPES_EXAMPLE, ConversionSettings
 from zarr_core.storage import Storage
-
-# Candidates of ``shard_points`` that are tried: the stored value is rounded down to whole chunks.
-_MAX_CANDIDATES = 65_536
 
 
 def choose_settings(
@@ -122,64 +113,14 @@ def _settings_of(
     """The settings of a store; None if it holds no samples of this library."""
     if manifest.conversion is not None:
         return current_settings(manifest)
+    digests = {entry.settings for entry in manifest.samples.values() if entry.is_ours}
     asked = ConversionSettings(**given)
-    digests = Counter(entry.settings for entry in manifest.samples.values() if entry.settings)
-    for digest, _ in digests.most_common():
-        entries = [entry for entry in manifest.samples.values() if entry.settings == digest]
-        found = _reconstructed(storage, entries) if digest != asked.digest else asked
-        if found is not None:
-            return found
-    if not digests or reconvert:
+    if asked.digest in digests:
+        return asked
+    if reconvert or not digests:
         return None
     raise StoreError(
         f"{storage.url} was converted by an earlier version of this library, with settings that its manifest does not "
         "record. Give the settings that it was converted with, or convert all samples again: --reconvert "
         "(reconvert=True)"
     )
-
-
-def _reconstructed(storage: Storage, entries: list[SampleEntry]) -> ConversionSettings | None:
-    """The settings that samples of equal settings were converted with; None if they cannot be found."""
-    grids = [grid for entry in entries for grid in entry.domains.values()]
-    for entry in entries[:3]:  # the first one may be damaged
-        try:
-            group = read_metadata(storage, f"{entry.relpath}/{ZARR_JSON}")
-            layouts = group_arrays(group)
-            seed = expect(int, (recorded_attributes(group) or {}).get("shuffle_seed"), "shuffle_seed")
-        except (OSError, ValueError, StoreError):
-            continue
-        chunks = [grid.chunk_points for grid in grids if grid.n_chunks > 1]
-        shards = [grid.shard_points for grid in grids if grid.shard_points < grid.n_chunks * grid.chunk_points]
-        most = max(grid.n_points for grid in grids)
-        for candidate in _candidates(layouts, seed, chunks[0] if chunks else None, max(shards, default=None), most):
-            if candidate.digest == entry.settings:
-                return candidate
-    return None
-
-
-def _candidates(
-    layouts: Mapping[str, ArrayLayout], seed: int, chunk_points: int | None, shard_points: int | None, most: int
-) -> Iterator[ConversionSettings]:
-    """Settings that give these arrays.
-
-    Args:
-        layouts: of the arrays of a sample, by name.
-        seed: of its order of points.
-        chunk_points: as set; None if every array is one chunk, which says only that it is at least ``most``.
-        shard_points: as set, rounded down to whole chunks; None if every array is one shard.
-        most: points of the largest sample.
-    """
-    codec = str(next(iter(layouts.values())).codec)
-    sizes = [chunk_points] if chunk_points else [ConversionSettings.chunk_points, most, *(2**n for n in range(40))]
-    for values_dtype in VALUE_DTYPES:
-        dtypes = {}
-        for name, layout in layouts.items():
-            usual = COORDS_DTYPE if name.endswith(f"/{POSITION}") else values_dtype
-            if layout.dtype != usual:
-                dtypes[name.replace("/", "_")] = layout.dtype
-        for size in sizes:
-            if not most <= size <= MAX_POINTS and chunk_points is None:
-                continue
-            caps = [None] if shard_points is None else range(shard_points, shard_points + min(size, _MAX_CANDIDATES))
-            for cap in caps:
-                yield ConversionSettings(size, cap, values_dtype, dtypes, codec, seed)

@@ -86,7 +86,7 @@ def _check(
         own = columns.domains.get(domain, {})
         if entry.fields is not None:
             own = {name: column for name, column in entry.fields.items() if name in own}
-        elif entry.fingerprint:  # earlier versions did not record the dtype of each sample, and mixed dtypes
+        elif entry.is_ours:  # earlier versions did not record the dtype of each sample, and mixed dtypes
             own = {name: replace(column, dtype="") for name, column in own.items()}
         for name, column in own.items():
             array = _Array(storage, f"{entry.relpath}/{column.array_name}", name, column, grid, found)
@@ -94,7 +94,7 @@ def _check(
         if files is not None:
             files.check_rows(domain)
     total = sum(tally.bytes for tally in found.fields.values())
-    if entry.fingerprint and not found.problems and entry.bytes != total:
+    if entry.is_ours and not found.problems and entry.bytes != total:
         found.add("", f"its arrays have {total:,} bytes, the manifest says {entry.bytes:,}")
     meshes = tuple(f"{entry.relpath}/{name}" for name in mesh_names(recorded))
     of_meshes = {path: size for path, size in objects.items() if meshes and path.startswith(meshes)}
@@ -113,7 +113,7 @@ def _check(
 
 
 def _check_attributes(found: SampleFindings, entry: SampleEntry, recorded: Mapping[str, Any]) -> None:
-    if not entry.fingerprint:
+    if not entry.is_ours:
         return  # another program wrote the group and recorded nothing
     expected = {"sample_id": found.sample_id, "fingerprint": entry.fingerprint, "settings": entry.settings}
     for key, value in expected.items():

@@ -155,7 +155,7 @@ class ComparedSource:
             SourceError: the kind of the source is neither given nor guessed, or is given and not needed.
         """
         files = RecordedSource(Storage(source))
-        if all(entry.fingerprint for entry in manifest.samples.values()):
+        if all(entry.is_ours for entry in manifest.samples.values()):
             if dataset_kind is not None:
                 reason = "the store records which files and arrays each of its samples was made from"
                 raise SourceError(f"{reason}, and compares these: leave out --dataset-kind (dataset_kind=)")
@@ -171,7 +171,7 @@ class ComparedSource:
 
     def of(self, sample_id: str, entry: SampleEntry) -> Mapping[str, Any] | None:
         """What is listed of the files of a sample that another program wrote; None for any other."""
-        return None if self.listed is None or entry.fingerprint else self.listed.get(sample_id, {})
+        return None if self.listed is None or entry.is_ours else self.listed.get(sample_id, {})
 
 
 def _as_array(tensor: torch.Tensor) -> np.ndarray:

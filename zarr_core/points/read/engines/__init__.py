@@ -85,7 +85,7 @@ class FieldRead(NamedTuple):
             limits = f"only numbers are read, in chunks of up to {MAX_CHUNK_BYTES} bytes"
             raise ManifestError(f"{self.where}: a chunk is {chunk_shape} of {dtype}; {limits}")
         n_chunks = -(-shape[0] // chunk_points)
-        if n_chunks > MAX_CHUNKS or (self.entry.fingerprint and n_chunks != grid.n_chunks):
+        if n_chunks > MAX_CHUNKS or (self.entry.is_ours and n_chunks != grid.n_chunks):
             expected_chunks = f"the manifest says {grid.chunk_points} points per chunk"
             raise ManifestError(f"{self.where}: {expected_chunks}, the array has {chunk_points}")
 
@@ -147,7 +147,7 @@ class Engine(Protocol):
 def check_origin(where: str, entry: SampleEntry, recorded: Mapping[str, Any]) -> None:
     """Raise ManifestError if a group records another source fingerprint than the manifest."""
     fingerprint = recorded.get("fingerprint", entry.fingerprint)
-    if entry.fingerprint and fingerprint != entry.fingerprint:
+    if entry.is_ours and fingerprint != entry.fingerprint:
         expected = f"the manifest says that {entry.relpath} was made from {entry.fingerprint}"
         raise ManifestError(f"{where}: {expected}, the group says {reprlib.repr(fingerprint)}")
 

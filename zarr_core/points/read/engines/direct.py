@@ -153,7 +153,7 @@ class DirectEngine:
 
         def use(number: int, data: np.ndarray | Exception) -> None:
             read, array, shard = shards[number]
-            if isinstance(data, FileNotFoundError) and not read.entry.fingerprint:
+            if isinstance(data, FileNotFoundError) and not read.entry.is_ours:
                 return  # zarr-python does not write shards of zeros
             key = array.shard_name(shard)
             try:
@@ -287,7 +287,7 @@ def _fetched(key: str, data: np.ndarray | Exception) -> np.ndarray:
 
 def _fill_missing(read: FieldRead, rows: Iterable[RowSpan], target: np.ndarray) -> None:
     """Fill the rows of a chunk that was not written. zarr-python leaves out chunks of zeros; this library does not."""
-    if read.entry.fingerprint:
+    if read.entry.is_ours:
         raise read.unreadable("a chunk is not in the shard's index")
     for first, last, to in rows:
         target[to : to + last - first] = 0

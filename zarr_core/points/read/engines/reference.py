@@ -176,7 +176,7 @@ class _Handles:
                 self._samples.move_to_end(entry.relpath)
                 return self._samples[entry.relpath]
         # This library writes every chunk; other writers may leave out chunks of zeros.
-        store = _CompleteStore(self._store) if entry.fingerprint else _CheckedStore(self._store)
+        store = _CompleteStore(self._store) if entry.is_ours else _CheckedStore(self._store)
         opened = _OpenSample(zarr.open_group(store, path=entry.relpath, mode="r", zarr_format=3))
         with self._lock:
             self._samples[entry.relpath] = opened

@@ -116,7 +116,7 @@ class TensorStoreEngine:
             "recheck_cached_metadata": "open",
             "context": {"s3_request_retries": _RETRIES},
             # This library writes every chunk, and TensorStore reads a missing object as zeros.
-            "fill_missing_data_reads": not read.entry.fingerprint,
+            "fill_missing_data_reads": not read.entry.is_ours,
         }
         try:
             return tensorstore.open(spec, read=True, open=True).result()
