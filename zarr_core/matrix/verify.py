@@ -13,9 +13,8 @@ import numpy as np
 from zarr_core._util.documents import parse_json
 from zarr_core.errors import CorruptChunkError, ManifestError, StoreError, ZarrCoreError
 from zarr_core.format.object_names import ZARR_JSON
-from zarr_core.matrix.read.columns import read_columns
+from zarr_core.matrix.read.cells import feature_parts, read_copy
 from zarr_core.matrix.read.fetch import ChunkFetcher
-from zarr_core.matrix.read.rows import ChunkCells, read_rows
 from zarr_core.matrix.shard_check import checked_pieces, read_ranges
 from zarr_core.matrix.store.axis import FeatureAxis
 from zarr_core.matrix.store.layout import ChunkLayout
@@ -175,10 +174,9 @@ def _differences(storage: Storage, state: MatrixState) -> Iterator[tuple[str, st
                     columns = np.arange(shard * width, min((shard + 1) * width, n_features))
                     by_rows = np.empty((len(sample_ids), len(columns)), layout.dtype)
                     by_columns = np.empty_like(by_rows)
-                    places = np.arange(len(sample_ids))
-                    picked = [ChunkCells(shard, None, slice(0, len(columns)))]
-                    read_rows(fetcher, state, value, sample_ids, picked, by_rows, places)
-                    read_columns(fetcher, state, value, sample_ids, columns, by_columns, places)
+                    for copy, out in ((state.row_copy, by_rows), (state.column_copy, by_columns)):
+                        features = feature_parts(copy, value, columns)
+                        read_copy(fetcher, copy, value, sample_ids, features, out, np.arange(len(sample_ids)))
                     same = (by_rows == by_columns) | (np.isnan(by_rows) & np.isnan(by_columns))
                     if not same.all():
                         row, column = (int(place[0]) for place in np.nonzero(~same))

@@ -100,14 +100,14 @@ def test_other_zarr_readers_open_the_copy(tmp_path: Path, matrix: WideMatrix) ->
 
 
 def test_memory_is_bounded_by_blocks(tmp_path: Path, matrix: WideMatrix, monkeypatch: pytest.MonkeyPatch) -> None:
-    original, rows = rewrite.read_rows, []
+    original, rows = rewrite.read_copy, []
 
     def counted(*arguments: Any) -> Any:
         rows.append(len(arguments[3]))
         return original(*arguments)
 
     monkeypatch.setattr(rewrite, "_BLOCK_BYTES", 2 * 8 * len(MORE))
-    monkeypatch.setattr(rewrite, "read_rows", counted)
+    monkeypatch.setattr(rewrite, "read_copy", counted)
     matrix.reindex(tmp_path / "copy", MORE)
     assert max(rows) == 2
     assert sum(rows) == 2 * 2 * 12  # each value twice: for its shards and for the digest

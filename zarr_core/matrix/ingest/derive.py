@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from zarr_core.errors import MatrixError
+from zarr_core.matrix.read.cells import feature_parts, read_copy
 from zarr_core.matrix.read.fetch import ChunkFetcher
-from zarr_core.matrix.read.rows import ChunkCells, read_rows
 from zarr_core.matrix.store.claims import claim, create_shard
 from zarr_core.matrix.store.metadata import announce
 from zarr_core.matrix.store.state import HEAD, ColumnBlock, MatrixState
@@ -86,8 +86,9 @@ def _write_value(
         for shard in range(layout.shards_across):
             count = min(features, layout.shape[0] - shard * features)
             cells = np.empty((len(members), count), layout.dtype)
-            picked = [ChunkCells(shard, None, slice(0, count))]
-            read_rows(fetcher, state, value, members, picked, cells, np.arange(len(members)))
+            columns = np.arange(shard * features, shard * features + count)
+            parts = feature_parts(state.row_copy, value, columns)
+            read_copy(fetcher, state.row_copy, value, members, parts, cells, np.arange(len(members)))
             name = state.column_copy.shard_name(value, first + number, shard)
             yield create_shard(storage, name, layout.encode_blocks([np.ascontiguousarray(cells.T)]))
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from zarr_core.matrix.ingest.append import digest_rows, write_shards
+from zarr_core.matrix.read.cells import feature_parts, read_copy
 from zarr_core.matrix.read.fetch import ChunkFetcher
-from zarr_core.matrix.read.rows import ChunkCells, pick_chunks, read_rows
 from zarr_core.matrix.store.state import MatrixBatch, MatrixState
 from zarr_core.storage import Storage
 
@@ -68,16 +68,13 @@ class BatchRewriter:
 
     def _blocks(self, value: str, sample_ids: Sequence[str]) -> Iterator[np.ndarray]:
         """Rows of samples, as many at a time as fit into a block; for all values equally many."""
-        layout = self._source.row_copy.layouts[value]
-        if self._features is None:
-            picked = pick_chunks(layout, None)
-        else:
-            columns, to = self._features
-            picked = [ChunkCells(number, cells, to[at]) for number, cells, at in pick_chunks(layout, columns)]
+        copy = self._source.row_copy
+        columns, to = self._features or (None, None)
+        features = feature_parts(copy, value, columns, to)
         itemsize = max(np.dtype(dtype).itemsize for dtype in self._source.values.values())
         count = max(1, _BLOCK_BYTES // (itemsize * self._length))
         for start in range(0, len(sample_ids), count):
             members = sample_ids[start : start + count]
-            cells = np.full((len(members), self._length), np.nan, layout.dtype)
-            read_rows(self._fetcher, self._source, value, members, picked, cells, np.arange(len(members)))
+            cells = np.full((len(members), self._length), np.nan, copy.layouts[value].dtype)
+            read_copy(self._fetcher, copy, value, members, features, cells, np.arange(len(members)))
             yield cells

@@ -9,14 +9,14 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from zarr_core._util.units import format_size
 from zarr_core.errors import CorruptChunkError, StoreError
 from zarr_core.format.array_metadata import CHECKSUM_BYTES
-from zarr_core.format.shards import ChunkIndex, decode_shard_index, is_intact
+from zarr_core.format.shards import ChunkIndex, decode_into, decode_shard_index, is_intact
 from zarr_core.matrix.store.layout import ChunkLayout
 from zarr_core.storage.byte_ranges import CountingObjects, JoinedObjects, LocalObjects, Objects, Request
 from zarr_core.storage.checked import fetch_checked
@@ -33,17 +33,23 @@ _REQUEST_BYTES = 64 << 10
 
 
 class WantedChunk(NamedTuple):
-    """A chunk to fetch.
+    """A chunk to fetch, and where its cells go.
 
     Attributes:
         shard: full name of its object.
         number: index in the shard.
-        tag: number by which the caller finds the place of its cells.
+        inside: indices of the wanted cells in the chunk, along each axis.
+        to: indices of their places in the output.
+        whole: whether all cells of the chunk are wanted, in order.
+        label: what they are, for messages.
     """
 
     shard: str
     number: int
-    tag: int
+    inside: tuple[Any, Any]
+    to: tuple[Any, Any]
+    whole: bool
+    label: str
 
 
 @dataclass
@@ -67,15 +73,6 @@ class ReadCost:
         return f"{self.requests:,} requests, {format_size(self.bytes)}"
 
 
-# Takes the tag of a chunk and its bytes (None: the chunk is not stored). Raises CorruptChunkError for damaged bytes.
-Place = Callable[[int, np.ndarray | None], None]
-# Takes the tag of a chunk that is stored without a codec. Returns the contiguous destination of its cells as uint8, or
-# None if there is none.
-Destination = Callable[[int], np.ndarray | None]
-# Describes a tag in error messages.
-Describe = Callable[[int], str]
-
-
 class ChunkFetcher:
     """Fetches chunks of one matrix, for any number of threads. Must not be used in a fork of the process.
 
@@ -97,22 +94,13 @@ class ChunkFetcher:
         self._index_bytes = 0
         self._lock = threading.Lock()
 
-    def read(
-        self,
-        layout: ChunkLayout,
-        chunks: Sequence[WantedChunk],
-        place: Place,
-        describe: Describe,
-        destination: Destination | None = None,
-    ) -> ReadCost:
-        """Fetch chunks and pass each to ``place``, in any order.
+    def read(self, layout: ChunkLayout, chunks: Sequence[WantedChunk], out: np.ndarray) -> ReadCost:
+        """Fetch chunks and copy their cells to an array, NaN where a chunk is not stored.
 
         Args:
             layout: layout of their array.
             chunks: what to fetch, sorted by shard and number.
-            place: writes the cells to the output.
-            describe: describes a tag in error messages.
-            destination: where chunks of local files are read directly; ``place`` gets all others.
+            out: receives the cells; its axes are those of the layout.
 
         Returns:
             The cost, including shard indices (and concurrent reads of other threads).
@@ -122,69 +110,78 @@ class ChunkFetcher:
             StoreError: the bytes cannot be fetched.
         """
         requests, n_bytes = self._counter.requests, self._counter.bytes
-        indices = self._shard_indices(layout, chunks, describe)
-        for batch in _batches(chunks, indices, place):
-            if destination is not None and self._files is not None:
-                batch = [
-                    (chunk, request)
-                    for chunk, request in batch
-                    if not self._read_directly(request, destination(chunk.tag))
-                ]
-            self._fetch_batch(batch, place, describe)
+        indices = self._shard_indices(layout, chunks)
+        scratch = np.empty(layout.chunk, layout.dtype)
+
+        def place(chunk: WantedChunk, data: np.ndarray) -> None:
+            cells = _destination(chunk, layout, out)
+            decode_into(layout.flat, data, scratch if cells is None else cells)
+            if cells is not None:
+                return
+            first, second = chunk.to
+            if isinstance(first, int):  # NumPy indexes one axis at a time faster than two
+                out[first][second] = scratch[chunk.inside[0]][chunk.inside[1]]
+            else:
+                out[chunk.to] = scratch[chunk.inside]
+
+        for batch in _batches(chunks, indices, out):
+            if self._files is not None and layout.codec.name == "none":
+                batch = [pair for pair in batch if not self._read_directly(pair[1], _destination(pair[0], layout, out))]
+            self._fetch(batch, place)
         return ReadCost(self._counter.requests - requests, self._counter.bytes - n_bytes)
 
     def _read_directly(self, request: Request, cells: np.ndarray | None) -> bool:
         """Read a local chunk into its destination. False if that is impossible or fails; fetching reports the error."""
-        if self._files is None or cells is None or request.size != len(cells) + CHECKSUM_BYTES:
+        if self._files is None or cells is None or request.size != cells.nbytes + CHECKSUM_BYTES:
             return False
+        stored = cells.view(np.uint8).reshape(-1)
         checksum = np.empty(CHECKSUM_BYTES, np.uint8)
         try:
-            if not self._files.read_into(request, (cells, checksum)) or not is_intact(cells, checksum):
+            if not self._files.read_into(request, (stored, checksum)) or not is_intact(stored, checksum):
                 return False
         except OSError:
             return False
-        self._counter.count(request, len(cells) + CHECKSUM_BYTES)
+        self._counter.count(request, cells.nbytes + CHECKSUM_BYTES)
         return True
 
-    def _fetch_batch(self, batch: Sequence[tuple[WantedChunk, Request]], place: Place, describe: Describe) -> None:
-        requests = [request for _, request in batch]
+    def _fetch(
+        self, wanted: Sequence[tuple[WantedChunk, Request]], use: Callable[[WantedChunk, np.ndarray], None]
+    ) -> None:
+        """Fetch a byte range for each chunk and use the bytes; errors name the chunk."""
 
-        def use(number: int, data: np.ndarray | Exception) -> None:
-            chunk, request = batch[number]
-            if isinstance(data, Exception):
-                raise self._error(f"chunk {chunk.number} of {chunk.shard}", chunk, request, describe, data) from data
+        def use_one(number: int, data: np.ndarray | Exception) -> None:
+            chunk, request = wanted[number]
+            what = f"{self.url}: {chunk.label}"
+            where = chunk.shard if request.start < 0 else f"chunk {chunk.number} of {chunk.shard}"
+            if isinstance(data, FileNotFoundError):
+                raise CorruptChunkError(f"{what}: {chunk.shard} is committed but missing") from data
             try:
-                place(chunk.tag, data)
+                if isinstance(data, CorruptChunkError):
+                    raise data
+                if isinstance(data, Exception):
+                    text = f"{what}: {request} cannot be fetched: {type(data).__name__}: {data}"
+                    raise StoreError(text) from data
+                use(chunk, data)
             except CorruptChunkError as error:
-                where = f"chunk {chunk.number} of {chunk.shard}"
-                raise CorruptChunkError(f"{self.url}: {describe(chunk.tag)}: {where}: {error}") from error
+                raise CorruptChunkError(f"{what}: {where}: {error}") from error
 
-        fetch_checked(self._objects, requests, use)
+        fetch_checked(self._objects, [request for _, request in wanted], use_one)
 
-    def _shard_indices(
-        self, layout: ChunkLayout, chunks: Sequence[WantedChunk], describe: Describe
-    ) -> dict[str, ChunkIndex]:
+    def _shard_indices(self, layout: ChunkLayout, chunks: Sequence[WantedChunk]) -> dict[str, ChunkIndex]:
         """The index of each shard by name."""
         wanted = {chunk.shard: chunk for chunk in chunks}
         with self._lock:
             found = {shard: self._indices[shard] for shard in wanted if shard in self._indices}
             for shard in found:
                 self._indices.move_to_end(shard)
-        missing = [chunk for shard, chunk in wanted.items() if shard not in found]
-        requests = [Request(chunk.shard, -layout.flat.index_bytes) for chunk in missing]
 
-        def use(number: int, data: np.ndarray | Exception) -> None:
-            chunk = missing[number]
-            if isinstance(data, Exception):
-                raise self._error(chunk.shard, chunk, requests[number], describe, data) from data
-            try:
-                index = ChunkIndex.from_shards(layout.flat, [decode_shard_index(layout.flat, data.tobytes())])
-            except CorruptChunkError as error:
-                raise CorruptChunkError(f"{self.url}: {describe(chunk.tag)}: {chunk.shard}: {error}") from error
+        def use(chunk: WantedChunk, data: np.ndarray) -> None:
+            index = ChunkIndex.from_shards(layout.flat, [decode_shard_index(layout.flat, data.tobytes())])
             found[chunk.shard] = index
             self._keep(chunk.shard, index)
 
-        fetch_checked(self._objects, requests, use)
+        missing = [chunk for shard, chunk in wanted.items() if shard not in found]
+        self._fetch([(chunk, Request(chunk.shard, -layout.flat.index_bytes)) for chunk in missing], use)
         return found
 
     def _keep(self, shard: str, index: ChunkIndex) -> None:
@@ -194,31 +191,29 @@ class ChunkFetcher:
             self._indices[shard] = index
             self._index_bytes += _INDEX_ENTRY_BYTES * len(index.starts)
             while self._index_bytes > _INDEX_BYTES and len(self._indices) > 1:
-                self._index_bytes -= _INDEX_ENTRY_BYTES * len(self._indices.popitem(last=False)[1].starts)
+                _, dropped = self._indices.popitem(last=False)
+                self._index_bytes -= _INDEX_ENTRY_BYTES * len(dropped.starts)
 
-    def _error(
-        self, where: str, chunk: WantedChunk, request: Request, describe: Describe, error: Exception
-    ) -> Exception:
-        """The error to raise for a request that failed."""
-        what = f"{self.url}: {describe(chunk.tag)}"
-        if isinstance(error, CorruptChunkError):
-            return CorruptChunkError(f"{what}: {where}: {error}")
-        if isinstance(error, FileNotFoundError):
-            return CorruptChunkError(f"{what}: {chunk.shard} is committed but missing")
-        return StoreError(f"{what}: {request} cannot be fetched: {type(error).__name__}: {error}")
+
+def _destination(chunk: WantedChunk, layout: ChunkLayout, out: np.ndarray) -> np.ndarray | None:
+    """The part of the output that a chunk can be decoded into; None if it has other cells, or gaps between them."""
+    if not chunk.whole:
+        return None
+    cells: np.ndarray = out[chunk.to]
+    return cells if cells.flags.c_contiguous and cells.dtype == layout.dtype else None
 
 
 def _batches(
-    chunks: Sequence[WantedChunk], indices: Mapping[str, ChunkIndex], place: Place
+    chunks: Sequence[WantedChunk], indices: Mapping[str, ChunkIndex], out: np.ndarray
 ) -> Iterator[list[tuple[WantedChunk, Request]]]:
-    """Chunks that may be in memory together, with their byte ranges. Chunks that are not stored are placed at once."""
+    """Chunks that may be in memory together, with their byte ranges. Cells of chunks that are not stored become NaN."""
     batch: list[tuple[WantedChunk, Request]] = []
     size = 0
     for chunk in chunks:
         index = indices[chunk.shard]
         start, length = index.starts[chunk.number], index.lengths[chunk.number]
         if start < 0:
-            place(chunk.tag, None)
+            out[chunk.to] = np.nan
             continue
         if batch and size + length > _BATCH_BYTES:
             yield batch

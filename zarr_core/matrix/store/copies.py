@@ -14,10 +14,17 @@ COLUMNS = "_columns"
 
 
 class Block(NamedTuple):
-    """Samples that were written together and lie one after another, from the first position of a shard on."""
+    """Samples that were written together and lie one after another, from the first position of a shard on.
+
+    Attributes:
+        first: position of the first sample.
+        sample_ids: samples in the order of their positions.
+        bytes: stored bytes by value.
+    """
 
     first: int
     sample_ids: Sequence[str]
+    bytes: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,12 @@ class Copy:
         """Full name of a shard, by its numbers along the samples and across them."""
         first, second = (along, across) if self.layouts[value].sample_axis == 0 else (across, along)
         return f"{self.path(value)}/c/{first}/{second}"
+
+    def locate(self, value: str, first: int, second: int) -> tuple[str, int]:
+        """Full name of the shard of a chunk, and the chunk's number in it, by its numbers along the two axes."""
+        down, across = self.layouts[value].chunks
+        shard = f"{self.path(value)}/c/{first // down}/{second // across}"
+        return shard, first % down * across + second % across
 
     def shard_names(self, value: str) -> Iterator[str]:
         """Every shard of a value that holds samples."""

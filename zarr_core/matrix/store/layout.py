@@ -56,9 +56,14 @@ class ChunkLayout:
         return self.axes.index("sample")
 
     @property
+    def feature_axis(self) -> int:
+        """Number of the axis along which the features lie."""
+        return self.axes.index("feature")
+
+    @property
     def shards_across(self) -> int:
         """Shards along the axis of the features."""
-        return -(-self.shape[1 - self.sample_axis] // self.shard[1 - self.sample_axis])
+        return -(-self.shape[self.feature_axis] // self.shard[self.feature_axis])
 
     def to_zarr_json(self) -> dict[str, Any]:
         """The ``zarr.json`` of an array of this shape."""

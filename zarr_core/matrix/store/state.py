@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -205,7 +206,8 @@ class MatrixState:
             value: ChunkLayout(shape, self.chunk_shape, shard, dtype, Codec.parse(self.codec), ("sample", "feature"))
             for value, dtype in self.values.items()
         }
-        return Copy("row-major", layouts, [Block(batch.row, batch.sample_ids) for batch in self.batches.values()])
+        blocks = [Block(batch.row, batch.sample_ids, batch.bytes) for batch in self.batches.values()]
+        return Copy("row-major", layouts, blocks)
 
     @cached_property
     def column_copy(self) -> Copy:
@@ -217,9 +219,8 @@ class MatrixState:
             value: ChunkLayout(shape, self.column_chunk, shard, dtype, codec, ("feature", "sample"))
             for value, dtype in self.values.items()
         }
-        return Copy(
-            "column-major", layouts, [Block(block.row, self.samples_of(block.batches)) for block in self.column_blocks]
-        )
+        blocks = [Block(block.row, self.samples_of(block.batches), block.bytes) for block in self.column_blocks]
+        return Copy("column-major", layouts, blocks)
 
     @property
     def rows(self) -> Mapping[str, int]:
@@ -306,7 +307,7 @@ def _check_copy(copy: Copy, room: int) -> None:
         if layout.flat.chunk_points * np.dtype(layout.dtype).itemsize > MAX_CHUNK_BYTES:
             raise ValueError(f"a chunk is larger than {MAX_CHUNK_BYTES} bytes")
     end = 0
-    for block in sorted(copy.blocks):
+    for block in sorted(copy.blocks, key=attrgetter("first")):
         if block.first % copy.shard_samples or block.first < end or not block.sample_ids:
             raise ValueError(f"{copy.name} copy: a batch does not begin at a shard of its own, or has no samples")
         end = block.first + copy.shard_samples * copy.shards_of(len(block.sample_ids))
