@@ -10,6 +10,7 @@ from zarr_core._util.command_line import VERBS, application, run
 
 _MODULES = {
     "benchmark": "zarr_core.benchmark.__main__",
+    "export": "zarr_core.exports.__main__",
     "first-step": "zarr_core.first_step",
     "matrix": "zarr_core.matrix.__main__",
     "shootout": "zarr_core.shootout.__main__",

@@ -7,13 +7,13 @@ from dataclasses import asdict
 from functools import partial
 from typing import Annotated
 
-from zarr_core._util.command_line import DONE, All, Json, Store, generation_parameter, run, show, verb
+from zarr_core._util import command_line as cli
 from zarr_core.log import format_change
 from zarr_core.storage import Storage
 from zarr_core.stores.kinds import find_head
 from zarr_core.versioning.generations import load
 
-app = verb(
+app = cli.verb(
     "diff",
     """
 zarr-core diff /data/store 3 7
@@ -25,14 +25,14 @@ zarr-core diff /data/store 3 --all
 
 
 @app.default
+@cli.command(quiet=False)
 def _command(
-    store: Store,
-    before: Annotated[int | str, generation_parameter("A generation: a number or a tag.")],
-    after: Annotated[int | str | None, generation_parameter("Another one. [default: latest]")] = None,
+    store: cli.Store,
+    before: Annotated[int | str, cli.generation_parameter("A generation: a number or a tag.")],
+    after: Annotated[int | str | None, cli.generation_parameter("Another one. [default: latest]")] = None,
     *,
-    all: All = False,
-    json: Json = False,
-) -> int:
+    all: cli.All = False,
+) -> cli.Result:
     storage = Storage(store)
     head = find_head(storage)
     old, new = load(storage, head, before), load(storage, head, after)
@@ -43,11 +43,10 @@ def _command(
         "after": new.generation,
         "changes": [asdict(change) for change in changes],
     }
-    show("\n".join(format_change(change, everything=all) for change in changes), document, json=json)
-    return DONE
+    return cli.Result("\n".join(format_change(change, everything=all) for change in changes), document)
 
 
-main = partial(run, app)
+main = partial(cli.run, app)
 
 
 if __name__ == "__main__":

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from typing import Annotated
+from typing import Any
 
-from zarr_core._util.command_line import DONE, Json, Quiet, Store, number, option, run, show, verb
+from zarr_core._util import command_line as cli
 from zarr_core._util.redaction import redact
 from zarr_core.errors import StoreError
 
-app = verb(
+app = cli.verb(
     "first-step",
     """
 zarr-core first-step /data/store
@@ -23,35 +23,17 @@ zarr-core first-step s3://bucket/store --domain surface --steps 10
 )
 
 
-@app.default
-def _command(
-    store: Store,
-    *,
-    domain: Annotated[str | None, option("Domain to train on, as volume. [default: the last of the store]")] = None,
-    steps: Annotated[int, number("Optimizer steps.")] = 3,
-    points: Annotated[int, number("Points per sample and step.")] = 1024,
-    limit: Annotated[int, number("At most N samples.")] = 8,
-    quiet: Quiet = False,
-    json: Json = False,
-) -> int:
-    domain, targets, losses = train(store, domain, steps=steps, points=points, limit=limit)
-    lines = [f"step {step}: loss {loss:.4f}" for step, loss in enumerate(losses, 1)]
-    lines.append(f"predicted {', '.join(targets)} from {domain}_position")
-    show("\n".join(lines), {"domain": domain, "fields": targets, "losses": losses}, json=json, quiet=quiet)
-    return DONE
-
-
 def train(
-    store: str, domain: str | None = None, *, steps: int = 3, points: int = 1024, limit: int = 8
+    store: str, *, domain: str | None = None, steps: int = 3, points: int = 1024, limit: int = 8
 ) -> tuple[str, list[str], list[float]]:
     """Train on the first samples of a store, with new points in each step.
 
     Args:
         store: path or URL of a point store.
-        domain: for example "volume"; the last of the store by default.
-        steps: number of optimizer steps.
-        points: number of points that a step draws per sample.
-        limit: maximum number of samples.
+        domain: to train on, such as volume; by default the last of the store.
+        steps: optimizer steps.
+        points: points per sample and step.
+        limit: at most N samples.
 
     Returns:
         The domain, the predicted fields (those that all these samples have), and the mean squared error of each step.
@@ -101,7 +83,16 @@ def train(
     return domain, targets, losses
 
 
-main = partial(run, app)
+@app.default
+@cli.command(train)
+def _command(store: cli.Store, **arguments: Any) -> cli.Result:
+    domain, targets, losses = train(store, **arguments)
+    lines = [f"step {step}: loss {loss:.4f}" for step, loss in enumerate(losses, 1)]
+    lines.append(f"predicted {', '.join(targets)} from {domain}_position")
+    return cli.Result("\n".join(lines), {"domain": domain, "fields": targets, "losses": losses})
+
+
+main = partial(cli.run, app)
 
 
 if __name__ == "__main__":

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any
 
-from zarr_core._util.command_line import DONE, All, Json, Quiet, Store, flag, option, run, show, verb
+from zarr_core._util import command_line as cli
 from zarr_core._util.units import format_size, parse_duration
 from zarr_core.storage import Storage
 from zarr_core.stores.kinds import find_head
 from zarr_core.versioning.gc import DEFAULT_GRACE, GcReport, collect_garbage
 
-app = verb(
+_PREFIXES_SHOWN = 20
+
+app = cli.verb(
     "gc",
     """
 zarr-core gc /data/store --dry-run
@@ -23,44 +25,40 @@ zarr-core gc s3://bucket/store --grace 7d
 
 
 @app.default
+@cli.command()
 def _command(
-    store: Store,
+    store: cli.Store,
     *,
-    dry_run: Annotated[bool, flag("Only show what would be removed.")] = False,
+    dry_run: Annotated[bool, cli.flag("Only show what would be removed.")] = False,
     grace: Annotated[
-        str, option("Keep everything that was replaced or written less than this ago: 90m, 24h, 7d.", metavar="TIME")
+        str,
+        cli.option("Keep everything that was replaced or written less than this ago: 90m, 24h, 7d.", metavar="TIME"),
     ] = DEFAULT_GRACE,
-    all: All = False,
-    quiet: Quiet = False,
-    json: Json = False,
-) -> int:
+    all: cli.All = False,
+) -> cli.Result:
     storage = Storage(store)
     report = collect_garbage(storage, find_head(storage), parse_duration(grace), dry_run=dry_run)
-    show(summary(report, storage.url, everything=all), _document(report, storage.url), json=json, quiet=quiet)
-    return DONE
+    return cli.Result(_summary(report, storage.url, everything=all), _document(report, storage.url))
 
 
-def summary(report: GcReport, store: str, *, everything: bool = False) -> str:
+def _summary(report: GcReport, store: str, *, everything: bool) -> str:
     """Result of a garbage collection in a few lines."""
     removed = "would remove" if report.dry_run else "removed"
-    size = format_size(report.bytes)
-    lines = [
-        f"  {prefix} ({garbage.objects} objects, {format_size(garbage.bytes)})"
-        for prefix, garbage in sorted(report.prefixes.items())
-    ]
-    if len(lines) > 20 and not everything:
-        lines[20:] = [f"  and {len(lines) - 20} more (--all shows them)"]
     expired = f"generations {_ranges(report.expired)}" if report.expired else "no generation"
-    return "\n".join(
-        [
-            f"{removed} {len(report.prefixes)} groups and statistics that no kept generation names ({size}), "
-            f"{expired}, and {report.temporary.objects} incomplete files",
-            *lines,
-            f"kept generations {_ranges(report.kept)}; {report.young} unnamed groups are too young to go",
-            *([f"left alone: {report.foreign} objects that zarr_core did not write"] if report.foreign else []),
-            f"store: {store}",
-        ]
-    )
+    lines = [
+        f"{removed} {len(report.prefixes)} groups and statistics that no kept generation names "
+        f"({format_size(report.bytes)}), {expired}, and {report.temporary.objects} incomplete files"
+    ]
+    shown = len(report.prefixes) if everything else _PREFIXES_SHOWN
+    for prefix, garbage in sorted(report.prefixes.items())[:shown]:
+        lines.append(f"  {prefix} ({garbage.objects} objects, {format_size(garbage.bytes)})")
+    if len(report.prefixes) > shown:
+        lines.append(f"  and {len(report.prefixes) - shown} more (--all shows them)")
+    lines.append(f"kept generations {_ranges(report.kept)}; {report.young} unnamed groups are too young to go")
+    if report.foreign:
+        lines.append(f"left alone: {report.foreign} objects that zarr_core did not write")
+    lines.append(f"store: {store}")
+    return "\n".join(lines)
 
 
 def _ranges(numbers: Sequence[int]) -> str:
@@ -88,7 +86,7 @@ def _document(report: GcReport, store: str) -> dict[str, Any]:
     }
 
 
-main = partial(run, app)
+main = partial(cli.run, app)
 
 
 if __name__ == "__main__":

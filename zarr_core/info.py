@@ -7,7 +7,8 @@ from dataclasses import asdict
 from functools import partial
 from typing import Annotated
 
-from zarr_core._util.command_line import DONE, Generation, Json, Store, format_time, option, run, show, table, verb
+from zarr_core._util import command_line as cli
+from zarr_core._util.command_line import format_time, table
 from zarr_core._util.commands import shell
 from zarr_core._util.units import format_size
 from zarr_core.stores.info import SampleInfo, StoreInfo, sample_info, store_info
@@ -17,7 +18,7 @@ __all__ = ["SampleInfo", "StoreInfo", "sample_info", "store_info"]
 _NAMES_SHOWN = 5
 _UNITS = {"days": 86_400, "hours": 3600, "minutes": 60, "seconds": 1}
 
-app = verb(
+app = cli.verb(
     "info",
     """
 zarr-core info /data/store
@@ -29,20 +30,18 @@ zarr-core info /data/store --generation paper-v2 --json
 
 
 @app.default
+@cli.command(quiet=False)
 def _command(
-    store: Store,
-    sample: Annotated[str | None, option("Id of a sample. Without it, the store is summarized.")] = None,
+    store: cli.Store,
+    sample: Annotated[str | None, cli.option("Id of a sample. Without it, the store is summarized.")] = None,
     *,
-    generation: Generation = None,
-    json: Json = False,
-) -> int:
+    generation: cli.Generation = None,
+) -> cli.Result:
     if sample is None:
         found = store_info(store, generation=generation)
-        show(format_store(found), asdict(found), json=json)
-    else:
-        one = sample_info(store, sample, generation=generation)
-        show(format_sample(one), asdict(one), json=json)
-    return DONE
+        return cli.Result(format_store(found), asdict(found))
+    one = sample_info(store, sample, generation=generation)
+    return cli.Result(format_sample(one), asdict(one))
 
 
 def format_store(info: StoreInfo) -> str:
@@ -138,7 +137,7 @@ def _text(value: object) -> str:
     return " or ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-main = partial(run, app)
+main = partial(cli.run, app)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any
 
 from zarr_core._util import command_line as cli
@@ -25,12 +25,12 @@ zarr-core inspect /data/simulations --json
 
 
 @app.default
+@cli.command(quiet=False)
 def _command(
     path: Annotated[str, cli.option("Folder or URL that contains the samples.")],
     *,
     write: Annotated[str | None, cli.option("Write a description to start from to this file.", metavar="FILE")] = None,
-    json: cli.Json = False,
-) -> int:
+) -> cli.Result:
     target = None if write is None else local_path(write)
     found = survey(path)
     if target is not None:
@@ -39,8 +39,7 @@ def _command(
                 file.write(found.to_yaml())
         except FileExistsError:
             raise cli.WrongUseError(f"{write} exists; --write does not replace a file") from None
-    cli.show(summary(found, write), _document(found), json=json)
-    return cli.DONE
+    return cli.Result(summary(found, write), _document(found))
 
 
 def summary(found: Survey, written: str | None = None) -> str:
@@ -117,9 +116,7 @@ def _document(found: Survey) -> dict[str, Any]:
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status."""
-    return cli.run(app, arguments)
+main = partial(cli.run, app)
 
 
 if __name__ == "__main__":

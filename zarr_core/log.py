@@ -9,7 +9,7 @@ from functools import partial
 from itertools import islice
 from typing import Annotated
 
-from zarr_core._util.command_line import DONE, All, Json, Store, format_time, number, run, show, verb, write_line
+from zarr_core._util import command_line as cli
 from zarr_core.storage import Storage
 from zarr_core.stores.kinds import find_head
 from zarr_core.versioning.generations import Change
@@ -17,7 +17,7 @@ from zarr_core.versioning.history import Commit, commits
 
 _NAMES_SHOWN = 5
 
-app = verb(
+app = cli.verb(
     "log",
     """
 zarr-core log /data/store
@@ -29,27 +29,27 @@ zarr-core log /data/store --json | jq '.commits[0].generation'
 
 @app.default
 def _command(
-    store: Store,
+    store: cli.Store,
     *,
-    limit: Annotated[int | None, number("At most the last N commits.")] = None,
-    all: All = False,
-    json: Json = False,
+    limit: Annotated[int | None, cli.number("At most the last N commits.")] = None,
+    all: cli.All = False,
+    json: cli.Json = False,
 ) -> int:
     storage = Storage(store)
     found = islice(commits(storage, find_head(storage)), limit)
     if json:
-        show("", {"store": storage.url, "commits": [asdict(commit) for commit in found]}, json=True)
-        return DONE
+        cli.show("", {"store": storage.url, "commits": [asdict(commit) for commit in found]}, json=True)
+        return cli.DONE
     for commit in found:
-        if not write_line("\n".join(format_commit(commit, everything=all))):
+        if not cli.write_line("\n".join(format_commit(commit, everything=all))):
             break
-    return DONE
+    return cli.DONE
 
 
 def format_commit(commit: Commit, *, everything: bool = False) -> Iterator[str]:
     """Lines that describe a commit."""
     tags = f"  tags: {', '.join(commit.tags)}" if commit.tags else ""
-    yield f"generation {commit.generation}  {format_time(commit.committed)}{tags}"
+    yield f"generation {commit.generation}  {cli.format_time(commit.committed)}{tags}"
     if commit.since is None and commit.generation > 1:
         yield "  the generations before it have been collected"
     elif commit.since is not None and commit.since != commit.generation - 1:
@@ -68,7 +68,7 @@ def format_change(change: Change, *, everything: bool = False) -> str:
     return f"{change.what} {len(change.names):,}: {', '.join(shown)}{more}{note}"
 
 
-main = partial(run, app)
+main = partial(cli.run, app)
 
 
 if __name__ == "__main__":

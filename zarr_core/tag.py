@@ -25,6 +25,7 @@ zarr-core tag /data/store paper-v2 --delete
 
 
 @app.default
+@cli.command()
 def _command(
     store: cli.Store,
     name: Annotated[str | None, cli.option("The tag. Without it, the tags are listed.")] = None,
@@ -33,25 +34,21 @@ def _command(
     ] = None,
     *,
     delete: Annotated[bool, cli.flag("Delete the tag.")] = False,
-    quiet: cli.Quiet = False,
-    json: cli.Json = False,
-) -> int:
+) -> cli.Result:
     if delete and (name is None or generation is not None):
         raise cli.WrongUseError("--delete needs the NAME of a tag, and no GENERATION")
     storage = Storage(store)
     head = find_head(storage)
-    if name is None:
-        text = ""
-    elif delete:
+    text = ""
+    if name is not None and delete:
         text = f"generation {delete_tag(storage, head, name)} is no longer tagged {name}"
-    else:
+    elif name is not None:
         number = load(storage, head, generation).generation if isinstance(generation, str) else generation
         text = f"generation {make_tag(storage, head, name, number)} is tagged {name}"
     tags = dict(sorted(load(storage, head).retention.tags.items()))
     if name is None:
         text = "\n".join(f"{tag}\tgeneration {number}" for tag, number in tags.items())
-    cli.show(text, {"store": storage.url, "tags": tags}, json=json, quiet=quiet and name is not None)
-    return cli.DONE
+    return cli.Result(text, {"store": storage.url, "tags": tags})
 
 
 main = partial(cli.run, app)

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 from zarr_core._util import command_line as cli
 from zarr_core._util.commands import shell
-from zarr_core._util.dask_cluster import dask_executor
 from zarr_core._util.redaction import redact
 from zarr_core._util.units import format_size
 from zarr_core.errors import ZarrCoreError
@@ -35,6 +34,7 @@ zarr-core verify /data/store --deep
 
 
 @app.default
+@cli.command(verify_store)
 def _command(
     store: cli.Store,
     *,
@@ -42,48 +42,27 @@ def _command(
         str | None, cli.option("Also compare every row with this folder or URL of source files.", *cli.SOURCE_ALIASES)
     ] = None,
     dataset_kind: Annotated[str | None, cli.option(cli.KIND_HELP)] = None,
-    deep: Annotated[
-        bool, cli.flag("Check all kept generations and every object; name the commit that brought a problem.")
-    ] = False,
-    samples: cli.Samples = None,
-    workers: cli.Workers = 1,
-    scheduler: cli.Scheduler = None,
-    quiet: cli.Quiet = False,
-    json: cli.Json = False,
-) -> int:
+    **arguments: Any,
+) -> cli.Result:
     storage = Storage(store)
     document: dict[str, Any] = {"store": storage.url}
-    report: VerificationReport | MatrixVerification
     if storage.exists(MATRIX_HEAD):
-        if source or samples or dataset_kind:
+        if source or dataset_kind or "sample_ids" in arguments:
             reason = "--source, --dataset-kind and --samples are for point stores"
             raise ZarrCoreError(f"{storage.url} is a matrix: {reason}")
-        report = verify_matrix(store)
-        text = format_matrix_report(report)
-        document |= {"kind": "matrix"} | asdict(report)
-    else:
-        with dask_executor(scheduler) as executor:
-            report = verify_store(
-                store,
-                source=source,
-                dataset_kind=dataset_kind,
-                sample_ids=samples,
-                deep=deep,
-                workers=workers,
-                executor=executor,
-                progress=not quiet,
-            )
-        text = format_report(report)
-        if report.damaged:
-            kind = load_manifest(storage).dataset_kind
-            repair = repair_command(storage.url, kind, source, report.damaged)
-            text += f"\nconvert the samples again: {repair}"
-            if short_name(kind) != kind:
-                text += f"\nKIND is the YAML file or the dotted path of the kind{f' {kind!r}' * bool(kind)}"
-            document |= {"repair": repair}
-        document |= {"kind": "points"} | asdict(report)
-    cli.show(text, document | {"ok": report.ok}, json=json, quiet=quiet, problems=report.problems)
-    return cli.DONE if report.ok else cli.FAILED
+        matrix = verify_matrix(store)
+        document |= {"kind": "matrix", **asdict(matrix), "ok": matrix.ok}
+        return cli.Result(format_matrix_report(matrix), document, matrix.problems, matrix.ok)
+    report = verify_store(store, source=source, dataset_kind=dataset_kind, **arguments)
+    text = format_report(report)
+    if report.damaged:
+        kind = load_manifest(storage).dataset_kind
+        document["repair"] = repair_command(storage.url, kind, source, report.damaged)
+        text += f"\nconvert the samples again: {document['repair']}"
+        if short_name(kind) != kind:
+            text += f"\nKIND is the YAML file or the dotted path of the kind{f' {kind!r}' if kind else ''}"
+    document |= {"kind": "points", **asdict(report), "ok": report.ok}
+    return cli.Result(text, document, report.problems, report.ok)
 
 
 def repair_command(store: str, kind: str, source: str | None, sample_ids: Sequence[str]) -> str:
@@ -107,10 +86,10 @@ def format_matrix_report(report: MatrixVerification) -> str:
 def format_report(report: VerificationReport) -> str:
     """A table by field, every problem on a line of its own, and the verdict."""
     header = ("field", "samples", "points", "chunks", "bytes")
-    rows = [
-        (name, *(f"{n:,}" for n in (tally.samples, tally.points, tally.chunks, tally.bytes)))
-        for name, tally in report.fields.items()
-    ]
+    rows = []
+    for name, tally in report.fields.items():
+        counts = (tally.samples, tally.points, tally.chunks, tally.bytes)
+        rows.append((name, *(f"{count:,}" for count in counts)))
     lines = [cli.table([header, *rows]), "", *map(str, report.problems)]
     checked = f"{report.samples:,} samples, {report.arrays:,} arrays, {report.chunks:,} chunks"
     if report.generations > 1:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import json as json_module
 import math
 import os
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from functools import wraps
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from cyclopts import App, CycloptsError, Parameter, validators
 
@@ -100,6 +104,7 @@ def generation_parameter(text: str) -> Parameter:
 
 STORE_HELP = "Path or URL of the store."
 KIND_HELP = "Kind of the source, for a store that another program wrote; as for convert. [default: guessed]"
+_FEATURES_HELP = "The features: the names in a .parquet, .csv, .tsv or .bed file, or the words of a text file."
 SOURCE_ALIASES = ("--root", "--pt-root", "--source-url")
 
 Store = Annotated[str, option(STORE_HELP)]
@@ -113,9 +118,139 @@ Scheduler = Annotated[
     str | None,
     option("Use the workers of a Dask cluster: address of its scheduler, as tcp://host:8786.", metavar="ADDRESS"),
 ]
+Values = Annotated[list[str] | None, option("Only these value tables.", metavar="NAME", several=True)]
+Fields = Annotated[
+    list[str] | None, option("Only these fields, or value tables of a matrix.", metavar="FIELD", several=True)
+]
+Features = Annotated[str, option(_FEATURES_HELP, metavar="FILE")]
+ChosenFeatures = Annotated[str | None, option(f"{_FEATURES_HELP} [default: those of STORE]", metavar="FILE")]
+Seed = Annotated[int, number("Seed of the draws and of the order.", least=None)]
+Check = Annotated[bool, flag("Read existing objects again instead of comparing their sizes only.")]
 All = Annotated[bool, flag("List all names instead of the first few.")]
 Quiet = Annotated[bool, flag("Print neither progress nor a summary. Warnings and errors still go to stderr.")]
 Json = Annotated[bool, flag("Print one JSON document to stdout instead of text.")]
+
+#: Options that mean the same in all verbs, by the argument of the library: its name on the command line, and its type.
+_SHARED: dict[str, tuple[str, Any]] = {
+    "split": ("split", Split),
+    "sample_ids": ("samples", Samples),
+    "fields": ("fields", Fields),
+    "generation": ("generation", Generation),
+    "seed": ("seed", Seed),
+    "check": ("check", Check),
+    "workers": ("workers", Workers),
+    "executor": ("scheduler", Scheduler),
+    "progress": ("quiet", Quiet),
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command has to say.
+
+    Attributes:
+        text: printed as it is.
+        document: printed instead with ``--json``.
+        problems: printed to stderr with ``--quiet``.
+        ok: whether everything requested is there; the exit status says it, too.
+    """
+
+    text: str
+    document: Any
+    problems: Sequence[object] = ()
+    ok: bool = True
+
+
+def command(
+    function: Callable[..., Any] | None = None, *, quiet: bool = True
+) -> Callable[[Callable[..., Result]], Callable[..., int]]:
+    """Make a function a command, whose result is printed as ``--json`` and ``--quiet`` ask for.
+
+    Args:
+        function: of the library, which the command calls with its ``**arguments``. The command gets options for the
+            keyword arguments of the function that it does not declare itself, with their names, types, defaults and
+            descriptions.
+        quiet: whether there is a ``--quiet``.
+    """
+
+    def decorate(run_command: Callable[..., Result]) -> Callable[..., int]:
+        own = dict(inspect.signature(run_command, eval_str=True).parameters)
+        fed: dict[str, inspect.Parameter] = {}
+        if function is not None:
+            del own["arguments"]
+            fed = _options(function, own)
+        argument_of = {option.name: argument for argument, option in fed.items()}
+        options = {option.name: option for option in fed.values()}
+        if quiet and "quiet" not in own:
+            options["quiet"] = _keyword("quiet", Quiet, False)
+        options["json"] = _keyword("json", Json, False)
+
+        @wraps(run_command)
+        def run_and_show(*positional: Any, json: bool = False, quiet: bool = False, **given: Any) -> int:
+            arguments = {argument_of.get(name, name): value for name, value in given.items()}
+            if "progress" in fed:
+                arguments["progress"] = not quiet
+            if "quiet" in own:
+                arguments["quiet"] = quiet
+            with ExitStack() as cleanup:
+                if "executor" in arguments:
+                    from zarr_core._util.dask_cluster import dask_executor
+
+                    arguments["executor"] = cleanup.enter_context(dask_executor(arguments["executor"]))
+                result = run_command(*positional, **arguments)
+            show(result.text, result.document, json=json, quiet=quiet, problems=result.problems)
+            return DONE if result.ok else FAILED
+
+        signature = inspect.Signature([*own.values(), *options.values()])
+        run_and_show.__signature__ = signature  # type: ignore[attr-defined]
+        run_and_show.__annotations__ = {}  # cyclopts takes those of the signature
+        return run_and_show
+
+    return decorate
+
+
+def _options(function: Callable[..., Any], own: Iterable[str]) -> dict[str, inspect.Parameter]:
+    """The options for the keyword arguments of a function, by argument; without those that a command has of its own."""
+    from docstring_parser import parse
+
+    parameters = inspect.signature(function).parameters.values()
+    hints = get_type_hints(function)
+    helps = {described.arg_name: described.description or "" for described in parse(function.__doc__ or "").params}
+    options = {}
+    for parameter in parameters:
+        name, hint = _SHARED.get(parameter.name, (parameter.name, None))
+        if parameter.kind is parameter.KEYWORD_ONLY and name not in own:
+            if hint is None:
+                hint = _option_type(name, hints[parameter.name], parameter.default, _option_help(helps[name]))
+            options[parameter.name] = _keyword(name, hint, parameter.default)
+    return options
+
+
+def _option_type(name: str, hint: Any, default: Any, text: str) -> Any:
+    """The type of an option for an argument of a type of the library."""
+    kinds = [kind for kind in get_args(hint) or (hint,) if kind is not type(None)]
+    if kinds == [bool]:
+        return Annotated[bool, flag(text)]
+    if kinds == [int]:
+        return Annotated[hint, number(text, least=0 if default == 0 else 1)]
+    if any(get_origin(kind) is Sequence for kind in kinds):
+        return Annotated[list[str] | None, option(text, metavar=name.removesuffix("s").upper(), several=True)]
+    return Annotated[hint, option(text)]
+
+
+def _option_help(text: str) -> str:
+    """The description of an argument as help of an option: arguments are called as on the command line."""
+
+    def as_option(found: re.Match[str]) -> str:
+        name, _ = _SHARED.get(found[1], (found[1], None))
+        return f"--{name.replace('_', '-')}"
+
+    sentence = re.sub(r"``(\w+)``", as_option, " ".join(text.split()))
+    return sentence[:1].upper() + sentence[1:]
+
+
+def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
 
 
 def verb(name: str, examples: str, *, usage: str = "STORE [OPTIONS]") -> App:
@@ -187,6 +322,21 @@ def show(text: str, document: Any, *, json: bool, quiet: bool = False, problems:
             print(printable(str(problem)), file=sys.stderr)
     elif text:
         write_line(text)
+
+
+def pairs(name: str, given: Iterable[str], expected: str = "NAME=VALUE") -> dict[str, str]:
+    """The values of an option such as ``--values beta=float32``, by name.
+
+    Raises:
+        WrongUseError: a value is not a pair.
+    """
+    found = {}
+    for text in given:
+        key, _, value = text.partition("=")
+        if not (key and value):
+            raise WrongUseError(f"{name} {text}: expected {expected}")
+        found[key] = value
+    return found
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:

@@ -64,11 +64,11 @@ def croissant_document(
     Args:
         store_root: path or URL of the store.
         generation: number or tag; the latest if None.
-        url: where others find the store, if not at ``store_root``.
-        description: of the dataset, in a sentence.
-        license: URL or SPDX identifier.
-        creator: name of the person or organization.
-        cite_as: citation, BibTeX for example.
+        url: where others find the store, if elsewhere.
+        description: what the dataset is, in a sentence.
+        license: URL or SPDX identifier of the licence.
+        creator: person or organization.
+        cite_as: citation, such as BibTeX.
 
     Returns:
         The JSON-LD document.

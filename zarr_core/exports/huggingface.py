@@ -73,8 +73,8 @@ def export_huggingface(
         fields: only these fields by canonical name, or only these value tables; by default all that a sample has, with
             a warning if samples differ in them.
         generation: number or tag; the latest if None.
-        license: identifier of the Hub, such as cc-by-4.0.
-        description: of the dataset, in a sentence.
+        license: identifier of the licence on the Hub, such as cc-by-4.0.
+        description: what the dataset is, in a sentence.
         cite_as: citation, such as BibTeX.
         workers: processes.
         progress: show progress bars on stderr.

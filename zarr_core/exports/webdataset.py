@@ -35,8 +35,6 @@ from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.storage import Storage
 from zarr_core.storage.temporary import strip_temp_suffix
 
-#: Default size of a shard.
-SHARD_BYTES = 256 << 20
 _SUFFIX = ".tar"
 # Part of the digest of a shard's inputs: another number writes all shards again.
 _VERSION = 1
@@ -56,7 +54,7 @@ def export_webdataset(
     draws_per_sample: int = 0,
     seed: int = 0,
     shards: int | None = None,
-    shard_bytes: int | str = SHARD_BYTES,
+    shard_bytes: int | str = "256MiB",
     ranks: int = 1,
     loader_workers: int = 1,
     check: bool = False,
@@ -82,11 +80,13 @@ def export_webdataset(
         fields: only these fields, by canonical name; by default all that a sample has, with a warning if samples
             differ in them.
         num_points: points to draw by domain; other domains are whole. Needs ``draws_per_sample``.
-        draws_per_sample: number of items per sample: the draws of epochs 0, 1, ... with this seed. 0: whole samples.
+        draws_per_sample: items per sample: draws of ``num_points``, those of epochs 0, 1, ... with this seed. 0: whole
+            samples.
         seed: of the draws, and of the order in the shards.
-        shards: number of shards, a multiple of ``ranks * loader_workers``.
-        shard_bytes: approximate size of a shard if ``shards`` is None.
-        ranks, loader_workers: of the training that reads the shards: each of its workers gets equally many.
+        shards: number of shards, a multiple of ``ranks`` x ``loader_workers``; by default by their size.
+        shard_bytes: approximate size of a shard, such as 1GB, if ``shards`` is not given.
+        ranks: of the training that will read the shards. Each of its workers gets equally many.
+        loader_workers: DataLoader workers per rank of that training.
         check: compare finished shards with their SHA-256 instead of their size.
         workers: processes.
         executor: works instead of processes; it is not shut down.

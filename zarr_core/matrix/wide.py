@@ -418,8 +418,8 @@ class WideMatrix:
             target: location of the new matrix, used by nothing else.
             feature_ids: (features,) names of its columns, all different; by default those of this matrix.
                 ``matrix.feature_ids.union(others)`` keeps all of this matrix.
-            codec: compressor of the copy, as for :meth:`create`; by default that of this matrix.
-            chunk_features: approximate number of features per chunk of the copy; by default as in this matrix.
+            codec: compressor of the chunks, "name" or "name:level"; by default that of this matrix.
+            chunk_features: approximate number of features per chunk; by default as in this matrix.
             progress: show a progress bar on stderr.
 
         Returns:
