@@ -27,52 +27,44 @@ class Whole(Format):
 
     def open(self, place: str | Path, draws: Draws) -> None:
         """Open the dataset."""
-        from litdata import StreamingDataset
-
-        self._draws = draws
-        self._items = {sample: number for number, sample in enumerate(sorted(draws.runs))}
-        self._dataset = StreamingDataset(str(place), shuffle=False)
+        self._draws, self._items = draws, self._dataset(str(place))
+        each = len(self._items) // len(draws.runs)
+        self._first = {sample: number * each for number, sample in enumerate(sorted(draws.runs))}
 
     def read(self, sample: str, epoch: int) -> dict[str, np.ndarray]:
         """Take the window of the item."""
-        arrays = self._dataset[self._items[sample]]
-        return {field: self._draws.rows(array, sample, epoch, field) for field, array in arrays.items()}
+        return self._draws.cut(self._items[self._first[sample]], sample, epoch)
+
+    def _dataset(self, place: str) -> Any:
+        """What has the items of all samples, in the order of their names."""
+        from litdata import StreamingDataset
+
+        return StreamingDataset(place, shuffle=False)
 
 
-class Pieces(Format):
+class Pieces(Whole):
     """A chunk of points, of all fields, is an item; for samples of one domain."""
-
-    remote = False
 
     def prepare(self, samples: Samples, folder: Path) -> None:
         """Let LitData write its chunks."""
-        draws = Draws.load(samples.folder.with_name("draws.json"))
+        size = Draws.load(samples.folder.with_name("draws.json")).chunk_points
         points = len(samples.arrays(samples.ids[0])[samples.fields[0]])
-        places = [(sample, start) for sample in samples.ids for start in range(0, points, draws.chunk_points)]
-        _optimize(partial(_piece, samples, draws.chunk_points), places, folder, chunk_size=1)
-
-    def open(self, place: str | Path, draws: Draws) -> None:
-        """Open the dataset."""
-        from litdata import StreamingDataset
-
-        self._draws = draws
-        self._dataset = StreamingDataset(str(place), shuffle=False)
-        each = len(self._dataset) // len(draws.runs)
-        self._first = {sample: number * each for number, sample in enumerate(sorted(draws.runs))}
+        places = [(sample, start) for sample in samples.ids for start in range(0, points, size)]
+        _optimize(partial(_piece, samples, size), places, folder, chunk_size=1)
 
     def read(self, sample: str, epoch: int) -> dict[str, np.ndarray]:
         """Take the windows of the items."""
         size = self._draws.chunk_points
-        pieces = []
+        pieces: dict[str, list[np.ndarray]] = {}
         items: dict[int, dict[str, np.ndarray]] = {}
         for first, last in self._draws.of(sample, epoch, next(iter(self._draws.domains))):
             for chunk in range(first // size, (last - 1) // size + 1):
-                item = items.get(chunk)
-                if item is None:
-                    item = items[chunk] = self._dataset[self._first[sample] + chunk]
+                if chunk not in items:
+                    items[chunk] = self._items[self._first[sample] + chunk]
                 start = max(first - chunk * size, 0)
-                pieces.append({field: array[start : last - chunk * size] for field, array in item.items()})
-        return {field: np.concatenate([piece[field] for piece in pieces]) for field in pieces[0]}
+                for field, array in items[chunk].items():
+                    pieces.setdefault(field, []).append(array[start : last - chunk * size])
+        return {field: np.concatenate(found) for field, found in pieces.items()}
 
 
 def _optimize(make: Any, inputs: list[Any], folder: Path, **size: Any) -> None:
@@ -83,5 +75,5 @@ def _optimize(make: Any, inputs: list[Any], folder: Path, **size: Any) -> None:
 
 def _piece(samples: Samples, size: int, place: tuple[str, int]) -> dict[str, np.ndarray]:
     sample, start = place
-    files = {field: samples.folder / sample / f"{field}.npy" for field in samples.fields}
-    return {field: np.array(np.load(path, mmap_mode="r")[start : start + size]) for field, path in files.items()}
+    fields = samples.arrays(sample, mmap_mode="r")
+    return {field: np.array(array[start : start + size]) for field, array in fields.items()}

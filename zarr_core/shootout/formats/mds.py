@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
-import numpy as np
-
-from zarr_core.shootout.formats import Format
-from zarr_core.shootout.formats.samples import Draws, Samples
+from zarr_core.shootout.formats.litdata_items import Whole
+from zarr_core.shootout.formats.samples import Samples
 
 # Its image datasets need a torchvision that was built with this very torch; nothing of them is used here.
 sys.modules.setdefault("streaming.vision", mock.MagicMock())
 
 
-class MDS(Format):
-    """A sample is a sample; read by its dataset of local files, without the downloader."""
-
-    remote = False
+class MDS(Whole):
+    """A sample is an item; read by its dataset of local files, without the downloader."""
 
     def prepare(self, samples: Samples, folder: Path) -> None:
         """Write the shards."""
@@ -29,15 +26,7 @@ class MDS(Format):
             for sample in samples.ids:
                 writer.write(samples.arrays(sample))
 
-    def open(self, place: str | Path, draws: Draws) -> None:
-        """Open the dataset."""
+    def _dataset(self, place: str) -> Any:
         from streaming import LocalDataset
 
-        self._draws = draws
-        self._items = {sample: number for number, sample in enumerate(sorted(draws.runs))}
-        self._dataset = LocalDataset(local=str(place))
-
-    def read(self, sample: str, epoch: int) -> dict[str, np.ndarray]:
-        """Take the window of the sample."""
-        arrays = self._dataset[self._items[sample]]
-        return {field: self._draws.rows(array, sample, epoch, field) for field, array in arrays.items()}
+        return LocalDataset(local=place)

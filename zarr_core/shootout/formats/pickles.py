@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from zarr_core.shootout.formats import Format
-from zarr_core.shootout.formats.files import Files
-from zarr_core.shootout.formats.samples import Draws, Samples
+from zarr_core.shootout.formats.files import SampleFiles
+from zarr_core.shootout.formats.samples import Samples
 
 
 class _Arrays(pickle.Unpickler):
@@ -24,21 +22,13 @@ class _Arrays(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-class Pickle(Format):
+class Pickle(SampleFiles):
     """One file per sample: a dict of NumPy arrays."""
 
-    def prepare(self, samples: Samples, folder: Path) -> None:
-        """Write the files."""
-        for sample in samples.ids:
-            (folder / f"{sample}.pkl").write_bytes(pickle.dumps(samples.arrays(sample), pickle.HIGHEST_PROTOCOL))
+    def _write(self, samples: Samples, sample: str, folder: Path) -> None:
+        (folder / f"{sample}.pkl").write_bytes(pickle.dumps(samples.arrays(sample), pickle.HIGHEST_PROTOCOL))
 
-    def open(self, place: str | Path, draws: Draws) -> None:
-        """Nothing is kept."""
-        self._files, self._draws = Files(place), draws
-
-    def read(self, sample: str, epoch: int) -> dict[str, np.ndarray]:
-        """Load all, and take the window."""
+    def _arrays(self, sample: str) -> Mapping[str, Any]:
         found = self._files.open(f"{sample}.pkl")
-        arrays = _Arrays(io.BytesIO(found.read_bytes()) if isinstance(found, Path) else found).load()
-        self.requests = self._files.requests
-        return {field: self._draws.rows(array, sample, epoch, field) for field, array in arrays.items()}
+        arrays: dict[str, Any] = _Arrays(io.BytesIO(found.read_bytes()) if isinstance(found, Path) else found).load()
+        return arrays

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from zarr_core.shootout.formats import Format
-from zarr_core.shootout.formats.files import Files
-from zarr_core.shootout.formats.samples import Draws, Samples
+from zarr_core.shootout.formats.files import SampleFiles
+from zarr_core.shootout.formats.samples import Samples
 
 
-class Pt(Format):
+class Pt(SampleFiles):
     """One tensor per file.
 
     Args:
@@ -19,37 +19,20 @@ class Pt(Format):
     """
 
     def __init__(self, mmap: bool) -> None:
-        self._mmap = mmap
-        self.remote = not mmap
+        self.keeps, self.remote = mmap, not mmap
 
-    def prepare(self, samples: Samples, folder: Path) -> None:
-        """Save the tensors."""
+    def _write(self, samples: Samples, sample: str, folder: Path) -> None:
         import torch
 
-        for sample in samples.ids:
-            (folder / sample).mkdir()
-            for field, array in samples.arrays(sample).items():
-                torch.save(torch.from_numpy(array), folder / sample / f"{field}.pt")
+        (folder / sample).mkdir()
+        for field, array in samples.arrays(sample).items():
+            torch.save(torch.from_numpy(array), folder / sample / f"{field}.pt")
 
-    def open(self, place: str | Path, draws: Draws) -> None:
-        """Nothing is kept but maps."""
-        self._files, self._draws = Files(place), draws
-        self._maps: dict[str, dict[str, np.ndarray]] = {}
-
-    def read(self, sample: str, epoch: int) -> dict[str, np.ndarray]:
-        """Take the window."""
-        arrays = self._maps.get(sample)
-        if arrays is None:
-            arrays = self._load(sample)
-            if self._mmap:
-                self._maps[sample] = arrays
-        self.requests = self._files.requests
-        return {field: self._draws.rows(array, sample, epoch, field) for field, array in arrays.items()}
-
-    def _load(self, sample: str) -> dict[str, np.ndarray]:
+    def _arrays(self, sample: str) -> Mapping[str, np.ndarray]:
         import torch
 
-        return {
-            field: torch.load(self._files.open(f"{sample}/{field}.pt"), weights_only=True, mmap=self._mmap).numpy()
-            for field in self._draws.domains
-        }
+        arrays = {}
+        for field in self._draws.domains:
+            file = self._files.open(f"{sample}/{field}.pt")
+            arrays[field] = torch.load(file, weights_only=True, mmap=self.keeps).numpy()
+        return arrays

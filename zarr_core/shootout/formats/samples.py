@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -27,11 +28,12 @@ class Samples:
         self.ids = sorted(path.name for path in folder.iterdir())
         self.fields = sorted(path.stem for path in (folder / self.ids[0]).iterdir())
 
-    def arrays(self, sample: str) -> dict[str, np.ndarray]:
-        """Each field whole, (points, dim)."""
-        return {field: np.load(self.folder / sample / f"{field}.npy") for field in self.fields}
+    def arrays(self, sample: str, mmap_mode: Literal["r"] | None = None) -> dict[str, np.ndarray]:
+        """Each field whole, (points, dim); see ``np.load``."""
+        return {field: np.load(self.folder / sample / f"{field}.npy", mmap_mode) for field in self.fields}
 
 
+@dataclass(frozen=True)
 class Draws:
     """Which rows to read.
 
@@ -42,14 +44,10 @@ class Draws:
         domains: domain of each field.
     """
 
-    def __init__(
-        self,
-        runs: Mapping[str, Sequence[Mapping[str, Runs]]],
-        num_points: Mapping[str, int],
-        chunk_points: int,
-        domains: Mapping[str, str],
-    ) -> None:
-        self.runs, self.num_points, self.chunk_points, self.domains = runs, num_points, chunk_points, domains
+    runs: Mapping[str, Sequence[Mapping[str, Runs]]]
+    num_points: Mapping[str, int]
+    chunk_points: int
+    domains: Mapping[str, str]
 
     @property
     def ids(self) -> list[str]:
@@ -74,3 +72,7 @@ class Draws:
         """The rows of a whole array, copied."""
         runs = self.of(sample, epoch, field)
         return np.concatenate([array[first:last] for first, last in runs])
+
+    def cut(self, arrays: Mapping[str, Any], sample: str, epoch: int) -> dict[str, np.ndarray]:
+        """The rows of whole fields, copied."""
+        return {field: self.rows(array, sample, epoch, field) for field, array in arrays.items()}

@@ -35,8 +35,10 @@ class Reader(Format):
 
         files: dict[str, Any] = {field: f"{field}.npy" for field in samples.fields}
         kind = SourceDescription(name="shootout", samples="*", files=files)
-        first = samples.arrays(samples.ids[0])
-        dtypes = {name: str(array.dtype) for name, array in first.items() if not kind.fields[name].field.is_position}
+        dtypes = {}
+        for name, array in samples.arrays(samples.ids[0]).items():
+            if not kind.fields[name].field.is_position:
+                dtypes[name] = str(array.dtype)
         report = convert(kind, folder / "store", root=samples.folder, field_dtypes=dtypes, **self._settings)
         if not report.ok:
             failed = next(result for result in report.results if result.status != "converted")
@@ -63,18 +65,19 @@ class Reader(Format):
         reader = self._reader
         plans = [reader.field_reads(sample, self._num_points, epoch=epoch) for sample, epoch in items]
         batch: Arrays = {}
-        out: dict[tuple[int, str], np.ndarray] = {}
-        for name in plans[0]:
-            reads = [plan[name] for plan in plans]
-            arrays: np.ndarray | list[np.ndarray]
-            if len({(read.shape, str(read.dtype)) for read in reads}) == 1:
-                arrays = np.empty((len(reads), *reads[0].shape), reads[0].dtype)
+        for name, first in plans[0].items():
+            shapes = [plan[name].shape for plan in plans]
+            dtypes = [plan[name].dtype for plan in plans]
+            if shapes.count(first.shape) == dtypes.count(first.dtype) == len(plans):
+                batch[name] = np.empty((len(plans), *first.shape), first.dtype)
             else:
-                arrays = [np.empty(read.shape, read.dtype) for read in reads]
-            batch[name] = arrays
-            out |= {(number, name): array for number, array in enumerate(arrays)}
-        keys = [(number, name) for number, plan in enumerate(plans) for name in plan]
-        reader.execute([plans[number][name] for number, name in keys], [out[key] for key in keys])
+                batch[name] = list(map(np.empty, shapes, dtypes))
+        reads, out = [], []
+        for number, plan in enumerate(plans):
+            for name, read in plan.items():
+                reads.append(read)
+                out.append(batch[name][number])
+        reader.execute(reads, out)
         if self._counts:
             self.requests = sum(count.requests for count in self._counts)
         return batch
@@ -107,7 +110,7 @@ class Zarrs(Reader):
             with zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}):
                 group = zarr.open_group(self._store, path=path, mode="r", zarr_format=3)
                 self._arrays[sample] = {name: group[column.array_name] for name, column in columns.items()}
-        return {name: self._draws.rows(array, sample, epoch, name) for name, array in self._arrays[sample].items()}
+        return self._draws.cut(self._arrays[sample], sample, epoch)
 
     def read_batch(self, items: Sequence[tuple[str, int]]) -> Arrays:
         """One item after another."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import io
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from zarr_core.shootout.formats import Arrays, Format, stacked
-from zarr_core.shootout.formats.files import Files
+from zarr_core.shootout.formats.files import Files, SampleFiles
 from zarr_core.shootout.formats.samples import Draws, Samples
 
 # Shards of a small selection: every worker needs one.
@@ -25,39 +25,32 @@ def _write_item(writer: Any, sample: str, samples: Samples) -> None:
     writer.write({"__key__": sample, **{f"{name}.npy": array for name, array in arrays.items()}})
 
 
-def _rows(item: Any, sample: str, epoch: int, draws: Draws) -> dict[str, np.ndarray]:
-    return {
-        name.removesuffix(".npy"): draws.rows(np.load(io.BytesIO(content)), sample, epoch, name.removesuffix(".npy"))
-        for name, content in item.items()
-        if name.endswith(".npy")
-    }
+def _arrays_of(item: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    arrays = {}
+    for name, content in item.items():
+        if name.endswith(".npy"):
+            arrays[name.removesuffix(".npy")] = np.load(io.BytesIO(content))
+    return arrays
 
 
-class TarPerSample(Format):
+class TarPerSample(SampleFiles):
     """``SAMPLE.tar`` with a ``.npy`` file of each field, which lets WebDataset read one sample."""
 
     remote = False
 
-    def prepare(self, samples: Samples, folder: Path) -> None:
-        """Write the tars."""
+    def _write(self, samples: Samples, sample: str, folder: Path) -> None:
         from webdataset import TarWriter
 
-        for sample in samples.ids:
-            with TarWriter(str(folder / f"{sample}.tar")) as writer:
-                _write_item(writer, sample, samples)
+        with TarWriter(str(folder / f"{sample}.tar")) as writer:
+            _write_item(writer, sample, samples)
 
-    def open(self, place: str | Path, draws: Draws) -> None:
-        """Tars are opened for every read."""
-        self._folder, self._draws = Path(place), draws
-
-    def read(self, sample: str, epoch: int) -> dict[str, np.ndarray]:
-        """Take the windows of what the tar holds."""
+    def _arrays(self, sample: str) -> Mapping[str, np.ndarray]:
         from webdataset import WebDataset as Dataset
 
         # All of the one tar, whichever worker this is.
         options = {"shardshuffle": False, "empty_check": False, "nodesplitter": None, "workersplitter": None}
-        (found,) = Dataset(str(self._folder / f"{sample}.tar"), **options)
-        return _rows(found, sample, epoch, self._draws)
+        (found,) = Dataset(str(self._files.open(f"{sample}.tar")), **options)
+        return _arrays_of(found)
 
 
 class WebDataset(Format):
@@ -88,7 +81,7 @@ class WebDataset(Format):
         order = random.Random(epoch).sample(self._shards, len(self._shards))[worker::workers]
         items = group_by_keys(tar_file_expander(self._opened(order)))
         for item in shuffle(_SHUFFLED, rng=random.Random(f"{epoch} {worker}"))(items):
-            yield _rows(item, item["__key__"], epoch, self._draws)
+            yield self._draws.cut(_arrays_of(item), item["__key__"], epoch)
 
     def _opened(self, shards: Sequence[str]) -> Iterator[dict[str, Any]]:
         for name in shards:
@@ -113,8 +106,10 @@ class IndexedTars(Format):
 
         self._items, self._draws = ShardItems(str(place)), draws
         self.requests = 0
-        listed = (item.sample_id for shard in self._items.index.shards.values() for item in shard.items)
-        self._numbers = {sample_id: number for number, sample_id in enumerate(listed)}
+        self._numbers: dict[str, int] = {}
+        for shard in self._items.index.shards.values():
+            for item in shard.items:
+                self._numbers[item.sample_id] = len(self._numbers)
 
     def read(self, sample: str, epoch: int) -> dict[str, np.ndarray]:
         """One byte range, all of the item."""
@@ -127,7 +122,8 @@ class IndexedTars(Format):
     def _read(self, items: Sequence[tuple[str, int]]) -> list[dict[str, np.ndarray]]:
         found = self._items.__getitems__([self._numbers[sample] for sample, _ in items])
         self.requests = (self.requests or 0) + len(items)
-        return [
-            {name: self._draws.rows(tensor.numpy(), *at, name) for name, tensor in item.items()}
-            for at, item in zip(items, found, strict=True)
-        ]
+        read = []
+        for (sample, epoch), item in zip(items, found, strict=True):
+            arrays = {name: tensor.numpy() for name, tensor in item.items()}
+            read.append(self._draws.cut(arrays, sample, epoch))
+        return read
