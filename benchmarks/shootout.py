@@ -27,11 +27,11 @@ from benchmarks.result import Result, Value, add_arguments
 from benchmarks.servers import ProxyProcess, s3_endpoint
 from benchmarks.synthetic import make_source, make_store
 from zarr_core.points.convert.conversion import convert
-from zarr_core.shootout.candidates import OURS, Candidate, candidate, codecs
-from zarr_core.shootout.formats.samples import Samples
+from zarr_core.shootout.candidates import OURS, Candidate, Loader, candidate, codecs
 from zarr_core.shootout.loading import Reading, time_reading
 from zarr_core.shootout.planner import MeasurementError
-from zarr_core.shootout.run import Options, measure_all, take_workload, worker_counts
+from zarr_core.shootout.request import ShootoutRequest
+from zarr_core.shootout.run import measure_all, take_workload, worker_counts
 from zarr_core.shootout.tiers import Tier, footprint
 from zarr_core.shootout.verdict import format_rate
 
@@ -74,7 +74,7 @@ class Sweep:
         folder: local.
     """
 
-    def __init__(self, options: Options, tier: Tier, workers: list[int] | None, folder: Path) -> None:
+    def __init__(self, options: ShootoutRequest, tier: Tier, workers: list[int] | None, folder: Path) -> None:
         self.tier, self.batch_size = tier, options.batch_size
         work = take_workload(options, folder)
         (reads, self.draws), *_ = work.draws.items()
@@ -86,14 +86,11 @@ class Sweep:
             for codec in (codecs(current) if entry.name == OURS else [current])
             for size in (work.chunk_sizes if entry.name == OURS else work.chunk_sizes[:1])
         ]
-        samples = work.samples
-        for each in chosen:  # ours are the first
+        for each in chosen:
             built = folder / "copies" / each.copy
             if not built.exists():
                 built.mkdir(parents=True)
-                each.entry.make().prepare(samples, built)
-                if samples.store is None:
-                    samples = Samples(samples.folder, built / "store")
+                each.entry.make().prepare(work.samples, built)
                 tier.put(each.copy, built)
         found: list[tuple[int, Candidate]] = []
         for each in chosen:
@@ -111,7 +108,9 @@ class Sweep:
         for _ in range(rounds):
             for setting in settings:
                 each = self.settings[setting]
-                reading = Reading(each.entry, self.tier.place(each.copy), self.draws, self.batch_size, setting[-1])
+                reading = Reading(
+                    each.entry, self.tier.place(each.copy), self.draws, self.batch_size, Loader(setting[-1])
+                )
                 try:
                     end = time.monotonic() + 20
                     rates[setting] += time_reading(reading, seconds=0.2, repetitions=3, end=end).rates
@@ -120,7 +119,7 @@ class Sweep:
         return {setting: statistics.median(found) for setting, found in rates.items()}
 
 
-def compare(options: Options, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+def compare(options: ShootoutRequest, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """The setting that the shootout names for each tier, and the best one of the sweep."""
     report = measure_all(options)
     verdict, unit = report["verdict"], report["workload"]["unit"]
@@ -182,7 +181,7 @@ def main() -> None:
             proxy.set_faults(latency_s=0.01)
             tiers["S3, 10 ms"] = f"s3://{BUCKET}/tmp"
         for name, store, more in make_sets(folder, arguments.sets):
-            for found in compare(Options(store, tiers, arguments.budget, **more), arguments):
+            for found in compare(ShootoutRequest(store, tiers, arguments.budget, **more), arguments):
                 texts = [shown(found["named"]), shown(found["best"])]
                 rows.append([f"{name}, {found['tier']}", *texts, found["share"]])
                 result.add_target(f"named / best, {name}, {found['tier']}", found["share"], "at least", 0.9)

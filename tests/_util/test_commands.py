@@ -28,8 +28,10 @@ from zarr_core.points.stage.store import stage_store
 from zarr_core.points.statistics import load_statistics, statistics_hint
 from zarr_core.points.store.head import load_manifest
 from zarr_core.shootout.candidates import ENTRIES, Candidate, candidate
-from zarr_core.shootout.verdict import Measurement, judge
-from zarr_core.shootout.workload import take_points
+from zarr_core.shootout.measurement import Measurement
+from zarr_core.shootout.request import ShootoutRequest
+from zarr_core.shootout.run import take_workload
+from zarr_core.shootout.verdict import Case, judge
 from zarr_core.sources.survey import survey
 from zarr_core.storage import Storage
 from zarr_core.stores.kinds import find_head
@@ -97,16 +99,16 @@ def of_shootout(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     chosen = Measurement("t", candidate(ENTRIES[0], "zstd:3", 8, "points"), "draws", [5.0])
     (webdataset,) = (entry for entry in ENTRIES if entry.name == "WebDataset")
     exported = Measurement("t", Candidate(webdataset), "draws", [9.0])
-    counts = {"num_surface_points": 4, "num_volume_points": 4}
     for number, (root, kind) in enumerate([(source.store, None), (source.root, str(source.kind))]):
         folder = place / f"work {number}"
         folder.mkdir()
-        facts = take_points(str(root), kind, folder, **counts).facts
-        text = judge([chosen], {"t": tier}, facts, {}, batch_size=8)["command"]
+        asked = ShootoutRequest(str(root), tier, dataset_kind=kind, num_surface_points=4, num_volume_points=4)
+        facts = take_workload(asked, folder).facts
+        text = judge(Case([chosen], {"t": tier}, facts, {}, batch_size=8))["command"]
         run_all(text, 1 if kind else 2, KIND=source.kind, SOURCE=source.root)
     pytest.importorskip("webdataset", reason="needs the exports extra")
     tier["url"] = str(place / "another")
-    run_all(judge([exported], {"t": tier}, facts, {}, batch_size=8)["command"], 2)
+    run_all(judge(Case([exported], {"t": tier}, facts, {}, batch_size=8))["command"], 2)
 
 
 def of_benchmark(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -227,7 +229,7 @@ PRINTED: dict[str, Callable[[Path, Any], None]] = {
     "zarr_core/matrix/store/sample_table.py": of_sample_table,
     "zarr_core/matrix/stage.py": of_matrix_stage,
     "zarr_core/points/statistics.py": of_statistics,
-    "zarr_core/shootout/verdict.py": of_shootout,
+    "zarr_core/shootout/commands.py": of_shootout,
     "zarr_core/sources/survey.py": of_survey,
     "zarr_core/verify.py": of_verify,
     "zarr_core/versioning/gc.py": of_gc,

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from zarr_core.shootout import loading
+from zarr_core.shootout.candidates import Loader
 from zarr_core.shootout.formats import Entry
 from zarr_core.shootout.formats.npy import Window
 from zarr_core.shootout.formats.samples import Draws, Samples
@@ -56,7 +57,7 @@ def reading(tmp_path: Path) -> Reading:
 
 def with_entry(reading: Reading, name: str, workers: int = 0) -> Reading:
     entry = Entry(name, f"{__name__}:{name}")
-    return Reading(entry, reading.place, reading.draws, reading.batch_size, workers)
+    return Reading(entry, reading.place, reading.draws, reading.batch_size, Loader(workers))
 
 
 def test_epochs_are_shuffled_and_batches_cross_their_border(reading: Reading) -> None:

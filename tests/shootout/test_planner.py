@@ -24,7 +24,7 @@ def step(clock: Clock, name: str, took: float, priority: int = 0, guess: float =
     def work(_: float) -> None:
         clock.now += took
 
-    return Step((priority,), name, kind or name, guess, work)
+    return Step((priority,), name, work, kind or name, guess)
 
 
 @settings(max_examples=30)
@@ -88,10 +88,10 @@ def test_important_steps_run_first_and_steps_may_add_steps() -> None:
 
         return work
 
-    last = Step((9,), "last", "", 1, noting("last"))
-    second = Step((2,), "second", "", 1, noting("second"))
+    last = Step((9,), "last", noting("last"), "", 1)
+    second = Step((2,), "second", noting("second"), "", 1)
     planner = Planner(10, clock)
-    planner.add([last, Step((1,), "first", "", 1, noting("first", second))])
+    planner.add([last, Step((1,), "first", noting("first", second), "", 1)])
     planner.run()
     assert seen == ["first", "second", "last"]
 
@@ -107,7 +107,7 @@ def test_a_step_that_fails_is_named_and_does_not_stop_the_others() -> None:
 
     planner = Planner(10, clock)
     errors = [StoreError("no space\nleft"), MeasurementError("ValueError: wrong"), OSError("gone")]
-    planner.add(Step((n,), f"step {n}", "", 1, failing(error)) for n, error in enumerate(errors))
+    planner.add(Step((n,), f"step {n}", failing(error), "", 1) for n, error in enumerate(errors))
     planner.add([step(clock, "other", 1, priority=5)])
     planner.run()
     assert planner.not_run == [

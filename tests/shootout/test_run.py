@@ -25,15 +25,17 @@ from zarr_core.errors import StoreError, ZarrCoreError
 from zarr_core.matrix import WideMatrix
 from zarr_core.points.convert.conversion import convert
 from zarr_core.points.store.head import load_manifest
-from zarr_core.shootout import candidates, loading, run, run_shootout, tiers, turns, workload
+from zarr_core.shootout import candidates, copies, loading, run, run_shootout, tiers, turns, workload
 from zarr_core.shootout.__main__ import _tiers, main
-from zarr_core.shootout.candidates import COLUMNS, OURS, Candidate, candidate, chunk_sizes
+from zarr_core.shootout.candidates import COLUMNS, OURS, Candidate, Loader, candidate, chunk_sizes
 from zarr_core.shootout.formats import Entry
 from zarr_core.shootout.formats.npy import Window
+from zarr_core.shootout.measurement import Measurement, Measurements
 from zarr_core.shootout.page import render_page
 from zarr_core.shootout.planner import Planner
+from zarr_core.shootout.request import ShootoutRequest
 from zarr_core.shootout.tiers import Tier
-from zarr_core.shootout.verdict import Measurement, judge
+from zarr_core.shootout.verdict import Case, judge
 from zarr_core.storage import Storage
 
 _WORKERS = run._Run._workers
@@ -57,7 +59,7 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> WideMatrix:
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """No DataLoader workers, which take a second to start, few turns, and repetitions of one batch."""
-    monkeypatch.setattr(run._Run, "_workers", lambda _: ())
+    monkeypatch.setattr(run._Run, "_workers", lambda *_: ())
     monkeypatch.setattr(run, "_REPETITIONS", 2)
     monkeypatch.setattr(turns, "_TURNS", 2)
     monkeypatch.setattr(turns, "_TURNS_OF_ALL", 1)
@@ -151,7 +153,7 @@ def test_epochs_from_storage_are_measured_if_the_data_exceed_the_memory(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = itertools.count(0, 10**9)
-    monkeypatch.setattr(run, "_memory_bytes", lambda: 1)
+    monkeypatch.setattr(run, "memory_bytes", lambda: 1)
     monkeypatch.setattr(loading, "_bytes_from_device", lambda: next(device))
     report = shootout(store, tmp_path, formats=[".npy"])
     rows = report["measurements"]
@@ -172,14 +174,14 @@ def test_a_format_that_keeps_its_files_in_memory_does_not_stop_the_others(
         return loading.Timing(None, [1.0], None, reading.entry.name != ".npy")
 
     monkeypatch.setattr(run, "time_first_epochs", epochs)
-    monkeypatch.setattr(run, "_memory_bytes", lambda: 1)
-    options = run.Options(str(store), {"scratch": str(tmp_path)}, 60.0, samples=1)
+    monkeypatch.setattr(run, "memory_bytes", lambda: 1)
+    options = ShootoutRequest(str(store), {"scratch": str(tmp_path)}, samples=1)
     with Tier("scratch", str(tmp_path)) as tier:
         shootout = run._Run(options, [tier], run.take_workload(options, tmp_path / "samples"), tmp_path)
         shootout.cold["scratch"] = False
 
         def is_cold(name: str, workers: int = 0) -> bool:
-            m = Measurement("scratch", Candidate(shootout.entries[name]), "draws", [], workers)
+            m = Measurement("scratch", Candidate(shootout.entries[name]), "draws", [], Loader(workers))
             return shootout._time_cold(m, tier, math.inf) is not None
 
         assert not is_cold(".npy")
@@ -196,7 +198,7 @@ def test_workers_beyond_the_shards_or_batches_are_named(
     assert run.worker_counts() == [1, 2, 16]
     assert run.worker_counts(8) == [1, 2, 8]
     assert run.worker_counts(1) == [1]
-    options = run.Options(str(store), {"scratch": str(tmp_path)}, 60.0, samples=3, batch_size=2)
+    options = ShootoutRequest(str(store), {"scratch": str(tmp_path)}, samples=3, batch_size=2)
     workload = run.take_workload(options, tmp_path / "samples")
     shootout = run._Run(options, [], workload, tmp_path)
     m = Measurement("scratch", candidate(shootout.entries[".npy"], "", 0, "points"), "draws", [1.0])
@@ -209,7 +211,7 @@ def test_workers_beyond_the_shards_or_batches_are_named(
     )
     monkeypatch.setattr("zarr_core.shootout.formats.tars.IndexedTars.streams", True)
     m = Measurement("bucket", candidate(shootout.entries["tar shards, indexed"], "", 0, "points"), "draws", [1.0])
-    shards = len(list(shootout._prepared(m.candidate).rglob("*")))
+    shards = len(list(shootout.copies.local(m.candidate).rglob("*")))
     assert shootout._most_workers(m) == shards
     assert shootout.absent[-1][1].startswith(f"the samples measured make {shards} shards")
 
@@ -217,7 +219,7 @@ def test_workers_beyond_the_shards_or_batches_are_named(
 def test_settings_that_can_be_told_from_the_best_leave_the_turns(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = run.Options(str(store), {"scratch": str(tmp_path)}, 60.0, samples=1)
+    options = ShootoutRequest(str(store), {"scratch": str(tmp_path)}, samples=1)
     workload = run.take_workload(options, tmp_path / "samples")
     rates = {".npy": [100.0, 104.0], "pickle": [99.0, 103.0], "HDF5": [50.0, 60.0], OURS: [10.0, 12.0]}
     measured: list[str] = []
@@ -231,7 +233,7 @@ def test_settings_that_can_be_told_from_the_best_leave_the_turns(
         shootout = run._Run(options, [tier], workload, tmp_path)
         entries = {entry.name: entry for entry in workload.entries}
         settings = [candidate(entries[name], "none", 64, "points") for name in rates]
-        shootout.measured = [Measurement("scratch", each, "draws", [60.0]) for each in settings]
+        shootout.measured = Measurements(Measurement("scratch", each, "draws", [60.0]) for each in settings)
         planner = Planner(math.inf)
         planner.add(shootout.turns.steps([shootout.measured], 1))
         planner.run()
@@ -240,22 +242,23 @@ def test_settings_that_can_be_told_from_the_best_leave_the_turns(
 
 
 def simulated(
-    monkeypatch: pytest.MonkeyPatch, options: run.Options, seconds: float = 4
+    monkeypatch: pytest.MonkeyPatch, options: ShootoutRequest, seconds: float = 4
 ) -> tuple[dict[str, Any], float]:
     """A shootout whose measurements take equally long, twice as long with workers; its report, and what it took."""
     now = 0.0
 
     def measure(reading: loading.Reading, **_: Any) -> loading.Timing:
         nonlocal now
-        now += seconds * (2 if reading.workers else 1)
-        rate = 100.0 + len(reading.entry.name) - reading.workers
+        now += seconds * (2 if reading.loader.workers else 1)
+        rate = 100.0 + len(reading.entry.name) - reading.loader.workers
         return loading.Timing(None, [rate, rate + 1])
 
     for name, value in {"_TURNS": 10, "_TURNS_OF_ALL": 3}.items():
         monkeypatch.setattr(turns, name, value)
     monkeypatch.setattr(run._Run, "_workers", _WORKERS)
     monkeypatch.setattr(run, "Planner", partial(Planner, clock=lambda: now))
-    monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: now))
+    for module in (run, copies):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(run, "time_reading", measure)
     return run.measure_all(options), now
 
@@ -264,7 +267,7 @@ def simulated(
 def test_a_short_budget_has_time_for_the_turns(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: int
 ) -> None:
-    options = run.Options(str(store), {"scratch": str(tmp_path)}, 60.0 * minutes, samples=1)
+    options = ShootoutRequest(str(store), {"scratch": str(tmp_path)}, 60.0 * minutes, samples=1)
     report, took = simulated(monkeypatch, options)
     assert took <= 60 * minutes
     verdict = report["verdict"]
@@ -279,7 +282,7 @@ def test_a_short_budget_has_time_for_the_turns(
 def test_a_short_budget_has_time_for_each_way_to_read_a_matrix(
     matrix: WideMatrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    report, _ = simulated(monkeypatch, run.Options(matrix.url, {"a": str(tmp_path)}, 180.0, num_features=20))
+    report, _ = simulated(monkeypatch, ShootoutRequest(matrix.url, {"scratch": str(tmp_path)}, 180.0, num_features=20))
     assert {m["reads"] for m in report["measurements"]} == {"samples", "selected", "features"}
     assert report["verdict"]["setting"]["compared"]
 
@@ -287,7 +290,9 @@ def test_a_short_budget_has_time_for_each_way_to_read_a_matrix(
 def test_what_a_budget_has_no_time_for_is_said(
     matrix: WideMatrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    report, _ = simulated(monkeypatch, run.Options(matrix.url, {"a": str(tmp_path)}, 8.0, num_features=1000), 2)
+    report, _ = simulated(
+        monkeypatch, ShootoutRequest(matrix.url, {"scratch": str(tmp_path)}, 8.0, num_features=1000), 2
+    )
     reasons = report["verdict"]["reasons"]
     assert any("not measured again in turns" in reason and "--budget" in reason for reason in reasons)
     assert any(reason.startswith("How to read features of 6 samples was not measured") for reason in reasons)
@@ -305,24 +310,26 @@ def test_what_a_budget_has_no_time_for_is_said(
 )
 def test_the_commands_of_a_verdict_run(store: Path, tmp_path: Path, format: str, written: str) -> None:
     tier = {"name": "scratch", "url": str(tmp_path / "tier"), "local": True}
-    options = run.Options(str(store), {"scratch": str(tmp_path / "tier")}, 60.0, samples=1)
+    options = ShootoutRequest(str(store), {"scratch": str(tmp_path / "tier")}, samples=1)
     facts = run.take_workload(options, tmp_path).facts
     (entry,) = (entry for entry in candidates.ENTRIES if entry.name == format)
-    named = Measurement("scratch", candidate(entry, "none", facts["chunk_points"], "points"), "draws", [2.0], workers=2)
-    run_commands(judge([named], {"scratch": tier}, facts, {}, batch_size=2)["command"])
+    named = Measurement(
+        "scratch", candidate(entry, "none", facts["chunk_points"], "points"), "draws", [2.0], loader=Loader(2)
+    )
+    run_commands(judge(Case([named], {"scratch": tier}, facts, {}, batch_size=2))["command"])
     assert (tmp_path / written).is_file()
 
 
 def test_a_matrix_on_the_tier_is_copied_beside_itself(matrix: WideMatrix, tmp_path: Path) -> None:
     folder = Path(matrix.url).parent
     tier = {"name": "scratch", "url": str(folder), "local": True}
-    options = run.Options(matrix.url, {"scratch": str(folder)}, 60.0, num_features=20)
+    options = ShootoutRequest(matrix.url, {"scratch": str(folder)}, num_features=20)
     facts = run.take_workload(options, tmp_path).facts
     rows, columns = (
         Measurement("scratch", candidate(candidates.MATRIX_ENTRIES[place], "zstd:3", 50, "features"), reads, [2.0])
         for place, reads in ((0, "samples"), (-1, "features"))
     )
-    run_commands(judge([rows, columns], {"scratch": tier}, facts, {}, batch_size=2)["command"])
+    run_commands(judge(Case([rows, columns], {"scratch": tier}, facts, {}, batch_size=2))["command"])
     assert WideMatrix.open(folder / "betas-50-zstd-3").shape == matrix.shape
 
 
@@ -337,7 +344,7 @@ def test_folders_are_removed_after_a_failure(store: Path, tmp_path: Path, monkey
         assert len(list((tmp_path / "tier").iterdir())) == 1
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run._Run, "_put", failing)
+    monkeypatch.setattr(copies.Copies, "put", failing)
     with pytest.raises(KeyboardInterrupt):
         shootout(store, tmp_path, formats=[".npy"])
     assert list((tmp_path / "tier").iterdir()) == []
@@ -347,7 +354,7 @@ def test_folders_are_removed_when_a_scheduler_ends_the_job(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(run._Run, "_put", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(copies.Copies, "put", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     try:
         arguments = [str(store), "--tiers", f"a={tmp_path}", "--formats", ".npy", "--output", str(tmp_path / "out")]
         assert main([*arguments, "--quiet"]) == 130
@@ -367,7 +374,7 @@ def test_a_tier_on_a_url_is_copied_to_and_emptied(tmp_path: Path) -> None:
 
 
 def test_a_tier_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="tier work: .*absent is no folder"):
+    with pytest.raises(StoreError, match="tier work: .*absent is not a folder"):
         Tier("work", str(tmp_path / "absent"))
 
 
@@ -416,7 +423,7 @@ def test_wrong_arguments_are_explained(
 
 
 def test_files_without_their_kind_are_an_error(store: Path, tmp_path: Path) -> None:
-    with pytest.raises(ZarrCoreError, match="is no store; .* pass --dataset-kind"):
+    with pytest.raises(ZarrCoreError, match="is not a store; .* pass --dataset-kind"):
         shootout(store.with_name("source"), tmp_path)
 
 
@@ -431,10 +438,10 @@ def test_samples_are_taken_until_their_bytes_or_the_time_are_used_up(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str | None
 ) -> None:
     source = store if kind is None else store.with_name("source")
-    numbers: dict[str, Any] = {"num_surface_points": 10, "num_volume_points": 10}
+    asked = ShootoutRequest(str(source), {"a": "b"}, dataset_kind=kind, num_surface_points=10, num_volume_points=10)
 
     def taken(name: str, **options: Any) -> dict[str, Any]:
-        found = workload.take_points(str(source), kind, tmp_path / name, **numbers, **options)
+        found = workload.take_points(asked, tmp_path / name, **options)
         assert found.facts["samples_total"] == 3
         return found.facts
 
@@ -453,7 +460,7 @@ def test_samples_are_taken_until_their_bytes_or_the_time_are_used_up(
 
 
 def test_a_matrix_is_read_until_the_time_is_used_up(matrix: WideMatrix, tmp_path: Path) -> None:
-    options = run.Options(matrix.url, {"a": "b"}, 1.0, num_features=20, batch_size=2)
+    options = ShootoutRequest(matrix.url, {"a": "b"}, num_features=20, batch_size=2)
     assert run.take_workload(options, tmp_path / "all").facts["samples"] == 6
     assert run.take_workload(options, tmp_path / "in time", end=0).facts["samples"] == 2
 

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zarr_core.__main__ import app
-from zarr_core.shootout.candidates import ENTRIES, MATRIX_ENTRIES, Candidate, candidate
-from zarr_core.shootout.verdict import Measurement, choose, format_rate, judge
+from zarr_core.shootout.candidates import ENTRIES, MATRIX_ENTRIES, Candidate, Loader, candidate
+from zarr_core.shootout.measurement import Measurement, choose
+from zarr_core.shootout.verdict import Case, format_rate, judge
 
 TIERS = {
     "scratch": {"name": "scratch", "url": "/scratch", "local": True, "inodes_free": 1000},
@@ -44,7 +45,7 @@ def mapped(*rates: float, **more: Any) -> Measurement:
 
 def verdict(*measured: Measurement, **more: Any) -> dict[str, Any]:
     arguments: dict[str, Any] = {"batch_size": 8, **more}
-    return judge(measured, TIERS, FACTS, {"scratch": 1e8}, **arguments)
+    return judge(Case(measured, TIERS, FACTS, {"scratch": 1e8}, **arguments))
 
 
 def test_the_bucket_is_named_as_bottleneck_with_the_way_out() -> None:
@@ -91,11 +92,11 @@ def test_the_command_of_a_matrix_copies_it_with_the_settings_and_derives_columns
         ("none", "matrix /data/store --derive-columns"),
     ):
         whole = Measurement("scratch", candidate(ours, codec, 100, "features"), "samples", [5.0])
-        found = judge([whole, few], TIERS, facts, {}, batch_size=8)
+        found = judge(Case([whole, few], TIERS, facts, {}, batch_size=8))
         assert found["command"].splitlines()[0] == f"zarr-core {command}"
     assert "To read features of 8 samples: zarr_core, column-major copy, chunk_features 100, none, no" in str(found)
     exported = Measurement("scratch", Candidate(MATRIX_ENTRIES[2]), "samples", [9.0])
-    found = judge([whole, exported], TIERS, facts, {}, batch_size=8)
+    found = judge(Case([whole, exported], TIERS, facts, {}, batch_size=8))
     assert found["command"].splitlines() == [
         "zarr-core export h5ad /data/store /scratch/betas.h5ad",
         "DataLoader(dataset, batch_size=8, num_workers=0)",
@@ -106,7 +107,7 @@ def test_the_command_of_a_matrix_copies_it_with_the_settings_and_derives_columns
 
 
 def test_only_settings_that_took_all_their_turns_are_compared() -> None:
-    quiet, compared = ours("scratch", 2000), ours("scratch", 1000, workers=1, compared=True)
+    quiet, compared = ours("scratch", 2000), ours("scratch", 1000, loader=Loader(1), compared=True)
     assert choose([quiet, compared]) is compared
 
 
@@ -133,7 +134,7 @@ def test_epochs_from_storage_decide_where_the_data_do_not_fit_into_memory() -> N
     assert any(reason.startswith("In the first epoch, and in each epoch of data that") for reason in small["reasons"])
     cold = [
         mapped(90.0, 100.0, 110.0, bytes=1e6, cold=True),
-        ours("scratch", 390, 400, 410, memory=1000.0, cold=True, workers=8),
+        ours("scratch", 390, 400, 410, memory=1000.0, cold=True, loader=Loader(8)),
     ]
     large = verdict(*cold, memory_bytes=10**8)
     assert (large["setting"]["format"], large["setting"]["workers"]) == ("zarr_core", 8)
@@ -153,7 +154,7 @@ def test_epochs_from_storage_decide_where_the_data_do_not_fit_into_memory() -> N
 
 
 def test_workers_are_named_for_a_bucket_with_more_data_than_memory() -> None:
-    slow, fast = ours("bucket", 20, 20, first=19.0), ours("bucket", 149, 150, workers=8)
+    slow, fast = ours("bucket", 20, 20, first=19.0), ours("bucket", 149, 150, loader=Loader(8))
     assert verdict(slow, fast, memory_bytes=10**8)["setting"]["workers"] == 8
     found = verdict(slow, fast, ours("scratch", 2000), memory_bytes=10**8)
     assert found["setting"]["workers"] == 8
@@ -161,8 +162,11 @@ def test_workers_are_named_for_a_bucket_with_more_data_than_memory() -> None:
 
 
 def test_the_reason_for_a_setting_that_is_not_the_fastest_is_true() -> None:
-    early = ours("scratch", 2000, workers=2)
-    rated = [ours("scratch", 990, 1000, 1010, workers=1, compared=True), ours("scratch", 980, 990, 1000, compared=True)]
+    early = ours("scratch", 2000, loader=Loader(2))
+    rated = [
+        ours("scratch", 990, 1000, 1010, loader=Loader(1), compared=True),
+        ours("scratch", 980, 990, 1000, compared=True),
+    ]
     reasons = verdict(early, *rated)["reasons"]
     assert "2,000/s" not in str(reasons), "not measured in the turns that decide"
     assert (
@@ -178,7 +182,7 @@ def test_a_tier_without_room_is_not_recommended_for_staging() -> None:
 
     def found(free: int) -> dict[str, Any]:
         tiers = {**TIERS, "scratch": {**TIERS["scratch"], "bytes_free": free}}
-        return judge([fast, slow], tiers, FACTS, {"scratch": 1e8}, batch_size=8)
+        return judge(Case([fast, slow], tiers, FACTS, {"scratch": 1e8}, batch_size=8))
 
     assert "stage to scratch" in found(500_000_000)["headline"]
     short = found(10)
@@ -222,11 +226,11 @@ def test_every_command_is_accepted_by_the_command_line(unit: str) -> None:
         reads = {"samples": "samples", "features": "features"}
         facts = {**FACTS, "source": source, "is_store": is_store, "reads": reads, "unit": unit, f"chunk_{unit}": 100}
         measured = [
-            Measurement(tier, candidate(entry, codec, 100, unit), "samples", [9.0], workers=2),
+            Measurement(tier, candidate(entry, codec, 100, unit), "samples", [9.0], loader=Loader(2)),
             Measurement(tier, candidate(entries[-1], codec, 100, unit), "features", [1.0]),
             Measurement(tier, candidate(entries[0], codec, 100, unit), "samples", [5.0]),
         ]
-        seen |= set(judge(measured[: 2 + with_store], TIERS, facts, {}, batch_size=8)["command"].splitlines())
+        seen |= set(judge(Case(measured[: 2 + with_store], TIERS, facts, {}, batch_size=8))["command"].splitlines())
     found = [shlex.split(line)[1:] for line in sorted(seen) if line.startswith("zarr-core ")]
     assert len(found) > 10
     shapes = set()
@@ -240,7 +244,7 @@ def test_every_command_is_accepted_by_the_command_line(unit: str) -> None:
 
 
 def commands(named: Measurement, **facts: Any) -> list[str]:
-    found: str = judge([named], TIERS, FACTS | facts, {}, batch_size=8)["command"]
+    found: str = judge(Case([named], TIERS, FACTS | facts, {}, batch_size=8))["command"]
     return found.splitlines()[:-1]
 
 
@@ -257,7 +261,7 @@ def test_a_store_is_staged_unless_it_lies_on_the_tier() -> None:
 
 def test_an_export_has_a_shard_for_each_worker_and_a_store_to_read() -> None:
     (webdataset,) = (entry for entry in ENTRIES if entry.name == "WebDataset")
-    named = Measurement("scratch", Candidate(webdataset), "draws", [9.0], 2)
+    named = Measurement("scratch", Candidate(webdataset), "draws", [9.0], Loader(2))
     assert commands(named)[0] == ("zarr-core export webdataset /data/store /scratch/cars.webdataset --loader-workers 2")
     assert commands(named, source="/data/files", is_store=False) == [
         "zarr-core convert /scratch/cars --source /data/files --dataset-kind ahmedml",
@@ -266,7 +270,7 @@ def test_an_export_has_a_shard_for_each_worker_and_a_store_to_read() -> None:
 
 
 measurements = st.builds(
-    lambda rates, workers, size: ours("scratch", *rates, workers=workers, bytes=size),
+    lambda rates, workers, size: ours("scratch", *rates, loader=Loader(workers), bytes=size),
     st.lists(st.floats(1, 1e4), min_size=1, max_size=6),
     st.integers(0, 4),
     st.floats(1, 1e7),
@@ -283,7 +287,7 @@ def test_the_setting_named_is_the_best_one_within_its_error(measured: list[Measu
 
 
 def test_of_two_that_cannot_be_told_apart_the_one_without_workers_is_named() -> None:
-    with_workers, without = ours("scratch", 1000, 1100, 1200, workers=2), ours("scratch", 990, 1050, 1150)
+    with_workers, without = ours("scratch", 1000, 1100, 1200, loader=Loader(2)), ours("scratch", 990, 1050, 1150)
     assert choose([with_workers, without]) is without
     clearly_slower = ours("scratch", 700, 710, 720)
     assert choose([with_workers, clearly_slower]) is with_workers

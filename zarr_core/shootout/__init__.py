@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from zarr_core.shootout.request import ShootoutRequest
+
 __all__ = ["run_shootout"]
 
 
@@ -20,12 +22,12 @@ def run_shootout(
     tiers: Mapping[str, str],
     output_dir: str | Path,
     *,
-    budget: float = 600.0,
+    budget: float = ShootoutRequest.budget,
     dataset_kind: str | None = None,
-    num_surface_points: int = 4096,
-    num_volume_points: int = 4096,
-    num_features: int = 1000,
-    batch_size: int = 8,
+    num_surface_points: int = ShootoutRequest.num_surface_points,
+    num_volume_points: int = ShootoutRequest.num_volume_points,
+    num_features: int = ShootoutRequest.num_features,
+    batch_size: int = ShootoutRequest.batch_size,
     samples: int | None = None,
     formats: Sequence[str] | None = None,
     price_per_1000_gets: float | None = None,
@@ -62,11 +64,11 @@ def run_shootout(
     # Fail before minutes of measuring if the page cannot be rendered.
     with report_imports():
         from zarr_core.shootout.page import render_page
-    from zarr_core.shootout.run import Options, measure_all
+    from zarr_core.shootout.run import measure_all
 
-    options = Options(
+    request = ShootoutRequest(
         source=source,
-        tiers=dict(tiers),
+        tiers=tiers,
         budget=budget,
         dataset_kind=dataset_kind,
         num_surface_points=num_surface_points,
@@ -74,7 +76,7 @@ def run_shootout(
         num_features=num_features,
         batch_size=batch_size,
         samples=samples,
-        formats=None if formats is None else tuple(formats),
+        formats=formats,
         price_per_1000_gets=price_per_1000_gets,
         progress=progress,
     )
@@ -84,7 +86,7 @@ def run_shootout(
     with tempfile.TemporaryFile(dir=folder):  # fail before minutes of measuring if nothing can be written there
         pass
     try:
-        report = measure_all(options)
+        report = measure_all(request)
     except BaseException:
         if made:
             folder.rmdir()

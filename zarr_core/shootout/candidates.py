@@ -1,4 +1,4 @@
-"""The formats that take part, and the settings of a store."""
+"""The formats that take part, the settings of a store, and those of a DataLoader."""
 
 from __future__ import annotations
 
@@ -46,6 +46,37 @@ class Candidate:
         """Format and settings."""
         return f"{self.format}, {self.codec}, {self.chunk:,} {self.unit}" if self.codec else self.format
 
+
+@dataclass(frozen=True)
+class Loader:
+    """Settings of a DataLoader.
+
+    Attributes:
+        workers: its ``num_workers``.
+        prefetch: its ``prefetch_factor``.
+        pin: whether batches are copied to page-locked memory.
+    """
+
+    workers: int = 0
+    prefetch: int = 2
+    pin: bool = False
+
+    @property
+    def words(self) -> str:
+        """For a person; ``prefetch_factor`` only if it is not PyTorch's default."""
+        text = f"{self.workers} worker{'s' * (self.workers > 1)}" if self.workers else "no workers"
+        if self.workers and self.prefetch != 2:
+            text += f", prefetch_factor {self.prefetch}"
+        return text + ", pinned memory" * self.pin
+
+    def call(self, batch_size: int) -> str:
+        """A line of Python."""
+        more = f", prefetch_factor={self.prefetch}" * (self.workers > 0) + ", pin_memory=True" * self.pin
+        return f"DataLoader(dataset, batch_size={batch_size}, num_workers={self.workers}{more})"
+
+
+#: Batches are read by the trainer's process.
+NO_WORKERS = Loader()
 
 #: Formats of samples of points, in the order of their importance.
 ENTRIES = (

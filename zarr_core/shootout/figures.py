@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from zarr_core.reports.charts import DRAWN, FULL, MUTED, PT, STYLE, bare_bars
@@ -27,73 +28,59 @@ def rates_chart(rows: Sequence[Row], tiers: Sequence[str], name: Callable[[Row],
     Returns:
         None if there are no rows.
     """
-    best: dict[tuple[str, str], Row] = {}
-    for row in sorted(rows, key=lambda row: row["median"]):
-        best[name(row), row["tier"]] = row
+    best: dict[str, dict[str, Row]] = {}
+    for row in sorted(rows, key=lambda row: -row["median"]):
+        best.setdefault(name(row), {}).setdefault(row["tier"], row)
     if not best:
         return None
-    fastest = {group: max(row["median"] for (g, _), row in best.items() if g == group) for group, _ in best}
-    groups = sorted(fastest, key=lambda group: -fastest[group])
     with rc_context(STYLE):
-        figure = Figure(figsize=(8.6, 0.5 + 0.3 * len(groups)), layout="constrained")
+        figure = Figure(figsize=(8.6, 0.5 + 0.3 * len(best)), layout="constrained")
         # An axis of its own for each tier: rates of disks and buckets differ a hundredfold.
         for at, tier in enumerate(tiers):
             axes = figure.add_subplot(1, len(tiers), at + 1, label=f"{label} {tier}")
-            present = [(place, best[group, tier]) for place, group in enumerate(groups) if (group, tier) in best]
-            rates = [row["median"] for _, row in present]
-            errors = [
-                [row["median"] - row["low"] for _, row in present],
-                [row["high"] - row["median"] for _, row in present],
-            ]
-            axes.barh(
-                [place for place, _ in present],
-                rates,
-                height=0.66,
-                color=_COLOURS[at % len(_COLOURS)],
-                xerr=errors,
-                error_kw={"ecolor": MUTED, "elinewidth": 1, "capsize": 2},
-            )
-            for place, row in present:
-                axes.annotate(
-                    format_rate(row["median"]),
-                    (row["high"], place),
-                    (6, 0),
-                    textcoords="offset points",
-                    va="center",
-                    fontsize=8.5,
-                    color=MUTED,
-                )
-            axes.set_xlim(0, 1.2 * max((row["high"] for _, row in present), default=1))
-            bare_bars(axes, groups if not at else [""] * len(groups))
+            longest = 0.0
+            for place, of_group in enumerate(best.values()):
+                if tier in of_group:
+                    _add_bar(axes, place, of_group[tier], _COLOURS[at % len(_COLOURS)])
+                    longest = max(longest, of_group[tier]["high"])
+            axes.set_xlim(0, 1.2 * longest or 1.2)
+            bare_bars(axes, [""] * len(best) if at else list(best))
             if len(tiers) > 1:
                 axes.set_title(tier, loc="left", fontsize=10, color=MUTED)
     return figure
 
 
+def _add_bar(axes: Axes, place: int, row: Row, colour: str) -> None:
+    """The rate of a measurement with its quartiles."""
+    median, low, high = row["median"], row["low"], row["high"]
+    quartiles = {"ecolor": MUTED, "elinewidth": 1, "capsize": 2}
+    axes.barh(place, median, height=0.66, color=colour, xerr=[[median - low], [high - median]], error_kw=quartiles)
+    axes.annotate(
+        format_rate(median), (high, place), (6, 0), textcoords="offset points", va="center", fontsize=8.5, color=MUTED
+    )
+
+
 def waiting_chart(by_tier: Mapping[str, Row]) -> Figure | None:
     """Milliseconds per sample of the best setting of each tier: decoding and copying, and waiting for storage."""
-    bars = []
+    names, decoding, waiting, texts = [], [], [], []
     for tier, row in by_tier.items():
-        if not row["memory"]:
-            continue
-        decoding = 1000 / row["memory"]
         later = "each epoch" if row["cold"] else "later epochs"
         for epoch, rate in (("first epoch", row["first"]), (later, row["median"])):
-            if rate:
-                bars.append((f"{tier}, {epoch}", min(decoding, 1000 / rate), max(0.0, 1000 / rate - decoding)))
-    if not bars:
+            if rate and row["memory"]:
+                names.append(f"{tier}, {epoch}")
+                decoding.append(min(1000 / row["memory"], 1000 / rate))
+                waiting.append(1000 / rate - decoding[-1])
+                texts.append(f"{1000 / rate:.3g} ms")
+    if not names:
         return None
-    names, decoding_ms, waiting_ms = zip(*bars, strict=True)
     with rc_context(STYLE):
-        figure = Figure(figsize=(8.6, 0.6 + 0.4 * len(bars)), layout="constrained")
+        figure = Figure(figsize=(8.6, 0.6 + 0.4 * len(names)), layout="constrained")
         axes = figure.add_subplot(label="waiting")
-        axes.barh(range(len(bars)), decoding_ms, height=0.6, color=FULL, label="decoding and copying")
-        found = axes.barh(
-            range(len(bars)), waiting_ms, left=decoding_ms, height=0.6, color=DRAWN, label="waiting for storage"
-        )
-        texts = [f"{one + other:.3g} ms" for _, one, other in bars]
+        places = range(len(names))
+        axes.barh(places, decoding, height=0.6, color=FULL, label="decoding and copying")
+        found = axes.barh(places, waiting, left=decoding, height=0.6, color=DRAWN, label="waiting for storage")
         axes.bar_label(found, labels=texts, padding=5, fontsize=8.5, color=MUTED)
         axes.margins(x=0.14)
-        bare_bars(axes, list(names))
+        bare_bars(axes, names)
         figure.legend(loc="outside upper left", ncols=2, frameon=False, handlelength=1, handleheight=1)
     return figure

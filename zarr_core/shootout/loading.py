@@ -7,7 +7,7 @@ import multiprocessing
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
 
+from zarr_core.shootout.candidates import NO_WORKERS, Loader
 from zarr_core.shootout.formats import Arrays, Entry, Format, stacked
 from zarr_core.shootout.planner import MeasurementError
 
@@ -32,8 +33,7 @@ class Reading:
         place: a prepared folder or URL.
         draws: what to read; ``ids`` are the items of an epoch.
         batch_size: items per batch.
-        workers, prefetch: of the DataLoader; prefetch is its ``prefetch_factor``.
-        pin: whether batches are copied to page-locked memory.
+        loader: settings of the DataLoader.
         ready: a local copy of the same files. A process that times a first epoch reads an item of it before, so that
             imports are not part of the time; "" if no first epoch is timed.
     """
@@ -42,15 +42,28 @@ class Reading:
     place: str
     draws: Any
     batch_size: int
-    workers: int = 0
-    prefetch: int = 2
-    pin: bool = False
+    loader: Loader = NO_WORKERS
     ready: str = ""
 
     @property
     def epoch(self) -> int:
         """Batches of an epoch."""
         return -(-len(self.draws.ids) // self.batch_size)
+
+    def open(self) -> Format:
+        """The format, opened in this process."""
+        made = self.entry.make()
+        made.open(self.place, self.draws)
+        return made
+
+    def get_ready(self) -> dict[str, Any]:
+        """Import what the format needs: read an item of the local copy. An empty batch."""
+        made = replace(self, place=self.ready).open()
+        if made.streams:
+            next(made.stream(0, 0, 1))
+        else:
+            made.read_batch([(self.draws.ids[0], 0)])
+        return {}
 
 
 @dataclass
@@ -71,15 +84,17 @@ class Timing:
 
 
 class _Items(Dataset[Any]):
+    """Batches of a format that reads chosen items."""
+
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
         self.format: Format | None = None
 
     def __getitems__(self, items: list[tuple[Any, int]]) -> Any:
         if not items:
-            return _get_ready(self.reading)
+            return self.reading.get_ready()
         if self.format is None:
-            self.format = _open(self.reading)
+            self.format = self.reading.open()
         return _tensors(self.format.read_batch(items))
 
 
@@ -100,12 +115,11 @@ class _Stream(IterableDataset[Any]):
         worker = get_worker_info()
         number, workers = (worker.id, worker.num_workers) if worker else (0, 1)
         for _ in range(self.idle):
-            yield _get_ready(self.reading)
+            yield self.reading.get_ready()
         if self.format is None:
-            self.format = _open(self.reading)
+            self.format = self.reading.open()
         endless = self._items(self.format, number, workers)
-        own = itertools.count() if self.batches is None else range(number, self.batches, workers)
-        for _ in own:
+        for _ in itertools.islice(itertools.count(), number, self.batches, workers):
             yield _tensors(stacked(list(itertools.islice(endless, self.reading.batch_size))))
 
     @staticmethod
@@ -133,43 +147,25 @@ class _Batches(Sampler[list[tuple[Any, int]]]):
         self.idle, self.batches = idle, batches
 
     def __iter__(self) -> Iterator[list[tuple[Any, int]]]:
-        def items() -> Iterator[tuple[Any, int]]:
-            for epoch in itertools.count():
-                for number in np.random.default_rng(epoch).permutation(len(self.ids)).tolist():
-                    yield self.ids[number], epoch
-
-        endless = items()
         for _ in range(self.idle):
             yield []
-        for _ in itertools.count() if self.batches is None else range(self.batches):
+        endless = self._items()
+        for _ in itertools.islice(itertools.count(), self.batches):
             yield list(itertools.islice(endless, self.size))
 
-
-def _get_ready(reading: Reading) -> dict[str, Any]:
-    """Import what the format needs: read an item of the local copy. An empty batch."""
-    made = reading.entry.make()
-    made.open(reading.ready, reading.draws)
-    if made.streams:
-        next(made.stream(0, 0, 1))
-    else:
-        made.read_batch([(reading.draws.ids[0], 0)])
-    return {}
-
-
-def _open(reading: Reading) -> Format:
-    made = reading.entry.make()
-    made.open(reading.place, reading.draws)
-    return made
+    def _items(self) -> Iterator[tuple[Any, int]]:
+        for epoch in itertools.count():
+            for number in np.random.default_rng(epoch).permutation(len(self.ids)).tolist():
+                yield self.ids[number], epoch
 
 
 def _tensors(batch: Arrays) -> dict[str, Any]:
-    def tensor(array: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(array)
-
-    return {
-        name: tensor(arrays) if isinstance(arrays, np.ndarray) else [tensor(array) for array in arrays]
-        for name, arrays in batch.items()
-    }
+    """Arrays of a batch as tensors of the same memory."""
+    tensors: dict[str, Any] = {}
+    for name, arrays in batch.items():
+        whole = isinstance(arrays, np.ndarray)
+        tensors[name] = torch.from_numpy(arrays) if whole else list(map(torch.from_numpy, arrays))
+    return tensors
 
 
 def _as_it_is(batch: Any) -> Any:
@@ -200,8 +196,35 @@ def time_reading(
     """
     with _loading(reading, max(end - clock(), 1.0)) as (dataset, batches):
         if cold and reading.ready:
-            _get_ready(reading)
-        return _timed(reading, dataset, batches, seconds, repetitions, end, cold, clock)
+            reading.get_ready()
+        first, from_device = _warm_up(reading, batches, end, clock)
+        opened = dataset.format
+        before = opened.requests if opened else None
+        rates: list[float] = []
+        read = 0
+        while len(rates) < repetitions and (not rates or clock() < end):
+            started, count = clock(), 0
+            while clock() - started < seconds or not count:
+                next(batches)
+                count += 1
+            rates.append(count * reading.batch_size / (clock() - started))
+            read += count * reading.batch_size
+        after = opened.requests if opened else None
+        requests = None if before is None or after is None else (after - before) / read
+        return Timing(first if cold and not reading.loader.workers else None, rates, requests, from_device)
+
+
+def _warm_up(
+    reading: Reading, batches: Iterator[Any], end: float, clock: Callable[[], float]
+) -> tuple[float, bool | None]:
+    """Read an epoch, and what workers prefetch; its samples per second, and whether it was read from a device."""
+    device, started = _bytes_from_device(), clock()
+    wanted = max(reading.epoch, 2 * reading.loader.workers * reading.loader.prefetch)
+    done = size = 0
+    while done < wanted and (done < 1 or clock() < end):
+        size += _size(next(batches))
+        done += 1
+    return done * reading.batch_size / (clock() - started), _is_from_device(device, size)
 
 
 def time_first_epochs(
@@ -239,20 +262,23 @@ def time_first_epochs(
 
 def _first_epoch(reading: Reading, left: float, clock: Callable[[], float]) -> tuple[float, bool | None]:
     """Its samples per second, and whether it was read from a device. Nothing of it stays open."""
+    workers, prefetch = reading.loader.workers, reading.loader.prefetch
     # The loader requests that many batches at its start. They are empty, and as many follow: when the first ones have
     # arrived, every worker is ready, and has not opened a file.
-    requested = reading.workers * reading.prefetch
-    with _loading(reading, left, 2 * reading.prefetch, reading.epoch) as (_, batches):
-        if not reading.workers:
-            _get_ready(reading)
+    requested = workers * prefetch
+    with _loading(reading, left, 2 * prefetch, reading.epoch) as (_, batches):
+        if not workers:
+            reading.get_ready()
         for _ in range(requested):
             next(batches)
         device, started = _bytes_from_device(), clock()
         for _ in range(requested):
             next(batches)
-        size = sum(_size(next(batches)) for _ in range(reading.epoch))
+        size = 0
+        for _ in range(reading.epoch):
+            size += _size(next(batches))
         rate = reading.epoch * reading.batch_size / (clock() - started)
-        return rate, None if reading.workers else _is_from_device(device, size)
+        return rate, None if workers else _is_from_device(device, size)
 
 
 @contextmanager
@@ -270,15 +296,16 @@ def _loading(
     Raises:
         MeasurementError: the format cannot be read, with the reason.
     """
+    workers = reading.loader.workers
     options: dict[str, Any] = {}
-    if reading.workers:
+    if workers:
         # A plain fork hangs after a remote filesystem was used.
         method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
         context = multiprocessing.get_context(method)
         if method == "forkserver":
             context.set_forkserver_preload(["torch", "zarr_core.shootout.loading", "zarr_core.points.read.reader"])
         # A worker that starts slowly, or a batch that does not come, must not use up more than the budget.
-        options = {"multiprocessing_context": context, "prefetch_factor": reading.prefetch, "timeout": left}
+        options = {"multiprocessing_context": context, "prefetch_factor": reading.loader.prefetch, "timeout": left}
     else:
         idle = 0
     dataset: Any
@@ -287,10 +314,9 @@ def _loading(
         options["batch_size"] = None
     else:
         dataset = _Items(reading)
-        options["batch_sampler"] = _Batches(reading, idle * reading.workers, batches)
-    loader: Any = DataLoader(
-        dataset, num_workers=reading.workers, pin_memory=reading.pin, collate_fn=_as_it_is, **options
-    )
+        options["batch_sampler"] = _Batches(reading, idle * workers, batches)
+    pin = reading.loader.pin
+    loader: Any = DataLoader(dataset, num_workers=workers, pin_memory=pin, collate_fn=_as_it_is, **options)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     iterator = iter(loader)
@@ -301,7 +327,7 @@ def _loading(
         raise MeasurementError(_reason(error)) from error
     finally:
         torch.set_num_threads(threads)
-        if reading.workers:
+        if workers:
             iterator._shutdown_workers()
 
 
@@ -311,45 +337,13 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _timed(
-    reading: Reading,
-    dataset: Any,
-    batches: Iterator[Any],
-    seconds: float,
-    repetitions: int,
-    end: float,
-    cold: bool,
-    clock: Callable[[], float],
-) -> Timing:
-    device, started = _bytes_from_device(), clock()
-    warm_up = max(reading.epoch, 2 * reading.workers * reading.prefetch)
-    done = size = 0
-    while done < warm_up and (done < 1 or clock() < end):
-        size += _size(next(batches))
-        done += 1
-    took = clock() - started
-    first = done * reading.batch_size / took if cold and not reading.workers else None
-    from_device = _is_from_device(device, size)
-    opened = dataset.format
-    before = opened.requests if opened else None
-    rates: list[float] = []
-    read = 0
-    while len(rates) < repetitions and (not rates or clock() < end):
-        started, count = clock(), 0
-        while (passed := clock() - started) < seconds or not count:
-            next(batches)
-            count += 1
-        passed = clock() - started
-        rates.append(count * reading.batch_size / passed)
-        read += count * reading.batch_size
-    after = opened.requests if opened else None
-    requests = (after - before) / read if before is not None and after is not None else None
-    return Timing(first, rates, requests, from_device)
-
-
 def _size(batch: Any) -> int:
     """Bytes of a batch."""
-    return sum(tensor.nbytes for tensors in batch.values() for tensor in tensors)
+    size = 0
+    for tensors in batch.values():
+        for tensor in tensors:
+            size += tensor.nbytes
+    return size
 
 
 def _is_from_device(before: int | None, size: int) -> bool | None:
@@ -366,7 +360,7 @@ def _is_from_device(before: int | None, size: int) -> bool | None:
 def _bytes_from_device() -> int | None:
     """Bytes that this process has caused to be read from block devices; None where the system does not count them."""
     try:
-        lines = Path("/proc/self/io").read_text().splitlines()
+        _, found, text = Path("/proc/self/io").read_text().partition("\nread_bytes:")
     except OSError:
         return None
-    return next((int(line.split()[1]) for line in lines if line.startswith("read_bytes:")), None)
+    return int(text.split()[0]) if found else None

@@ -14,6 +14,7 @@ from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.store.state import HEAD
 from zarr_core.shootout.candidates import MATRIX_ENTRIES, chunk_sizes
 from zarr_core.shootout.formats.matrices import Cells, Rows
+from zarr_core.shootout.request import ShootoutRequest
 from zarr_core.shootout.workload import Workload
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import load
@@ -24,37 +25,26 @@ _BYTES = 128 << 20
 _SINGLE_FEATURES = 256
 
 
-def take_matrix(
-    source: str,
-    folder: Path,
-    *,
-    limit: int | None = None,
-    num_features: int,
-    batch_size: int,
-    end: float = math.inf,
-) -> Workload:
+def take_matrix(request: ShootoutRequest, folder: Path, end: float = math.inf) -> Workload:
     """Copy samples of a matrix, with its first value table, to a matrix below a local folder.
 
     Args:
-        source: URL of the matrix.
+        request: of the shootout; by default 128 MiB are taken, but at least a batch.
         folder: local.
-        limit: number of samples; by default 128 MiB, but at least a batch.
-        num_features: features of a selection.
-        batch_size: samples per batch.
         end: time of ``time.monotonic`` after which no further batch of samples is read.
 
     Raises:
         ZarrCoreError: the matrix is empty.
         StoreError, CorruptChunkError: the matrix cannot be read.
     """
-    storage = Storage(source)
+    storage, batch_size, num_features = Storage(request.source), request.batch_size, request.num_features
     state = load(storage, HEAD)
     matrix = WideMatrix(storage, state)
     value, dtype = next(iter(state.values.items()))
     row_bytes = np.dtype(dtype).itemsize * state.axis.length
-    ids = matrix.sample_ids[: limit or max(batch_size, _BYTES // row_bytes)]
+    ids = matrix.sample_ids[: request.samples or max(batch_size, _BYTES // row_bytes)]
     if not ids:
-        raise ZarrCoreError(f"{redact(source)} holds no samples")
+        raise ZarrCoreError(f"{redact(request.source)} holds no samples")
     blocks: list[np.ndarray] = []
     for start in range(0, len(ids), batch_size):
         if blocks and time.monotonic() >= end:
@@ -79,7 +69,7 @@ def take_matrix(
     draws["features"] = Cells(rng.choice(n, min(n, _SINGLE_FEATURES), replace=False).tolist(), by_feature=True)
     reads["features"] = f"features of {len(ids):,} samples"
     facts = {
-        "source": redact(source),
+        "source": redact(request.source),
         "is_store": True,
         "dataset_name": storage.url.rstrip("/").rpartition("/")[2],
         "samples": len(ids),

@@ -9,28 +9,30 @@ from typing import Any
 from zarr_core._util.units import format_size
 from zarr_core.reports.charts import as_svg
 from zarr_core.reports.templates import render
-from zarr_core.shootout.candidates import COLUMNS, OURS
+from zarr_core.shootout.candidates import COLUMNS, OURS, Loader
 from zarr_core.shootout.figures import rates_chart, waiting_chart
-from zarr_core.shootout.verdict import format_rate
+from zarr_core.shootout.verdict import format_rate, number_of_samples
 
 Row = Mapping[str, Any]
 
 
 def render_page(report: dict[str, Any]) -> str:
     """The content of ``shootout.json`` as one HTML document."""
-    rows, tiers, verdict = report["measurements"], list(report["tiers"]), report["verdict"]
+    facts, tiers, verdict = report["workload"], list(report["tiers"]), report["verdict"]
     named = verdict["setting"]
-    headline: str = verdict["headline"].partition(f", on {named['tier']}. ")[0]
-    words: dict[str, str] = report["workload"]["reads"]
-    plain = [row for row in rows if not row["workers"]]
-    main = [row for row in rows if row["reads"] == named["reads"]]
-    stores = [row for row in main if row["format"] == OURS and not row["workers"]]
-    formats = {
-        text: rates_chart([row for row in plain if row["reads"] == reads], tiers, _format, text)
-        for reads, text in words.items()
-    }
+    words: dict[str, str] = facts["reads"]
+    by_reads: dict[str, list[Row]] = {reads: [] for reads in words}
+    for row in report["measurements"]:
+        by_reads[row["reads"]].append(row)
+    main = by_reads[named["reads"]]
+    formats = {}
+    for reads, text in words.items():
+        figure = rates_chart(_without_workers(by_reads[reads]), tiers, _format, text)
+        if figure:
+            formats[text] = as_svg(figure)
+    stores = [row for row in _without_workers(main) if row["format"] == OURS]
     figures = {
-        "settings": rates_chart(stores, tiers, partial(_settings, report["workload"]["unit"]), "settings"),
+        "settings": rates_chart(stores, tiers, partial(_settings, facts["unit"]), "settings"),
         "loaders": rates_chart(_loaders(main), tiers, _loader, "loaders"),
         "waiting": waiting_chart(verdict["by_tier"]),
     }
@@ -38,18 +40,22 @@ def render_page(report: dict[str, Any]) -> str:
         "shootout/page.html.j2",
         report=report,
         verdict=verdict,
-        headline=headline,
+        headline=verdict["headline"].partition(f", on {named['tier']}. ")[0],
         where=named["tier"],
         what=words[named["reads"]],
-        unit=report["workload"]["unit"],
-        cards=_cards(report, named),
-        formats={text: as_svg(figure) for text, figure in formats.items() if figure},
+        unit=facts["unit"],
+        cards=_cards(report, named, main),
+        formats=formats,
         figures={name: figure and as_svg(figure) for name, figure in figures.items()},
         footprint=_footprint_table(report),
         measurements=_measurement_table(report),
         tiers=_tier_table(report),
         workload=_workload_facts(report),
     )
+
+
+def _without_workers(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if not row["workers"]]
 
 
 def _format(row: Row) -> str:
@@ -61,95 +67,83 @@ def _settings(unit: str, row: Row) -> str:
 
 
 def _loader(row: Row) -> str:
-    more = "" if row["prefetch"] == 2 else f", prefetch_factor {row['prefetch']}"
-    plural = "" if row["workers"] == 1 else "s"
-    return f"{row['format']}, {row['workers']} worker{plural}{more}{', pinned' if row['pin'] else ''}"
+    return f"{row['format']}, {Loader(row['workers'], row['prefetch'], row['pin']).words}"
 
 
 def _loaders(rows: Sequence[Row]) -> list[Row]:
     """Settings that were also measured with workers."""
+    settings = ("tier", "format", "codec", "chunk_points", "chunk_features")
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(map(row.get, settings)), []).append(row)
+    found: list[Row] = []
+    for group in groups.values():
+        if len(group) > len(_without_workers(group)):
+            found += group
+    return found
 
-    def key(row: Row) -> tuple[Any, ...]:
-        return (
-            row["tier"],
-            row["format"],
-            *(value for name, value in row.items() if name.startswith(("codec", "chunk_"))),
-        )
 
-    with_workers = {key(row) for row in rows if row["workers"]}
-    return [row for row in rows if key(row) in with_workers]
-
-
-def _cards(report: dict[str, Any], named: Row) -> list[tuple[str, str]]:
+def _cards(report: dict[str, Any], named: Row, rows: Sequence[Row]) -> list[tuple[str, str]]:
     what = report["workload"]["reads"][named["reads"]]
-    cards = [
-        (format_rate(named["median"]), f"{what} per second on {named['tier']}, in batches of {report['batch_size']}")
-    ]
-    plain = [
-        row
-        for row in report["measurements"]
-        if row["reads"] == named["reads"] and row["format"] == ".pt" and row["tier"] == named["tier"]
-    ]
-    if plain and named["format"] != ".pt":
-        cards.append((f"{named['median'] / plain[0]['median']:.1f}x", "the speed of .pt files there"))
-    cards.append((format_size(named["bytes"]), f"per sample, in {named['inodes']:.3g} inodes"))
-    return cards
+    rate = f"{what} per second on {named['tier']}, in batches of {report['batch_size']}"
+    cards = [(format_rate(named["median"]), rate)]
+    for row in rows:
+        if row["format"] == ".pt" != named["format"] and row["tier"] == named["tier"]:
+            cards.append((f"{named['median'] / row['median']:.1f}x", "the speed of .pt files there"))
+            break
+    return [*cards, (format_size(named["bytes"]), f"per sample, in {named['inodes']:.3g} inodes")]
 
 
 def _footprint_table(report: dict[str, Any]) -> list[list[str]]:
-    samples = report["workload"]["samples_total"] or report["workload"]["samples"]
+    samples = number_of_samples(report["workload"])
     header = ["format", "bytes per sample", "objects per sample", "inodes per sample", f"inodes of {samples:,} samples"]
-    rows, seen = [], set()
+    rows: dict[str, list[str]] = {}
     for row in report["measurements"]:
-        name = f"{row['format']}, {_settings(report['workload']['unit'], row)}" if row["codec"] else row["format"]
-        if name in seen or (row["codec"] and row["format"] not in (OURS, COLUMNS)):
-            continue
-        seen.add(name)
-        inodes = row["inodes"]
+        name, inodes = row["format"], row["inodes"]
+        if row["codec"]:
+            if name not in (OURS, COLUMNS):  # reads the very files of ours
+                continue
+            name += f", {_settings(report['workload']['unit'], row)}"
         counts = [f"{row['objects']:.3g}", f"{inodes:.3g}", f"{inodes * samples:,.0f}"]
-        rows.append([name, format_size(row["bytes"]), *counts])
-    return [header, *rows]
+        rows.setdefault(name, [name, format_size(row["bytes"]), *counts])
+    return [header, *rows.values()]
 
 
 def _measurement_table(report: dict[str, Any]) -> list[list[str]]:
     facts = report["workload"]
-    header = ["setting", "tier", "reads", "per second", "quartiles", "first epoch", "requests per item"]
-    table = [
-        [
-            _loader(row) + (f", {_settings(facts['unit'], row)}" if row["codec"] else ""),
-            row["tier"],
-            facts["reads"][row["reads"]],
-            format_rate(row["median"]),
-            f"{format_rate(row['low'])} to {format_rate(row['high'])}",
-            format_rate(row["first"]) if row["first"] else "–",
-            f"{row['requests']:.3g}" if row["requests"] is not None else "–",
-        ]
-        for row in sorted(report["measurements"], key=lambda row: (row["reads"], row["tier"], -row["median"]))
-    ]
-    return [header, *table]
+    table = [["setting", "tier", "reads", "per second", "quartiles", "first epoch", "requests per item"]]
+    for row in sorted(report["measurements"], key=lambda row: (row["reads"], row["tier"], -row["median"])):
+        setting = _loader(row)
+        if row["codec"]:
+            setting += f", {_settings(facts['unit'], row)}"
+        quartiles = f"{format_rate(row['low'])} to {format_rate(row['high'])}"
+        first = format_rate(row["first"]) if row["first"] else "–"
+        requests = f"{row['requests']:.3g}" if row["requests"] is not None else "–"
+        rate = format_rate(row["median"])
+        table.append([setting, row["tier"], facts["reads"][row["reads"]], rate, quartiles, first, requests])
+    return table
 
 
 def _tier_table(report: dict[str, Any]) -> list[list[str]]:
-    header = ["tier", "place", "bytes free", "inodes free", "first epoch"]
+    table = [["tier", "place", "bytes free", "inodes free", "first epoch", "written at"]]
     rates = report["copied_bytes_per_second"]
-    rows = []
     for name, tier in report["tiers"].items():
-        cold = "from the service" if not tier["local"] else "from the device"
+        cold = "from the device" if tier["local"] else "from the service"
         if tier["local"] and not tier["dropped_from_cache"]:
             cold = "not measured: files stay in memory"
         free = tier.get("inodes_free")
         written = f"{format_size(rates[name])}/s" if name in rates else "–"
         size = format_size(tier["bytes_free"]) if "bytes_free" in tier else "–"
-        rows.append([name, tier["url"], size, f"{free:,}" if free else "–", cold, written])
-    return [[*header, "written at"], *rows]
+        table.append([name, tier["url"], size, f"{free:,}" if free else "–", cold, written])
+    return table
 
 
 def _workload_facts(report: dict[str, Any]) -> dict[str, str]:
     facts = report["workload"]
+    of_all = f" of {facts['samples_total']:,}" if facts["samples_total"] else ""
     return {
         "source": facts["source"],
-        "samples measured": f"{facts['samples']:,}"
-        + (f" of {facts['samples_total']:,}" if facts["samples_total"] else ""),
+        "samples measured": f"{facts['samples']:,}{of_all}",
         "size": f"{format_size(facts['bytes_raw'])} uncompressed",
         **facts["described"],
         "batch": f"{report['batch_size']} samples",

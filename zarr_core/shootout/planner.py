@@ -18,17 +18,17 @@ class Step:
     Attributes:
         priority: steps run in ascending order.
         name: for the progress bar and the list of what was not measured.
+        work: is given the time at which the budget for it ends, and returns further steps.
         kind: steps of one kind take about equally long.
         guess: seconds that the first of its kind may take; 0 for a choice, which is always made.
-        work: is given the time at which the budget for it ends, and returns further steps.
         repeats: whether it repeats an earlier measurement: it is not named if it does not fit.
     """
 
     priority: tuple[int, ...]
     name: str
-    kind: str
-    guess: float
     work: Callable[[float], Iterable[Step] | None]
+    kind: str = "choice"
+    guess: float = 0.0
     repeats: bool = False
 
 

@@ -49,7 +49,7 @@ class Tier:
         refuse_credentials(name, place)
         self.name, self.url, self.local = redact(name), redact(place), is_local(place)
         if self.local and not Path(Storage(place).location).is_dir():
-            raise StoreError(f"tier {self.name}: {self.url} is no folder")
+            raise StoreError(f"tier {self.name}: {self.url} is not a folder")
         self._parent = Storage(place).location if self.local else place.rstrip("/")
         self.root = f"{self._parent}/zarr-core-shootout-{secrets.token_hex(4)}"
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 
 from zarr_core.shootout.candidates import OURS
+from zarr_core.shootout.measurement import Measurement, Measurements
 from zarr_core.shootout.planner import Step
-from zarr_core.shootout.verdict import Measurement, best_of
 
 # How many settings of a tier are compared at most, and how close to the fastest they are.
 _FINALISTS, _CLOSE = 8, 0.25
@@ -17,19 +18,19 @@ _TURNS_OF_ALL, _TURNS = 3, 10
 _LEAST = 0.01
 
 
-def leaders(found: Sequence[Measurement]) -> list[Measurement]:
+def leaders(found: Measurements) -> Measurements:
     """The leading settings of a tier and its leading stores, the fastest of either first."""
     leading = _leading(found)
-    stores = _leading([m for m in found if m.format == OURS])
-    ordered: list[Measurement] = []
+    stores = _leading(found.where(format=OURS))
+    ordered = Measurements()
     for m in [*leading[:1], *stores[:1], *leading, *stores]:
         if m not in ordered:
             ordered.append(m)
     return ordered
 
 
-def _leading(found: Sequence[Measurement]) -> list[Measurement]:
-    leading = sorted(found, key=lambda m: -m.median)[:_FINALISTS]
+def _leading(found: Measurements) -> list[Measurement]:
+    leading = found.fastest[:_FINALISTS]
     return [m for m in leading if m.median >= _CLOSE * leading[0].median]
 
 
@@ -54,7 +55,7 @@ class Turns:
         self._measure, self._clock = measure, clock
         self.left_out: list[tuple[str, str]] = []
 
-    def begin(self, groups: Sequence[Sequence[Measurement]], end: float) -> Iterable[Step]:
+    def begin(self, groups: Sequence[Measurements], end: float) -> Iterable[Step]:
         """The first turn; later ones follow from it.
 
         Args:
@@ -62,8 +63,8 @@ class Turns:
                 least two.
             end: time at which the turns end.
         """
-        finalists = [list(group) for group in groups if group]
-        while _TURNS_OF_ALL * sum(_seconds(m) for group in finalists for m in group) > end - self._clock():
+        finalists = [Measurements(group) for group in groups if group]
+        while _TURNS_OF_ALL * sum(map(_seconds, chain(*finalists))) > end - self._clock():
             longest = max(finalists, key=len)
             if len(longest) <= 2:
                 break
@@ -71,35 +72,38 @@ class Turns:
             self.left_out.append((f"turns of {m.setting}, on {m.tier}", "the budget has no time for three turns of it"))
         yield from self.steps(finalists, 1)
 
-    def steps(self, finalists: list[list[Measurement]], turn: int) -> Iterable[Step]:
+    def steps(self, finalists: Sequence[Measurements], turn: int) -> Iterable[Step]:
         """One turn of all, and the choice of the next one."""
         for number, group in enumerate(finalists):
             for place, m in enumerate(group if turn % 2 else group[::-1]):
                 yield self._again((5, turn, number, place), m)
+        yield Step((5, turn, len(finalists)), "choice of finalists", lambda _: self._next_turn(finalists, turn))
 
-        def next_turn(_: float) -> Iterable[Step]:
-            every = [m for group in finalists for m in group]
-            if missing := [m for m in every if not m.turns]:  # the budget is used, or one of them failed
-                few = f"{len(missing)} of {len(every)} leading settings were not measured again"
-                self.left_out.append(("turns of the leading settings", f"{few}: the budget was used, or they failed"))
-                return
-            for m in every:
-                m.rates, m.compared = m.turns, True
-            for group in finalists if turn >= _TURNS_OF_ALL else ():
+    def _next_turn(self, finalists: Sequence[Measurements], turn: int) -> Iterable[Step]:
+        every = list(chain(*finalists))
+        missing = [m for m in every if not m.turns]
+        if missing:  # the budget is used, or one of them failed
+            few = f"{len(missing)} of {len(every)} leading settings were not measured again"
+            self.left_out.append(("turns of the leading settings", f"{few}: the budget was used, or they failed"))
+            return
+        for m in every:
+            m.rates, m.compared = m.turns, True
+        if turn >= _TURNS_OF_ALL:
+            for group in finalists:
+                stores = group.where(format=OURS)
                 for m in group:
-                    m.compared = m.high >= best_of(n for n in group if m.format != OURS or n.format == OURS).low
-            left = [[m for m in group if m.compared] for group in finalists]
-            if turn < _TURNS and any(len(group) > 1 for group in left):
-                yield from self.steps(left, turn + 1)
-
-        yield Step((5, turn, len(finalists)), "choice of finalists", "choice", 0, next_turn)
+                    rivals = stores if m.format == OURS else group
+                    m.compared = m.high >= rivals.fastest[0].low
+        left = [group.where(compared=True) for group in finalists]
+        if turn < _TURNS and max(map(len, left), default=0) > 1:
+            yield from self.steps(left, turn + 1)
 
     def _again(self, priority: tuple[int, ...], m: Measurement) -> Step:
         def work(end: float) -> None:
             m.turns += self._measure(m, end)
 
         name = f"again: {m.setting}, on {m.tier}"
-        return Step(priority, name, name, _seconds(m), work, repeats=True)
+        return Step(priority, name, work, name, _seconds(m), repeats=True)
 
 
 def _seconds(m: Measurement) -> float:

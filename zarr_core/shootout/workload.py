@@ -20,10 +20,11 @@ from zarr_core.points.convert.publish import Pending, commit_results
 from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.points.read.sampling import draw
 from zarr_core.points.store.head import load_if_any
-from zarr_core.points.store.manifest import StoreManifest
+from zarr_core.points.store.manifest import ArrayColumn, SampleEntry, StoreManifest
 from zarr_core.shootout.candidates import ENTRIES, chunk_sizes
 from zarr_core.shootout.formats import Entry
 from zarr_core.shootout.formats.samples import Draws, Runs, Samples
+from zarr_core.shootout.request import ShootoutRequest
 from zarr_core.sources.resolve import short_name
 from zarr_core.sources.sample import SourceSample
 from zarr_core.sources.selection import open_source
@@ -54,91 +55,76 @@ class Workload:
     facts: dict[str, Any]
 
 
-def take_points(
-    source: str,
-    dataset_kind: str | None,
-    folder: Path,
-    *,
-    limit: int | None = None,
-    num_surface_points: int,
-    num_volume_points: int,
-    end: float = math.inf,
-) -> Workload:
+def take_points(request: ShootoutRequest, folder: Path, end: float = math.inf) -> Workload:
     """Write samples of a store or of source files below a local folder.
 
     Args:
-        source: URL of the store or of the files.
-        dataset_kind: of the files.
+        request: of the shootout; by default 16 samples are taken. Of more than 1 GiB fewer are, but at least one.
         folder: local.
-        limit: number of samples, by default 16; fewer if they are larger than 1 GiB, but at least one.
-        num_surface_points, num_volume_points: points per draw of a domain.
         end: time of ``time.monotonic`` after which no further sample is taken.
 
     Raises:
         ZarrCoreError: there is nothing to measure, or files were given without their kind.
         SourceError, StoreError: the location cannot be read.
     """
-    limit = limit or _SAMPLES
-    found = load_if_any(Storage(source))
-    store, is_store, total = source, found is not None, 0 if found is None else len(found.samples)
-    if not is_store:
-        if dataset_kind is None:
-            raise ZarrCoreError(f"{redact(source)} is no store; if it holds files to convert, pass --dataset-kind")
+    store, source = request.source, redact(request.source)
+    found = load_if_any(Storage(store))
+    total = 0 if found is None else len(found.samples)
+    if found is None:
         store = str(folder / "converted")
-        total = _convert_some(source, dataset_kind, store, limit, end)
+        total = _convert_some(request, store, end)
     reader = ZarrChunkReader(store)
     manifest = reader.manifest
     if not manifest.samples:
-        raise ZarrCoreError(f"{redact(source)} holds no samples")
+        raise ZarrCoreError(f"{source} holds no samples")
     fields = list(manifest.fields_of(reader.sample_ids[0]))
-    chosen: list[str] = []
+    chosen: list[SampleEntry] = []
     size = others = 0
     for sample_id in reader.sample_ids:
-        if len(chosen) == limit:
+        if len(chosen) == (request.samples or _SAMPLES):
             break
         if set(manifest.fields_of(sample_id)) != set(fields):
             others += 1
             continue
         if chosen and (size + _bytes_of(manifest, sample_id) > _MAX_BYTES or time.monotonic() >= end):
             break
-        name = f"s{len(chosen):05d}"
-        (folder / "samples" / name).mkdir(parents=True)
+        sample = folder / "samples" / f"s{len(chosen):05d}"
+        sample.mkdir(parents=True)
         for field, array in reader.read_sample(sample_id, {}, fields).items():
-            np.save(folder / "samples" / name / f"{field}.npy", array)
+            np.save(sample / f"{field}.npy", array)
             size += array.nbytes
-        chosen.append(sample_id)
-    domains = {field: manifest.fields[field].array_name.partition("/")[0] for field in fields}
-    num_points = {
-        domain: num_surface_points if domain.startswith("surface") else num_volume_points
-        for domain in dict.fromkeys(domains.values())
-    }
-    grids = [manifest.samples[sample_id].domains for sample_id in chosen]
-    chunk_points = max(max(grid[domain].chunk_points for domain in num_points) for grid in grids)
-    points = {domain: [grid[domain].n_points for grid in grids] for domain in num_points}
+        chosen.append(manifest.samples[sample_id])
+    domains = {field: _domain(manifest.fields[field]) for field in fields}
+    num_points = dict.fromkeys(domains.values(), request.num_volume_points)
+    points: dict[str, list[int]] = {}
+    chunk_points = 0
+    for domain in num_points:
+        if domain.startswith("surface"):
+            num_points[domain] = request.num_surface_points
+        points[domain] = [sample.domains[domain].n_points for sample in chosen]
+        chunk_points = max(chunk_points, *(sample.domains[domain].chunk_points for sample in chosen))
     drawn: dict[str, list[dict[str, Runs]]] = {}
     whole: dict[str, list[dict[str, Runs]]] = {}
-    for number, grid in enumerate(grids):
+    for number in range(len(chosen)):
         name = f"s{number:05d}"
-        whole[name] = [{domain: [(0, grid[domain].n_points)] for domain in num_points}]
-        drawn[name] = [
-            {
-                domain: draw(
-                    grid[domain].n_points, chunk_points, wanted, epoch=epoch, sample_id=name, stream=domain
-                ).runs
-                for domain, wanted in num_points.items()
-            }
-            for epoch in range(_EPOCHS)
-        ]
+        sizes = {domain: points[domain][number] for domain in num_points}
+        whole[name] = [{domain: [(0, n)] for domain, n in sizes.items()}]
+        drawn[name] = [_runs(name, epoch, sizes, num_points, chunk_points) for epoch in range(_EPOCHS)]
+    draws = {
+        "draws": Draws(drawn, num_points, chunk_points, domains),
+        "samples": Draws(whole, {}, chunk_points, domains),
+    }
+    ranges = {domain: [min(counts), max(counts)] for domain, counts in points.items()}
     facts = {
-        "source": redact(source),
-        "is_store": is_store,
-        "dataset_kind": dataset_kind or short_name(manifest.dataset_kind),
+        "source": source,
+        "is_store": found is not None,
+        "dataset_kind": request.dataset_kind or short_name(manifest.dataset_kind),
         "dataset_name": manifest.dataset_name,
         "samples": len(chosen),
         "other_fields": others,
         "samples_total": total,
         "fields": {field: manifest.fields[field].dtype for field in fields},
-        "points": {domain: [min(counts), max(counts)] for domain, counts in points.items()},
+        "points": ranges,
         "num_points": num_points,
         "bytes_raw": size,
         "codec": manifest.compressor,
@@ -146,40 +132,55 @@ def take_points(
         "unit": "points",
         "reads": {"draws": "draws", "samples": "whole samples"},
         "described": {
-            "points per sample": ", ".join(f"{name} {min(n):,} to {max(n):,}" for name, n in points.items()),
+            "points per sample": ", ".join(f"{name} {low:,} to {high:,}" for name, (low, high) in ranges.items()),
             "points per draw": ", ".join(f"{name} {count:,}" for name, count in num_points.items()),
         },
     }
-    draws = {
-        "draws": Draws(drawn, num_points, chunk_points, domains),
-        "samples": Draws(whole, {}, chunk_points, domains),
-    }
     wanted = max(num_points.values())
-    sizes = chunk_sizes(max(map(max, points.values())), chunk_points, wanted, 4 * wanted, wanted // 4)
-    return Workload(Samples(folder / "samples"), draws, ENTRIES, sizes, facts)
+    largest = max(high for _, high in ranges.values())
+    chunks = chunk_sizes(largest, chunk_points, wanted, 4 * wanted, wanted // 4)
+    return Workload(Samples(folder / "samples"), draws, ENTRIES, chunks, facts)
+
+
+def _domain(column: ArrayColumn) -> str:
+    return column.array_name.partition("/")[0]
+
+
+def _runs(
+    sample: str, epoch: int, sizes: Mapping[str, int], num_points: Mapping[str, int], chunk_points: int
+) -> dict[str, Runs]:
+    """The ranges of rows that an epoch draws from a sample, by domain."""
+    found: dict[str, Runs] = {}
+    for domain, wanted in num_points.items():
+        found[domain] = draw(sizes[domain], chunk_points, wanted, epoch=epoch, sample_id=sample, stream=domain).runs
+    return found
 
 
 def _bytes_of(manifest: StoreManifest, sample_id: str) -> int:
     """Bytes of the arrays of a sample, uncompressed."""
     domains = manifest.samples[sample_id].domains
-    return sum(
-        domains[column.array_name.partition("/")[0]].n_points * column.dim * np.dtype(column.dtype).itemsize
-        for column in manifest.fields_of(sample_id).values()
-    )
+    size = 0
+    for column in manifest.fields_of(sample_id).values():
+        size += domains[_domain(column)].n_points * column.dim * np.dtype(column.dtype).itemsize
+    return size
 
 
-def _convert_some(source: str, dataset_kind: str, store: str, limit: int, end: float) -> int:
+def _convert_some(request: ShootoutRequest, store: str, end: float) -> int:
     """Convert the first samples of a source, and return the number of all.
 
     Samples are chosen by the sizes of their files, and converted until ``end``; at least one is.
     """
-    place = {"root": source} if is_local(source) else {"source_url": source}
-    job = ConversionJob.open(open_source(dataset_kind, **place), store, {})
+    source = redact(request.source)
+    if request.dataset_kind is None:
+        raise ZarrCoreError(f"{source} is not a store; if it holds files to convert, pass --dataset-kind")
+    place = {"root" if is_local(request.source) else "source_url": request.source}
+    job = ConversionJob.open(open_source(request.dataset_kind, **place), store, {})
     tasks: list[tuple[SourceSample, str | None]] = []
     size = 0
     for sample in job.selection.samples.values():
-        size += sum({file.name: file.size for file in sample.files.values()}.values())
-        if len(tasks) == limit or (tasks and size > _MAX_BYTES):
+        files = {file.name: file.size for file in sample.files.values()}
+        size += sum(files.values())
+        if len(tasks) == (request.samples or _SAMPLES) or (tasks and size > _MAX_BYTES):
             break
         tasks.append((sample, ""))
     pending, reason = Pending(), ""
@@ -191,6 +192,6 @@ def _convert_some(source: str, dataset_kind: str, store: str, limit: int, end: f
                     break
             reason = reason or result.reason
     if not pending.written:
-        raise ZarrCoreError(f"no sample of {redact(source)} could be converted: {reason}")
+        raise ZarrCoreError(f"no sample of {source} could be converted: {reason}")
     commit_results(job, pending)
     return len(job.selection.samples)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 from zarr_core.shootout.formats import Arrays, Format, stacked
 from zarr_core.shootout.formats.files import Files, SampleFiles
 from zarr_core.shootout.formats.samples import Draws, Samples
+from zarr_core.shootout.formats.stores import Reader
 
 # Shards of a small selection: every worker needs one.
 _SHARDS = 8
@@ -97,8 +99,9 @@ class IndexedTars(Format):
         """Export a store of the samples."""
         from zarr_core.exports import export_webdataset
 
-        assert samples.store is not None
-        export_webdataset(samples.store, folder, shards=min(_SHARDS, len(samples.ids)))
+        with tempfile.TemporaryDirectory(dir=folder.parent) as work:
+            Reader({"codec": "none"}).prepare(samples, Path(work))
+            export_webdataset(f"{work}/store", folder, shards=min(_SHARDS, len(samples.ids)))
 
     def open(self, place: str | Path, draws: Draws) -> None:
         """Read the index."""
