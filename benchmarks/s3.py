@@ -17,7 +17,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 
@@ -27,7 +26,9 @@ from benchmarks.synthetic import DRAWN, FIELDS, POINTS, make_source, make_store
 from zarr_core.format.array_metadata import ArrayLayout, group_arrays
 from zarr_core.format.shards import ChunkIndex, decode_shard_index
 from zarr_core.points.read.reader import ZarrChunkReader
-from zarr_core.storage.byte_ranges import Objects, RemoteObjects, Request
+from zarr_core.storage import Storage
+from zarr_core.storage.backends.s3 import S3Backend
+from zarr_core.storage.byte_ranges import Objects, Request, open_objects
 
 SAMPLES = 8
 DRAWS = {"volume": DRAWN}
@@ -41,9 +42,8 @@ DIRECT, S3FS, PLAIN, THREADS, TENSORSTORE = (
 
 
 def s3fs_objects(root: str) -> Objects:
-    """Hide obstore, as if it were not installed."""
-    with mock.patch("zarr_core.storage.backends.obstore.may_be_used", return_value=False):
-        return RemoteObjects(root)
+    """Requests by s3fs, also where obstore is installed."""
+    return open_objects(Storage(root, client=S3Backend))
 
 
 READERS: dict[str, Callable[[str], ZarrChunkReader]] = {
@@ -93,7 +93,7 @@ def milliseconds(work: Callable[[], object]) -> float:
 
 def round_trip(root: str, local: ZarrChunkReader, repeats: int) -> float:
     """Median milliseconds of one GET of a chunk of positions."""
-    objects = RemoteObjects(root)
+    objects = open_objects(root)
     read = local.field_reads("run_1", DRAWS)[FIELDS[0]]
     layout, index = _array(local, "run_1", read.array_name)
     request = Request(f"{read.path}/{layout.shard_key(0)}", index.starts[0], index.starts[0] + index.lengths[0])

@@ -13,6 +13,7 @@ import dagster as dg
 
 from sensors.dagster_internals.queries import runs_of_code_server
 from sensors.operating import if_red
+from zarr_core._util.processes import start_ticks
 
 # By so much the clock may have been set since a process began.
 _CLOCK_SECONDS = 60
@@ -54,14 +55,10 @@ def _existed_at(process: int, timestamp: float) -> bool:
     After the restart of a container, which counts its processes from 1, that is likely.
     """
     try:
-        os.kill(process, 0)
+        since_boot = start_ticks(process)
     except ProcessLookupError:
         return False
-    except PermissionError:  # it is another user's
-        pass
-    try:
-        since_boot = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19])
-        (boot,) = re.findall(r"^btime (\d+)$", Path("/proc/stat").read_text(), re.MULTILINE)
-    except OSError:  # no Linux
+    if since_boot is None:  # not Linux
         return True
-    return int(boot) + since_boot / os.sysconf("SC_CLK_TCK") < timestamp + _CLOCK_SECONDS
+    (boot,) = re.findall(r"^btime (\d+)$", Path("/proc/stat").read_text(), re.MULTILINE)
+    return int(boot) + int(since_boot) / os.sysconf("SC_CLK_TCK") < timestamp + _CLOCK_SECONDS

@@ -16,7 +16,6 @@ from zarr_core import MatrixDataset
 from zarr_core.__main__ import main
 from zarr_core.errors import MatrixError, StoreError, TransferError, UnknownFieldError
 from zarr_core.matrix import WideMatrix
-from zarr_core.matrix import stage as stage_module
 from zarr_core.matrix.stage import stage_matrix
 from zarr_core.matrix.store.state import HEAD
 from zarr_core.matrix.verify import verify_matrix
@@ -135,14 +134,14 @@ def test_damage_fails_its_batch_alone(matrix: WideMatrix, tmp_path: Path, capsys
 def test_a_shard_that_cannot_be_fetched_fails_its_batch_alone(
     matrix: WideMatrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original, refused = stage_module.read_ranges, f"beta.zarr/c/{matrix._state.batches['b'].row // 4}/0"
+    original, refused = Storage.read, f"beta.zarr/c/{matrix._state.batches['b'].row // 4}/0"
 
-    def read_ranges(storage: Storage, layout: Any, name: str) -> Any:
+    def read(storage: Storage, name: str, *args: Any) -> bytes:
         if name == refused:
             raise TransferError(f"{name} was refused: access denied")
-        return original(storage, layout, name)
+        return original(storage, name, *args)
 
-    monkeypatch.setattr(stage_module, "read_ranges", read_ranges)
+    monkeypatch.setattr(Storage, "read", read)
     report = stage_matrix(matrix.url, tmp_path / "copy")
     assert list(report.state.batches) == ["a", "c"]
     assert report.failed == {"b": f"{refused}: {refused} was refused: access denied"}

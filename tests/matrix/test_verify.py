@@ -19,11 +19,11 @@ from zarr_core.matrix.verify import verify_matrix
     [
         (
             lambda root: flip(root / "beta.zarr/c/0/0", 5),
-            r"beta.zarr/c/0/0: bytes 0 to \d+: checksum mismatch; gen.* 2 ",
+            r"beta.zarr/c/0/0: chunk 0 \(bytes 0 to \d+\): checksum mismatch; gen.* 2 ",
         ),
         (lambda root: flip(root / "beta.zarr/c/1/0", -5), "beta.zarr/c/1/0: shard index: checksum mismatch; gen.* 2 "),
         (lambda root: (root / "beta.zarr/c/2/0").unlink(), "beta.zarr/c/2/0: committed but missing; generation 3 "),
-        (lambda root: flip(root / "beta_columns.zarr/c/3/0", 9), r"beta_columns.zarr/c/3/0: bytes 0 to .*; gen.* 4 "),
+        (lambda root: flip(root / "beta_columns.zarr/c/3/0", 9), r"beta_columns.zarr/c/3/0: chunk 0 .*; gen.* 4 "),
         (lambda root: flip(next((root / "cpg_ids").iterdir()), -1), "not those that the matrix was created with"),
         (lambda root: flip(root / "generations/00000004.json", 30), "00000004.json"),
         (lambda root: (root / "beta.zarr/zarr.json").unlink(), "beta.zarr/zarr.json: other Zarr readers cannot"),

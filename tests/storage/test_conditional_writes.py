@@ -60,7 +60,7 @@ def test_a_commit_whose_response_was_lost_is_made_once(
 ) -> None:
     caplog.set_level(logging.INFO, "zarr_core")
     commit(Storage(memory_root), HEAD, add("a"))
-    storage = Storage(memory_root, backend=lambda url: LosesResponses(MemoryBackend(url), 1))
+    storage = Storage(memory_root, client=lambda url: LosesResponses(MemoryBackend(url), 1))
     changes: list[object] = []
 
     def change(current: StoreManifest | None) -> StoreManifest:
@@ -74,9 +74,9 @@ def test_a_commit_whose_response_was_lost_is_made_once(
 
 
 def test_a_commit_whose_responses_were_all_lost_is_found(memory_root: str, impatient: None) -> None:
-    storage = Storage(memory_root, backend=lambda url: LosesResponses(MemoryBackend(url), 1))
+    storage = Storage(memory_root, client=lambda url: LosesResponses(MemoryBackend(url), 1))
     assert commit(storage, HEAD, add("a")).generation == 1
-    never = Storage(memory_root, backend=lambda url: Unreachable(MemoryBackend(url)))
+    never = Storage(memory_root, client=lambda url: Unreachable(MemoryBackend(url)))
     with pytest.raises(StoreError, match=r"manifest.json failed after 3 attempts in 0 s: ConnectionResetError"):
         commit(never, HEAD, add("b"))
     assert load_manifest(memory_root).generation == 1
@@ -100,13 +100,13 @@ def test_a_commit_replaced_after_its_response_was_lost_is_repeated(memory_root: 
         current = StoreManifest.from_json(plain.fs.cat_file(f"{plain.location}/manifest.json"))
         plain.fs.pipe_file(f"{plain.location}/manifest.json", replace(add("other")(current), generation=3).to_json())
 
-    storage = Storage(memory_root, backend=lambda url: LosesResponses(MemoryBackend(url), 1, overtake))
+    storage = Storage(memory_root, client=lambda url: LosesResponses(MemoryBackend(url), 1, overtake))
     commit(storage, HEAD, add("b"))
     assert sorted(load_manifest(memory_root).samples) == ["a", "b", "other"]
 
 
 def test_an_object_whose_response_was_lost_counts_as_created(memory_root: str, impatient: None) -> None:
-    storage = Storage(memory_root, backend=lambda url: LosesResponses(MemoryBackend(url), 1))
+    storage = Storage(memory_root, client=lambda url: LosesResponses(MemoryBackend(url), 1))
     assert storage.create("a", b"mine")
     assert not storage.create("a", b"other")
 
@@ -120,7 +120,7 @@ class SendsTwice(LosesResponses):
 
 
 def test_a_commit_that_the_client_resends_is_made_once(memory_root: str) -> None:
-    storage = Storage(memory_root, backend=lambda url: SendsTwice(MemoryBackend(url), 0))
+    storage = Storage(memory_root, client=lambda url: SendsTwice(MemoryBackend(url), 0))
     assert commit(storage, HEAD, add("a")).generation == 1
     assert commit(storage, HEAD, add("b")).generation == 2
     assert not Storage(memory_root).create("manifest.json", b"other")
@@ -175,7 +175,7 @@ def test_a_service_that_honours_one_condition_only_is_refused(
     oci_root: str, backend: type, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("zarr_core.storage.storage._checked_roots", set())
-    storage = Storage(oci_root, backend=backend)
+    storage = Storage(oci_root, client=backend)
     with pytest.raises(StoreError, match=reason):
         commit(storage, HEAD, add("a"))
     assert storage.list() == {}
@@ -202,7 +202,7 @@ def test_a_bucket_that_is_not_there_is_named(kind: str, request: pytest.FixtureR
         pytest.importorskip("obstore", reason="needs the obstore extra")
     backend = {"s3fs": S3Backend, "obstore": ObstoreBackend}.get(kind)
     root = request.getfixturevalue("s3_root" if backend else f"{kind}_root").replace("//bucket-", "//missing-")
-    storage = Storage(root, backend=backend)
+    storage = Storage(root, client=backend)
     for write in (lambda: storage.write("a", [b"x"]), lambda: commit(storage, HEAD, add("a"))):
         with pytest.raises(StoreError, match=r"//missing-.* the bucket does not exist"):
             write()
@@ -229,7 +229,7 @@ class CephByObstore(ComparesBareEtags, ObstoreBackend):
 def test_a_service_that_compares_etags_without_their_quotes(s3_root: str, backend: type) -> None:
     if backend is CephByObstore:
         pytest.importorskip("obstore", reason="needs the obstore extra")
-    storage = Storage(s3_root, backend=backend)
+    storage = Storage(s3_root, client=backend)
     for sample_id in "abc":
         commit(storage, HEAD, add(sample_id))
     assert len(load_manifest(storage).samples) == 3
@@ -249,7 +249,7 @@ class NoEtags(MemoryBackend):
 def test_a_location_without_etags_is_refused(memory_root: str) -> None:
     commit(Storage(memory_root), HEAD, add("a"))
     with pytest.raises(StoreError, match="reports no etag"):
-        commit(Storage(memory_root, backend=NoEtags), HEAD, add("b"))
+        commit(Storage(memory_root, client=NoEtags), HEAD, add("b"))
 
 
 # --- local disks --------------------------------------------------------------------------------------------------

@@ -180,14 +180,14 @@ def test_a_store_on_s3_is_written_and_read_with_one_account(
     assert "run_1" in open_store(root)
     assert metadata == []
     by_obstore = installed and place is not against_variables
-    assert type(RemoteObjects(root)._backend) is (ObstoreBackend if by_obstore else S3Backend)
+    assert type(open_backend(root, for_data=True)) is (ObstoreBackend if by_obstore else S3Backend)
     assert Storage(root).identity == open_backend(root, for_data=True).identity == f"{root} at {s3_url}"
 
 
 def test_a_missing_profile_is_named(bare: pytest.MonkeyPatch) -> None:
     bare.setenv("AWS_PROFILE", "nobody")
     with pytest.raises(StoreError, match=r"ProfileNotFound.*nobody"):
-        RemoteObjects("s3://bucket/store")
+        open_backend("s3://bucket/store", for_data=True)
 
 
 def test_credentials_that_expire_are_asked_for_again(bare: pytest.MonkeyPatch, s3_url: str, tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_google_and_azure_take_what_fsspec_is_configured_with(bare: pytest.Monke
             storage = Storage(root)
             storage.replace("a", b"1", None)
             assert storage.read("a") == b"1"
-            assert [bytes(data) for data in RemoteObjects(root).fetch([Request("a", 0, 1)])] == [b"1"]
+            assert [bytes(data) for data in RemoteObjects(Storage(root)).fetch([Request("a", 0, 1)])] == [b"1"]
             assert "http" in storage.identity
         bare.delenv("GOOGLE_BEARER_TOKEN")
         bare.setitem(fsspec.config.conf, "gcs", {"token": "anon"})

@@ -50,7 +50,7 @@ def test_objects_are_read_and_described(served: tuple[str, str]) -> None:
     assert storage.read("a/b") == b"0123456789"
     assert storage.read("a/b", 2, 5) == b"234"
     assert storage.info("a/b") == Storage(bucket).info("a/b")
-    assert [bytes(data) for data in RemoteObjects(web).fetch([Request("a/b", -3)])] == [b"789"]
+    assert [bytes(data) for data in RemoteObjects(Storage(web)).fetch([Request("a/b", -3)])] == [b"789"]
     assert not storage.exists("a/c")
     with pytest.raises(FileNotFoundError):
         storage.read("a/c")

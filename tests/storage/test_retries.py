@@ -260,7 +260,7 @@ def test_a_dead_server_is_a_clear_error(anywhere: Any, monkeypatch: pytest.Monke
     closed = socket.socket()  # reserves the port without listening
     closed.bind(("127.0.0.1", 0))
     lead_to(monkeypatch, kind, f"http://127.0.0.1:{closed.getsockname()[1]}")
-    storage = Storage(root, backend=backend)
+    storage = Storage(root, client=backend)
     for work in (
         lambda: storage.read("a"),
         lambda: storage.write("a", [b"x"]),
@@ -272,7 +272,7 @@ def test_a_dead_server_is_a_clear_error(anywhere: Any, monkeypatch: pytest.Monke
             work()
     with pytest.raises(SourceError, match=rf"{root} cannot be listed: .*failed after 8 attempts"):
         SampleTree(KIND, root).discover()
-    (data,) = RemoteObjects(root).fetch([Request("a", 0, 4)])
+    (data,) = RemoteObjects(Storage(root)).fetch([Request("a", 0, 4)])
     assert isinstance(data, TransferError)
     closed.close()
     forget_filesystems()
@@ -295,7 +295,7 @@ def test_a_server_that_never_answers_times_out(anywhere: Any, monkeypatch: pytes
         threading.Thread(target=accept, daemon=True).start()
         lead_to(monkeypatch, kind, f"http://127.0.0.1:{server.getsockname()[1]}")
         with pytest.raises(TransferError, match=r"failed after 2 attempts.*(Time|time)"):
-            Storage(root, backend=backend).read("a")
+            Storage(root, client=backend).read("a")
         server.shutdown(socket.SHUT_RDWR)
     for connection in held:
         connection.close()
@@ -318,16 +318,16 @@ def test_what_one_request_costs_when_all_fail(
         with OciServer() as upstream, FaultProxy(upstream.url, Faults(slow_down=1.0)) as proxy:
             lead_to(monkeypatch, kind, proxy.url)
             with pytest.raises(TransferError, match="failed after 8 attempts"):
-                Storage(root, backend=backend).read("a", 0, 10)
+                Storage(root, client=backend).read("a", 0, 10)
             assert proxy.counts["requests"] == QUICK.attempts, kind
     forget_filesystems()
 
 
 def test_an_object_that_ends_too_early_is_not_requested_again(anywhere: Any, quick: None) -> None:
     _, root, backend = anywhere
-    Storage(root, backend=backend).write("a", [b"0123456789"])
+    Storage(root, client=backend).write("a", [b"0123456789"])
     for request in (Request("a", 5, 20), Request("a", 10, 12)):
-        (data,) = RemoteObjects(root).fetch([request])
+        (data,) = RemoteObjects(Storage(root)).fetch([request])
         assert isinstance(data, TruncatedError)
 
 
@@ -352,7 +352,7 @@ def test_a_response_that_is_shorter_than_announced_is_retried(
         return {"Body": _Body(answers.pop(0)), "ContentLength": 10, "ETag": "1"}
 
     monkeypatch.setattr(S3Backend, "_call", call)
-    storage = Storage(s3_root, backend=S3Backend)
+    storage = Storage(s3_root, client=S3Backend)
     assert storage.read("a") == b"0123456789"
     answers += [b"01234"] * QUICK.attempts
     with pytest.raises(TruncatedError, match="the service announced 10 bytes, but 5 came"):

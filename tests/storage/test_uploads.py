@@ -47,7 +47,7 @@ class SlowBackend(MemoryBackend):
 @pytest.fixture
 def slow(memory_root: str) -> tuple[Storage, SlowBackend]:
     backend = SlowBackend(memory_root)
-    return Storage(memory_root, backend=lambda url: backend), backend
+    return Storage(memory_root, client=lambda url: backend), backend
 
 
 def wait_until_begun(backend: SlowBackend, count: int) -> None:
@@ -152,7 +152,7 @@ def test_a_large_object_is_uploaded_in_parts(
     pytest.importorskip("obstore", reason="needs the obstore extra")
     monkeypatch.setattr(ConditionalPut, "single_put_bytes", 6 << 20)
     monkeypatch.setattr(ConditionalPut, "part_bytes", 5 << 20)
-    storage = Storage(s3_root, backend=backend)
+    storage = Storage(s3_root, client=backend)
     large = random.Random(0).randbytes(11 << 20)
     for name, data, parts in (("large", large, "-3"), ("small", large[: 6 << 20], "")):
         storage.write(name, [data])

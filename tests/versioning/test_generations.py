@@ -41,7 +41,7 @@ class Place:
     backend: Callable[[str], RemoteBackend] | None = None
 
     def open(self) -> Storage:
-        return Storage(self.root, backend=self.backend)
+        return Storage(self.root, client=self.backend)
 
     @property
     def shared_by_processes(self) -> bool:

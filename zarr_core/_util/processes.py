@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
 import signal
 import time
 from collections import deque
@@ -17,14 +18,14 @@ from concurrent.futures import (
     ProcessPoolExecutor,
     wait,
 )
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any, TypeVar
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
-
 
 #: Calls in flight on an executor whose number of workers is not known.
 EXECUTOR_IN_FLIGHT = 1_024
@@ -43,6 +44,25 @@ class WorkerDiedError(Exception):
         what = f"its worker process died {deaths} times, the last one at {last}" if last else "its worker process died"
         super().__init__(f"{what} (out of memory?)")
         self.seconds, self.deaths, self.last = seconds, deaths, last
+
+
+def start_ticks(pid: int) -> str | None:
+    """When a process began, in clock ticks since the host did; None if the system does not tell.
+
+    It distinguishes the process from a later one with the same number.
+
+    Raises:
+        ProcessLookupError: there is no such process, or it has ended and waits for its parent.
+    """
+    with suppress(PermissionError):  # it is another user's
+        os.kill(pid, 0)  # sends no signal
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (OSError, ValueError):  # not Linux
+        return None
+    if state in "ZX":
+        raise ProcessLookupError(f"process {pid} has ended")
+    return fields[18]  # starttime, the 22nd field of proc_pid_stat(5)
 
 
 class WorkerPool(Executor):

@@ -75,6 +75,40 @@ def decode_shard_index(layout: ArrayLayout, tail: bytes) -> np.ndarray:
     return np.frombuffer(packed, "<u8").reshape(-1, 2)
 
 
+class ChunkRange(NamedTuple):
+    """Bytes ``[start, stop)`` of a shard, which hold the chunk ``number`` of the array."""
+
+    shard: int
+    start: int
+    stop: int
+    number: int
+
+
+def chunk_ranges(layout: ArrayLayout, shard: int, tail: bytes, end: int) -> list[ChunkRange]:
+    """Byte ranges of a shard's stored chunks by chunk number; chunks that were not written are left out.
+
+    Args:
+        layout: of the array.
+        shard: number of the shard.
+        tail: the shard's last ``index_bytes`` bytes.
+        end: bytes of the shard without its index.
+
+    Raises:
+        CorruptChunkError: the index is damaged, or a range exceeds ``end``.
+    """
+    first = shard * layout.chunks_per_shard
+    ranges = []
+    for number, (start, length) in enumerate(decode_shard_index(layout, tail).tolist(), start=first):
+        if number == layout.n_chunks:
+            break
+        if start == MISSING_CHUNK:
+            continue
+        if start + length > end:
+            raise CorruptChunkError("shard index: names bytes beyond the end of the object")
+        ranges.append(ChunkRange(shard, start, start + length, number))
+    return ranges
+
+
 class ChunkIndex(NamedTuple):
     """Byte ranges of the chunks of an array, relative to the start of their shards.
 

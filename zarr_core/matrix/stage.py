@@ -25,12 +25,12 @@ from zarr_core._util.commands import shell
 from zarr_core._util.processes import map_in_processes
 from zarr_core._util.units import format_size
 from zarr_core.errors import CorruptChunkError, StoreError, TransferError, UnknownFieldError, ZarrCoreError
-from zarr_core.matrix.shard_check import checked_pieces, read_ranges
+from zarr_core.format.array_metadata import ArrayLayout
 from zarr_core.matrix.store.copies import Copy
-from zarr_core.matrix.store.layout import ChunkLayout
 from zarr_core.matrix.store.metadata import announce
 from zarr_core.matrix.store.state import HEAD, ColumnBlock, MatrixBatch, MatrixState, Origin, named
 from zarr_core.storage import Storage
+from zarr_core.storage.shards import StoredShard, is_intact
 from zarr_core.versioning.gc import TOMBSTONE_SECONDS
 from zarr_core.versioning.generations import Retention, commit, load, load_same
 
@@ -85,7 +85,7 @@ class _ShardTask(NamedTuple):
     """A shard to copy; ``trusted``: the copy's head names it, so that its size is enough."""
 
     name: str
-    layout: ChunkLayout
+    layout: ArrayLayout
     trusted: bool
 
 
@@ -140,7 +140,7 @@ def stage_matrix(
         _check_not_collected(target.url, current, part)
     known = set() if current is None else {name for copy in _copies(current) for name in _shards(copy)}
     tasks = [
-        _ShardTask(name, copy.layouts[value], name in known and not check)
+        _ShardTask(name, copy.layouts[value].flat, name in known and not check)
         for copy in _copies(part)
         for value in part.values
         for name in copy.shard_names(value)
@@ -275,25 +275,14 @@ def _copy_small(source: Storage, target: Storage, state: MatrixState) -> None:
 def _stage_shard(source: Storage, target: Storage, task: _ShardTask) -> StagedShard:
     """Copy one shard; damage and missing objects are reported in the result."""
     try:
-        if task.trusted and target.exists(task.name) and target.size(task.name) == source.size(task.name):
-            return StagedShard(task.name, kept=source.size(task.name))
-        shard = read_ranges(source, task.layout, task.name)
-        if _is_intact(target, task, shard.size):
-            return StagedShard(task.name, kept=shard.size)
-        return StagedShard(task.name, target.write(task.name, checked_pieces(source, task.layout, shard)))
+        size = source.size(task.name)
+        is_there = target.exists(task.name) and target.size(task.name) == size
+        if is_there and (task.trusted or is_intact(target, task.name, task.layout, sparse=True)):
+            return StagedShard(task.name, kept=size)
+        shard = StoredShard.open(source, task.name, task.layout, size=size, sparse=True)
+        return StagedShard(task.name, copied=target.write(task.name, shard.pieces()))
     except FileNotFoundError:
         return StagedShard(task.name, problem="committed but missing")
-
-
-def _is_intact(target: Storage, task: _ShardTask, size: int) -> bool:
-    if not target.exists(task.name) or target.size(task.name) != size:
-        return False
-    try:
-        for _ in checked_pieces(target, task.layout, read_ranges(target, task.layout, task.name)):
-            pass
-    except (CorruptChunkError, OSError):
-        return False
-    return True
 
 
 def _not_staged(task: _ShardTask, error: Exception) -> StagedShard:

@@ -15,13 +15,13 @@ from zarr_core.errors import CorruptChunkError, ManifestError, StoreError, ZarrC
 from zarr_core.format.object_names import ZARR_JSON
 from zarr_core.matrix.read.cells import feature_parts, read_copy
 from zarr_core.matrix.read.fetch import ChunkFetcher
-from zarr_core.matrix.shard_check import checked_pieces, read_ranges
 from zarr_core.matrix.store.axis import FeatureAxis
 from zarr_core.matrix.store.layout import ChunkLayout
 from zarr_core.matrix.store.metadata import announced_rows
 from zarr_core.matrix.store.state import HEAD, SHARD, MatrixState
 from zarr_core.storage import Storage
 from zarr_core.storage.byte_ranges import open_objects
+from zarr_core.storage.shards import StoredShard
 from zarr_core.versioning.archive import documents, generation_name, read_archive
 from zarr_core.versioning.generations import Retention, load
 from zarr_core.versioning.history import brought_by
@@ -148,11 +148,11 @@ def _metadata_problems(storage: Storage, state: MatrixState) -> Iterator[tuple[s
 def _check_shard(storage: Storage, layout: ChunkLayout, name: str, report: MatrixVerification) -> str:
     """Check the index and every chunk of a shard; returns the problem, or ""."""
     try:
-        shard = read_ranges(storage, layout, name)
+        shard = StoredShard.open(storage, name, layout.flat, sparse=True)
         report.shards += 1
         report.chunks += len(shard.chunks)
         report.bytes += shard.size
-        for _ in checked_pieces(storage, layout, shard):
+        for _ in shard.pieces():
             pass
     except FileNotFoundError:
         return "committed but missing"

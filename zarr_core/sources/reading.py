@@ -60,7 +60,7 @@ def _checked(storage: Storage, name: str, info: FileInfo, reading: Future[tuple[
     except BaseException:
         reading.cancel()  # where this thread was interrupted
         raise
-    if version and info.version and version != info.version:
+    if storage.reads_versions and version and info.version and version != info.version:
         raise SourceError(f"{storage.url}/{name}: it changed after the source was listed; run again")
     return data
 

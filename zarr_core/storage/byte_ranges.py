@@ -6,26 +6,20 @@ flight together, on one event loop per process, and are retried under the policy
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import threading
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol
 
-import fsspec.asyn
 import numpy as np
 
 from zarr_core.errors import CorruptChunkError, TruncatedError
 from zarr_core.format.ranges import coalesce
-from zarr_core.storage import retries
-from zarr_core.storage.clients import open_backend
 from zarr_core.storage.disk_cache import DiskCache
 from zarr_core.storage.memory_cache import MemoryCache
-from zarr_core.storage.retries import RetryPolicy
-from zarr_core.storage.storage import Storage, is_local
+from zarr_core.storage.storage import Storage
 
 OPEN_FILES = 128
 # A longer read allocates its own buffer.
@@ -86,11 +80,10 @@ class Objects(Protocol):
         return
 
 
-def open_objects(root: str) -> Objects:
+def open_objects(place: str | Storage) -> Objects:
     """The objects below a root: local files, or remote ones through a client."""
-    if is_local(root):
-        return LocalObjects(Storage(root).location)
-    return RemoteObjects(root)
+    storage = place if isinstance(place, Storage) else Storage(place)
+    return LocalObjects(storage.location) if storage.is_local else RemoteObjects(storage)
 
 
 class LocalObjects(Objects):
@@ -170,21 +163,16 @@ class _File:
 
 
 class RemoteObjects(Objects):
-    """Objects below any fsspec URL. Belongs to the process that made it.
+    """Objects of a remote location. Belongs to the process that made it.
 
     Args:
-        root: the URL.
-        policy: retries and timeouts; by default those of the library.
+        storage: the location.
     """
 
     remote = True
 
-    def __init__(self, root: str, policy: RetryPolicy | None = None) -> None:
-        self._policy = policy
-        self._loop = fsspec.asyn.get_loop()
-        self._service = retries.service(root)
-        self._backend = open_backend(root, for_data=True)
-        self._url = root.rstrip("/")
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
         self._versions: dict[str, str] = {}
         #: How often an object was read for the first time, or in another version than before. It only grows.
         self.met = 0
@@ -193,36 +181,19 @@ class RemoteObjects(Objects):
 
     def fetch(self, requests: Sequence[Request]) -> Iterator[np.ndarray | Exception]:
         """See :class:`Objects`; all requests are in flight before the first bytes are returned."""
-        running: list[Future[np.ndarray]] = [
-            asyncio.run_coroutine_threadsafe(self._fetch_one(request), self._loop) for request in requests
-        ]
+        running = [self._storage.begin_read(each.key, each.start or None, each.stop) for each in requests]
         try:
-            for future in running:
+            for request, future in zip(requests, running, strict=True):
                 try:
-                    fetched: np.ndarray | Exception = future.result()
+                    data, version = future.result()
+                    self._meet(request.key, version)
+                    fetched: np.ndarray | Exception = check_size(request, np.frombuffer(data, np.uint8))
                 except Exception as error:
                     fetched = error
                 yield fetched
         finally:
             for future in running:
                 future.cancel()
-
-    async def _fetch_one(self, request: Request) -> np.ndarray:
-        path = f"{self._backend.location}/{request.key}"
-
-        async def get() -> Any:
-            try:
-                data, version = await self._backend.get(path, request.start or None, request.stop)
-                self._meet(request.key, version)
-                return data
-            except Exception as error:
-                if _beyond_the_end(error):
-                    return b""
-                raise
-
-        size = retries.UNKNOWN_BYTES if request.size is None else request.size
-        data = await retries.request(self._service, f"{self._url}/{request.key}", get, size, self._policy)
-        return check_size(request, np.frombuffer(data, np.uint8))
 
     def _meet(self, key: str, version: str) -> None:
         if not version or self._versions.get(key) != version:
@@ -347,9 +318,3 @@ def check_size(request: Request, data: np.ndarray) -> np.ndarray:
     if request.size is not None and len(data) != request.size:
         raise TruncatedError(f"expected {request.size} bytes, but {len(data)} came")
     return data
-
-
-def _beyond_the_end(error: Exception) -> bool:
-    """Whether a service reported that an object ends before the range begins."""
-    text = f"{error} {error.__cause__}".lower()
-    return "not satisfiable" in text or "invalidrange" in text

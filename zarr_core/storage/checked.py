@@ -13,7 +13,7 @@ import numpy as np
 
 from zarr_core.errors import CorruptChunkError
 from zarr_core.storage.byte_ranges import Objects, Request
-from zarr_core.storage.storage import Storage, is_local
+from zarr_core.storage.storage import Storage
 
 T = TypeVar("T")
 
@@ -69,6 +69,6 @@ def read_checked(storage: Storage, name: str, start: int, stop: int, decode: Cal
     try:
         return decode(storage.read(name, start, stop))
     except CorruptChunkError:
-        if is_local(storage.root):
+        if storage.is_local:
             raise
     return decode(storage.read(name, start, stop))

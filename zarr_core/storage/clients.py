@@ -1,4 +1,4 @@
-"""Which client serves a URL.
+"""Which client serves a URL, for reads, writes and Zarr stores alike.
 
 s3fs serves ``s3://`` where a process may fork, because it survives that, and commits, because it can on all tested S3
 services. obstore takes half the processor's time: it serves data (chunks, files of samples, Zarr stores) where it is
@@ -8,6 +8,10 @@ installed. It is the only client that can commit to ``gs://`` and ``az://``, and
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+from fsspec.spec import AbstractFileSystem
 
 from zarr_core._util.redaction import redact
 from zarr_core.errors import StoreError
@@ -17,47 +21,57 @@ from zarr_core.storage.backends.http import HttpBackend, HubBackend
 from zarr_core.storage.backends.oci import OciBackend
 from zarr_core.storage.backends.s3 import S3Backend
 
-# Schemes with one client.
-_BACKENDS: dict[str, Callable[[str], RemoteBackend]] = {
+# Backends on fsspec by scheme; any other scheme has FsspecBackend.
+_ON_FSSPEC: dict[str, Callable[..., RemoteBackend]] = {
     "memory": MemoryBackend,
     "oci": OciBackend,
     "http": HttpBackend,
     "https": HttpBackend,
     "hf": HubBackend,
+    "s3": S3Backend,
+    "s3a": S3Backend,
 }
 
 
-def open_backend(url: str, *, for_data: bool = False) -> RemoteBackend:
+def open_backend(url: str, *, for_data: bool = False, client: Any = None) -> RemoteBackend:
     """The backend for the objects at a URL.
 
     Args:
         url: of a remote location.
         for_data: for many bytes, in a process whose forks need not use it.
+        client: the caller's own, which then serves everything: a store of obstore for the bucket of the URL, a
+            filesystem of fsspec, or a function that makes the backend of a URL.
 
     Raises:
-        StoreError: no installed client supports the URL.
+        StoreError: no installed client supports the URL, or the given one does not.
     """
     scheme = url.partition("://")[0]
-    if scheme in _BACKENDS:
-        return _BACKENDS[scheme](url)
-    s3 = scheme in ("s3", "s3a")
-    if obstore.supports(url) and (for_data or not s3 or not _has_s3fs()):
-        return obstore.BACKENDS[scheme](url)
-    if s3:
-        if not _has_s3fs():
-            raise StoreError(f"{redact(url)} needs s3fs: pip install 'zarr-core[s3]'")
+    on_fsspec = _ON_FSSPEC.get(scheme, FsspecBackend)
+    if isinstance(client, AbstractFileSystem):
+        return on_fsspec(url, client)
+    if type(client).__module__.startswith("obstore"):
+        return _on_obstore(url, client)
+    if client is not None:
+        return client(url)  # type: ignore[no-any-return]
+    if scheme not in obstore.BACKENDS:
+        return on_fsspec(url)
+    has_s3fs = scheme in ("s3", "s3a") and find_spec("s3fs") is not None
+    if (for_data or not has_s3fs) and obstore.supports(url):
+        return _on_obstore(url)
+    if has_s3fs:
         return S3Backend(url)
+    if on_fsspec is S3Backend:
+        raise StoreError(f"{redact(url)} needs s3fs: pip install 'zarr-core[s3]'")
     try:
         return FsspecBackend(url)
     except StoreError:
-        if scheme in obstore.BACKENDS:
-            return obstore.BACKENDS[scheme](url)  # raises the reason
-        raise
+        return _on_obstore(url)  # raises the reason
 
 
-def _has_s3fs() -> bool:
-    try:
-        import s3fs  # noqa: F401
-    except ImportError:
-        return False
-    return True
+def _on_obstore(url: str, store: Any = None) -> RemoteBackend:
+    scheme = url.partition("://")[0]
+    if scheme not in obstore.BACKENDS:
+        raise StoreError(
+            f"{redact(url)}: obstore serves {', '.join(obstore.BACKENDS)} here; pass a filesystem of fsspec"
+        )
+    return obstore.BACKENDS[scheme](url, store)

@@ -24,13 +24,15 @@ _CONNECTIONS = 64
 _CONNECT_TIMEOUT_S = 10
 
 
-def open_filesystem(url: str) -> tuple[Any, str]:
-    """The filesystem of a URL, whose client makes one attempt per request, and the location in it.
+def open_filesystem(url: str, given: Any = None) -> tuple[Any, str]:
+    """The filesystem of a URL and the location in it. Its client makes one attempt per request unless it is given.
 
     Raises:
         StoreError: no filesystem is installed for the URL, or it lacks a setting.
     """
     refuse_credentials(url)
+    if given is not None:
+        return given, str(given._strip_protocol(url)).rstrip("/")
     try:
         fs, location = url_to_fs(url, **filesystem_options(url))
     except Exception as error:  # clients without credentials raise errors of many classes

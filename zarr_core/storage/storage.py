@@ -16,7 +16,6 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -79,20 +78,23 @@ class Storage:
     Args:
         root: a local path or any fsspec URL ("s3://bucket/prefix", "gs://bucket/prefix", "az://container/prefix",
             "oci://bucket@namespace/prefix", "memory://x").
-        backend: makes the backend of a remote root; by default :func:`zarr_core.storage.clients.open_backend`.
+        client: of a remote root, see :func:`zarr_core.storage.clients.open_backend`; chosen by the URL if None.
 
     Attributes:
         root: the :func:`absolute` root.
+        client: as given.
+        is_local: whether the root is a folder of this machine.
+        location: of the root in its filesystem or service.
 
     Raises:
         StoreError: the root is a file or contains credentials, or no filesystem is installed for the URL.
     """
 
-    def __init__(self, root: str | os.PathLike[str], backend: Callable[[str], RemoteBackend] | None = None) -> None:
+    def __init__(self, root: str | os.PathLike[str], client: Any = None) -> None:
         self.root = absolute(root)
-        self._make_backend = backend
-        self._local = is_local(self.root)
-        if self._local:
+        self.client = client
+        self.is_local = is_local(self.root)
+        if self.is_local:
             self.location = self.root.rstrip("/")
             if "\0" in self.location:
                 raise StoreError(f"{self.url!r:.200} cannot be used: a path must not contain a null byte")
@@ -107,9 +109,9 @@ class Storage:
         self._clients: dict[bool, RemoteBackend] = {}
         self.location = self._backend.location
 
-    def __reduce__(self) -> tuple[type[Storage], tuple[str, Callable[[str], RemoteBackend] | None]]:
-        # Filesystems hold sockets and event loops; another process opens its own.
-        return type(self), (self.root, self._make_backend)
+    def __reduce__(self) -> tuple[type[Storage], tuple[str, Any]]:
+        # Backends hold sockets and event loops; another process opens its own.
+        return type(self), (self.root, self.client)
 
     @property
     def url(self) -> str:
@@ -119,7 +121,7 @@ class Storage:
     @property
     def identity(self) -> str:
         """Unique name of this root on every machine: absolute, and with the service's endpoint."""
-        if self._local:
+        if self.is_local:
             return f"file://{self.location}"
         return redact(self._backend.identity)
 
@@ -130,29 +132,43 @@ class Storage:
     def read(self, name: str, start: int | None = None, stop: int | None = None) -> bytes:
         """Bytes ``[start, stop)`` of an object; raises FileNotFoundError."""
         path = self.path(name)
-        if self._local:
+        if self.is_local:
             return local.read(path, start, stop)
-        size = retries.UNKNOWN_BYTES if stop is None else stop - (start or 0)
-        return bytes(self._request(name, lambda backend: backend.get(path, start, stop), size)[0])
+        return bytes(_result(self._begin_read(name, start, stop, self._backend))[0])
 
     def begin_read(self, name: str, start: int | None = None, stop: int | None = None) -> Future[tuple[Any, str]]:
-        """Begin to read an object of a remote location: its bytes, and its version as :meth:`infos` reports it.
+        """Begin to read an object of a remote location: its bytes, and its version, "" where the response has none.
 
-        The bytes are any object with Python's buffer protocol. The version is "" if :attr:`reads_versions` is False.
+        The bytes are any object with Python's buffer protocol; none if the object ends before ``start``. The version is
+        the one of :meth:`infos` if :attr:`reads_versions`.
         """
-        backend, path, what = self._backend_of_data, self.path(name), f"{self.root}/{name}"
-        size = retries.UNKNOWN_BYTES if stop is None else stop - (start or 0)
+        return self._begin_read(name, start, stop, self._backend_of_data)
 
-        async def get() -> tuple[Any, str]:
-            data, version = await retries.request(self._service, what, lambda: backend.get(path, start, stop), size)
-            return data, version.strip('"') if backend.gets_listed_versions else ""
+    def _begin_read(
+        self, name: str, start: int | None, stop: int | None, backend: RemoteBackend
+    ) -> Future[tuple[Any, str]]:
+        path, what = self.path(name), f"{self.root}/{name}"
+        if stop is not None:
+            size = stop - (start or 0)
+        else:
+            size = retries.UNKNOWN_BYTES if start is None or start >= 0 else -start
 
-        return asyncio.run_coroutine_threadsafe(get(), fsspec.asyn.get_loop())
+        async def attempt() -> tuple[Any, str]:
+            try:
+                data, version = await backend.get(path, start, stop)
+            except Exception as error:
+                if _is_beyond_the_end(error):
+                    return b"", ""
+                raise
+            return data, version.strip('"')
+
+        work = retries.request(self._service, what, attempt, size)
+        return asyncio.run_coroutine_threadsafe(work, fsspec.asyn.get_loop())
 
     @property
     def reads_versions(self) -> bool:
         """Whether each response to a read tells the object's version."""
-        return not self._local and self._backend.gets_listed_versions
+        return not self.is_local and self._backend.gets_listed_versions
 
     def exists(self, name: str) -> bool:
         """Whether the object exists now (no cached listing is used)."""
@@ -175,7 +191,7 @@ class Storage:
     def info(self, name: str) -> ObjectInfo:
         """Size, version and time of an object; raises FileNotFoundError."""
         path = self.path(name)
-        return local.info(path) if self._local else self._request(name, lambda backend: backend.head(path))
+        return local.info(path) if self.is_local else self._request(name, lambda backend: backend.head(path))
 
     def list(self, prefix: str = "") -> dict[str, int]:
         """Name (relative to the root) and size of every object below a folder."""
@@ -184,7 +200,7 @@ class Storage:
     def infos(self, prefix: str = "") -> dict[str, ObjectInfo]:
         """Name (relative to the root), size, version and time of every object below a folder, sorted by name."""
         top = self.path(prefix) if prefix else self.location
-        found = dict(local.walk(top, follow_links=True) if self._local else self._listing(prefix, f"{top}/"))
+        found = dict(local.walk(top, follow_links=True) if self.is_local else self._listing(prefix, f"{top}/"))
         return {path[len(self.location) + 1 :]: info for path, info in sorted(found.items())}
 
     def write(self, name: str, pieces: Iterable[bytes]) -> int:
@@ -196,7 +212,7 @@ class Storage:
             Bytes written.
         """
         path = self.path(name)
-        if self._local:
+        if self.is_local:
             return local.replace_file(path, pieces, durable=False)
         data = bytearray()
         for piece in pieces:
@@ -231,7 +247,7 @@ class Storage:
         """
         top = self.path(prefix) if prefix else self.location
         found: Iterable[tuple[str, ObjectInfo]]
-        if self._local:
+        if self.is_local:
             found = local.walk(top, follow_links=False, recursive=recursive)
         else:
             found = chain(self._alone(prefix), self._listing(prefix, f"{top}/", recursive))
@@ -243,7 +259,7 @@ class Storage:
     def delete(self, names: Sequence[str]) -> None:
         """Remove objects, and folders of a local disk that become empty. Missing objects are no error."""
         paths = [self.path(name) for name in names]
-        if self._local:
+        if self.is_local:
             local.delete(paths, self.location)
             return
 
@@ -267,7 +283,7 @@ class Storage:
 
     def sync(self) -> None:
         """Return when everything written is on stable storage (object stores guarantee that for each write)."""
-        if self._local:
+        if self.is_local:
             os.sync()
 
     def read_versioned(self, name: str) -> tuple[bytes, str]:
@@ -278,7 +294,7 @@ class Storage:
             StoreError: the location reports no versions.
         """
         path = self.path(name)
-        if self._local:
+        if self.is_local:
             data = local.read(path)
             return data, local.digest(data)
         content, version = self._request(name, lambda backend: backend.get(path), retries.UNKNOWN_BYTES)
@@ -292,7 +308,7 @@ class Storage:
         Over a network, where responses get lost, an existing object with these bytes counts as written by this call.
         Memory: one piece on a local disk, elsewhere all of them.
         """
-        if not self._local:
+        if not self.is_local:
             return self._write_if(name, data if isinstance(data, bytes) else b"".join(data), None)
         try:
             local.create_file(self.path(name), [data] if isinstance(data, bytes) else data)
@@ -307,7 +323,7 @@ class Storage:
             CommitConflict: another writer has changed it.
             StoreError: this kind of location cannot do that safely.
         """
-        if self._local:
+        if self.is_local:
             try:
                 local.swap_file(self.path(name), data, version)
             except ConditionFailed:
@@ -334,8 +350,7 @@ class Storage:
             self._service = retries.service(self.root)
             self._process = os.getpid()
         if for_data not in self._clients:
-            make = self._make_backend or partial(open_backend, for_data=for_data)
-            self._clients[for_data] = make(self.root)
+            self._clients[for_data] = open_backend(self.root, for_data=for_data, client=self.client)
         return self._clients[for_data]
 
     def _request(self, name: str, request: Callable[[RemoteBackend], Awaitable[T]], n_bytes: int = 0) -> T:
@@ -439,6 +454,12 @@ class Storage:
         return StoreError(
             f"{self.url}: this service {what}; commits to it would not be safe: write the store elsewhere and copy it"
         )
+
+
+def _is_beyond_the_end(error: Exception) -> bool:
+    """Whether a service reported that an object ends before the range begins."""
+    text = f"{error} {error.__cause__}".lower()
+    return "not satisfiable" in text or "invalidrange" in text
 
 
 def _result(future: Future[T]) -> T:

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from types import TracebackType
 
-from zarr_core.storage.storage import Storage, is_local
+from zarr_core.storage.storage import Storage
 
 # Bytes that wait for their uploads; a larger object is uploaded alone.
 _MAX_BYTES = 64 << 20
@@ -42,7 +42,7 @@ class Uploads:
 
     def write(self, name: str, pieces: Iterable[bytes]) -> int:
         """Write an object; see :meth:`zarr_core.storage.Storage.write`. Raises errors of earlier uploads too."""
-        if is_local(self._storage.root):
+        if self._storage.is_local:
             return self._storage.write(name, pieces)
         data = b"".join(pieces)
         self._bytes += len(data)

@@ -3,36 +3,43 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import zarr_core._util.numcodecs  # noqa: F401  # before zarr
 
 # isort: split
+from fsspec.spec import AbstractFileSystem
 from zarr.abc.store import Store
 from zarr.storage import FsspecStore, LocalStore, ObjectStore
 
-from zarr_core._util.redaction import refuse_credentials
-from zarr_core.storage.backends import obstore
+from zarr_core.storage.backends.obstore import ObstoreBackend
 from zarr_core.storage.clients import open_backend
 from zarr_core.storage.filesystems import filesystem_options
-from zarr_core.storage.retries import POLICY
-from zarr_core.storage.storage import Storage, is_local
+from zarr_core.storage.storage import Storage, absolute, is_local
 
 # Attempts per request by the client itself, because zarr-python does not retry. s3fs squares them when it reads a body.
 _ATTEMPTS = 4
 
 
-def make_store(root: str | os.PathLike[str], *, read_only: bool = True) -> Store:
+def make_store(root: str | os.PathLike[str], *, read_only: bool = True, client: Any = None) -> Store:
     """A Zarr store for a root: a local path or any fsspec URL, for zarr-python and what builds on it.
 
     Groups of samples are immutable and a manifest commits them: open a store for writing only for data of your own.
-    obstore or a filesystem of fsspec serves a remote root, as chosen by :mod:`zarr_core.storage.clients`.
+
+    Args:
+        root: where the Zarr hierarchy is.
+        read_only: refuse writes.
+        client: the caller's own, for a remote root: a store of obstore for its bucket, or a filesystem of fsspec. If
+            None, :mod:`zarr_core.storage.clients` chooses one.
     """
-    url = os.fspath(root)
-    refuse_credentials(url)
+    url = absolute(root)
     if is_local(url):
         return LocalStore(Storage(url).location, read_only=read_only)
-    if isinstance(open_backend(url, for_data=True), obstore.ObstoreBackend):
-        return ObjectStore(obstore.open_obstore(url, attempts=POLICY.attempts), read_only=read_only)
+    backend = open_backend(url, for_data=True, client=client)
+    if isinstance(backend, ObstoreBackend):
+        return ObjectStore(backend.at_root(), read_only=read_only)
+    if isinstance(client, AbstractFileSystem):
+        return FsspecStore.from_mapper(client.get_mapper(backend.location), read_only=read_only)
     store = FsspecStore.from_url(url, storage_options=filesystem_options(url, _ATTEMPTS), read_only=read_only)
     store.fs.retries = _ATTEMPTS  # read by s3fs only
     return store

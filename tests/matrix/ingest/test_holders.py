@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.waiting import wait_for
-from zarr_core.matrix.ingest.holders import _started, has_ended, identity
+from zarr_core._util.processes import start_ticks
+from zarr_core.matrix.ingest.holders import has_ended, identity
 from zarr_core.matrix.ingest.leases import LEASES, Leases
 from zarr_core.storage import Storage
 
@@ -41,7 +42,7 @@ def test_a_number_that_another_process_has_now() -> None:
 @linux
 def test_a_process_that_only_waits_for_its_parent() -> None:
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    holder = identity() | {"pid": process.pid, "started": _started(process.pid)}
+    holder = identity() | {"pid": process.pid, "started": start_ticks(process.pid)}
     assert not has_ended(holder)
     process.send_signal(signal.SIGKILL)
     wait_for(lambda: has_ended(holder))  # before its parent has collected it

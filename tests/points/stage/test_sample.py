@@ -44,7 +44,8 @@ def test_a_damaged_source_names_sample_and_chunk_and_stops_no_other(source: Path
     flip(source / relpath / "surface/pressure/c/1/0")
     report = stage_store(source, tmp_path / "copy")
     assert [sample.sample_id for sample in report.failed] == ["run_2"]
-    assert "surface/pressure/c/1/0: chunk 4: checksum mismatch" in report.failed[0].problem
+    assert "surface/pressure/c/1/0: chunk 4 (bytes 0 to " in report.failed[0].problem
+    assert report.failed[0].problem.endswith("): checksum mismatch")
     assert_reads_equal(tmp_path / "copy", source, ["run_1", "run_3"])
     flip(source / relpath / "surface/pressure/c/1/0")
     report = stage_store(source, tmp_path / "copy")

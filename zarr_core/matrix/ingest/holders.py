@@ -10,6 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from zarr_core._util.processes import start_ticks
+
 
 def identity() -> dict[str, Any]:
     """Identity of this process, for :func:`has_ended` in another process.
@@ -18,7 +20,7 @@ def identity() -> dict[str, Any]:
     ``started`` distinguishes the process from a later one with the same number.
     """
     pid = os.getpid()
-    return {"host": socket.gethostname(), "processes": _process_table(), "pid": pid, "started": _started(pid)}
+    return {"host": socket.gethostname(), "processes": _process_table(), "pid": pid, "started": start_ticks(pid)}
 
 
 def has_ended(holder: Mapping[str, Any]) -> bool:
@@ -27,12 +29,9 @@ def has_ended(holder: Mapping[str, Any]) -> bool:
     if os.name != "posix" or holder.get("processes") != _process_table() or type(pid) is not int or pid < 1:
         return False
     try:
-        os.kill(pid, 0)  # sends no signal
+        started = start_ticks(pid)
     except (ProcessLookupError, OverflowError):
         return True
-    except PermissionError:
-        return False
-    started = _started(pid)
     return started is not None and holder.get("started") not in (None, started)
 
 
@@ -48,12 +47,3 @@ def _process_table() -> str:
     with contextlib.suppress(OSError):  # not Linux
         parts += [Path("/proc/sys/kernel/random/boot_id").read_text().strip(), os.readlink("/proc/self/ns/pid")]
     return " ".join(parts)
-
-
-def _started(pid: int) -> str | None:
-    """When a process started, in ticks since the host did; "ended" if it only waits for its parent; None if unknown."""
-    try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (OSError, ValueError):
-        return None
-    return "ended" if state in "ZX" else fields[18]  # starttime, the 22nd field of proc_pid_stat(5)

@@ -16,8 +16,7 @@ from zarr_core._util.documents import parse_json
 from zarr_core.errors import CorruptChunkError
 from zarr_core.format.array_metadata import CHECKSUM_BYTES, ArrayLayout
 from zarr_core.format.object_names import ZARR_JSON
-from zarr_core.format.shards import is_intact
-from zarr_core.points.read.scan import chunk_ranges
+from zarr_core.format.shards import chunk_ranges, is_intact
 from zarr_core.points.store.group import recorded_attributes
 from zarr_core.points.store.settings import digest
 from zarr_core.storage import Storage

@@ -9,14 +9,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from zarr_core.errors import CorruptChunkError
 from zarr_core.format.array_metadata import ArrayLayout
 from zarr_core.format.ranges import MAX_READ_BYTES, coalesce
-from zarr_core.format.shards import MISSING_CHUNK, decode_chunk, decode_shard_index
+from zarr_core.format.shards import ChunkRange, chunk_ranges, decode_chunk
 from zarr_core.storage import Storage
 
 _Item = TypeVar("_Item")
@@ -38,39 +38,6 @@ class ChunkRead:
     shard: int
     rows: np.ndarray | None
     problem: str = ""
-
-
-class ChunkRange(NamedTuple):
-    """Bytes ``[start, stop)`` of a shard, which hold the chunk ``number`` of the array."""
-
-    shard: int
-    start: int
-    stop: int
-    number: int
-
-
-def chunk_ranges(layout: ArrayLayout, shard: int, tail: bytes, end: int) -> list[ChunkRange]:
-    """Byte ranges of a shard's stored chunks by chunk number; chunks that were not written are left out.
-
-    Args:
-        layout: of the array.
-        shard: number of the shard.
-        tail: the shard's last ``index_bytes`` bytes.
-        end: bytes of the shard without its index.
-
-    Raises:
-        CorruptChunkError: the index is damaged, or a range exceeds ``end``.
-    """
-    first = shard * layout.chunks_per_shard
-    index = decode_shard_index(layout, tail)[: layout.n_chunks - first].tolist()
-    ranges = [
-        ChunkRange(shard, start, start + length, number)
-        for number, (start, length) in enumerate(index, start=first)
-        if start != MISSING_CHUNK
-    ]
-    if any(chunk.stop > end for chunk in ranges):
-        raise CorruptChunkError("shard index: names bytes beyond the end of the object")
-    return ranges
 
 
 def read_chunks(storage: Storage, path: str, layout: ArrayLayout, read_concurrency: int = 1) -> Iterator[ChunkRead]:

@@ -25,8 +25,8 @@ class FsspecBackend(RemoteBackend):
     impossible_version = ""
     gets_listed_versions = False
 
-    def __init__(self, url: str) -> None:
-        self.fs, self.location = open_filesystem(url)
+    def __init__(self, url: str, given: Any = None) -> None:
+        self.fs, self.location = open_filesystem(url, given)
 
     @property
     def identity(self) -> str:

@@ -83,12 +83,12 @@ class HubBackend(HttpBackend):
 
     _place = "the Hugging Face Hub"
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, given: Any = None) -> None:
         endpoint, repository, revision, folder = _parts_of(url)
         self._files = f"{endpoint}/{repository}/resolve/{revision}"
         kind = "" if repository.startswith(("datasets/", "spaces/")) else "models/"
         self._tree = f"{endpoint}/api/{kind}{repository}/tree/{revision}"
-        super().__init__("/".join([self._files, *folder]))
+        super().__init__("/".join([self._files, *folder]), given)
 
     async def head(self, path: str) -> ObjectInfo:
         """Size and version as in listings. The Hub tells them before it redirects to the host of large files."""

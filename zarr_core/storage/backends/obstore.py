@@ -1,9 +1,6 @@
 """S3, Google Cloud Storage and Azure Blob Storage through obstore.
 
-It is the only client of ``gs://`` and ``az://`` that can commit. For ``s3://`` it reads about twice as fast as s3fs, so
-chunks are read through it where it is installed, and conversions read files and write arrays through it. Other writes
-and commits use it where s3fs is not installed. A fork of a process that has used obstore cannot use it, because its
-threads do not survive the fork.
+A fork of a process that has used obstore cannot use it, because its threads do not survive the fork.
 """
 
 from __future__ import annotations
@@ -44,18 +41,6 @@ def supports(url: str) -> bool:
     return backend is not None and may_be_used() and access(backend.SERVICE).suffices
 
 
-def open_obstore(url: str, attempts: int = 1) -> Any:
-    """An obstore store for a URL that is supported.
-
-    Args:
-        url: the root.
-        attempts: per request, by obstore itself.
-    """
-    global _used_by
-    _used_by = os.getpid()
-    return _open(url, attempts, access(BACKENDS[url.partition("://")[0]].SERVICE), retries.POLICY)
-
-
 @cache  # a store keeps its connections, and each sample of a conversion opens its own
 def _open(url: str, attempts: int, found: Access, policy: retries.RetryPolicy) -> Any:
     import obstore.store
@@ -80,18 +65,24 @@ def _open(url: str, attempts: int, found: Access, policy: retries.RetryPolicy) -
 
 
 class ObstoreBackend(ConditionalPut):
-    """Requests to S3 through obstore."""
+    """Requests to S3 through obstore.
+
+    Args:
+        url: the root.
+        given: the caller's store of obstore; opened if None.
+    """
 
     #: Name of the service in :mod:`zarr_core.storage.credentials`.
     SERVICE: ClassVar[str] = "s3"
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, given: Any = None) -> None:
+        global _used_by
         if not may_be_used():
             raise StoreError(
                 f"{redact(url)} needs obstore (pip install 'zarr-core[obstore]'), which does not work in a fork of a "
                 "process that has used it: start such processes by 'forkserver' or 'spawn'"
             )
-        if not access(self.SERVICE).suffices:
+        if given is None and not access(self.SERVICE).suffices:
             raise StoreError(
                 f"{redact(url)}: obstore cannot use what fsspec's configuration or ~/.aws says of "
                 f"{self.SERVICE}:// ({', '.join(settings(self.SERVICE)) or 'profiles need s3fs'}): name endpoint and "
@@ -101,13 +92,33 @@ class ObstoreBackend(ConditionalPut):
         self.location = location.rstrip("/")
         self._scheme = scheme.replace("s3a", "s3")
         self._bucket = self.location.partition("/")[0]
-        self._store = open_obstore(f"{self._scheme}://{self._bucket}")
+        if given is not None and (given.prefix or self._bucket not in given.config.values()):
+            raise StoreError(f"{redact(url)}: pass an obstore store of the bucket {self._bucket!r}, without a prefix")
+        _used_by = os.getpid()
+        self._given = given
+        self._store = given if given is not None else self._open(self._bucket)
         self._listings: dict[tuple[str, str | None], Any] = {}
 
     @property
     def identity(self) -> str:
         """URL and endpoint."""
-        return with_endpoint(f"{self._scheme}://{self.location}", access(self.SERVICE).endpoint)
+        endpoint = "" if self._given is None else self._given.config.get("endpoint", "")
+        return with_endpoint(f"{self._scheme}://{self.location}", endpoint or access(self.SERVICE).endpoint)
+
+    def _open(self, location: str, attempts: int = 1) -> Any:
+        return _open(f"{self._scheme}://{location}", attempts, access(self.SERVICE), retries.POLICY)
+
+    def at_root(self) -> Any:
+        """A store of obstore for the root, which repeats requests by itself."""
+        if self._given is None:
+            return self._open(self.location, retries.POLICY.attempts)
+        return type(self._given)(
+            prefix=self._key(self.location),
+            config=self._given.config,
+            client_options=self._given.client_options,
+            retry_config=self._given.retry_config,
+            credential_provider=self._given.credential_provider,
+        )
 
     async def get(self, path: str, start: int | None = None, stop: int | None = None) -> tuple[Any, str]:
         import obstore

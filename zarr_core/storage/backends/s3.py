@@ -49,8 +49,8 @@ class ConditionalPut(RemoteBackend):
 class S3Backend(ConditionalPut):
     """Requests through s3fs."""
 
-    def __init__(self, url: str) -> None:
-        self.fs, self.location = open_filesystem(url)
+    def __init__(self, url: str, given: Any = None) -> None:
+        self.fs, self.location = open_filesystem(url, given)
 
     @property
     def identity(self) -> str:

@@ -14,8 +14,8 @@ import numpy as np
 from zarr_core._util.documents import parse_json
 from zarr_core.errors import CorruptChunkError, StoreError
 from zarr_core.format.array_metadata import ArrayLayout
+from zarr_core.format.shards import ChunkRange, chunk_ranges
 from zarr_core.points.read.engines import FieldRead
-from zarr_core.points.read.scan import ChunkRange, chunk_ranges
 from zarr_core.storage import Storage
 
 _HEADER_BYTES = 18
