@@ -1,17 +1,20 @@
 """Dagster's daemon, quicker than it starts by default: ``python -m tests.helpers.quick_daemon run``.
 
-It pauses for a second where Dagster pauses for up to a minute, loads the code location once, not every minute, and
-forks the processes of runs from a server that has loaded it, where Dagster spawns them.
+It pauses for a second where Dagster pauses for up to a minute, retries at each evaluation what is due every minute,
+loads the code location once, not every minute, and forks the processes of runs from a server that has loaded it, where
+Dagster spawns them.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import sys
+from datetime import datetime
 from multiprocessing import forkserver
 from types import SimpleNamespace
 
 from dagster._cli import main as dagster_main
+from dagster._core.asset_graph_view.asset_graph_view import AssetGraphView
 from dagster._core.remote_representation.external import RemoteSensor
 from dagster._core.run_coordinator import QueuedRunCoordinator
 from dagster._daemon import controller, sensor
@@ -21,6 +24,7 @@ from dagster._grpc import server
 from tests.helpers.quick_dagster import change
 
 PAUSE_SECONDS = 1
+_EVERY_MINUTE = "* * * * *"
 _CODE_SERVER = "code-server-of-the-daemon"
 _PRELOADED = ["torch", "duckdb", "pandas", "matplotlib.figure", "zarr_core.points.convert.sample"]
 
@@ -31,7 +35,18 @@ def _serve_code() -> None:
     context.set_forkserver_preload([*_PRELOADED, "tests.helpers.run_server", "tests.helpers.frozen"])
     forkserver.ensure_running()  # imports while the sensors wait for the first arrivals
     change(server, "multiprocessing", SimpleNamespace(get_context=lambda _: context))
+    change(AssetGraphView, "compute_previous_cron_tick", _previous_cron_tick)
     dagster_main()
+
+
+_previous = AssetGraphView.compute_previous_cron_tick
+
+
+def _previous_cron_tick(view: AssetGraphView, *, cron_schedule: str, cron_timezone: str) -> datetime:
+    """The time of the evaluation itself, if the schedule ticks every minute."""
+    if cron_schedule == _EVERY_MINUTE:
+        return view.effective_dt
+    return _previous(view, cron_schedule=cron_schedule, cron_timezone=cron_timezone)
 
 
 _declared = RemoteSensor.min_interval_seconds.fget

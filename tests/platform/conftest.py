@@ -11,8 +11,10 @@ import pytest
 
 import tests.helpers.quick_dagster  # noqa: F401
 from assets.dataset import DatasetDeclaration
+from definitions import defs
 from resources.alerts import MAIL_FROM, MAIL_TO, SMTP, WEBHOOK
 from tests.helpers.servers.alerts import MailServer, Webhook, serving
+from tests.platform.deployment import Deployment
 from tests.platform.trial import Trial
 
 
@@ -58,6 +60,25 @@ def on_disk(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
 def trial(dataset: DatasetDeclaration, instance: dg.DagsterInstance) -> Trial:
     """The dataset with its jobs."""
     return Trial(dataset, instance)
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """The daemon has looked at both sources, which are empty."""
+    deployment = Deployment(tmp_path_factory.mktemp("deployment"))
+    with deployment.daemon():
+        for sensor in ("ahmed_rans_arrivals", "methylation_batches"):
+            deployment.wait(f"the first tick of {sensor}", lambda name=f"Sensor {sensor}": name in deployment.logged())
+        yield deployment
+
+
+@pytest.fixture(scope="module")
+def location(deployment: Deployment) -> Iterator[dg.Definitions]:
+    """The definitions of both datasets in this process, as a command line loads them."""
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in deployment.environment().items():
+            patched.setenv(name, value)
+        yield defs()
 
 
 @pytest.fixture

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import dagster as dg
+import pyarrow.parquet
 import pytest
 from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
 from dagster._core.scheduler.instigation import TickStatus
@@ -20,7 +23,9 @@ from dagster._core.scheduler.instigation import TickStatus
 from tests.helpers.holding import WAITING, WANTED
 from tests.helpers.waiting import wait_for
 from tests.platform.project import STALLED, WINGS, Project
-from tests.platform.trial import PROJECT
+from tests.platform.trial import PROJECT, write_run
+
+BATCHES = PROJECT / "examples" / "data" / "methylation" / "long"
 
 
 class Deployment:
@@ -44,6 +49,8 @@ class Deployment:
         self.project = Project(folder / "project")
         self.project.declare("wings", *WINGS, "  chunk_pionts: 4096")
         self.project.hold_conversions()
+        look = "  look_every_seconds: 30\n"
+        self.project.change("assets/datasets/methylation/defs.yaml", look, f'{look}  retry_schedule: "* * * * *"\n')
         other = Project(folder / "other")
         shutil.rmtree(other.folder / "assets" / "datasets")
         other.declare("stalled", *STALLED)
@@ -95,7 +102,7 @@ class Deployment:
             except ProcessLookupError:
                 break
             try:
-                self._process.wait(20)
+                self._process.wait(5)  # it would wait for the listing that never ends
             except subprocess.TimeoutExpired:
                 continue
 
@@ -110,6 +117,34 @@ class Deployment:
         empty.mkdir()
         shutil.copy(self.home / "dagster.yaml", empty)
         self.home = empty
+
+    def change(self, made: Path, *numbers: int) -> None:
+        """Replace a file of each of these samples, of 3,000 points, by one that is made elsewhere."""
+        for number in numbers:
+            changed = write_run(made, number, points=3000, shift=1.0) / "surface_pressure.pt"
+            changed.replace(self.source / f"run_{number}" / changed.name)
+
+    def deliver(self, batch_id: str, *, doubled: bool = False) -> None:
+        """Write a batch to the warehouse, or over the doubled one; ``doubled`` as a job that ran twice leaves it."""
+        rows = pyarrow.parquet.read_table(BATCHES / f"batch_id={batch_id}" / "part-0.parquet", partitioning=None)
+        target, beside = self.long / f"batch_id={batch_id}", self.long.with_name(f"new_{batch_id}")
+        beside.mkdir()
+        pyarrow.parquet.write_table(rows, beside / "part-0.parquet")
+        if doubled:
+            shutil.copy(beside / "part-0.parquet", beside / "part-1.parquet")
+        if target.exists():
+            (beside / "part-0.parquet").replace(target / "part-0.parquet")
+            (target / "part-1.parquet").unlink()
+            beside.rmdir()
+        else:
+            beside.rename(target)
+
+    def reported(self) -> set[str]:
+        """Batches in the quality report."""
+        try:
+            return set(json.loads((self.quality / "quality.json").read_text())["batches"])
+        except (FileNotFoundError, json.JSONDecodeError):  # not there yet, or just being written
+            return set()
 
     @contextmanager
     def hold(self, sample_id: str) -> Iterator[None]:
@@ -153,6 +188,12 @@ def runs_of(instance: dg.DagsterInstance, key: dg.AssetKey) -> list[dg.DagsterRu
     return [run for run in instance.get_runs() if run.asset_selection and key in run.asset_selection]
 
 
+def planned(instance: dg.DagsterInstance, key: dg.AssetKey, partition: str) -> list[dg.EventLogRecord]:
+    """Requests of a partition that became runs."""
+    event_type = dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED
+    return list(instance.get_event_records(dg.EventRecordsFilter(event_type, key, asset_partitions=[partition])))
+
+
 def open_work(instance: dg.DagsterInstance) -> bool:
     """Whether a run or backfill is queued or in progress."""
     backfills = instance.get_backfills(filters=BulkActionsFilter(statuses=[BulkActionStatus.REQUESTED]))
@@ -164,3 +205,26 @@ def ticks_since(instance: dg.DagsterInstance, name: str, start: float) -> int:
     (state,) = [state for state in instance.all_instigator_state() if state.instigator_name == name]
     ticks = instance.get_ticks(state.instigator_origin_id, state.selector_id, after=start)
     return sum(tick.status in (TickStatus.SKIPPED, TickStatus.SUCCESS) for tick in ticks)
+
+
+def evaluated(deployment: Deployment, instance: dg.DagsterInstance, dataset: str = "ahmed_rans") -> None:
+    """Wait until the automation has been evaluated twice more: what it wanted to start is requested by then."""
+    begun = time.time()
+    deployment.wait("the automation", lambda: ticks_since(instance, f"{dataset}_automation", begun) > 1)
+
+
+def settled(deployment: Deployment, instance: dg.DagsterInstance) -> None:
+    """Wait until all runs have ended and the automation wants no more."""
+    before = -1
+    while before != (before := len(instance.get_runs())):
+        deployment.wait("the end of all runs", lambda: not open_work(instance))
+        evaluated(deployment, instance)
+
+
+def reported_failing(instance: dg.DagsterInstance, location: str) -> dict[str, str]:
+    """Sensors and schedules that a location reports, by the cursor of its sensor."""
+    for state in instance.all_instigator_state():
+        of = state.origin.repository_origin.code_location_origin.location_name
+        if (state.instigator_name, of) == ("failing_sensors", location):
+            return json.loads(state.instigator_data.cursor or "{}")
+    return {}

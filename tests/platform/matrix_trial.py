@@ -12,6 +12,7 @@ from assets.wide_matrix.component import matrix_definitions
 from assets.wide_matrix.declaration import MatrixDeclaration
 from resources.warehouses import WarehouseAccess
 from sensors.dagster_internals.tags import partition_range_tags
+from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.ingest.loader import MatrixLoader
 
 FEATURES = [f"cg{number:03d}" for number in range(30)]
@@ -45,6 +46,15 @@ def long_rows(batch_id: str, samples: int = 5, shift: float = 0.0) -> pd.DataFra
     rows["coverage"] = pd.array(random.integers(1, 90, len(rows)), dtype="Int32")
     rows.loc[random.random(len(rows)) < 0.1, "beta"] = np.nan
     return rows[random.random(len(rows)) < 0.9].reset_index(drop=True)
+
+
+def assert_equal_to_a_pivot(matrix: WideMatrix, warehouse: Path) -> None:
+    """Cell for cell, NaN for NaN."""
+    rows = pd.concat(pd.read_parquet(file, partitioning=None) for file in warehouse.glob("*/*.parquet"))
+    for value in ("beta", "coverage"):
+        wide = rows.pivot(index="sample_id", columns="cpg_id", values=value)
+        wide = wide.reindex(matrix.sample_ids, columns=np.asarray(matrix.feature_ids))
+        np.testing.assert_array_equal(matrix.read(matrix.sample_ids, value=value), wide.to_numpy("f4", na_value=np.nan))
 
 
 class MatrixTrial:

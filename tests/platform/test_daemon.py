@@ -8,8 +8,8 @@ last.
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import shutil
 import signal
 import time
@@ -17,18 +17,25 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import dagster as dg
-import numpy as np
-import pandas as pd
-import pyarrow.parquet
 import pytest
 import yaml
 
-from definitions import defs
 from sensors import watchdog
-from sensors.dagster_internals.queries import latest_check
+from sensors.dagster_internals.queries import latest_check, observed_versions
 from sensors.migration import CHECK
 from tests.helpers.holding import WAITING
-from tests.platform.deployment import Deployment, failed_partitions, materializations, open_work, runs_of, ticks_since
+from tests.platform.deployment import (
+    Deployment,
+    evaluated,
+    failed_partitions,
+    materializations,
+    open_work,
+    planned,
+    reported_failing,
+    runs_of,
+    settled,
+)
+from tests.platform.matrix_trial import assert_equal_to_a_pivot
 from tests.platform.trial import PROJECT, corrupt, write_run
 from tests.platform.ui import Ui, user_interface
 from zarr_core.matrix import WideMatrix
@@ -40,39 +47,20 @@ SHARED = PROJECT.parent / "shared" / "data" / "ahmed_rans"
 NUMBERS = range(1, 11)
 RUNS = {f"run_{number}" for number in NUMBERS}
 CORRUPT = "run_3"
+OBSERVED = dg.AssetKey(["ahmed_rans", "source_samples"])
 SAMPLES = dg.AssetKey(["ahmed_rans", "zarr_samples"])
 MANIFEST = dg.AssetKey(["ahmed_rans", "manifest"])
 STATISTICS = dg.AssetKey(["ahmed_rans", "statistics"])
 REPORT = dg.AssetKey(["ahmed_rans", "benchmark_report"])
 
-BATCHES = PROJECT / "examples" / "data" / "methylation" / "long"
 LOADED = dg.AssetKey(["methylation", "matrix_batches"])
 CHECKED = dg.AssetKey(["methylation", "matrix"])
-
-
-@pytest.fixture(scope="module")
-def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    """The daemon has looked at both sources, which are empty."""
-    deployment = Deployment(tmp_path_factory.mktemp("deployment"))
-    with deployment.daemon():
-        for sensor in ("ahmed_rans_arrivals", "methylation_batches"):
-            deployment.wait(f"the first tick of {sensor}", lambda name=f"Sensor {sensor}": name in deployment.logged())
-        yield deployment
 
 
 @pytest.fixture(scope="module")
 def instance(deployment: Deployment) -> Iterator[dg.DagsterInstance]:
     with dg.DagsterInstance.from_config(str(deployment.home)) as instance:
         yield instance
-
-
-@pytest.fixture(scope="module")
-def location(deployment: Deployment) -> Iterator[dg.Definitions]:
-    """The definitions of both datasets in this process, as a command line loads them."""
-    with pytest.MonkeyPatch.context() as patched:
-        for name, value in deployment.environment().items():
-            patched.setenv(name, value)
-        yield defs()
 
 
 @pytest.fixture(scope="module")
@@ -99,8 +87,8 @@ def arrivals(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -
             shutil.copytree(original, folder / original.name, copy_function=shutil.copyfile)
     corrupt(waiting / CORRUPT)
     waiting.rename(deployment.source)
-    deliver("GSE38608", deployment)
-    deliver("lister_h1", deployment, doubled=True)
+    deployment.deliver("GSE38608")
+    deployment.deliver("lister_h1", doubled=True)
     return made
 
 
@@ -109,24 +97,18 @@ def further_arrivals(deployment: Deployment, arrivals: Path) -> None:
     """The corrupt run is repaired, the doubled batch is written as it should be, and another batch arrives."""
     good = resolve_kind("ahmedml").fields["surface_pressure"].filename
     (arrivals / CORRUPT / good).rename(deployment.source / CORRUPT / good)
-    deliver("lister_h1", deployment)
-    deliver("GSE55763_b0", deployment)
+    deployment.deliver("lister_h1")
+    deployment.deliver("GSE55763_b0")
 
 
-def deliver(batch_id: str, deployment: Deployment, *, doubled: bool = False) -> None:
-    """A batch written to the warehouse, over the one that is there; ``doubled`` as a job that ran twice leaves it."""
-    rows = pyarrow.parquet.read_table(BATCHES / f"batch_id={batch_id}" / "part-0.parquet", partitioning=None)
-    target, beside = deployment.long / f"batch_id={batch_id}", deployment.long.with_name(f"new_{batch_id}")
-    beside.mkdir()
-    pyarrow.parquet.write_table(rows, beside / "part-0.parquet")
-    if doubled:
-        shutil.copy(beside / "part-0.parquet", beside / "part-1.parquet")
-    if target.exists():
-        (beside / "part-0.parquet").replace(target / "part-0.parquet")
-        (target / "part-1.parquet").unlink()
-        beside.rmdir()
-    else:
-        beside.rename(target)
+def test_datasets_without_a_store_have_nothing_to_do(instance: dg.DagsterInstance, location: dg.Definitions) -> None:
+    """What the schedules of a dataset run that was declared before its first sample arrives."""
+    for name, published in (("ahmed_rans", MANIFEST), ("methylation", CHECKED)):
+        for job in ("refresh", "gc", "verify"):
+            result = location.resolve_job_def(f"{name}_{job}").execute_in_process(instance=instance)
+            said = [event.user_message for event in instance.all_logs(result.run_id)]
+            assert [message for message in said if " yet: " in message], (name, job)
+        assert not materializations(instance, published)
 
 
 @pytest.mark.usefixtures("arrivals")
@@ -161,9 +143,9 @@ def surface_points(deployment: Deployment) -> int:
 def test_a_batch_is_loaded_and_one_with_doubled_rows_fails(
     deployment: Deployment, instance: dg.DagsterInstance
 ) -> None:
-    deployment.wait("the report", lambda: reported(deployment))
+    deployment.wait("the report", lambda: deployment.reported())
     deployment.wait("the failure", lambda: failed_partitions(instance, LOADED))
-    assert reported(deployment) == {"GSE38608"}
+    assert deployment.reported() == {"GSE38608"}
     assert failed_partitions(instance, LOADED) == {"lister_h1"}
     assert list(WideMatrix.open(deployment.matrix).batches) == ["GSE38608"]
 
@@ -181,28 +163,10 @@ def test_a_repaired_run_is_converted(deployment: Deployment, instance: dg.Dagste
     deployment.wait("the alert", lambda: f"{CORRUPT}: surface_pressure" in deployment.logged())
 
 
-def reported(deployment: Deployment) -> set[str]:
-    """Batches in the quality report."""
-    file = deployment.quality / "quality.json"
-    try:
-        return set(json.loads(file.read_text())["batches"])
-    except (FileNotFoundError, json.JSONDecodeError):  # not there yet, or just being written
-        return set()
-
-
-def assert_equal_to_a_pivot(matrix: WideMatrix, warehouse: Path) -> None:
-    """Cell for cell, NaN for NaN."""
-    rows = pd.concat(pd.read_parquet(file, partitioning=None) for file in warehouse.glob("*/*.parquet"))
-    for value in ("beta", "coverage"):
-        wide = rows.pivot(index="sample_id", columns="cpg_id", values=value)
-        wide = wide.reindex(matrix.sample_ids, columns=np.asarray(matrix.feature_ids))
-        np.testing.assert_array_equal(matrix.read(matrix.sample_ids, value=value), wide.to_numpy("f4", na_value=np.nan))
-
-
 @pytest.mark.usefixtures("further_arrivals")
 def test_repaired_and_further_batches_are_loaded(deployment: Deployment, instance: dg.DagsterInstance) -> None:
     everything = {"GSE38608", "lister_h1", "GSE55763_b0"}
-    deployment.wait("the other batches in the report", lambda: reported(deployment) == everything)
+    deployment.wait("the other batches in the report", lambda: deployment.reported() == everything)
     assert not failed_partitions(instance, LOADED)
     assert set(instance.get_materialized_partitions(LOADED)) == everything
     assert_equal_to_a_pivot(WideMatrix.open(deployment.matrix), deployment.long)
@@ -222,27 +186,6 @@ def test_repaired_and_further_batches_are_loaded(deployment: Deployment, instanc
     )
 
 
-def evaluated(deployment: Deployment, instance: dg.DagsterInstance) -> None:
-    """Wait until the automation has been evaluated twice more: what it wanted to start is requested by then."""
-    begun = time.time()
-    deployment.wait("the automation", lambda: ticks_since(instance, "ahmed_rans_automation", begun) > 1)
-
-
-def planned(instance: dg.DagsterInstance, sample_id: str) -> list[dg.EventLogRecord]:
-    """Requests of a sample's conversion that became runs."""
-    event_type = dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED
-    wanted = dg.EventRecordsFilter(event_type, SAMPLES, asset_partitions=[sample_id])
-    return list(instance.get_event_records(wanted))
-
-
-def settled(deployment: Deployment, instance: dg.DagsterInstance) -> None:
-    """Wait until all runs have ended and the automation wants no more."""
-    before = -1
-    while before != (before := len(instance.get_runs())):
-        deployment.wait("the end of all runs", lambda: not open_work(instance))
-        evaluated(deployment, instance)
-
-
 @pytest.mark.usefixtures("further_arrivals")
 def test_a_terminated_conversion_ends_as_canceled_and_keeps_what_it_converted(
     deployment: Deployment, instance: dg.DagsterInstance, ui: Ui, arrivals: Path
@@ -259,7 +202,7 @@ def test_a_terminated_conversion_ends_as_canceled_and_keeps_what_it_converted(
         ui.terminate(running.run_id)
         deployment.wait("the end of the run", lambda: ui.status(running.run_id) == "CANCELED")
         evaluated(deployment, instance)
-        assert len(planned(instance, "run_12")) == 1, "it is not requested again"
+        assert len(planned(instance, SAMPLES, "run_12")) == 1, "it is not requested again"
     deployment.wait("the publication", lambda: {*load_manifest(str(deployment.store)).samples} == RUNS | others)
     assert not (deployment.store / "samples" / "run_12").exists()
     shown = ui.partitions(SAMPLES)
@@ -363,6 +306,82 @@ def test_a_killed_daemon_goes_on_after_its_restart(
     assert found.status is dg.DagsterRunStatus.FAILURE
 
 
+def test_changed_samples_of_a_cancelled_backfill_are_named_until_they_are_converted(
+    deployment: Deployment, instance: dg.DagsterInstance, ui: Ui, tmp_path: Path
+) -> None:
+    """One of them is being converted, the others wait for their turn, when a person cancels everything."""
+    settled(deployment, instance)
+    (deployment.home / WAITING).unlink(missing_ok=True)
+    before = load_manifest(str(deployment.store)).samples
+    versions = observed_versions(instance, OBSERVED)
+
+    with deployment.hold("run_11"):
+        deployment.change(tmp_path, 11)
+        deployment.wait("the conversion", deployment.holding)
+        deployment.change(tmp_path, 13, 14)
+        waiting = {"run_13", "run_14"}
+        deployment.wait(
+            "their observation",
+            lambda: all(observed_versions(instance, OBSERVED)[name] != versions[name] for name in waiting),
+        )
+        evaluated(deployment, instance)
+        ui.cancel_all(instance)
+        deployment.wait("the end of all runs", lambda: not open_work(instance))
+    cancelled = "samples changed or arrived at the source and their conversion was cancelled"
+    stale = f"4 {cancelled}: run_11, run_12, run_13, run_14. The store keeps what it had of them"
+    deployment.wait(
+        "the alert", lambda: f"check source_converted of ahmed_rans/manifest warns: {stale}" in deployment.logged()
+    )
+    assert load_manifest(str(deployment.store)).samples == before
+
+    ui.materialize(SAMPLES, ["run_11", "run_13", "run_14"], {})
+    check = dg.AssetCheckKey(MANIFEST, "source_converted")
+    left = f"1 {cancelled}: run_12"
+    deployment.wait("the check", lambda: left in str((found := latest_check(instance, check)) and found.description))
+
+
+def test_a_sample_that_was_incomplete_for_a_day_is_an_alert_until_it_is_gone(
+    deployment: Deployment, instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    folder = write_run(tmp_path, 18)
+    (folder / "surface_pressure.pt").unlink()
+    yesterday = time.time() - 25 * 3600
+    for file in folder.iterdir():
+        os.utime(file, (yesterday, yesterday))
+    folder.rename(deployment.source / folder.name)
+    late = "1 samples are incomplete for more than 24 hours: run_18. run_18 lacks surface_pressure.pt"
+    deployment.wait(
+        "the alert", lambda: f"check samples_complete of ahmed_rans/manifest warns: {late}" in deployment.logged()
+    )
+    shutil.rmtree(deployment.source / folder.name)
+    check = dg.AssetCheckKey(MANIFEST, "samples_complete")
+    deployment.wait("the check", lambda: (found := latest_check(instance, check)) is not None and found.passed)
+
+
+def test_a_hopeless_batch_is_refused_once_until_something_changes(
+    deployment: Deployment, instance: dg.DagsterInstance
+) -> None:
+    """What failed is retried at each evaluation; what was refused, when the matrix or its own rows change."""
+    settled(deployment, instance)
+    hopeless = "lister_imr90"
+
+    def attempts_and_alerts() -> tuple[int, int]:
+        alert = rf"ERROR - __repository__ - failed_runs - run \w+ of methylation/matrix_batches failed: .*{hopeless}"
+        return len(planned(instance, LOADED, hopeless)), len(re.findall(alert, deployment.logged()))
+
+    deployment.deliver(hopeless, doubled=True)
+    deployment.wait("the alert", lambda: attempts_and_alerts()[1])
+    evaluated(deployment, instance, "methylation")
+    assert attempts_and_alerts() == (1, 1)
+
+    matrix = WideMatrix.open(deployment.matrix)
+    matrix.retire(matrix.sample_ids[:1])
+    deployment.wait("another attempt", lambda: attempts_and_alerts() == (2, 2))
+    deployment.deliver(hopeless)
+    deployment.wait("the batch", lambda: hopeless in instance.get_materialized_partitions(LOADED))
+    assert attempts_and_alerts() == (3, 2)
+
+
 def test_a_withdrawn_batch_is_an_alert_until_it_is_retired(
     deployment: Deployment, instance: dg.DagsterInstance
 ) -> None:
@@ -406,16 +425,8 @@ def test_a_source_that_never_answers_is_named_and_delays_no_other(
     reason = "stalled_arrivals fails: listing s3://stalled/samples has not ended within 42 seconds: does the service"
     deployment.wait("the failing sensor", lambda: reason in deployment.logged())
 
-    def failing(location: str) -> dict[str, str]:
-        """Sensors and schedules that a location reports, by the cursor of its sensor."""
-        for state in instance.all_instigator_state():
-            of = state.origin.repository_origin.code_location_origin.location_name
-            if (state.instigator_name, of) == ("failing_sensors", location):
-                return json.loads(state.instigator_data.cursor or "{}")
-        return {}
-
-    deployment.wait("the end of the tick", lambda: "stalled_arrivals" in failing("other"))
-    assert "stalled_arrivals" not in failing("zarr_core"), "each location reports its own"
+    deployment.wait("the end of the tick", lambda: "stalled_arrivals" in reported_failing(instance, "other"))
+    assert "stalled_arrivals" not in reported_failing(instance, "zarr_core"), "each location reports its own"
 
 
 def test_the_watchdog_sees_what_the_daemon_does(deployment: Deployment, ui: Ui) -> None:

@@ -8,12 +8,17 @@ from contextlib import contextmanager
 from typing import Any
 
 import dagster as dg
+from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
 from dagster._core.remote_origin import InProcessCodeLocationOrigin
+from dagster._core.storage.dagster_run import CANCELABLE_RUN_STATUSES
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._core.workspace.load_target import InProcessWorkspaceLoadTarget
 
+from sensors.dagster_internals.tags import BACKFILL
+
 _TERMINATE = """mutation ($id: String!) { terminateRun(runId: $id) { __typename } }"""
+_CANCEL = """mutation ($id: String!) { cancelPartitionBackfill(backfillId: $id) { __typename } }"""
 _BACKFILL = """mutation ($params: LaunchBackfillParams!) {
   launchPartitionBackfill(backfillParams: $params) { __typename }
 }"""
@@ -55,6 +60,14 @@ class Ui:
     def terminate(self, run_id: str) -> None:
         """*Terminate* on the page of a run."""
         assert self._ask(_TERMINATE, id=run_id)["__typename"] == "TerminateRunSuccess"
+
+    def cancel_all(self, instance: dg.DagsterInstance) -> None:
+        """*Cancel* on the page of each open backfill, and *Terminate* on that of each other run."""
+        for backfill in instance.get_backfills(filters=BulkActionsFilter(statuses=[BulkActionStatus.REQUESTED])):
+            assert self._ask(_CANCEL, id=backfill.backfill_id)["__typename"] == "CancelBackfillSuccess"
+        for run in instance.get_runs(dg.RunsFilter(statuses=CANCELABLE_RUN_STATUSES)):
+            if BACKFILL not in run.tags:
+                self.terminate(run.run_id)
 
     def materialize(self, key: dg.AssetKey, partitions: list[str], tags: Mapping[str, str]) -> None:
         """*Materialize* some partitions, with tags."""
