@@ -17,6 +17,7 @@ from pathlib import Path
 import dagster as dg
 import pyarrow.parquet
 import pytest
+import yaml
 from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
 from dagster._core.scheduler.instigation import TickStatus
 
@@ -146,6 +147,10 @@ class Deployment:
         except (FileNotFoundError, json.JSONDecodeError):  # not there yet, or just being written
             return set()
 
+    def surface_points(self) -> int:
+        """Points that the statistics of the store are of."""
+        return int(yaml.safe_load((self.store / "stats.yaml").read_text())["surface_pressure_count"])
+
     @contextmanager
     def hold(self, sample_id: str) -> Iterator[None]:
         """Let conversions of a sample wait until the block ends."""
@@ -173,6 +178,12 @@ class Deployment:
 
 def materializations(instance: dg.DagsterInstance, key: dg.AssetKey) -> int:
     return len(instance.fetch_materializations(dg.AssetRecordsFilter(key), limit=100).records)
+
+
+def reported_generation(instance: dg.DagsterInstance, key: dg.AssetKey) -> object:
+    """The generation that the latest report is of."""
+    event = instance.get_latest_materialization_event(key)
+    return event and event.asset_materialization and event.asset_materialization.metadata["generation"].value
 
 
 def failed_partitions(instance: dg.DagsterInstance, key: dg.AssetKey) -> set[str]:

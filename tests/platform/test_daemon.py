@@ -18,7 +18,6 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-import yaml
 
 from sensors import watchdog
 from sensors.dagster_internals.queries import latest_check, observed_versions
@@ -32,6 +31,7 @@ from tests.platform.deployment import (
     open_work,
     planned,
     reported_failing,
+    reported_generation,
     runs_of,
     settled,
 )
@@ -125,18 +125,7 @@ def test_ten_runs_copied_into_a_watched_folder(deployment: Deployment, instance:
     assert materializations(instance, STATISTICS)
     training = set(manifest.split_ids("train"))
     points = sum(manifest.samples[i].domains["surface"].n_points for i in training)
-    assert surface_points(deployment) == points
-
-
-def reported_generation(instance: dg.DagsterInstance) -> object:
-    """The generation that the latest report is of."""
-    event = instance.get_latest_materialization_event(REPORT)
-    return event and event.asset_materialization.metadata["generation"].value
-
-
-def surface_points(deployment: Deployment) -> int:
-    """Points that the statistics of the store are of."""
-    return int(yaml.safe_load((deployment.store / "stats.yaml").read_text())["surface_pressure_count"])
+    assert deployment.surface_points() == points
 
 
 @pytest.mark.usefixtures("arrivals")
@@ -152,14 +141,14 @@ def test_a_batch_is_loaded_and_one_with_doubled_rows_fails(
 
 @pytest.mark.usefixtures("further_arrivals")
 def test_a_repaired_run_is_converted(deployment: Deployment, instance: dg.DagsterInstance) -> None:
-    deployment.wait("the repaired run in the report", lambda: reported_generation(instance) == 2)
+    deployment.wait("the repaired run in the report", lambda: reported_generation(instance, REPORT) == 2)
     assert set(instance.get_materialized_partitions(SAMPLES)) == RUNS
     assert not failed_partitions(instance, SAMPLES)
     manifest = load_manifest(str(deployment.store))
     assert (manifest.generation, set(manifest.samples)) == (2, RUNS)
     assert not manifest.quarantine
     training = set(manifest.split_ids("train"))
-    assert surface_points(deployment) == sum(manifest.samples[i].domains["surface"].n_points for i in training)
+    assert deployment.surface_points() == sum(manifest.samples[i].domains["surface"].n_points for i in training)
     deployment.wait("the alert", lambda: f"{CORRUPT}: surface_pressure" in deployment.logged())
 
 
