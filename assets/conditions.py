@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import dagster as dg
 
-from sensors.dagster_internals.conditions import Cancelled, NextBatch, Overtaken, Refused
+from sensors.dagster_internals.conditions import Cancelled, MadeInOpenRun, NextBatch, Overtaken, Refused
 
 _C = dg.AutomationCondition
 
@@ -108,6 +108,9 @@ def _since_handled(news: dg.AutomationCondition) -> dg.AutomationCondition:
 
 
 def _at_rest() -> dg.AutomationCondition:
-    """Since the evaluation before: one that a run ends in may know that, but not yet what the run materialized."""
-    at_rest = ~_C.any_deps_in_progress() & ~_C.in_progress()
+    """Since the evaluation before: one that a run ends in may know that, but not yet what the run materialized.
+
+    A run that has made this asset may still make those that follow. They could not be requested together with it.
+    """
+    at_rest = ~_C.any_deps_in_progress() & ~_C.in_progress() & ~MadeInOpenRun()
     return at_rest & ~at_rest.newly_true()

@@ -120,6 +120,24 @@ def _overtaken_partitions(
     return {partition for partition in found if partition}
 
 
+class MadeInOpenRun(_Condition):
+    """True as long as the run that materialized an asset last has not ended: it may still make what follows.
+
+    For assets without partitions. Dagster's ``in_progress()`` is about the asset alone.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("made_in_open_run")
+
+    def evaluate(self, context: dg.AutomationContext) -> dg.AutomationResult:
+        """Look up the run of the latest materialization; what a sensor reported has none."""
+        instance = context.asset_graph_view.instance
+        latest = instance.get_latest_materialization_event(context.key)
+        run = instance.get_run_by_id(latest.run_id) if latest and latest.run_id else None
+        is_open = run is not None and not run.is_finished
+        return dg.AutomationResult(context, context.candidate_subset if is_open else context.get_empty_subset())
+
+
 class Refused(_Among):
     """True for the partitions that a function finds.
 

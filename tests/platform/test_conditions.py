@@ -177,6 +177,35 @@ def test_a_conversion_that_ends_after_a_refresh_is_published_too(trial: Trial) -
     assert automation.evaluate() == {}
 
 
+def test_a_conversion_that_ends_during_a_refresh_is_published_when_the_refresh_has_ended(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not while its report is being made: the manifest would be made without it, and the report in a further run."""
+    automation = Automation(trial)
+    automation.evaluate()
+    write_run(trial.source, 1)
+    assert trial.convert_all().success
+    assert everything_derived(automation.evaluate())
+    seen: list[object] = []
+
+    def measure(*_: object, **__: object) -> None:
+        write_run(trial.source, 2)
+        assert trial.run("look").success
+        seen.append(automation.evaluate())
+        assert trial.run("convert", "run_2", "run_2").success
+        seen.extend(automation.evaluate() for _ in range(3))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("zarr_core.benchmark.run_benchmark", measure)
+        assert trial.run("refresh").success
+    assert seen == [{"zarr_samples": {"run_2"}}, {}, {}, {}]
+    assert automation.evaluate() == {}, "one evaluation later: a run may have ended just now"
+    assert everything_derived(automation.evaluate())
+    assert trial.run("refresh").success
+    assert automation.evaluate() == {}
+    assert automation.evaluate() == {}
+
+
 def test_changed_conditions_forget_no_update(trial: Trial) -> None:
     """Dagster drops what it recorded of the conditions when they change."""
     for number in (1, 2):
