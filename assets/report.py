@@ -8,7 +8,6 @@ import dagster as dg
 from assets.conditions import follow_what_was_published
 from assets.dataset import DatasetDeclaration
 from assets.pictures import bars
-from assets.retries import ended_by_a_person
 from sensors.operating import if_red
 
 # Enough for stable figures; each sample is read a dozen times.
@@ -33,12 +32,11 @@ def report_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
         metadata={"store": dataset.shown_store, "report": dataset.report},
         kinds={"html", "matplotlib"},
     )
-    def benchmark_report(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
-        with ended_by_a_person(context):
-            # Imports matplotlib, which a code server that only lists assets does not need.
-            from zarr_core.benchmark import run_benchmark
+    def benchmark_report() -> dg.MaterializeResult:
+        # Imports matplotlib, which a code server that only lists assets does not need.
+        from zarr_core.benchmark import run_benchmark
 
-            report = run_benchmark(dataset.source, dataset.store, dataset.report, samples=MEASURED_SAMPLES)
+        report = run_benchmark(dataset.source, dataset.store, dataset.report, samples=MEASURED_SAMPLES)
         return dg.MaterializeResult(metadata=_metadata(Path(dataset.report), report))
 
     return benchmark_report

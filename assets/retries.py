@@ -16,35 +16,24 @@ _MAX_RETRIES = 2
 def retried(context: dg.AssetExecutionContext, seconds: float) -> Iterator[None]:
     """Retry the step after an error, because a network outage or a lack of memory may soon be over.
 
+    An error while the run is being terminated follows from that, and ends the step.
+
     Args:
         context: of the step.
         seconds: pause before the first retry; it doubles with each further one.
     """
     try:
-        with ended_by_a_person(context):
-            yield
+        yield
     except dg.DagsterError:
         raise  # the definitions or the instance are at fault, and still will be
     except Exception as error:
+        run = context.instance.get_run_by_id(context.run.run_id)
+        if run is not None and run.status is dg.DagsterRunStatus.CANCELING:
+            # Extension modules that are being imported make an ImportError or a SystemError of the interrupt.
+            context.log.info(f"The run was terminated ({type(error).__name__}: {error})")
+            raise dg.DagsterExecutionInterruptedError("The run was terminated") from None
         final = isinstance(error, dg.Failure) and not error.allow_retries
         # The last attempt fails with the error itself: the UI then begins with its message, and shows its metadata.
         if final or context.retry_number >= _MAX_RETRIES:
             raise
         raise dg.RetryRequested(_MAX_RETRIES, seconds * 2**context.retry_number) from error
-
-
-@contextmanager
-def ended_by_a_person(context: dg.AssetExecutionContext) -> Iterator[None]:
-    """End a step as cancelled, with a sentence, if an error in it follows from the termination of its run.
-
-    An interrupt in the middle of an import is not raised as one: numpy and torch make an ``ImportError`` or a
-    ``SystemError`` of it, and the run would fail with a long traceback that has nothing to do with it.
-    """
-    try:
-        yield
-    except Exception as error:
-        run = context.instance.get_run_by_id(context.run.run_id)
-        if run is None or run.status is not dg.DagsterRunStatus.CANCELING:
-            raise
-        context.log.info(f"The run was terminated ({type(error).__name__}: {error})")
-        raise dg.DagsterExecutionInterruptedError("The run was terminated") from None

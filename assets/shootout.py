@@ -7,7 +7,6 @@ import dagster as dg
 import pydantic
 from pydantic import Field
 
-from assets.retries import ended_by_a_person
 from sensors.operating import if_red
 from zarr_core._util.units import parse_duration
 from zarr_core.errors import ZarrCoreError
@@ -66,25 +65,24 @@ def shootout_assets(
         + if_red("where-is-the-reason", "read the last event of the run; it measures only and changes nothing"),
         kinds={"html", "matplotlib"},
     )
-    def shootout(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
-        with ended_by_a_person(context):
-            # Imports torch and matplotlib, which a code server that only lists assets does not need.
-            from zarr_core.shootout import run_shootout
+    def shootout() -> dg.MaterializeResult:
+        # Imports torch and matplotlib, which a code server that only lists assets does not need.
+        from zarr_core.shootout import run_shootout
 
-            folder = Path(report) / "shootout"
-            found = run_shootout(
-                store,
-                declared.tiers,
-                folder,
-                budget=parse_duration(declared.budget),
-                num_surface_points=declared.num_surface_points,
-                num_volume_points=declared.num_volume_points,
-                num_features=declared.num_features,
-                batch_size=declared.batch_size,
-                samples=declared.samples,
-                formats=declared.formats,
-                price_per_1000_gets=declared.price_per_1000_gets,
-            )
+        folder = Path(report) / "shootout"
+        found = run_shootout(
+            store,
+            declared.tiers,
+            folder,
+            budget=parse_duration(declared.budget),
+            num_surface_points=declared.num_surface_points,
+            num_volume_points=declared.num_volume_points,
+            num_features=declared.num_features,
+            batch_size=declared.batch_size,
+            samples=declared.samples,
+            formats=declared.formats,
+            price_per_1000_gets=declared.price_per_1000_gets,
+        )
         return dg.MaterializeResult(metadata=_metadata(folder, found))
 
     return [shootout]

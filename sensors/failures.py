@@ -18,7 +18,7 @@ from sensors.dagster_internals.queries import (
     stale_assets,
 )
 from sensors.dagster_internals.runs import is_run_of
-from sensors.messages import asset_page, check_message, failure_message, page
+from sensors.messages import asset_page, cancellation_message, check_message, failure_message, page
 from sensors.operating import if_red
 
 # Metadata of an asset: it must be materialized within this many hours of a change of its source.
@@ -44,36 +44,58 @@ _IF_RED = if_red("where-is-the-reason", "read its error: the alert could not be 
     default_status=dg.DefaultSensorStatus.RUNNING,
     minimum_interval_seconds=30,
     description="Logs every failed run of this code location, also as the last event of the run, and sends an alert."
-    + _IF_RED,
+    " A cancelled run gets a last event as well, and no alert." + _IF_RED,
 )
 def failed_runs(context: dg.SensorEvaluationContext, alerts: Alerts) -> dg.SensorResult:
     """Log and send a message about each run that failed since the last tick, also one of the command line.
 
     Dagster's own sensors of runs go on to the next run if an alert cannot be sent. Here the tick then fails, and the
     next ticks send the same alerts again, for a day. The message is logged and added to the events of the run once.
+
+    The interrupt of a cancelled run may come anywhere, as in the middle of an import, and Dagster ends the run with the
+    traceback of that place. A sentence after it says that this is no error.
     """
-    instance, failure = context.instance, dg.DagsterEventType.RUN_FAILURE
-    before = json.loads(context.cursor or "{}").get("record_id")
-    if before is None:  # the first tick: runs that end from now on
-        ended = instance.fetch_run_status_changes(failure, limit=1).records
-        cursor = json.dumps({"record_id": max((record.storage_id for record in ended), default=-1)})
-        return dg.SensorResult(skip_reason="no run failed", cursor=cursor)
-    later = dg.RunStatusChangeRecordsFilter(failure, after_storage_id=before)
-    records = instance.fetch_run_status_changes(later, limit=_MAX_RUNS, ascending=True).records
+    instance, cursor = context.instance, json.loads(context.cursor or "{}")
     messages, unsent = [], []
-    for record in records:
-        run = instance.get_run_by_id(record.run_id)
-        if run is None or not is_run_of(run, _location(context), context.repository_def):
-            continue
+    for record, run in _ended_since(context, cursor, "record_id", dg.DagsterEventType.RUN_FAILURE):
         message = failure_message(instance, run)
         messages.append(message)
         if _add_to_run(instance, run.run_id, message):
             context.log.error(message)
         if record.timestamp > time.time() - _SENT_FOR_SECONDS:
             unsent.append(message)
+    for _, run in _ended_since(context, cursor, "cancelled_id", dg.DagsterEventType.RUN_CANCELED):
+        messages.append(cancellation_message(run))
+        _add_to_run(instance, run.run_id, messages[-1])
     _send(context, alerts, unsent)
-    cursor = json.dumps({"record_id": max((record.storage_id for record in records), default=before)})
-    return dg.SensorResult(skip_reason="; ".join(messages) or "no run failed", cursor=cursor)
+    return dg.SensorResult(skip_reason="; ".join(messages) or "no run failed", cursor=json.dumps(cursor))
+
+
+def _ended_since(
+    context: dg.SensorEvaluationContext, cursor: dict[str, int], name: str, event_type: dg.DagsterEventType
+) -> list[tuple[dg.EventLogRecord, dg.DagsterRun]]:
+    """Runs of this location whose status became another one since the tick before.
+
+    Args:
+        context: of the tick.
+        cursor: storage ids of the last records that were seen; the one of ``name`` is brought up to date.
+        name: of the entry of the cursor.
+        event_type: of the records, such as RUN_FAILURE.
+    """
+    instance, before = context.instance, cursor.get(name)
+    if before is None:  # the first tick: runs that end from now on
+        latest = instance.fetch_run_status_changes(event_type, limit=1).records
+        cursor[name] = max((record.storage_id for record in latest), default=-1)
+        return []
+    later = dg.RunStatusChangeRecordsFilter(event_type, after_storage_id=before)
+    records = instance.fetch_run_status_changes(later, limit=_MAX_RUNS, ascending=True).records
+    cursor[name] = max((record.storage_id for record in records), default=before)
+    found = []
+    for record in records:
+        run = instance.get_run_by_id(record.run_id)
+        if run is not None and is_run_of(run, _location(context), context.repository_def):
+            found.append((record, run))
+    return found
 
 
 @dg.sensor(

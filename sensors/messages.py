@@ -48,7 +48,17 @@ def failure_message(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
         reasons.append(f"{event.step_key}: {reason}")
     why = "; ".join(reasons) or reason_of_failure(instance, run)
     again = ". The run is started once more" if will_be_retried(run) else ""
-    return f"run {run.run_id[:8]} of {subject_of(run)} failed: {why}{again}{page(f'runs/{run.run_id}')}"
+    is_cancelled = instance.all_logs(run.run_id, of_type=dg.DagsterEventType.RUN_CANCELING)
+    failed = "was cancelled, and failed before it ended" if is_cancelled else "failed"
+    return f"run {run.run_id[:8]} of {subject_of(run)} {failed}: {why}{again}{page(f'runs/{run.run_id}')}"
+
+
+def cancellation_message(run: dg.DagsterRun) -> str:
+    """The run, what its last errors mean, and what became of its work."""
+    return (
+        f"run {run.run_id[:8]} of {subject_of(run)} was cancelled; its errors follow from that. What it had recorded "
+        "stays. The rest waits until its source changes or a person materializes it"
+    )
 
 
 def check_message(check: dg.AssetCheckEvaluation) -> str:

@@ -7,7 +7,6 @@ import dagster as dg
 
 from assets.conditions import follow_what_was_published
 from assets.pictures import bars
-from assets.retries import ended_by_a_person
 from assets.tables import table
 from assets.wide_matrix.declaration import MatrixDeclaration
 from resources.warehouses import WarehouseAccess
@@ -31,12 +30,11 @@ def quality_report_asset(declared: MatrixDeclaration) -> dg.AssetsDefinition:
         metadata={"matrix": declared.shown_matrix, "report": declared.report},
         kinds={"html", "matplotlib"},
     )
-    def quality_report(context: dg.AssetExecutionContext, warehouses: WarehouseAccess) -> dg.MaterializeResult:
-        with ended_by_a_person(context):
-            # Imports matplotlib, which a code server that only lists assets does not need.
-            from zarr_core.matrix.quality.report import quality_report as make_report
+    def quality_report(warehouses: WarehouseAccess) -> dg.MaterializeResult:
+        # Imports matplotlib, which a code server that only lists assets does not need.
+        from zarr_core.matrix.quality.report import quality_report as make_report
 
-            report = make_report(warehouses.matrix(declared.matrix), declared.report, value=next(iter(declared.values)))
+        report = make_report(warehouses.matrix(declared.matrix), declared.report, value=next(iter(declared.values)))
         return dg.MaterializeResult(metadata=_metadata(Path(declared.report), report))
 
     return quality_report

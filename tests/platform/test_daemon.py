@@ -190,6 +190,8 @@ def test_a_terminated_conversion_ends_as_canceled_and_keeps_what_it_converted(
         (running,) = [run for run in runs_of(instance, SAMPLES) if run.status is dg.DagsterRunStatus.STARTED]
         ui.terminate(running.run_id)
         deployment.wait("the end of the run", lambda: ui.status(running.run_id) == "CANCELED")
+        sentence = f"run {running.run_id[:8]} of ahmed_rans/zarr_samples was cancelled; its errors follow from that."
+        deployment.wait("its last event", lambda: sentence in instance.all_logs(running.run_id)[-1].message)
         evaluated(deployment, instance)
         assert len(planned(instance, SAMPLES, "run_12")) == 1, "it is not requested again"
     deployment.wait("the publication", lambda: {*load_manifest(str(deployment.store)).samples} == RUNS | others)

@@ -16,10 +16,13 @@ import dagster as dg
 import pytest
 
 import assets.wide_matrix.batches
-from assets.retries import ended_by_a_person
+from assets.retries import retried
 from resources.pools import ConversionPool
+from sensors.failures import failed_runs
+from tests.helpers.servers.alerts import Webhook
 from tests.helpers.waiting import LIMIT_SECONDS, wait_for
 from tests.platform.matrix_trial import MatrixTrial, declare
+from tests.platform.test_failures import Ended, published
 from tests.platform.trial import Trial, write_run
 
 
@@ -112,7 +115,7 @@ def test_a_run_that_is_terminated_during_an_import_ends_in_a_sentence(instance: 
 
     @dg.asset
     def importing(context) -> None:  # type: ignore[no-untyped-def]  # Dagster resolves no annotation in a function
-        with ended_by_a_person(context):
+        with retried(context, 0):
             instance.report_run_canceling(context.run)
             raise ImportError("numpy.core.multiarray failed to import")
 
@@ -124,13 +127,52 @@ def test_a_run_that_is_terminated_during_an_import_ends_in_a_sentence(instance: 
     assert "The run was terminated (ImportError: numpy.core.multiarray failed to import)" in messages
 
 
+def test_the_last_event_of_a_cancelled_run_is_a_sentence_and_no_alert_is_sent(
+    instance: dg.DagsterInstance, webhook: Webhook
+) -> None:
+    """Wherever the interrupt came: Dagster's own last events are tracebacks."""
+
+    @dg.asset
+    def importing(context) -> None:  # type: ignore[no-untyped-def]  # Dagster resolves no annotation in a function
+        instance.report_run_canceling(context.run)
+        raise ImportError("numpy.core.multiarray failed to import")
+
+    ended = Ended(failed_runs, instance, dg.Definitions([importing]))
+    ended.tick()
+    run = ended.run(importing)
+    ended.tick()
+    found = instance.get_run_by_id(run.run_id)
+    assert found is not None
+    assert found.status is dg.DagsterRunStatus.CANCELED
+    last = instance.all_logs(run.run_id)[-1].dagster_event
+    assert last is not None
+    sentence = f"run {run.run_id[:8]} of importing was cancelled; its errors follow from that."
+    assert str(last.message).startswith(sentence)
+    assert webhook.texts == []
+    ended.tick()
+    assert len(ended.messages(run)) == 1, "once"
+
+
+def test_a_cancelled_run_whose_process_died_says_so(instance: dg.DagsterInstance, webhook: Webhook) -> None:
+    ended = Ended(failed_runs, instance)
+    ended.tick()
+    job = ended.definitions.resolve_implicit_global_asset_job_def()
+    run = instance.create_run_for_job(job, asset_selection={published.key})
+    instance.report_run_canceling(run)
+    instance.report_run_failed(run)
+    ended.tick()
+    (text,) = webhook.texts
+    assert f"run {run.run_id[:8]} of published was cancelled, and failed before it ended: its process died" in text
+
+
 def test_an_error_of_a_run_that_nobody_terminated_stays_an_error(instance: dg.DagsterInstance) -> None:
     @dg.asset
     def importing(context) -> None:  # type: ignore[no-untyped-def]  # Dagster resolves no annotation in a function
-        with ended_by_a_person(context):
+        with retried(context, 0):
             raise ImportError("numpy.core.multiarray failed to import")
 
-    assert not dg.materialize([importing], instance=instance, raise_on_error=False).success
+    run = dg.materialize([importing], instance=instance, raise_on_error=False).dagster_run
+    assert run.status is dg.DagsterRunStatus.FAILURE
 
 
 def wait_for_a_signal(started: str, survived: str) -> None:
