@@ -33,7 +33,7 @@ from assets.dataset import DatasetDeclaration  # noqa: E402
 from assets.zarr_samples import FORCE_TAG  # noqa: E402
 from resources.pools import ConversionPool  # noqa: E402
 from sensors.dagster_internals.tags import partition_range_tags  # noqa: E402
-from sensors.messages import failure_message  # noqa: E402
+from sensors.messages import cancellation_message, failure_message  # noqa: E402
 from tests.platform.deployment import Deployment  # noqa: E402
 from tests.platform.trial import corrupt, definitions_of, write_run  # noqa: E402
 from zarr_core.points.store.head import load_manifest  # noqa: E402
@@ -70,7 +70,7 @@ def operating() -> None:
             arrive(deployment, 11, 12, 13)
             jobs.run("look")
             cancelled = jobs.run("convert", "run_11", "run_13", pool=Terminated())
-            take(page, "cancelled", f"/runs/{cancelled}", "RUN_CANCELED")
+            take(page, "cancelled", f"/runs/{cancelled}", "was cancelled; its errors follow")
 
 
 def migration() -> None:
@@ -148,6 +148,8 @@ class Jobs:
         (run,) = self.instance.get_runs(limit=1)
         if run.status is dg.DagsterRunStatus.FAILURE:  # the daemon's sensor adds the reason to the events of the run
             self.instance.report_engine_event(failure_message(self.instance, run), run)
+        if run.status is dg.DagsterRunStatus.CANCELED:
+            self.instance.report_engine_event(cancellation_message(run), run)
         return run.run_id
 
 
