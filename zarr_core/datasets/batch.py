@@ -32,6 +32,12 @@ class Batch(list[BatchItem]):
         self.tensors = tensors
         self._read = [] if tensors is None else [tuple(item.items()) for item in items]
 
+    @classmethod
+    def of(cls, tensors: dict[str, Tensor]) -> Batch:
+        """The items of batch tensors."""
+        rows = zip(*[tensor.unbind() for tensor in tensors.values()], strict=True)
+        return cls([BatchItem(zip(tensors, values, strict=True)) for values in rows], tensors)
+
     @property
     def unchanged(self) -> bool:
         """Whether the items are still those of ``tensors``: the same tensors under the same names, in this order."""

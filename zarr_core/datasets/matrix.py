@@ -15,7 +15,7 @@ from torch import Tensor
 
 from zarr_core._util.arguments import check_names
 from zarr_core._util.plain_arrays import check_labels, plain_array
-from zarr_core.datasets.batch import Batch, BatchDataset, BatchItem
+from zarr_core.datasets.batch import Batch, BatchDataset
 from zarr_core.datasets.memory_map import memory_mapped, row_blocks
 from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix import WideMatrix
@@ -176,8 +176,7 @@ class MatrixDataset(BatchDataset):
             tensors[name] = torch.from_numpy(self._read_value(sample_ids, name)).float()
         for name, labels in self._labels.items():
             tensors[name] = labels[places]
-        items = [BatchItem({name: tensor[n] for name, tensor in tensors.items()}) for n in range(len(places))]
-        return Batch(items, tensors)
+        return Batch.of(tensors)
 
     @property
     def fingerprint(self) -> str:

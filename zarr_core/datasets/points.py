@@ -29,8 +29,9 @@ from zarr_core.datasets.config import (
 from zarr_core.datasets.normalizers import NormalizedBatch, Normalizer, make_normalizers
 from zarr_core.datasets.splits import choose_samples
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
-from zarr_core.points.read.engines import FieldRead, OutputMismatchError
+from zarr_core.points.read.engines import FieldRead
 from zarr_core.points.read.reader import ZarrChunkReader
+from zarr_core.points.read.selection import SampleReads
 from zarr_core.sources import resolve_kind
 from zarr_core.storage import Storage
 
@@ -102,9 +103,10 @@ class ZarrPointDataset(BatchDataset):
         )
         self._check_kind()
         self._fields, self._geometry_points = self._choose_fields()
-        self.reader.check_num_points(config.points_by_domain)
+        coords = None
         if self._geometry_points:
-            self.reader.check_num_points({_GEOMETRY_DOMAIN: self._geometry_points})
+            coords = self.reader.coords(GEOMETRY_POSITION, _GEOMETRY_DOMAIN, self._geometry_points)
+        self._selection = self.reader.selection(config.points_by_domain, self._fields, coords)
         self.reader.check_fields(config.normalizers)
         manifest = self.reader.manifest
         self._normalizers = make_normalizers(Storage(self.reader.root), manifest, config.normalizers)
@@ -149,22 +151,13 @@ class ZarrPointDataset(BatchDataset):
         reads = [self._reads(place) for place in places]
         if not reads:
             return Batch([], None)
-        if any(not _stackable(reads[0], other) for other in reads[1:]):
+        stored = self.reader.execute_batch(reads)
+        if stored is None:
             return self._read_items(places, reads)
-        stored = {field: _allocate(len(reads), read) for field, read in reads[0].items()}
-        arrays = {field: tensor.numpy() for field, tensor in stored.items()}
-        try:
-            self.reader.execute(
-                [read for item in reads for read in item.values()],
-                [arrays[field][place] for place, item in enumerate(reads) for field in item],
-            )
-        except OutputMismatchError:  # the manifest of an earlier version has one dtype for samples of several
-            return self._read_items(places, reads)
-        tensors = {field: self._as_values(field, tensor) for field, tensor in stored.items()}
+        tensors = {field: self._as_values(field, torch.from_numpy(values)) for field, values in stored.items()}
         if self.config.with_index:
             tensors[_INDEX] = torch.tensor(places)
-        items = [BatchItem({field: tensor[place] for field, tensor in tensors.items()}) for place in range(len(reads))]
-        return Batch(items, tensors)
+        return Batch.of(tensors)
 
     def _read_items(self, indices: Sequence[int], reads: Sequence[Mapping[str, FieldRead]]) -> Batch:
         """Read items that cannot share tensors, each with the shapes and dtypes of its own arrays."""
@@ -226,19 +219,14 @@ class ZarrPointDataset(BatchDataset):
         warnings.warn(f"{reason} and are skipped", stacklevel=3)
         return kept
 
-    def _reads(self, index: int) -> dict[str, FieldRead]:
+    def _reads(self, index: int) -> SampleReads:
         """The read of each field of an item."""
         sample_id = self.sample_ids[index]
         seed, epoch = self.config.sampling_seed, self.epoch
         draw: dict[str, Any] = {"seed": seed, "epoch": epoch}
         if seed is None or epoch is None:
             draw = {"generator": torch.default_generator}
-        reads = self.reader.field_reads(sample_id, self.config.points_by_domain, self._fields, **draw)
-        if self._geometry_points:
-            reads[GEOMETRY_POSITION] = self.reader.coords_read(
-                sample_id, _GEOMETRY_DOMAIN, self._geometry_points, **draw
-            )
-        return reads
+        return self.reader.reads(self._selection, sample_id, **draw)
 
     @property
     def fingerprint(self) -> str:
@@ -398,21 +386,6 @@ class ZarrPointDataset(BatchDataset):
 
 def _digest(content: Any) -> str:
     return hashlib.blake2b(json.dumps(content, sort_keys=True).encode("ascii"), digest_size=8).hexdigest()
-
-
-def _allocate(items: int, read: FieldRead) -> Tensor:
-    """An uninitialised tensor for a field of a batch, (items, points, components)."""
-    try:
-        return torch.empty((items, *read.shape), dtype=getattr(torch, read.dtype))
-    except RuntimeError as error:
-        raise read.too_large() from error
-
-
-def _stackable(one: Mapping[str, FieldRead], other: Mapping[str, FieldRead]) -> bool:
-    """Whether two items have the same fields in the same order, of the same shapes and dtypes."""
-    return [(field, read.shape, read.dtype) for field, read in one.items()] == [
-        (field, read.shape, read.dtype) for field, read in other.items()
-    ]
 
 
 class ZarrShapeNetCarDataset(ZarrPointDataset):

@@ -6,6 +6,7 @@ chunks (``sharding_indexed`` of the Zarr v3 specification). Any Zarr v3 reader o
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -76,6 +77,11 @@ class ArrayLayout:
     def index_bytes(self) -> int:
         """Size of the index at the end of each shard."""
         return 16 * self.chunks_per_shard + CHECKSUM_BYTES
+
+    @property
+    def is_straight(self) -> bool:
+        """Whether the stored bytes of a chunk are its rows in memory, then its checksum."""
+        return self.codec.name == "none" and self.checksum and sys.byteorder == "little"
 
     @property
     def dimension_names(self) -> tuple[str, str]:

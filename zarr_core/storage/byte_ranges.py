@@ -104,10 +104,10 @@ class LocalObjects(Objects):
                 fetched = error
             yield fetched
 
-    def read_into(self, request: Request, buffers: Sequence[Any]) -> bool:
-        """Fill buffers one after another from the request's start; False if the file has fewer bytes."""
-        file = self._files.get(request.key) or self._open(request.key)
-        return os.preadv(file.handle, buffers, request.start) == sum(map(len, buffers))
+    def read_into(self, key: str, start: int, buffers: Sequence[Any]) -> int:
+        """Fill buffers one after another from a position of a file; returns how many bytes were there."""
+        file = self._files.get(key) or self._open(key)
+        return os.preadv(file.handle, buffers, start)
 
     def _read(self, request: Request) -> np.ndarray:
         file = self._files.get(request.key) or self._open(request.key)

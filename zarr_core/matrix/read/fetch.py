@@ -137,7 +137,8 @@ class ChunkFetcher:
         stored = cells.view(np.uint8).reshape(-1)
         checksum = np.empty(CHECKSUM_BYTES, np.uint8)
         try:
-            if not self._files.read_into(request, (stored, checksum)) or not is_intact(stored, checksum):
+            done = self._files.read_into(request.key, request.start, (stored, checksum))
+            if done != request.size or not is_intact(stored, checksum):
                 return False
         except OSError:
             return False

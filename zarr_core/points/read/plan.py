@@ -43,9 +43,9 @@ class PlannedChunk(NamedTuple):
     rows: list[RowSpan]
 
 
-@lru_cache(8)  # the fields of a domain share their draw
-def _wanted_rows(runs: tuple[tuple[int, int], ...], chunk_points: int) -> list[tuple[int, list[RowSpan]]]:
-    """Wanted rows by chunk number, in ascending order."""
+@lru_cache(64)  # the fields of a domain share their draw
+def wanted_rows(runs: tuple[tuple[int, int], ...], chunk_points: int) -> list[tuple[int, list[RowSpan]]]:
+    """Wanted rows by chunk number; chunks and the rows of each in ascending order."""
     wanted: dict[int, list[RowSpan]] = {}
     row = 0
     for start, stop in runs:
@@ -56,6 +56,8 @@ def _wanted_rows(runs: tuple[tuple[int, int], ...], chunk_points: int) -> list[t
             wanted.setdefault(chunk, []).append(RowSpan(first, last, row))
             row += last - first
             start += last - first
+    for rows in wanted.values():
+        rows.sort()
     return sorted(wanted.items())
 
 
@@ -78,7 +80,7 @@ def plan_read(
     starts, lengths = index
     chunks: list[PlannedChunk] = []
     missing: list[PlannedChunk] = []
-    for chunk, rows in _wanted_rows(drawn.runs, layout.chunk_points):
+    for chunk, rows in wanted_rows(drawn.runs, layout.chunk_points):
         start = starts[chunk]
         planned = PlannedChunk(chunk // per_shard, start, start + lengths[chunk], chunk, rows)
         (missing if start < 0 else chunks).append(planned)

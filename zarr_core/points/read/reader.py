@@ -22,10 +22,11 @@ from zarr_core._util.units import parse_size
 from zarr_core.errors import CorruptChunkError, ManifestError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.object_names import ATTRIBUTES_KEY
 from zarr_core.format.shuffle import shuffle_permutation
-from zarr_core.points.read.engines import ENGINES, Engine, FieldRead
-from zarr_core.points.read.sampling import Draw, draw
+from zarr_core.points.read.engines import ENGINES, Engine, FieldRead, OutputMismatchError
+from zarr_core.points.read.sampling import Draw, draw_points
+from zarr_core.points.read.selection import Coords, SampleReads, SelectedColumn, Selection
 from zarr_core.points.store.head import HEAD, load_manifest
-from zarr_core.points.store.manifest import ArrayColumn, SampleEntry, StoreManifest
+from zarr_core.points.store.manifest import SampleEntry, StoreManifest
 from zarr_core.points.store.mesh import read_meshes
 from zarr_core.sources.formats.contents import Mesh
 from zarr_core.storage import Storage
@@ -193,24 +194,10 @@ class ZarrChunkReader:
         seed: int = 0,
         epoch: int = 0,
         generator: Generator | None = None,
-    ) -> dict[str, FieldRead]:
+    ) -> SampleReads:
         """The reads of :meth:`read_sample` by canonical name, to be combined with other reads in :meth:`execute`."""
-        entry = self._entry(sample_id)
-        columns = self._columns_of(sample_id, fields)
-        if num_points is not None:
-            check_mapping("num_points", num_points, "{'surface': 4096}")
-        num_points = dict(num_points or {})
-        self.check_num_points(num_points)
-        draw_of = partial(draw, seed=seed, epoch=epoch, sample_id=sample_id, generator=generator)
-        draws = {}
-        for domain in dict.fromkeys(self._domain_of[name] for name in columns):
-            grid = entry.domains[domain]
-            wanted = num_points.get(domain) or grid.n_points
-            draws[domain] = draw_of(grid.n_points, grid.chunk_points, wanted, stream=domain)
-        return {
-            name: self._field_read(sample_id, entry, column, draws[self._domain_of[name]])
-            for name, column in columns.items()
-        }
+        selection = self.selection(num_points, fields)
+        return self.reads(selection, sample_id, seed=seed, epoch=epoch, generator=generator)
 
     def coords_read(
         self,
@@ -224,20 +211,102 @@ class ZarrChunkReader:
         stream: str = "geometry",
     ) -> FieldRead:
         """The read of :meth:`read_coords`."""
-        entry = self._entry(sample_id)
+        selection = Selection([], {}, self.coords("coords", domain, num_points, stream))
+        return self.reads(selection, sample_id, seed=seed, epoch=epoch, generator=generator)["coords"]
+
+    def selection(
+        self,
+        num_points: Mapping[str, int | None] | None = None,
+        fields: Iterable[str] | None = None,
+        coords: Coords | None = None,
+    ) -> Selection:
+        """What to read of every sample; arguments as for :meth:`read_sample`.
+
+        Args:
+            num_points, fields: as for :meth:`read_sample`.
+            coords: positions to draw besides; from :meth:`coords`.
+
+        Raises:
+            UnknownFieldError, ZarrCoreError: as for :meth:`read_sample`.
+        """
+        if num_points is not None:
+            check_mapping("num_points", num_points, "{'surface': 4096}")
+        num_points = dict(num_points or {})
+        self.check_num_points(num_points)
+        return Selection(None if fields is None else self.check_fields(fields), num_points, coords)
+
+    def coords(self, name: str, domain: str, num_points: int | None = None, stream: str = "geometry") -> Coords:
+        """Positions to draw independently of the fields; raises as :meth:`read_coords`.
+
+        Args:
+            name: of the result.
+            domain, num_points, stream: as for :meth:`read_coords`.
+        """
         self.check_num_points({domain: num_points})
-        (column,) = self._columns_of(sample_id, [self.manifest.domains[domain].position]).values()
-        draw_of = partial(draw, seed=seed, epoch=epoch, sample_id=sample_id, generator=generator)
-        grid = entry.domains[domain]
-        wanted = num_points or grid.n_points
-        drawn = draw_of(grid.n_points, grid.chunk_points, wanted, stream=f"{domain}:{stream}")
-        return self._field_read(sample_id, entry, column, drawn)
+        return Coords(name, domain, num_points, f"{domain}:{stream}")
+
+    def reads(
+        self,
+        selection: Selection,
+        sample_id: str,
+        *,
+        seed: int = 0,
+        epoch: int = 0,
+        generator: Generator | None = None,
+    ) -> SampleReads:
+        """The reads of a sample, to be combined with those of other samples in :meth:`execute`.
+
+        Args:
+            selection: from :meth:`selection`.
+            sample_id, seed, epoch, generator: as for :meth:`read_sample`.
+        """
+        entry = self._entry(sample_id)
+        own = self.manifest.fields_of(sample_id)
+        columns = selection.columns(own)
+        if columns is None:
+            columns = selection.remember(own, self._columns_of(sample_id, selection))
+        seed, epoch = whole_number("seed", seed), whole_number("epoch", epoch)
+        draws: dict[str, Draw] = {}
+        reads = SampleReads()
+        for name, column, domain, stream in columns:
+            drawn = draws.get(stream)
+            if drawn is None:
+                grid = entry.domains[domain]
+                wanted = selection.num_points.get(stream) or grid.n_points
+                drawn = draw_points(grid.n_points, grid.chunk_points, wanted, seed, epoch, sample_id, stream, generator)
+                draws[stream] = drawn
+            reads[name] = FieldRead(
+                self._url, sample_id, column.field, entry, column.array_name, column.dim, column.dtype, domain, drawn
+            )
+        reads.shape = columns, tuple([drawn.num_points for drawn in draws.values()])
+        return reads
+
+    def execute_batch(self, items: Sequence[SampleReads]) -> dict[str, np.ndarray] | None:
+        """Read samples of equal shapes as one batch.
+
+        Args:
+            items: results of :meth:`reads`; at least one.
+
+        Returns:
+            (items, points, dim) by name, of the stored dtypes; None if the samples have different fields, dtypes or
+            numbers of points, so that they cannot share arrays. Errors as for :meth:`read_sample`.
+        """
+        first = items[0]
+        if any(item.shape != first.shape for item in items):
+            return None
+        batch = {name: read.allocate(np.dtype(read.dtype), read.dim, len(items)) for name, read in first.items()}
+        out = [rows for arrays in zip(*batch.values(), strict=True) for rows in arrays]
+        try:
+            self.execute([read for item in items for read in item.values()], out)
+        except OutputMismatchError:  # the manifest of an earlier version has one dtype for samples of several
+            return None
+        return batch
 
     def execute(self, reads: Sequence[FieldRead], out: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
         """Read fields of any samples, all of them in flight together on remote stores.
 
         Args:
-            reads: results of :meth:`field_reads` and :meth:`coords_read`.
+            reads: of any samples; values of :meth:`reads`.
             out: arrays to write into, C-contiguous, of each read's ``shape`` and of the stored dtype; new ones by
                 default.
 
@@ -329,12 +398,13 @@ class ZarrChunkReader:
             reason = f"the store holds {len(self.manifest.samples)}, the first of them {some}"
         raise UnknownFieldError(f"{self._url}: no sample {sample_id!r}; {reason}")
 
-    def _columns_of(self, sample_id: str, fields: Iterable[str] | None) -> dict[str, ArrayColumn]:
-        """The arrays of fields of a sample, of all that it has for None, in the manifest's order."""
+    def _columns_of(self, sample_id: str, selection: Selection) -> list[SelectedColumn]:
+        """The arrays of a selection in a sample."""
         own = self.manifest.fields_of(sample_id)
-        if fields is None:
-            return {name: own[name] for name in self._columns if name in own}
-        names = self.check_fields(fields)
+        names = selection.fields
+        if names is None:
+            names = [name for name in self._columns if name in own]
+        columns = []
         for name in names:
             if name not in own:
                 lacking = self.without_field(name)
@@ -342,17 +412,17 @@ class ZarrChunkReader:
                     f"{self._url}, {sample_id}: this sample has no {name}, like {len(lacking)} of the store's "
                     f"{len(self.manifest.samples)}; read other fields, or other samples"
                 )
-        return {name: own[name] for name in names}
+            domain = self._domain_of[name]
+            columns.append(SelectedColumn(name, own[name], domain, domain))
+        coords = selection.coords
+        if coords is not None:
+            position = own[self.manifest.domains[coords.domain].position]
+            columns.append(SelectedColumn(coords.name, position, coords.domain, coords.stream))
+        return columns
 
     def without_field(self, name: str) -> list[str]:
         """Ids of the samples that lack a field of the store."""
         return [sample_id for sample_id in self.manifest.samples if name not in self.manifest.fields_of(sample_id)]
-
-    def _field_read(self, sample_id: str, entry: SampleEntry, column: ArrayColumn, drawn: Draw) -> FieldRead:
-        domain = self._domain_of[column.field]
-        return FieldRead(
-            self._url, sample_id, column.field, entry, column.array_name, column.dim, column.dtype, domain, drawn
-        )
 
     def _open_engine(
         self,

@@ -111,9 +111,24 @@ def draw(
     chunk_points = whole_number("chunk_points", chunk_points, 1)
     num_points = whole_number("num_points", num_points, 1)
     seed, epoch = whole_number("seed", seed), whole_number("epoch", epoch)
+    return draw_points(n_points, chunk_points, num_points, seed, epoch, sample_id, stream, generator)
+
+
+def draw_points(
+    n_points: int,
+    chunk_points: int,
+    num_points: int,
+    seed: int,
+    epoch: int,
+    sample_id: str,
+    stream: str,
+    generator: Generator | None,
+) -> Draw:
+    """See :func:`draw`; the arguments must have been checked."""
     if num_points >= n_points:
         return Draw(((0, n_points),), chunk_points)
-    start_word, phase_word = _random_words(seed, epoch, sample_id, stream, generator)
+    entropy = [seed, epoch] if generator is None else [_entropy(generator)]
+    start_word, phase_word = _random_words([*entropy, sample_id, stream])
     # The words have 128 bits, so the bias of the modulo is at most n / 2**128.
     phase = phase_word % block_count(n_points, chunk_points, num_points)
     return window(n_points, chunk_points, num_points, phase, start_word % n_points)
@@ -158,12 +173,12 @@ def window(n_points: int, chunk_points: int, num_points: int, phase: int, start:
     return Draw(((start, block_stop), (block_start, block_start + beyond)), chunk_points)
 
 
-def _random_words(seed: int, epoch: int, sample_id: str, stream: str, generator: Generator | None) -> tuple[int, int]:
+def _random_words(key: list[Any]) -> tuple[int, int]:
     """Two independent words, uniform over 128 bits."""
-    entropy: list[Any] = [seed, epoch] if generator is None else [_entropy(generator)]
     # JSON is injective here: different keys give different texts.
-    key = _ENCODE_KEY([*entropy, sample_id, stream])
-    digest = hashlib.blake2b(key.encode("ascii"), digest_size=2 * _WORD_BYTES, person=b"zarr_core.draw").digest()
+    digest = hashlib.blake2b(
+        _ENCODE_KEY(key).encode("ascii"), digest_size=2 * _WORD_BYTES, person=b"zarr_core.draw"
+    ).digest()
     return int.from_bytes(digest[:_WORD_BYTES], "little"), int.from_bytes(digest[_WORD_BYTES:], "little")
 
 

@@ -55,6 +55,7 @@ class Reader(Format):
         self._store = f"{place}/store"
         self._reader = ZarrChunkReader(self._store, **options)
         self._num_points = dict(draws.num_points)
+        self._selection = self._reader.selection(self._num_points)
 
     def read(self, sample: str, epoch: int) -> dict[str, np.ndarray]:
         """See :class:`Format`."""
@@ -63,21 +64,13 @@ class Reader(Format):
     def read_batch(self, items: Sequence[tuple[str, int]]) -> Arrays:
         """All fields of all items in flight together, decoded into the arrays of the batch."""
         reader = self._reader
-        plans = [reader.field_reads(sample, self._num_points, epoch=epoch) for sample, epoch in items]
-        batch: Arrays = {}
-        for name, first in plans[0].items():
-            shapes = [plan[name].shape for plan in plans]
-            dtypes = [plan[name].dtype for plan in plans]
-            if shapes.count(first.shape) == dtypes.count(first.dtype) == len(plans):
-                batch[name] = np.empty((len(plans), *first.shape), first.dtype)
-            else:
-                batch[name] = list(map(np.empty, shapes, dtypes))
-        reads, out = [], []
-        for number, plan in enumerate(plans):
-            for name, read in plan.items():
-                reads.append(read)
-                out.append(batch[name][number])
-        reader.execute(reads, out)
+        reads = [reader.reads(self._selection, sample, epoch=epoch) for sample, epoch in items]
+        together = reader.execute_batch(reads)
+        batch: Arrays = dict(together or {})
+        if together is None:
+            values = iter(reader.execute([read for item in reads for read in item.values()]))
+            found = [dict(zip(item, values, strict=False)) for item in reads]
+            batch = {name: [arrays[name] for arrays in found] for name in reads[0]}
         if self._counts:
             self.requests = sum(count.requests for count in self._counts)
         return batch

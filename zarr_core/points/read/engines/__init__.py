@@ -89,10 +89,15 @@ class FieldRead(NamedTuple):
             expected_chunks = f"the manifest says {grid.chunk_points} points per chunk"
             raise ManifestError(f"{self.where}: {expected_chunks}, the array has {chunk_points}")
 
-    def allocate(self, dtype: np.dtype[Any], dim: int) -> np.ndarray:
-        """A new array for the points, with undefined content; raises StoreError if it does not fit in memory."""
+    def allocate(self, dtype: np.dtype[Any], dim: int, items: int | None = None) -> np.ndarray:
+        """A new array for the points, or for those of a batch, with undefined content.
+
+        Raises:
+            StoreError: it does not fit in memory.
+        """
+        points = (self.drawn.num_points, dim)
         try:
-            return np.empty((self.drawn.num_points, dim), dtype)
+            return np.empty(points if items is None else (items, *points), dtype)
         except (MemoryError, ValueError) as error:  # ValueError: more than can be addressed
             raise self.too_large() from error
 

@@ -19,11 +19,12 @@ from zarr_core.format.object_names import ZARR_JSON
 from zarr_core.format.shards import ChunkIndex, decode_shard_index
 from zarr_core.points.read.engines import Engine, FieldRead, fetch_failure
 from zarr_core.points.read.engines.sample_metadata import KnownArray, KnownSample, parse_group
+from zarr_core.points.read.engines.straight import UnreadError, read_straight
 from zarr_core.points.read.plan import PlannedChunk, RowSpan, plan_read, unpack
 from zarr_core.points.store.manifest import SampleEntry
 from zarr_core.storage import Storage
 from zarr_core.storage import byte_ranges as objects
-from zarr_core.storage.byte_ranges import CachedObjects, Objects, Request, open_objects
+from zarr_core.storage.byte_ranges import CachedObjects, LocalObjects, Objects, Request, open_objects
 from zarr_core.storage.checked import fetch_checked
 from zarr_core.storage.disk_cache import DiskCache
 from zarr_core.storage.memory_cache import MemoryCache
@@ -69,6 +70,7 @@ class DirectEngine:
         fallback_places: list[int] = []
         work: list[tuple[FieldRead, KnownArray, list[PlannedChunk], np.ndarray]] = []
         requests: list[Request] = []
+        files = process.objects if isinstance(process.objects, LocalObjects) else None
         for place, (read, known) in enumerate(zip(reads, arrays, strict=True)):
             if known is None:
                 results.append(np.empty(0) if out is None else out[place])
@@ -82,6 +84,14 @@ class DirectEngine:
                 target = out[place]
                 read.check_output(known.dtype, layout.dim, target)
             results.append(target)
+            if files is not None and known.is_straight:
+                try:
+                    read_straight(files, known, read.drawn, target, not read.entry.is_ours)
+                except UnreadError as error:
+                    raise _read_error(read, str(error.request), error.cause) from error
+                except CorruptChunkError as error:
+                    raise _read_error(read, "", error) from error
+                continue
             ranges, missing = plan_read(layout, index, read.drawn)
             for chunk in missing:
                 _fill_missing(read, chunk.rows, target)
@@ -125,7 +135,9 @@ class DirectEngine:
                 raise ManifestError(f"{read.where}: {named}, which is the group of {known.sample_id!r}")
             if array is not None:
                 layout = array.layout
-                read.check_array((layout.n_points, layout.dim), (layout.chunk_points, layout.dim), array.dtype)
+                if array.accepted is not read.entry:
+                    read.check_array((layout.n_points, layout.dim), (layout.chunk_points, layout.dim), array.dtype)
+                    array.accepted = read.entry
                 if array.index is None:
                     unindexed[read.path] = (read, array)
             found.append(array)

@@ -10,7 +10,7 @@ import numpy as np
 from zarr_core._util.documents import expect, parse_json
 from zarr_core._util.redaction import printable_cause
 from zarr_core.errors import CorruptChunkError, SourceError, StoreError
-from zarr_core.format.array_metadata import ArrayLayout
+from zarr_core.format.array_metadata import CHECKSUM_BYTES, ArrayLayout
 from zarr_core.format.names import check_relative_path
 from zarr_core.format.shards import ChunkIndex, unpack_lengths
 from zarr_core.points.read.engines import check_origin, damaged_group, fetch_failure, missing_group
@@ -18,6 +18,8 @@ from zarr_core.points.store.group import recorded_attributes
 from zarr_core.points.store.manifest import SampleEntry
 from zarr_core.storage.byte_ranges import Request
 
+# Linux reads at most 2 GiB by one system call.
+_ONE_READ = 1 << 30
 _ARRAY_BYTES = 1000  # memory of an array without its index
 
 
@@ -26,21 +28,52 @@ class KnownArray:
 
     Attributes:
         layout: of the array.
-        index: byte ranges of its chunks; None until the shard indices are read.
         dtype: stored dtype, little-endian.
+        row_bytes: bytes of a point.
+        is_straight: whether the bytes of every chunk are its rows, then its checksum.
+        verified: by chunk number, whether this process has compared the chunk with its checksum; of an array without
+            codec only.
+        accepted: the manifest entry that it was compared with; None before.
     """
 
-    __slots__ = ("_path", "dtype", "index", "layout")
+    __slots__ = (
+        "_first_shard",
+        "_index",
+        "_path",
+        "accepted",
+        "dtype",
+        "is_straight",
+        "layout",
+        "row_bytes",
+        "verified",
+    )
 
     def __init__(self, path: str, layout: ArrayLayout, index: ChunkIndex | None) -> None:
         self.layout = layout
-        self.index = index
         self.dtype = np.dtype(layout.dtype).newbyteorder("<")
+        self.row_bytes = layout.dim * self.dtype.itemsize
+        self.verified = bytearray(layout.n_chunks if layout.is_straight else 0)
+        self.accepted: SampleEntry | None = None
         self._path = path
+        self._first_shard = f"{path}/{layout.shard_key(0)}"
+        self.index = index
+
+    @property
+    def index(self) -> ChunkIndex | None:
+        """Byte ranges of its chunks; None until the shard indices are read."""
+        return self._index
+
+    @index.setter
+    def index(self, index: ChunkIndex | None) -> None:
+        self._index = index
+        # Also for indices of other writers: each chunk is stored, and has the bytes of its rows and its checksum.
+        size = self.layout.chunk_points * self.row_bytes + CHECKSUM_BYTES
+        simple = self.layout.is_straight and size <= _ONE_READ
+        self.is_straight = simple and index is not None and set(index.lengths) == {size}
 
     def shard_name(self, shard: int) -> str:
         """Object name of a shard. Not a list of names: metadata of a few bytes can claim millions of shards."""
-        return f"{self._path}/{self.layout.shard_key(shard)}"
+        return f"{self._path}/{self.layout.shard_key(shard)}" if shard else self._first_shard
 
 
 class KnownSample(NamedTuple):
@@ -82,7 +115,7 @@ class KnownSample(NamedTuple):
         except (ValueError, SourceError) as error:
             raise damaged_group(where, entry, error) from error
         known = [array for array in arrays.values() if array is not None]
-        size = sum(_ARRAY_BYTES + 16 * array.layout.n_chunks for array in known)
+        size = sum(_ARRAY_BYTES + 17 * array.layout.n_chunks for array in known)
         return cls(arrays, recorded.get("sample_id"), False, size)
 
 

@@ -1,0 +1,90 @@
+"""What a program reads of every sample: checked once, then applied to one sample after another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from zarr_core.points.read.engines import FieldRead
+from zarr_core.points.store.manifest import ArrayColumn
+
+
+class Coords(NamedTuple):
+    """Positions of a domain that are drawn independently of its fields.
+
+    Attributes:
+        name: of the result.
+        domain: of the positions.
+        num_points: points to draw; None reads all.
+        stream: distinguishes the draws from others of the sample.
+    """
+
+    name: str
+    domain: str
+    num_points: int | None
+    stream: str
+
+
+class SelectedColumn(NamedTuple):
+    """An array of a sample that is read.
+
+    Attributes:
+        name: of the result.
+        column: the array.
+        domain: of the array.
+        stream: columns of one stream have the same points.
+    """
+
+    name: str
+    column: ArrayColumn
+    domain: str
+    stream: str
+
+
+class Selection:
+    """Fields and numbers of points, made by :meth:`zarr_core.points.read.reader.ZarrChunkReader.selection`.
+
+    Attributes:
+        fields: canonical names; None: all that a sample has.
+        num_points: points to draw by stream; a stream that is absent or None is read whole.
+        coords: positions to read besides.
+    """
+
+    def __init__(
+        self, fields: Sequence[str] | None, num_points: Mapping[str, int | None], coords: Coords | None = None
+    ) -> None:
+        self.fields, self.coords = fields, coords
+        self.num_points = dict(num_points)
+        if coords is not None:
+            self.num_points[coords.stream] = coords.num_points
+        # By identity, with the mapping itself: most samples share one mapping of fields.
+        self._known: dict[int, tuple[Mapping[str, ArrayColumn], Sequence[SelectedColumn]]] = {}
+
+    def columns(self, own: Mapping[str, ArrayColumn]) -> Sequence[SelectedColumn] | None:
+        """The columns that were remembered for a sample with these fields; None if there are none."""
+        known = self._known.get(id(own))
+        return None if known is None or known[0] is not own else known[1]
+
+    def remember(self, own: Mapping[str, ArrayColumn], columns: Sequence[SelectedColumn]) -> Sequence[SelectedColumn]:
+        """Remember and return the columns of samples with these fields."""
+        if len(self._known) == _MAX_KNOWN:
+            self._known.clear()
+        self._known[id(own)] = own, columns
+        return columns
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_known": {}}
+
+
+# A manifest whose samples share no mapping of fields is not kept twice.
+_MAX_KNOWN = 256
+
+
+class SampleReads(dict[str, FieldRead]):
+    """The reads of one sample by name.
+
+    Attributes:
+        shape: equal for samples whose results have the same names, shapes and dtypes in the same order.
+    """
+
+    shape: tuple[Sequence[SelectedColumn], tuple[int, ...]]
