@@ -12,6 +12,7 @@ import numpy as np
 from zarr_core.sources.arrays import ArrayChoice
 from zarr_core.sources.formats import OpenFile, open_file
 from zarr_core.sources.formats.contents import Mesh, MissingArrayError
+from zarr_core.sources.formats.files import SourceFile
 from zarr_core.sources.sample import FileInfo
 from zarr_core.storage import Storage
 
@@ -34,12 +35,18 @@ class SampleFiles:
     files: Mapping[str, FileInfo]
     choices: Mapping[str, ArrayChoice]
 
+    def in_file_of(self, canonical: str) -> dict[str, ArrayChoice]:
+        """The fields that lie in the file of this one."""
+        info = self.files[canonical]
+        return {name: choice for name, choice in self.choices.items() if self.files.get(name) == info}
 
-class FieldLoader:
+
+class FieldLoader(threading.local):
     """Loads the fields of one sample after another. Each thread has one file open."""
 
     def __init__(self) -> None:
-        self._opened = threading.local()
+        self._key: object = None
+        self._opened: OpenFile | None = None
 
     def load(self, sample: SampleFiles, canonical: str) -> torch.Tensor:
         """One field, (points,) or (points, components).
@@ -66,17 +73,16 @@ class FieldLoader:
     def _open(self, sample: SampleFiles, canonical: str) -> OpenFile:
         info = sample.files[canonical]
         key = sample.storage.root, sample.folder, info
-        if getattr(self._opened, "key", None) != key:
-            self._opened.key = self._opened.file = None  # frees the memory of the other file first
-            same = {name: choice for name, choice in sample.choices.items() if sample.files.get(name) == info}
+        if self._opened is None or self._key != key:
+            self._opened = None  # frees the memory of the other file first
+            choices = sample.in_file_of(canonical)
             try:
-                self._opened.file = open_file(sample.storage, sample.folder, info, same.values())
+                self._opened = open_file(SourceFile(sample.storage, sample.folder, info), choices.values())
             except MissingArrayError as error:  # all arrays of the file are looked up when it is opened
-                needed = [name for name, choice in same.items() if error.array in choice.arrays]
-                raise ValueError(f"{error}; {', '.join(needed)} needs it") from error
-            self._opened.key = key
-        opened: OpenFile = self._opened.file
-        return opened
+                needed = ", ".join(name for name, choice in choices.items() if error.array in choice.arrays)
+                raise ValueError(f"{error}; {needed} needs it") from error
+            self._key = key
+        return self._opened
 
 
 def _rows_at(own: np.ndarray, wanted: np.ndarray) -> np.ndarray:

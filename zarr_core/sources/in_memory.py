@@ -12,14 +12,13 @@ from zarr_core._util.plain_arrays import check_labels, plain_array, plain_tensor
 from zarr_core.errors import SampleError, SourceError
 from zarr_core.format.names import check_sample_id
 from zarr_core.sources.description import SourceDescription
-from zarr_core.sources.formats.contents import Mesh
-from zarr_core.sources.sample import FileInfo, FoundSamples, SourceSample
+from zarr_core.sources.sample import FileInfo, FoundSamples, SampleSource, SourceSample
 
 if TYPE_CHECKING:
     import torch
 
 
-class ArraySource:
+class ArraySource(SampleSource):
     """One sample whose fields are arrays in memory. It is identified by their content.
 
     Args:
@@ -31,8 +30,10 @@ class ArraySource:
 
     Raises:
         SourceError: the id or the split cannot be used.
-        SampleError: a field is not an array of numbers, or a parameter is no scalar.
+        SampleError: a field is not an array of numbers, or a parameter is not a scalar.
     """
+
+    url = "arrays in memory"
 
     def __init__(
         self,
@@ -44,37 +45,22 @@ class ArraySource:
     ) -> None:
         from zarr_core.sources.tensors import scalars
 
-        for name, value in {"sample_id": sample_id, "split": "none" if split is None else split}.items():
-            if not isinstance(value, str) or not value:
-                raise SourceError(f"{name} must be a name, not {value!r}")
+        _check_name("sample_id", sample_id)
+        if split is not None:
+            _check_name("split", split)
         check_sample_id(sample_id)
-        self._description, self._split = description, split
-        self._tensors = {
-            canonical: _tensor(sample_id, canonical, arrays[file.filename])
-            for canonical, file in description.fields.items()
-            if file.filename in arrays
-        }
+        self.description = description
+        self._split = split
+        self._tensors: dict[str, torch.Tensor] = {}
+        for canonical, file in description.fields.items():
+            if file.filename in arrays:
+                self._tensors[canonical] = _tensor(sample_id, canonical, arrays[file.filename])
         try:
             plain = scalars(dict(parameters or {}), "parameters")
         except ValueError as error:
             raise SampleError(sample_id, "", str(error)) from error
         files = {canonical: _described(canonical, tensor) for canonical, tensor in self._tensors.items()}
         self._sample = SourceSample(sample_id, "", files, scalars=plain, in_memory=True)
-
-    @property
-    def description(self) -> SourceDescription:
-        """Fields of the sample."""
-        return self._description
-
-    @property
-    def url(self) -> str:
-        """A text in the place of a location."""
-        return "arrays in memory"
-
-    @property
-    def lists_all_splits(self) -> bool:
-        """False: a sample is in one split."""
-        return False
 
     @property
     def reads_listed_versions(self) -> bool:
@@ -86,10 +72,6 @@ class ArraySource:
         wanted = sample_ids is None or self._sample.sample_id in sample_ids
         return FoundSamples({self._sample.sample_id: self._sample} if wanted else {})
 
-    def discover(self, sample_ids: Collection[str] | None = None) -> dict[str, SourceSample]:
-        """The sample by its id."""
-        return self.find(sample_ids).samples
-
     def with_content(self, sample: SourceSample) -> SourceSample:
         """The sample itself, whose content is known."""
         return sample
@@ -97,10 +79,6 @@ class ArraySource:
     def load(self, sample: SourceSample, canonical: str) -> torch.Tensor:
         """The tensor of a field."""
         return self._tensors[canonical]
-
-    def load_mesh(self, sample: SourceSample, canonical: str) -> Mesh:
-        """Arrays have no mesh: raises SampleError."""
-        raise SampleError(sample.sample_id, canonical, "has no mesh")
 
     def load_parameters(self, sample: SourceSample) -> dict[str, Any]:
         """The parameters."""
@@ -116,20 +94,22 @@ class ArraySource:
 
     def merge_splits(self, known: Mapping[str, list[str]], listed: dict[str, list[str]]) -> dict[str, list[str]]:
         """Those of the store, with the sample at the end of its split and in no other one."""
-        own = [(split, sample_id) for split, ids in listed.items() for sample_id in ids]
         merged = {split: list(ids) for split, ids in known.items()}
-        for split, sample_id in own:
-            merged = {name: [i for i in ids if i != sample_id or name == split] for name, ids in merged.items()}
-            merged[split] = list(dict.fromkeys([*merged.get(split, ()), sample_id]))
+        if self._split is None:
+            return merged
+        own = self._sample.sample_id
+        for split, ids in merged.items():
+            if own in ids and split != self._split:
+                ids.remove(own)
+        ids = merged.setdefault(self._split, [])
+        if own not in ids:
+            ids.append(own)
         return merged
 
-    def split_documents(self) -> dict[str, str]:
-        """Empty: there are no split files."""
-        return {}
 
-    def excluded(self) -> set[str]:
-        """Empty: no sample is excluded."""
-        return set()
+def _check_name(what: str, value: Any) -> None:
+    if not isinstance(value, str) or not value:
+        raise SourceError(f"{what} must be a name, not {value!r}")
 
 
 def _tensor(sample_id: str, canonical: str, values: Any) -> torch.Tensor:

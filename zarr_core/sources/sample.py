@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+from zarr_core.errors import SampleError
 
 if TYPE_CHECKING:
     import torch
@@ -43,6 +46,11 @@ class FileInfo:
         """The files that the source stores."""
         return self.parts or (self,)
 
+    @property
+    def identity(self) -> tuple[str, int, str]:
+        """Name, size and content or version: what the fingerprint of a sample is made of."""
+        return self.name, self.size, self.sha256 or self.version
+
 
 @dataclass(frozen=True)
 class SourceSample:
@@ -76,24 +84,31 @@ class SourceSample:
         return not self.missing
 
     @property
+    def distinct_files(self) -> tuple[FileInfo, ...]:
+        """Its files by name: several fields may lie in one."""
+        files = (*self.files.values(), *self.parameter_files)
+        return tuple({info.name: info for info in files}.values())
+
+    @property
     def n_bytes(self) -> int:
         """Size of all files, in bytes."""
-        return sum({info.name: info.size for info in (*self.files.values(), *self.parameter_files)}.values())
+        return sum(info.size for info in self.distinct_files)
 
     @property
     def modified(self) -> float:
         """When its newest file was written, in seconds since 1970; 0 if the location does not report it."""
-        files = [stored for info in (*self.files.values(), *self.parameter_files) for stored in info.stored]
-        return max((info.modified for info in files), default=0.0)
+        newest = 0.0
+        for info in self.distinct_files:
+            newest = max(newest, *(stored.modified for stored in info.stored))
+        return newest
 
     @property
     def fingerprint(self) -> str:
         """16 hex digits that change when a file or a scalar of the sample is added, removed or replaced."""
-        entries = sorted((name, info.name, info.size, info.sha256 or info.version) for name, info in self.files.items())
-        entries += sorted(("", info.name, info.size, info.sha256 or info.version) for info in self.parameter_files)
-        content: Any = entries
+        fields = sorted((name, *info.identity) for name, info in self.files.items())
+        content: Any = fields + sorted(("", *info.identity) for info in self.parameter_files)
         if self.choices:
-            content = entries, sorted((name, choice.to_document()) for name, choice in self.choices.items())
+            content = content, sorted((name, choice.to_document()) for name, choice in self.choices.items())
         if self.scalars:
             content = content, sorted(self.scalars.items())
         if self.prefixes:
@@ -116,54 +131,64 @@ class FoundSamples:
     unused: tuple[str, ...] = ()
 
 
-class SampleSource(Protocol):
-    """Interface of a source of samples."""
+class SampleSource(ABC):
+    """A source of samples.
 
-    @property
-    def description(self) -> SourceDescription:
-        """Fields and splits of the dataset."""
+    Attributes:
+        description: fields and splits of the dataset.
+        url: the location without credentials, or a text in its place.
+        lists_all_splits: whether :meth:`splits` returns every split of the dataset.
+    """
 
-    @property
-    def url(self) -> str:
-        """The location without credentials."""
-
-    @property
-    def lists_all_splits(self) -> bool:
-        """Whether :meth:`splits` returns every split of the dataset."""
+    description: SourceDescription
+    url: str
+    lists_all_splits = False
 
     @property
     def reads_listed_versions(self) -> bool:
         """Whether every read raises SourceError if the file is no longer the one that was listed."""
+        return False
 
+    @abstractmethod
     def find(self, sample_ids: Collection[str] | None = None) -> FoundSamples:
         """List the source; only ``sample_ids`` if given."""
 
     def discover(self, sample_ids: Collection[str] | None = None) -> dict[str, SourceSample]:
         """The samples of :meth:`find`, by id."""
+        return self.find(sample_ids).samples
 
+    @abstractmethod
     def with_content(self, sample: SourceSample) -> SourceSample:
         """The sample with the SHA-256 of each file, for which every file is read; raises OSError."""
 
+    @abstractmethod
     def load(self, sample: SourceSample, canonical: str) -> torch.Tensor:
-        """The tensor of one point field, with the source's dtype and shape."""
+        """The tensor of one point field, with the source's dtype and shape; raises SampleError."""
 
     def load_mesh(self, sample: SourceSample, canonical: str) -> Mesh:
-        """The mesh of the domain with this position field; raises SampleError."""
+        """The mesh of the domain with this position field; raises SampleError, as for a source without meshes."""
+        raise SampleError(sample.sample_id, canonical, "has no mesh")
 
+    @abstractmethod
     def load_parameters(self, sample: SourceSample) -> dict[str, Any]:
-        """Per-sample scalars by name."""
+        """Per-sample scalars by name; raises SampleError."""
 
+    @abstractmethod
     def is_unchanged(self, sample: SourceSample) -> bool:
         """Whether the sample's files have not changed since :meth:`discover`."""
 
     def split_documents(self) -> dict[str, str]:
         """Content of split files and blacklists by name, to be copied into the store."""
+        return {}
 
+    @abstractmethod
     def splits(self, sample_ids: Collection[str]) -> dict[str, list[str]]:
         """Sample ids by split, including ids that the source lists but does not have."""
 
     def merge_splits(self, known: Mapping[str, list[str]], listed: dict[str, list[str]]) -> dict[str, list[str]]:
         """The splits of a store that has the splits ``known``, after it took over those that the source lists."""
+        return listed if self.lists_all_splits else dict(known) | listed
 
     def excluded(self) -> set[str]:
         """Ids excluded from every split."""
+        return set()

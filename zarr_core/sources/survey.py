@@ -19,7 +19,7 @@ from zarr_core.sources.arrays import CASE, PIECES, ROOTS, ArrayChoice, suffix_of
 from zarr_core.sources.description import SourceDescription
 from zarr_core.sources.formats import SUFFIXES, open_file, peek
 from zarr_core.sources.formats.contents import Contents
-from zarr_core.sources.formats.files import path_of
+from zarr_core.sources.formats.files import SourceFile, path_of
 from zarr_core.sources.guess import describe
 from zarr_core.sources.left_out import collected_notes, some
 from zarr_core.sources.patterns import (
@@ -213,10 +213,11 @@ def _summary(storage: Storage, folder: str, pattern: str, info: FileInfo) -> Fil
     name = info.name if suffix_of(info.name) != CASE else pattern
     if suffix_of(info.name) == ".pt":
         return FileSummary(pattern, name, info.size)
+    file = SourceFile(storage, folder, info)
     try:
-        contents = peek(storage, folder, info)
+        contents = peek(file)
         if suffix_of(name) in (".vtu", ".pvtu") and not contents.dimension and info.size <= _MAX_BYTES:
-            cells = open_file(storage, folder, info, [ArrayChoice(compute="position", at="cells")])
+            cells = open_file(file, [ArrayChoice(compute="position", at="cells")])
             contents = replace(contents, dimension=cells.contents().dimension)
         return FileSummary(pattern, name, info.size, contents)
     except (ValueError, SourceError) as error:

@@ -24,7 +24,7 @@ from zarr_core.sources.left_out import LeftOut, note
 from zarr_core.sources.patterns import by_sample, depth, matches, meshes_of_cases, renamed
 from zarr_core.sources.reading import read_listed
 from zarr_core.sources.resolve import resolve_kind
-from zarr_core.sources.sample import FileInfo, FoundSamples, SourceSample
+from zarr_core.sources.sample import FileInfo, FoundSamples, SampleSource, SourceSample
 from zarr_core.sources.tables import Tables
 from zarr_core.storage import ObjectInfo, Storage, absolute, is_local
 from zarr_core.storage.backends import local
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _PIECE_BYTES = 32 * 2**20
 
 
-class SampleTree:
+class SampleTree(SampleSource):
     """A dataset as published: one folder per sample, with a ``.pt`` file per field or files of a solver.
 
     Args:
@@ -47,30 +47,18 @@ class SampleTree:
         SourceError: the root cannot be reached or is not a folder.
     """
 
+    lists_all_splits = True  # the description has a rule for all of them
+
     def __init__(self, kind: str | SourceDescription | object, root: str | os.PathLike[str]) -> None:
-        self._description = resolve_kind(kind)
+        self.description = resolve_kind(kind)
         self._loader = FieldLoader()
-        self._choices = {c: f.choice for c, f in self._description.fields.items() if f.choice is not None}
+        self._choices = {name: file.choice for name, file in self.description.fields.items() if file.choice is not None}
         self._storage = open_root(root)
+        self.url = self._storage.url
 
     def __reduce__(self) -> tuple[type[SampleTree], tuple[SourceDescription, str]]:
         # Filesystem objects contain sockets and event loops, so another process opens its own.
-        return type(self), (self._description, self._storage.root)
-
-    @property
-    def description(self) -> SourceDescription:
-        """Fields and splits of the dataset."""
-        return self._description
-
-    @property
-    def url(self) -> str:
-        """The root without credentials."""
-        return self._storage.url
-
-    @property
-    def lists_all_splits(self) -> bool:
-        """True: the description has a rule for all splits."""
-        return True
+        return type(self), (self.description, self._storage.root)
 
     @property
     def reads_listed_versions(self) -> bool:
@@ -90,7 +78,7 @@ class SampleTree:
             SourceError: the location cannot be listed.
         """
         wanted = None if sample_ids is None else set(sample_ids)
-        description = self._description
+        description = self.description
         samples: dict[str, SourceSample] = {}
         left_out = LeftOut(description)
         tables = Tables(description, self._read_text)
@@ -135,7 +123,7 @@ class SampleTree:
 
     def folder_of(self, path: str) -> str | None:
         """Folder of the sample that a file belongs to, by its path below the root; None if that does not tell."""
-        description = self._description
+        description = self.description
         if description.names_contain_id or description.samples == ANY_DEPTH:
             return None
         prefix = f"{description.subfolder}/" if path.startswith(f"{description.subfolder}/") else ""
@@ -145,12 +133,8 @@ class SampleTree:
 
     def folders_of(self, sample_id: str) -> list[str]:
         """Folders that a sample may have: the root may contain the description's subfolder, or be it."""
-        subfolder = self._description.subfolder
+        subfolder = self.description.subfolder
         return [sample_id, *([f"{subfolder}/{sample_id}"] if subfolder else [])]
-
-    def discover(self, sample_ids: Collection[str] | None = None) -> dict[str, SourceSample]:
-        """The samples of :meth:`find`, by id."""
-        return self.find(sample_ids).samples
 
     def with_content(self, sample: SourceSample) -> SourceSample:
         """The sample with the SHA-256 of each file, for which every file is read; raises OSError."""
@@ -223,7 +207,7 @@ class SampleTree:
                     add(load_pt(self._storage, name, info), where)
                 else:
                     add(parse_table(self._read_own(name, info), latest=info.name.endswith(".dat")), where)
-            where = ", ".join(table.file for table in self._description.tables)
+            where = ", ".join(table.file for table in self.description.tables)
             add(dict(sample.scalars), where)
         except ValueError as error:
             raise SampleError(sample.sample_id, "", f"{where}: {error}", "repair or remove the file") from error
@@ -242,19 +226,15 @@ class SampleTree:
 
     def splits(self, sample_ids: Collection[str]) -> dict[str, list[str]]:
         """Sample ids by split; raises SourceError if a split file lists an invalid id."""
-        return self._description.assign_splits(sample_ids, self._read_text)
-
-    def merge_splits(self, known: Mapping[str, list[str]], listed: dict[str, list[str]]) -> dict[str, list[str]]:
-        """Those of the source, which lists all splits."""
-        return listed
+        return self.description.assign_splits(sample_ids, self._read_text)
 
     def excluded(self) -> set[str]:
         """Ids listed in the blacklists beside the samples."""
-        return self._description.excluded_ids(self._read_text)
+        return self.description.excluded_ids(self._read_text)
 
     def split_documents(self) -> dict[str, str]:
         """Content of split files and blacklists by name, to be copied into the store."""
-        names = (*self._description.blacklists, *self._description.split_files.values())
+        names = (*self.description.blacklists, *self.description.split_files.values())
         found = {name: self._read_text(name) for name in names}
         return {name: text for name, text in found.items() if text is not None}
 
@@ -287,7 +267,7 @@ class SampleTree:
 
     def _walk(self, folder: str, dangling: list[str]) -> Iterator[tuple[str, dict[str, FileInfo]]]:
         """Files by folder on a local disk, down to the depth of samples. Follows links: datasets are often linked."""
-        files, levels = {}, depth(self._description)
+        files, levels = {}, depth(self.description)
         for entry in os.scandir(f"{self._storage.location}/{folder}"):
             if entry.is_file():
                 files[entry.name] = file_info(entry.name, local.info(entry.path))
@@ -299,7 +279,7 @@ class SampleTree:
 
     def _read_text(self, name: str) -> str | None:
         """Text of a file at the root or in the subfolder of the samples; None if neither has it."""
-        for folder in ("", f"{self._description.subfolder}/" if self._description.subfolder else ""):
+        for folder in ("", f"{self.description.subfolder}/" if self.description.subfolder else ""):
             try:
                 return self._read_own(f"{folder}{name}").decode()
             except FileNotFoundError:

@@ -162,7 +162,7 @@ def no_size(file: Any) -> None:
         (many_cells, "rejected: claims 2,147,483,647 values"),
         (point_outside, "truncated or damaged: its cells have points 1 to 99999999 of 27"),
         (point_of_a_patch_outside, "truncated or damaged: its cells have points 1 to 99999999 of 27"),
-        (no_size, "damaged: /Base/Zone/ data is no size"),
+        (no_size, "damaged: /Base/Zone/ data is not a size"),
     ],
 )
 def test_a_hostile_file_is_refused(tmp_path: Path, change: Any, reason: str) -> None:

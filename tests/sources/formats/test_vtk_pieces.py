@@ -14,6 +14,7 @@ from zarr_core.errors import SampleError
 from zarr_core.sources import SampleTree, SourceDescription
 from zarr_core.sources.arrays import ArrayChoice
 from zarr_core.sources.formats import peek
+from zarr_core.sources.formats.files import SourceFile
 from zarr_core.sources.formats.vtk import VtkMesh
 from zarr_core.sources.sample import SourceSample
 from zarr_core.storage import Storage
@@ -75,7 +76,7 @@ def test_pieces_are_one_mesh(tmp_path: Path) -> None:
     assert len(load(root, kind(".pvtu"), "volume_position")) == len(expected)
     tree, sample = opened(root, kind(".pvtu"))
     assert not tree.find().unused
-    contents = peek(Storage(root), "run_1", sample.files["volume_pressure"])
+    contents = peek(SourceFile(Storage(root), "run_1", sample.files["volume_pressure"]))
     assert (contents.points, contents.cells) == (128, 54)
     assert ("T", "points", 128) in {(array.name, array.at, array.rows) for array in contents.arrays}
     assert convert(kind(".pvtu"), tmp_path / "store", root=root, values_dtype="float32").ok

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
     from zarr_core.sources.arrays import ArrayChoice
     from zarr_core.sources.formats.contents import Contents, Mesh
-    from zarr_core.sources.sample import FileInfo
-    from zarr_core.storage import Storage
+    from zarr_core.sources.formats.files import SourceFile
 
 # Format by suffix: the module that reads it, the libraries that the module needs, and the extra that installs them.
 _FORMATS: dict[str, tuple[str, tuple[str, ...], str]] = {
@@ -66,36 +65,36 @@ def require_libraries(filenames: Collection[str]) -> None:
             raise SourceError(f"{name} cannot be read: pip install 'zarr-core[{extra}]'")
 
 
-def peek(storage: Storage, folder: str, info: FileInfo) -> Contents:
+def peek(file: SourceFile) -> Contents:
     """What a file contains; raises ValueError or SourceError as :func:`open_file`."""
-    suffix = suffix_of(info.name)
-    if suffix in (*PIECES, *ROOTS):
-        module = importlib.import_module(f"zarr_core.sources.formats.{'vtk_xml' if suffix in PIECES else 'vtk_pieces'}")
-        found: Contents = module.peek(storage, folder, info)
-        return found
-    return open_file(storage, folder, info).contents()
+    if file.suffix in PIECES:
+        from zarr_core.sources.formats import vtk_xml
+
+        return vtk_xml.peek(file)
+    if file.suffix in ROOTS:
+        from zarr_core.sources.formats import vtk_pieces
+
+        return vtk_pieces.peek(file)
+    return open_file(file).contents()
 
 
-def open_file(storage: Storage, folder: str, info: FileInfo, choices: Collection[ArrayChoice] = ()) -> OpenFile:
+def open_file(file: SourceFile, choices: Collection[ArrayChoice] = ()) -> OpenFile:
     """Open a file of a sample.
 
     Args:
-        storage: the source.
-        folder: of the sample, below the root.
-        info: the file; one that has parts is read as their concatenation.
+        file: the file.
         choices: the fields that will be read. Only their arrays are loaded; none: only what the file contains.
 
     Raises:
         ValueError: the file is truncated, damaged, or refused because reading it could run code.
         SourceError: the library that reads this format is not installed.
     """
-    require_libraries([info.name])
-    suffix = suffix_of(info.name)
-    if suffix not in _FORMATS:
+    require_libraries([file.info.name])
+    if file.suffix not in _FORMATS:
         raise ValueError(f"no reader for this format: use .pt, {', '.join(SUFFIXES)} or an OpenFOAM case")
-    module = importlib.import_module(f"zarr_core.sources.formats.{_FORMATS[suffix][0]}")
+    module = importlib.import_module(f"zarr_core.sources.formats.{_FORMATS[file.suffix][0]}")
     _return_freed_memory()  # the previous file's
-    opened: OpenFile = module.open_file(storage, folder, info, choices)
+    opened: OpenFile = module.open_file(file, choices)
     _return_freed_memory()  # the reader's
     return opened
 

@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 from collections.abc import Collection
 from typing import IO
 
 import numpy as np
 
-from zarr_core.sources.arrays import ArrayChoice, suffix_of
+from zarr_core.sources.arrays import ArrayChoice
 from zarr_core.sources.formats.contents import Contents, FoundArray, Mesh
-from zarr_core.sources.formats.files import stream
-from zarr_core.sources.sample import FileInfo
-from zarr_core.storage import Storage
-
-# A compressed file may expand to this many times its size, or to _EXPANDED bytes.
-_EXPANSION = 200
-_EXPANDED = 64 * 2**20
-
-
-def check_expansion(n_bytes: int, size: int) -> None:
-    """Raise ValueError for an array that is much larger than the file that contains it."""
-    if n_bytes > max(_EXPANDED, size * _EXPANSION):
-        raise ValueError(f"rejected: claims an array of {n_bytes:,} bytes, more than fit into its {size:,} bytes")
+from zarr_core.sources.formats.files import SourceFile
+from zarr_core.sources.limits import check_expansion
 
 
 class ArrayFile:
     """A file that contains named arrays without a mesh."""
 
-    def __init__(self, storage: Storage, folder: str, info: FileInfo) -> None:
-        self._where = storage, folder, info
+    def __init__(self, file: SourceFile) -> None:
+        self._file = file
 
     def values(self, choice: ArrayChoice) -> np.ndarray:
         """The chosen field, (points,) or (points, components); raises ValueError."""
-        with stream(*self._where) as opened:
+        with self._file.stream() as opened:
             columns = [self._read(opened, name) for name in choice.arrays or ("",)]
         values = columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
         if values.dtype.kind not in "fiu":
@@ -47,23 +37,21 @@ class ArrayFile:
 
     def contents(self) -> Contents:
         """Names and shapes of the arrays."""
-        with stream(*self._where) as opened:
+        with self._file.stream() as opened:
             found = self._shapes(opened)
-        return Contents(
-            tuple(
-                FoundArray(name, "", shape[1] if len(shape) == 2 else 1, shape[0] if shape else 0)
-                for name, shape in found.items()
-                if len(shape) in (1, 2)
-            )
-        )
+        arrays = []
+        for name, shape in found.items():
+            if len(shape) in (1, 2):
+                arrays.append(FoundArray(name, "", shape[1] if len(shape) == 2 else 1, shape[0]))
+        return Contents(tuple(arrays))
 
     def mesh(self, choice: ArrayChoice) -> Mesh:
         """Such a file contains no mesh: raises ValueError."""
         raise ValueError("contains no mesh; remove `connectivity`")
 
     def _read(self, opened: IO[bytes], name: str) -> np.ndarray:
-        size = self._where[2].size
-        if suffix_of(self._where[2].name) == ".npy":
+        size = self._file.info.size
+        if self._file.suffix == ".npy":
             return _read_npy(opened, size, size)
         with _archive(opened) as archive:
             member = f"{name}.npy"
@@ -74,7 +62,7 @@ class ArrayFile:
                 return _read_npy(entry, archive.getinfo(member).file_size, size)
 
     def _shapes(self, opened: IO[bytes]) -> dict[str, tuple[int, ...]]:
-        if suffix_of(self._where[2].name) == ".npy":
+        if self._file.suffix == ".npy":
             return {"": _header(opened)[0]}
         shapes = {}
         with _archive(opened) as archive:
@@ -84,9 +72,9 @@ class ArrayFile:
         return shapes
 
 
-def open_file(storage: Storage, folder: str, info: FileInfo, choices: Collection[ArrayChoice]) -> ArrayFile:
+def open_file(file: SourceFile, choices: Collection[ArrayChoice]) -> ArrayFile:
     """Open the file; its arrays are read one at a time."""
-    return ArrayFile(storage, folder, info)
+    return ArrayFile(file)
 
 
 def _archive(opened: IO[bytes]) -> zipfile.ZipFile:
@@ -115,9 +103,7 @@ def _header(opened: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
 
 def _read_npy(opened: IO[bytes], n_bytes: int, size: int) -> np.ndarray:
     shape, fortran_order, dtype = _header(opened)
-    count = 1
-    for length in shape:
-        count *= length
+    count = math.prod(shape)
     if count * dtype.itemsize > n_bytes:
         raise ValueError(f"truncated: claims an array of {count * dtype.itemsize:,} bytes, and has {n_bytes:,}")
     check_expansion(count * dtype.itemsize, size)

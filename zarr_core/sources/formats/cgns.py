@@ -8,21 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from zarr_core.sources.arrays import ArrayChoice
-from zarr_core.sources.formats.files import local_path
+from zarr_core.sources.formats.files import SourceFile
 from zarr_core.sources.formats.hdf5 import check_dataset, datasets, open_hdf5
-from zarr_core.sources.formats.vtk import VtkMesh, check_claim, children, leaves, select_arrays, vtk_errors
+from zarr_core.sources.formats.vtk import VtkMesh, children, leaves, select_arrays, vtk_errors
 from zarr_core.sources.formats.vtk_geometry import output_of
-from zarr_core.sources.sample import FileInfo
-from zarr_core.storage import Storage
+from zarr_core.sources.limits import check_claim
 
 _ADF = b"@(#)ADF Database"
 # Labels of the nodes whose values VTK takes as sizes of the arrays that it allocates.
 _SIZES = (b"Zone_t", b"IndexRange_t")
 
 
-def open_file(storage: Storage, folder: str, info: FileInfo, choices: Collection[ArrayChoice]) -> VtkMesh:
+def open_file(file: SourceFile, choices: Collection[ArrayChoice]) -> VtkMesh:
     """Read the mesh and the chosen arrays; only names and sizes without choices."""
-    with local_path(storage, folder, info) as path:
+    with file.local_path() as path:
         return read_cgns(path, choices)
 
 
@@ -85,7 +84,7 @@ def _check(path: Path) -> None:
 
 def _check_sizes(dataset: Any, size: int) -> None:
     if dataset.dtype.kind not in "iu" or not dataset.size:
-        raise ValueError(f"damaged: {dataset.name} is no size")
+        raise ValueError(f"damaged: {dataset.name} is not a size")
     lengths = dataset[:10]
     for row in lengths.reshape(len(lengths), -1)[:, :10]:
         check_claim(math.prod(abs(int(length)) for length in row), size)

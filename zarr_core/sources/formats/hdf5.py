@@ -8,17 +8,15 @@ from typing import IO, Any
 import numpy as np
 
 from zarr_core.sources.arrays import ArrayChoice
-from zarr_core.sources.formats.arrays import ArrayFile, check_expansion
-from zarr_core.sources.sample import FileInfo
-from zarr_core.storage import Storage
+from zarr_core.sources.formats.arrays import ArrayFile
+from zarr_core.sources.formats.files import SourceFile
+from zarr_core.sources.limits import MAX_HDF5_OBJECTS, check_expansion
 
 # Filters that are part of HDF5 (deflate, shuffle, fletcher32, szip, nbit, scaleoffset) or of h5py (lzf). HDF5 looks for
 # any other filter in a folder of plug-ins and runs the code that it finds there.
 _FILTERS = frozenset({1, 2, 3, 4, 5, 6, 32000})
 # Attributes of netCDF files, and of programs that follow them: the number that stands for a missing value.
 _MISSING = ("_FillValue", "missing_value")
-# Objects of a file that are looked at.
-_MAX_OBJECTS = 100_000
 
 
 class Hdf5File(ArrayFile):
@@ -27,7 +25,7 @@ class Hdf5File(ArrayFile):
     def _read(self, opened: IO[bytes], name: str) -> np.ndarray:
         with open_hdf5(opened) as file:
             dataset = _find(file, name)
-            check_dataset(dataset, self._where[2].size)
+            check_dataset(dataset, self._file.info.size)
             try:
                 values: np.ndarray = dataset[()]
                 markers = [dataset.attrs[name] for name in _MISSING if name in dataset.attrs]
@@ -45,9 +43,9 @@ class Hdf5File(ArrayFile):
             return {name: dataset.shape for name, dataset in datasets(file) if dataset.dtype.kind in "fiu"}
 
 
-def open_file(storage: Storage, folder: str, info: FileInfo, choices: Collection[ArrayChoice]) -> Hdf5File:
+def open_file(file: SourceFile, choices: Collection[ArrayChoice]) -> Hdf5File:
     """Open the file; its arrays are read one at a time."""
-    return Hdf5File(storage, folder, info)
+    return Hdf5File(file)
 
 
 def check_dataset(dataset: Any, size: int) -> None:
@@ -110,6 +108,6 @@ def datasets(file: Any) -> list[tuple[str, Any]]:
             elif isinstance(item, h5py.Group) and item.id.__hash__() not in seen:
                 seen.add(item.id.__hash__())  # soft and hard links can form circles
                 pending.append((f"{path}/{name}", item))
-            if len(found) + len(seen) > _MAX_OBJECTS:
-                raise ValueError(f"rejected: contains more than {_MAX_OBJECTS:,} objects")
+            if len(found) + len(seen) > MAX_HDF5_OBJECTS:
+                raise ValueError(f"rejected: contains more than {MAX_HDF5_OBJECTS:,} objects")
     return sorted(found, key=lambda each: each[0])

@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 
 from zarr_core.sources.arrays import ArrayChoice
-from zarr_core.sources.formats.files import local_tree
-from zarr_core.sources.formats.vtk import VtkMesh, check_claim, leaves, most_claimed, select_arrays, vtk_errors
+from zarr_core.sources.formats.files import SourceFile
+from zarr_core.sources.formats.vtk import VtkMesh, leaves, select_arrays, vtk_errors
 from zarr_core.sources.left_out import note
+from zarr_core.sources.limits import check_claim, most_claimed
 from zarr_core.sources.patterns import TIME
-from zarr_core.sources.sample import FileInfo
-from zarr_core.storage import Storage
 
 # Name that VTK gives to the cells of a case, and prefix of its names of patches.
 _CELLS, _PATCH = "internalMesh", "patch/"
@@ -39,16 +38,16 @@ _LENGTH = re.compile(rb"(?:^\s*|>\s*)(\d+)\s*[({]", re.MULTILINE)
 _SEARCHED = 1 << 20
 
 
-def open_file(storage: Storage, folder: str, info: FileInfo, choices: Collection[ArrayChoice]) -> VtkMesh:
+def open_file(file: SourceFile, choices: Collection[ArrayChoice]) -> VtkMesh:
     """Read the mesh and the chosen fields; all of them without choices. A choice without patches means the cells.
 
     VTK sees a folder with the mesh and the latest time only, so it reads nothing else of the source.
     """
     from vtkmodules.vtkIOParallel import vtkPOpenFOAMReader
 
-    if collated := next(filter(None, (_COLLATED.search(part.name) for part in info.parts)), None):
+    if collated := next(filter(None, (_COLLATED.search(part.name) for part in file.info.parts)), None):
         raise ValueError(f"its latest time is in {collated[0]}, the collated format; run reconstructPar -latestTime")
-    with local_tree(storage, folder, info) as case:
+    with file.local_tree() as case:
         end = _end_of_run(case / "system" / "controlDict")
         for path in case.rglob("*"):
             if path.is_file():

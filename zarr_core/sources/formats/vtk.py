@@ -6,10 +6,11 @@ every array is checked. Its readers trust the sizes that a file claims, so those
 
 from __future__ import annotations
 
+import importlib
 import mmap
 import re
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,19 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from zarr_core.sources.arrays import ArrayChoice, suffix_of
+from zarr_core.sources.arrays import ArrayChoice
 from zarr_core.sources.formats.contents import Contents, FoundArray, Mesh, MissingArrayError
-from zarr_core.sources.formats.files import local_path
+from zarr_core.sources.formats.files import SourceFile
 from zarr_core.sources.formats.vtk_cells import check_cells, numpy_of
 from zarr_core.sources.formats.vtk_geometry import computed, note_flat_cells, unstructured
 from zarr_core.sources.left_out import note
-from zarr_core.sources.sample import FileInfo
-from zarr_core.storage import Storage
+from zarr_core.sources.limits import check_claim
 
-# A file may claim this many points or cells per byte of its size: more than any compressor of VTK achieves.
-_CLAIMED_PER_BYTE = 100
-# A file may claim this many in any case.
-_CLAIMED = 1_000_000
 # The root element of an XML file must begin within these bytes.
 _XML_HEAD = 65_536
 # Sections of a legacy file that announce a number of tuples.
@@ -44,10 +40,10 @@ _STL_HEADER, _STL_TRIANGLE = 84, 50
 _window_lock = threading.Lock()
 
 
-def open_file(storage: Storage, folder: str, info: FileInfo, choices: Collection[ArrayChoice]) -> VtkMesh:
+def open_file(file: SourceFile, choices: Collection[ArrayChoice]) -> VtkMesh:
     """Read the mesh and the chosen arrays; only names and sizes without choices."""
-    with local_path(storage, folder, info) as path:
-        return read_mesh(path, suffix_of(info.name), choices)
+    with file.local_path() as path:
+        return read_mesh(path, file.suffix, choices)
 
 
 def read_mesh(path: Path, suffix: str, choices: Collection[ArrayChoice]) -> VtkMesh:
@@ -70,10 +66,13 @@ def read_blocks(
     """
     if not path.stat().st_size:
         raise ValueError("is empty")
-    check, make = _READERS[suffix]
+    check, module, name = _READERS[suffix]
     check(path)
     with vtk_errors():
-        reader = make()
+        reader = getattr(importlib.import_module(f"vtkmodules.{module}"), name)()
+        if suffix == ".vtk":  # by default VTK reads the first array of each kind
+            for kind in ("Scalars", "Vectors", "Fields", "Tensors", "Normals"):
+                getattr(reader, f"ReadAll{kind}On")()
         reader.SetFileName(str(path))
         reader.UpdateInformation()
         select_arrays(reader, choices, also)
@@ -96,7 +95,8 @@ def vtk_errors() -> Iterator[None]:
 
     report.CallDataType = "string0"  # type: ignore[attr-defined]
     with _window_lock:
-        before, window = vtkOutputWindow.GetInstance(), vtkStringOutputWindow()
+        before = vtkOutputWindow.GetInstance()
+        window = vtkStringOutputWindow()
         verbosity = vtkLogger.GetCurrentVerbosityCutoff()
         vtkLogger.SetStderrVerbosity(vtkLogger.VERBOSITY_OFF)
         window.AddObserver("ErrorEvent", report)
@@ -122,14 +122,18 @@ def select_arrays(reader: Any, choices: Collection[ArrayChoice], also: Collectio
     for at, kind in (("cells", "Cell"), ("points", "Point")):
         if not hasattr(reader, f"Set{kind}ArrayStatus"):
             continue
-        wanted = {name: None for choice in choices if choice.at == at for name in choice.arrays}
+        wanted: list[str] = []
+        for choice in choices:
+            if choice.at == at:
+                wanted += choice.arrays
         count = getattr(reader, f"GetNumberOf{kind}Arrays")()
         names = [getattr(reader, f"Get{kind}ArrayName")(i) for i in range(count)]
         for name in wanted:
             if name not in names:
                 raise MissingArrayError(name, at, names)
         for name in names:
-            getattr(reader, f"Set{kind}ArrayStatus")(name, int(not choices or name in wanted or name in also))
+            chosen = not choices or name in wanted or name in also
+            getattr(reader, f"Set{kind}ArrayStatus")(name, int(chosen))
 
 
 def leaves(data: Any, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -147,8 +151,10 @@ def leaves(data: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 def children(data: Any) -> Iterator[tuple[str, Any]]:
     """Name and content of every block of a ``vtkMultiBlockDataSet`` that has content."""
     for i in range(data.GetNumberOfBlocks()):
-        if data.GetBlock(i) is not None:
-            yield (data.GetMetaData(i).Get(data.NAME()) or "" if data.HasMetaData(i) else ""), data.GetBlock(i)
+        if data.GetBlock(i) is None:
+            continue
+        name = data.GetMetaData(i).Get(data.NAME()) if data.HasMetaData(i) else None
+        yield name or "", data.GetBlock(i)
 
 
 @dataclass(eq=False)
@@ -167,7 +173,8 @@ class _Part:
     def found(self, at: str) -> Iterator[FoundArray]:
         """What is known of the arrays at the cells or at the points."""
         attributes, rows = self._arrays[at]
-        for array in (attributes.GetArray(i) for i in range(attributes.GetNumberOfArrays())):
+        for i in range(attributes.GetNumberOfArrays()):
+            array = attributes.GetArray(i)
             if array is not None:
                 yield FoundArray(array.GetName() or "", at, array.GetNumberOfComponents(), rows)
 
@@ -208,9 +215,8 @@ class VtkMesh:
         choices: Collection[ArrayChoice] = (),
         patches: Iterable[tuple[str, Any]] = (),
     ) -> None:
-        self._blocks, self._patches = (
-            [_Part(name, block) for name, block in each if block.GetNumberOfPoints()] for each in (blocks, patches)
-        )
+        self._blocks = _with_points(blocks)
+        self._patches = _with_points(patches)
         if not self._blocks and not self._patches:
             raise ValueError("contains no mesh")
         self._keep_mesh = not choices or any(choice.keep_mesh for choice in choices)
@@ -221,44 +227,54 @@ class VtkMesh:
         """The chosen field, (points,) or (points, components); raises ValueError."""
         if choice in self._computed:
             return self._computed[choice]
+        chosen = self._chosen(choice)
         with vtk_errors():
-            parts = [part.values(choice) for part in self._chosen(choice)]
+            parts = [part.values(choice) for part in chosen]
         values = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        values = values if choice.scale == 1 else values * choice.scale
-        if choice.compute and choice.at == "cells":
-            note_flat_cells((part.block for part in self._chosen(choice)), choice, values)
-        if choice.compute:
-            self._computed[choice] = values
-            if not self._keep_mesh and self._to_compute <= self._computed.keys():
-                for part in (*self._blocks, *self._patches):
-                    part.block = None
+        if choice.scale != 1:
+            values = values * choice.scale
+        if not choice.compute:
+            return values
+        if choice.at == "cells":
+            note_flat_cells([part.block for part in chosen], choice, values)
+        self._computed[choice] = values
+        if not self._keep_mesh and self._to_compute <= self._computed.keys():
+            for part in (*self._blocks, *self._patches):
+                part.block = None
         return values
 
     def contents(self) -> Contents:
         """Names and sizes of the arrays and of the mesh, and names of its parts; of the patches only the names."""
         parts = self._blocks or self._patches
-        found = {(each.at, each.name): each for part in parts for at in ("cells", "points") for each in part.found(at)}
-        points, cells = (sum(getattr(p.block, f"GetNumberOf{of}")() for p in parts) for of in ("Points", "Cells"))
+        found: dict[tuple[str, str], FoundArray] = {}
+        points = cells = 0
+        for part in parts:
+            points += part.block.GetNumberOfPoints()
+            cells += part.block.GetNumberOfCells()
+            for array in (*part.found("cells"), *part.found("points")):
+                found[array.at, array.name] = array
         first = parts[0].block
         dimension = 2 if first.IsA("vtkPolyData") else int(first.GetCell(0).GetCellDimension()) if cells else 0
         return Contents(tuple(found.values()), points, cells, self._names, dimension)
 
     def mesh(self, choice: ArrayChoice) -> Mesh:
         """Points and cells; raises ValueError."""
-        blocks = [unstructured(part.block) for part in self._chosen(choice)]
-        points = np.concatenate([numpy_of(block.GetPoints().GetData()) for block in blocks])
+        points, types = [], []
+        ids, ends = [], [np.zeros(1, np.int64)]  # of the cells, as VTK has them: without a copy
+        first_point, first_id = [0], [0, 0]  # what to add to those of each part
+        for part in self._chosen(choice):
+            block = unstructured(part.block)
+            cells = block.GetCells()
+            points.append(numpy_of(block.GetPoints().GetData()))
+            types.append(numpy_of(block.GetCellTypes()).astype(np.uint8).ravel())
+            ids.append(numpy_of(cells.GetConnectivityArray()))
+            ends.append(numpy_of(cells.GetOffsetsArray())[1:])
+            first_point.append(first_point[-1] + len(points[-1]))
+            first_id.append(first_id[-1] + len(ids[-1]))
+        joined = np.concatenate(points)
         if choice.scale != 1:
-            points *= choice.scale
-        cells = [block.GetCells() for block in blocks]
-        offsets = [numpy_of(each.GetOffsetsArray()) for each in cells]
-        first = np.cumsum([0, *(block.GetNumberOfPoints() for block in blocks)])
-        return Mesh(
-            points,
-            _joined([numpy_of(each.GetConnectivityArray()) for each in cells], first),
-            _joined([[0], *(each[1:] for each in offsets)], np.cumsum([0, 0, *(each[-1] for each in offsets)])),
-            np.concatenate([numpy_of(block.GetCellTypes()).astype(np.uint8).ravel() for block in blocks]),
-            choice.at,
-        )
+            joined *= choice.scale
+        return Mesh(joined, _joined(ids, first_point), _joined(ends, first_id), np.concatenate(types), choice.at)
 
     @cached_property
     def _names(self) -> tuple[str, ...]:
@@ -267,23 +283,29 @@ class VtkMesh:
     def _chosen(self, choice: ArrayChoice) -> list[_Part]:
         if not choice.patches:
             return self._blocks
-        if missing := [name for name in choice.patches if name not in self._names]:
-            raise ValueError(no_patch(missing[0], self._names))
+        check_patches(choice, self._names)
         return [part for part in (*self._blocks, *self._patches) if part.name in choice.patches]
 
 
-def _joined(parts: Sequence[Any], shifts: np.ndarray) -> np.ndarray:
+def _joined(parts: list[np.ndarray], shifts: list[int]) -> np.ndarray:
     """The numbers of all parts one after another, those of each part plus its shift."""
-    joined, at = np.empty(sum(map(len, parts)), np.int64), 0
+    joined = np.empty(sum(map(len, parts)), np.int64)
+    at = 0
     for part, shift in zip(parts, shifts, strict=False):
         np.add(part, shift, out=joined[at : at + len(part)])
         at += len(part)
     return joined
 
 
-def no_patch(name: str, names: Collection[str]) -> str:
-    """The message for a patch that a file does not have."""
-    return f"has no patch {name!r}; it has {', '.join(names) or 'none'}"
+def _with_points(blocks: Iterable[tuple[str, Any]]) -> list[_Part]:
+    return [_Part(name, block) for name, block in blocks if block.GetNumberOfPoints()]
+
+
+def check_patches(choice: ArrayChoice, names: Collection[str]) -> None:
+    """Raise ValueError for a patch that a file does not have."""
+    for name in choice.patches:
+        if name not in names:
+            raise ValueError(f"has no patch {name!r}; it has {', '.join(names) or 'none'}")
 
 
 def check_xml(path: Path) -> None:
@@ -336,52 +358,15 @@ def _note_dropped(path: Path, kept: int) -> None:
     with path.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
         triangles = int.from_bytes(data[_STL_HEADER - 4 : _STL_HEADER], "little")
         if size != _STL_HEADER + triangles * _STL_TRIANGLE:
-            triangles = sum(1 for _ in re.finditer(rb"\bendfacet\b", data, re.IGNORECASE))
+            triangles = len(re.findall(rb"\bendfacet\b", data, re.IGNORECASE))
     if triangles > kept:
         note("degenerate triangles were left out", f"{triangles - kept:,} of {triangles:,}")
 
 
-def most_claimed(size: int) -> int:
-    """Number of points, cells or indices that a file of this size may claim."""
-    return max(_CLAIMED, size * _CLAIMED_PER_BYTE)
-
-
-def check_claim(count: int, size: int) -> None:
-    """Raise ValueError for more points, cells or indices than fit into a file of this size."""
-    if count > most_claimed(size):
-        raise ValueError(f"rejected: claims {count:,} values, more than fit into its {size:,} bytes")
-
-
-def _xml_polygons() -> Any:
-    from vtkmodules.vtkIOXML import vtkXMLPolyDataReader
-
-    return vtkXMLPolyDataReader()
-
-
-def _xml_cells() -> Any:
-    from vtkmodules.vtkIOXML import vtkXMLUnstructuredGridReader
-
-    return vtkXMLUnstructuredGridReader()
-
-
-def _legacy() -> Any:
-    from vtkmodules.vtkIOLegacy import vtkDataSetReader
-
-    reader = vtkDataSetReader()
-    for kind in ("Scalars", "Vectors", "Fields", "Tensors", "Normals"):
-        getattr(reader, f"ReadAll{kind}On")()
-    return reader
-
-
-def _stl() -> Any:
-    from vtkmodules.vtkIOGeometry import vtkSTLReader
-
-    return vtkSTLReader()
-
-
-_READERS: dict[str, tuple[Callable[[Path], None], Callable[[], Any]]] = {
-    ".vtp": (check_xml, _xml_polygons),
-    ".vtu": (check_xml, _xml_cells),
-    ".vtk": (check_legacy, _legacy),
-    ".stl": (check_stl, _stl),
+# By suffix: a check of the file, and the module and the class of VTK that reads it.
+_READERS: dict[str, tuple[Callable[[Path], None], str, str]] = {
+    ".vtp": (check_xml, "vtkIOXML", "vtkXMLPolyDataReader"),
+    ".vtu": (check_xml, "vtkIOXML", "vtkXMLUnstructuredGridReader"),
+    ".vtk": (check_legacy, "vtkIOLegacy", "vtkDataSetReader"),
+    ".stl": (check_stl, "vtkIOGeometry", "vtkSTLReader"),
 }

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,14 @@ import numpy as np
 from zarr_core.sources.arrays import PIECES, ArrayChoice, suffix_of
 from zarr_core.sources.formats import vtk_xml
 from zarr_core.sources.formats.contents import Contents, FoundArray
-from zarr_core.sources.formats.files import local_path
-from zarr_core.sources.formats.vtk import VtkMesh, no_patch, read_blocks
+from zarr_core.sources.formats.files import SourceFile
+from zarr_core.sources.formats.vtk import VtkMesh, check_patches, read_blocks
 from zarr_core.sources.formats.vtk_cells import numpy_of
 from zarr_core.sources.formats.vtk_geometry import output_of
-from zarr_core.sources.sample import FileInfo
-from zarr_core.storage import Storage
 
 _ROOT_TYPES = ("PUnstructuredGrid", "PPolyData", "vtkMultiBlockDataSet")
+# Attribute with the path of a piece, by element.
+_SOURCES = {"Piece": "Source", "DataSet": "file"}
 # Cell array that marks copies of cells of another piece.
 _GHOSTS = "vtkGhostType"
 # Its bits for cells that do not count: copies of another piece's, refined ones and hidden ones.
@@ -31,44 +32,46 @@ _LEFT_OUT = 1 | 8 | 32
 _ABSOLUTE = re.compile(r"[/\\]|\w+:")
 
 
-def open_file(storage: Storage, folder: str, info: FileInfo, choices: Collection[ArrayChoice]) -> VtkMesh:
+def open_file(file: SourceFile, choices: Collection[ArrayChoice]) -> VtkMesh:
     """Read the pieces that a choice needs, with its arrays; all pieces, names and sizes only, without choices.
 
     Cells that a piece has as copies of another piece's (ghost cells) are left out.
     """
-    named = _pieces(storage, folder, info)
-    names = dict.fromkeys(name for name, _ in named if name)
+    pieces = _pieces(file)
+    known = _names(pieces)
     for choice in choices:
-        if missing := [patch for patch in choice.patches if patch not in names]:
-            raise ValueError(no_patch(missing[0], names))
+        check_patches(choice, known)
     blocks: list[tuple[str, Any]] = []
-    for name, piece in named:
+    for name, piece in pieces:
         own = [choice for choice in choices if not choice.patches or name in choice.patches]
         if choices and not own:
             continue
-        with _errors_of(piece), local_path(storage, folder, piece) as path:
-            for _, block in read_blocks(path, suffix_of(piece.name), own, also=[_GHOSTS]):
+        with _errors_of(piece), piece.local_path() as path:
+            for _, block in read_blocks(path, piece.suffix, own, also=[_GHOSTS]):
                 blocks.append((name, _without_ghosts(block)))
     return VtkMesh(blocks, choices)
 
 
-def peek(storage: Storage, folder: str, info: FileInfo) -> Contents:
+def peek(file: SourceFile) -> Contents:
     """Names and sizes of the arrays and of the mesh, and the names of its parts; raises ValueError."""
-    named = _pieces(storage, folder, info)
-    found = []
-    for _, piece in named:
+    pieces = _pieces(file)
+    rows = {"points": 0, "cells": 0}
+    components: dict[tuple[str, str], int] = {}
+    is_surface = is_complete = True
+    for _, piece in pieces:
         with _errors_of(piece):
-            found.append(vtk_xml.peek(storage, folder, piece))
-    rows = {"points": sum(each.points for each in found), "cells": sum(each.cells for each in found)}
-    arrays = {(array.name, array.at): array.components for each in found for array in each.arrays}
-    return Contents(
-        tuple(FoundArray(name, at, components, rows[at]) for (name, at), components in arrays.items()),
-        rows["points"],
-        rows["cells"],
-        tuple(dict.fromkeys(name for name, _ in named if name)),
-        2 if all(each.dimension == 2 for each in found) else 0,
-        all(each.complete for each in found),
-    )
+            found = vtk_xml.peek(piece)
+        rows["points"] += found.points
+        rows["cells"] += found.cells
+        components |= {(array.name, array.at): array.components for array in found.arrays}
+        is_surface &= found.dimension == 2
+        is_complete &= found.complete
+    arrays = tuple(FoundArray(name, at, count, rows[at]) for (name, at), count in components.items())
+    return Contents(arrays, rows["points"], rows["cells"], _names(pieces), 2 if is_surface else 0, is_complete)
+
+
+def _names(pieces: Iterable[tuple[str, SourceFile]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for name, _ in pieces if name))
 
 
 def _without_ghosts(block: Any) -> Any:
@@ -94,20 +97,20 @@ def _without_ghosts(block: Any) -> Any:
 
 
 @contextmanager
-def _errors_of(piece: FileInfo) -> Iterator[None]:
+def _errors_of(piece: SourceFile) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise ValueError(f"{piece.name}: {error}") from error
+        raise ValueError(f"{piece.info.name}: {error}") from error
 
 
-def _pieces(storage: Storage, folder: str, info: FileInfo) -> list[tuple[str, FileInfo]]:
+def _pieces(file: SourceFile) -> list[tuple[str, SourceFile]]:
     """Names and files of the pieces; raises ValueError.
 
     A piece of a ``.vtm`` file has its own name, or that of the block that contains it; others have none.
     """
-    root, *others = sorted(info.parts, key=lambda part: part.name != info.name)
-    known = {part.name: part for part in others}
+    parts = {part.name: replace(file, info=part) for part in file.info.stored}
+    root = parts.pop(file.info.name)
     found: dict[str, str] = {}
     blocks: list[str] = []
 
@@ -116,9 +119,9 @@ def _pieces(storage: Storage, folder: str, info: FileInfo) -> list[tuple[str, Fi
             raise ValueError(f"has the type {attributes.get('type')!r:.100}; expected {', '.join(_ROOT_TYPES)}")
         if element == "Block":
             blocks.append(attributes.get("name", ""))
-        source = attributes.get({"Piece": "Source", "DataSet": "file"}.get(element, ""))
+        source = attributes.get(_SOURCES.get(element, ""))
         if source:
-            path = _path(info.name, source, known)
+            path = _path(file.info.name, source, parts)
             if path in found:
                 raise ValueError(f"rejected: names its piece {path!r:.200} twice")
             found[path] = attributes.get("name", "") or (blocks[-1] if blocks else "")
@@ -127,10 +130,10 @@ def _pieces(storage: Storage, folder: str, info: FileInfo) -> list[tuple[str, Fi
         if element == "Block":
             blocks.pop()
 
-    vtk_xml.parse(storage, folder, root, start, end)
+    vtk_xml.parse(root, start, end)
     if not found:
         raise ValueError("names no piece")
-    return [(name, known[path]) for path, name in found.items()]
+    return [(name, parts[path]) for path, name in found.items()]
 
 
 def _path(root: str, source: str, known: Collection[str]) -> str:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from xml.parsers import expat
 
-from zarr_core.sources.arrays import suffix_of
 from zarr_core.sources.formats.contents import Contents, FoundArray
-from zarr_core.sources.formats.files import pieces
-from zarr_core.sources.sample import FileInfo
-from zarr_core.storage import Storage
+from zarr_core.sources.formats.files import SourceFile
+from zarr_core.sources.limits import MAX_XML_BYTES
 
-# Bytes of a file that are read at most. Values that stand between the elements have to be read as well.
-_MOST_BYTES = 2**30
+# Elements that contain the arrays at the cells, and those at the points.
+_ARRAYS_OF = {"CellData": "cells", "PointData": "points"}
 
 
 class EnoughError(Exception):
@@ -20,9 +18,7 @@ class EnoughError(Exception):
 
 
 def parse(
-    storage: Storage,
-    folder: str,
-    info: FileInfo,
+    file: SourceFile,
     start: Callable[[str, dict[str, str]], None],
     end: Callable[[str], None] | None = None,
 ) -> bool:
@@ -39,14 +35,15 @@ def parse(
         raise ValueError("rejected: it declares a document type, which could contain entities; no solver writes one")
 
     parser = expat.ParserCreate()
-    parser.StartElementHandler, parser.EndElementHandler = start, end
+    parser.StartElementHandler = start
+    parser.EndElementHandler = end
     parser.StartDoctypeDeclHandler = refuse
     done = 0
     try:
-        for piece in pieces(storage, folder, info):
+        for piece in file.pieces():
             parser.Parse(piece)
             done += len(piece)
-            if done > _MOST_BYTES:
+            if done > MAX_XML_BYTES:
                 return False
         parser.Parse(b"", True)
     except EnoughError:
@@ -56,33 +53,36 @@ def parse(
     return True
 
 
-def peek(storage: Storage, folder: str, info: FileInfo) -> Contents:
-    """Names and sizes of the arrays and of the mesh; raises ValueError as :func:`parse`."""
-    sizes = {"NumberOfPoints": 0, "NumberOfCells": 0}
-    arrays: dict[tuple[str, str], int] = {}
-    at = ""
+class _Elements:
+    """Collects what the elements of a file tell of its mesh and its arrays."""
 
-    def start(name: str, attributes: dict[str, str]) -> None:
-        nonlocal at
+    def __init__(self) -> None:
+        self.rows = {"cells": 0, "points": 0}
+        self.components: dict[tuple[str, str], int] = {}
+        self._at = ""
+
+    def start(self, name: str, attributes: dict[str, str]) -> None:
         if name == "AppendedData":
             raise EnoughError
         if name == "Piece":
-            sizes["NumberOfPoints"] += int(attributes.get("NumberOfPoints", 0))
-            sizes["NumberOfCells"] += sum(
-                int(attributes.get(f"NumberOf{kind}", 0)) for kind in ("Cells", "Verts", "Lines", "Strips", "Polys")
-            )
-        elif name in ("CellData", "PointData"):
-            at = "cells" if name == "CellData" else "points"
-        elif name == "DataArray" and at:
-            arrays[at, attributes.get("Name", "")] = int(attributes.get("NumberOfComponents", 1))
+            self.rows["points"] += int(attributes.get("NumberOfPoints", 0))
+            for kind in ("Cells", "Verts", "Lines", "Strips", "Polys"):
+                self.rows["cells"] += int(attributes.get(f"NumberOf{kind}", 0))
+        elif name in _ARRAYS_OF:
+            self._at = _ARRAYS_OF[name]
+        elif name == "DataArray" and self._at:
+            self.components[self._at, attributes.get("Name", "")] = int(attributes.get("NumberOfComponents", 1))
 
-    def end(name: str) -> None:
-        nonlocal at
-        if name in ("CellData", "PointData"):
-            at = ""
+    def end(self, name: str) -> None:
+        if name in _ARRAYS_OF:
+            self._at = ""
 
-    complete = parse(storage, folder, info, start, end)
-    rows = {"cells": sizes["NumberOfCells"], "points": sizes["NumberOfPoints"]}
-    found = tuple(FoundArray(name, at, components, rows[at]) for (at, name), components in arrays.items())
-    dimension = 2 if suffix_of(info.name) == ".vtp" else 0
+
+def peek(file: SourceFile) -> Contents:
+    """Names and sizes of the arrays and of the mesh; raises ValueError as :func:`parse`."""
+    elements = _Elements()
+    complete = parse(file, elements.start, elements.end)
+    rows = elements.rows
+    found = tuple(FoundArray(name, at, count, rows[at]) for (at, name), count in elements.components.items())
+    dimension = 2 if file.suffix == ".vtp" else 0
     return Contents(found, rows["points"], rows["cells"], dimension=dimension, complete=complete)
