@@ -14,12 +14,12 @@ from sensors.dagster_internals.queries import observed_versions
 from sensors.dagster_internals.tags import ROW_COUNT
 from sensors.observations import ABSENT
 from sensors.operating import if_red
+from zarr_core._util.digests import short_digest
 from zarr_core._util.units import format_size
 from zarr_core.errors import RetirementError
 from zarr_core.points.convert.publish import PublishReport, publish
 from zarr_core.points.store.manifest import Quarantine, StoreManifest
 from zarr_core.points.store.recorded_settings import held_settings
-from zarr_core.sources.listing import short_digest
 from zarr_core.versioning.generations import archived
 
 # Tag of a run that retires at most this share of the samples, instead of the declared one.

@@ -15,8 +15,8 @@ from sensors.dagster_internals.queries import observed_versions
 from sensors.dagster_internals.tags import DATA_VERSION
 from sensors.migration import MigratingDataset, manifest_within_the_tick, settings_now
 from sensors.warehouse_batches import WatchedWarehouse, matrix_within_the_tick
+from zarr_core._util.digests import short_digest
 from zarr_core.matrix import WideMatrix
-from zarr_core.sources.listing import short_digest
 
 
 def refusal_tags(state: str, observation: tuple[Mapping[str, str], int | None] | None) -> dict[str, str]:

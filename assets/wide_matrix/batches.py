@@ -18,11 +18,11 @@ from sensors.observations import changes_now, report_now
 from sensors.operating import if_red
 from sensors.refusals import refusal_tags, refused_batches, state_of
 from sensors.warehouse_batches import list_warehouse
+from zarr_core._util.digests import short_digest
 from zarr_core._util.units import format_duration
 from zarr_core.errors import BatchError, ZarrCoreError
 from zarr_core.matrix.ingest.audit import check_unchanged
 from zarr_core.matrix.ingest.loader import MatrixLoader
-from zarr_core.sources.listing import short_digest
 
 
 def warehouse_batches_asset(declared: MatrixDeclaration) -> dg.SourceAsset:

@@ -11,9 +11,9 @@ from resources.warehouses import WarehouseAccess
 from sensors.dagster_internals.tags import ROW_COUNT
 from sensors.operating import if_red
 from sensors.withdrawn import withdrawal
+from zarr_core._util.digests import short_digest
 from zarr_core.errors import WarehouseError
 from zarr_core.matrix.ingest.audit import withdrawn_batches
-from zarr_core.sources.listing import short_digest
 
 
 def matrix_asset(declared: MatrixDeclaration) -> dg.AssetsDefinition:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from zarr_core._util.digests import short_digest
+from zarr_core.sources.sample import SourceSample
 from zarr_core.sources.tree import SampleTree
 
 
@@ -28,7 +29,7 @@ class Listing:
         incomplete_since: when the newest file of each of them was written, in seconds since 1970, where that is known.
         documents_digest: digest of the split files and blacklists beside the items.
         details: plain values that describe each item, by id.
-        left_out: sentences that name the folders and files that are no items.
+        left_out: sentences that name the folders and files that are not items.
     """
 
     items: Mapping[str, Fingerprinted]
@@ -57,28 +58,36 @@ def list_samples(
     Raises:
         SourceError: the source cannot be listed, or a split file cannot be used.
     """
-    everything = tree.find(folders=folders)
-    found = everything.samples
-    excluded = tree.excluded()
+    found = tree.find(folders=folders)
+    left_out = tree.excluded()
     if splits is not None:
-        listed = tree.splits(found)
-        excluded |= found.keys() - {sample_id for split in splits for sample_id in listed.get(split, ())}
-    samples = {sample_id: sample for sample_id, sample in found.items() if sample_id not in excluded}
-    complete = {sample_id: sample for sample_id, sample in samples.items() if sample.complete}
-    incomplete = {sample_id: sample for sample_id, sample in samples.items() if not sample.complete}
+        listed = tree.splits(found.samples)
+        wanted = set().union(*(listed.get(split, ()) for split in splits))
+        left_out |= found.samples.keys() - wanted
+    complete: dict[str, SourceSample] = {}
+    incomplete: dict[str, tuple[str, ...]] = {}
+    incomplete_since: dict[str, float] = {}
+    details: dict[str, dict[str, Any]] = {}
+    for sample_id, sample in found.samples.items():
+        if sample_id in left_out:
+            continue
+        if sample.complete:
+            complete[sample_id] = sample
+            details[sample_id] = {
+                "source_bytes": sample.n_bytes,
+                "files": len(sample.files),
+                "folder": sample.folder,
+            }
+            continue
+        incomplete[sample_id] = sample.missing
+        if sample.modified:
+            incomplete_since[sample_id] = sample.modified
+    documents = sorted(tree.split_documents().items())
     return Listing(
         complete,
-        {sample_id: sample.missing for sample_id, sample in incomplete.items()},
-        short_digest(f"{name}\n{text}" for name, text in sorted(tree.split_documents().items())),
-        {
-            sample_id: {"source_bytes": sample.n_bytes, "files": len(sample.files), "folder": sample.folder}
-            for sample_id, sample in complete.items()
-        },
-        (*everything.left_out, *everything.unused),
-        {sample_id: sample.modified for sample_id, sample in incomplete.items() if sample.modified},
+        incomplete,
+        short_digest(f"{name}\n{text}" for name, text in documents),
+        details,
+        (*found.left_out, *found.unused),
+        incomplete_since,
     )
-
-
-def short_digest(parts: Iterable[str]) -> str:
-    """The first 16 hex digits of the SHA-256 of some strings, joined by newlines."""
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
-import math
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from zarr_core.sources.arrays import CASE, PIECES, ROOTS, suffix_of
+from zarr_core.sources.cases import CASE_DEPTH, case_of, meshes_of_cases, several_regions
 from zarr_core.sources.description import ANY_DEPTH, SourceDescription
-from zarr_core.sources.sample import FileInfo
+from zarr_core.sources.sample import FileInfo, combined
 
 Listing = Mapping[str, Mapping[str, FileInfo]]
 
 # A file that was split for a download: "volume_1.vtu.00.part".
 _PART = re.compile(r"(.+)\.(\d+)\.part")
-#: Name of the folder of a time of an OpenFOAM case.
-TIME = r"-?\d+(?:\.\d*)?(?:e[+-]?\d+)?"
-# Folder of a processor, or of several (collated).
-_PROCESSOR = r"processor(?:\d+|(?P<collated>s\d+(?:_\d+-\d+)?))/"
-# Files of an OpenFOAM case below its folder: meshes, and fields of times. Hidden files and backups are no fields.
-_OF_CASE = re.compile(
-    rf"system/controlDict|(?P<processor>{_PROCESSOR})?"
-    rf"(?:(?:constant|(?P<moved>{TIME}))/polyMesh/(?P<mesh>\w+(?:\.gz)?)|(?P<time>{TIME})/[^/.][^/]*(?<!~))"
-)
-# A file of a mesh. That of a region lies in a folder with the region's name, which is neither "constant" nor a time.
-_OF_MESH = re.compile(
-    rf"(?:(?P<case>.*?)/)??(?:{_PROCESSOR})?(?:constant|{TIME})/"
-    r"(?:(?P<region>(?!constant/)[A-Za-z_][^/]*)/)?polyMesh/\w+(?:\.gz)?"
-)
-_OfFile = tuple[re.Match[str], FileInfo]
-#: Folders below a sample's folder that a case has.
-CASE_DEPTH = 3
 # Folders below a file of ROOTS that its pieces lie in: foamToVTK writes case_10.vtm and case_10/boundary/body.vtp.
 _PIECE_DEPTH = 2
 # Of samples at any depth. A link to a folder above itself would have no end.
@@ -42,12 +25,17 @@ _MAX_DEPTH = 12
 
 def depth(description: SourceDescription) -> int:
     """Number of folders between the root and a file of a sample."""
-    own = {CASE: CASE_DEPTH, **dict.fromkeys(ROOTS, _PIECE_DEPTH)}
-    below = max((p.removeprefix("./").count("/") + own.get(suffix_of(p), 0) for p in description.patterns), default=0)
-    above = [] if description.names_contain_id else description.samples.split("/")
     if description.samples == ANY_DEPTH:
         return _MAX_DEPTH
-    return len([*filter(None, description.subfolder.split("/")), *above]) + below
+    below = 0
+    for pattern in description.patterns:
+        suffix = suffix_of(pattern)
+        own = CASE_DEPTH if suffix == CASE else _PIECE_DEPTH if suffix in ROOTS else 0
+        below = max(below, pattern.removeprefix("./").count("/") + own)
+    above = description.subfolder.split("/") if description.subfolder else []
+    if not description.names_contain_id:
+        above += description.samples.split("/")
+    return len(above) + below
 
 
 def matches(path: str, pattern: str) -> bool:
@@ -55,12 +43,23 @@ def matches(path: str, pattern: str) -> bool:
 
     The pattern "**" matches at any depth.
     """
-    parts, patterns = path.split("/"), pattern.split("/")
-    if pattern == ANY_DEPTH:
-        patterns = ["*"] * len(parts)
-    return len(parts) == len(patterns) and all(
-        part and fnmatchcase(part, p) and not part.startswith(".") for part, p in zip(parts, patterns, strict=True)
-    )
+    parts = path.split("/")
+    patterns = ["*"] * len(parts) if pattern == ANY_DEPTH else pattern.split("/")
+    if len(parts) != len(patterns):
+        return False
+    for part, own in zip(parts, patterns, strict=True):
+        if not part or part.startswith(".") or not fnmatchcase(part, own):
+            return False
+    return True
+
+
+def by_folder(paths: Mapping[str, FileInfo]) -> Listing:
+    """The files by folder and name."""
+    folders: dict[str, dict[str, FileInfo]] = defaultdict(dict)
+    for path, info in paths.items():
+        folder, _, name = path.rpartition("/")
+        folders[folder][name] = replace(info, name=name)
+    return folders
 
 
 def by_sample(description: SourceDescription, listing: Listing) -> tuple[Listing, dict[str, dict[str, str]]]:
@@ -80,9 +79,8 @@ def by_sample(description: SourceDescription, listing: Listing) -> tuple[Listing
     samples: dict[str, dict[str, FileInfo]] = defaultdict(dict)
     for folder, files in listing.items():
         for name, info in files.items():
-            path = f"{folder}/{name}" if folder else name
-            sample, rest = _split(description, prefix, path)
-            samples[sample][rest] = renamed(info, rest)
+            sample, rest = _split(description, prefix, f"{folder}/{name}" if folder else name)
+            samples[sample][rest] = replace(info, name=rest)
     if description.names_contain_id:
         return _by_id(description, prefix, samples[""])
     found: dict[str, dict[str, FileInfo]] = {}
@@ -104,24 +102,30 @@ def _split(description: SourceDescription, prefix: str, path: str) -> tuple[str,
 
 
 def _by_pattern(patterns: Iterable[str], files: Mapping[str, FileInfo]) -> tuple[dict[str, FileInfo], dict[str, str]]:
-    found, problems, used = {}, {}, set()
+    """The file of each pattern and all others by name, and why a pattern has no file."""
+    found: dict[str, FileInfo] = {}
+    problems: dict[str, str] = {}
+    used: set[str] = set()
     for pattern in patterns:
         if pattern.endswith(CASE):
-            case = _case(pattern, files)
+            case = case_of(pattern, files)
             if case is not None:
                 found[pattern] = case
-                used |= {part.name for part in case.parts}
             elif regions := meshes_of_cases(files).get(pattern.removeprefix("./").removesuffix(CASE)):
                 problems[pattern] = f"{pattern}, an OpenFOAM case of {several_regions(regions)}"
-            continue
-        matching = [name for name in files if matches(name, pattern)]
-        used.update(matching)
-        if len(matching) == 1:
-            found[pattern] = _with_pieces(files[matching[0]], files)
+        else:
+            matching = [name for name in files if matches(name, pattern)]
+            used.update(matching)
+            if len(matching) == 1:
+                found[pattern] = _with_pieces(files[matching[0]], files)
+            elif matching:
+                names = ", ".join(sorted(matching)[:5])
+                problems[pattern] = f"{pattern}, which {len(matching)} files match: {names}"
+        if pattern in found:
             used.update(part.name for part in found[pattern].parts)
-        elif matching:
-            problems[pattern] = f"{pattern}, which {len(matching)} files match: {', '.join(sorted(matching)[:5])}"
-    found |= {name: info for name, info in files.items() if name not in used}
+    for name, info in files.items():
+        if name not in used:
+            found[name] = info
     return found, problems
 
 
@@ -129,26 +133,34 @@ def _by_id(
     description: SourceDescription, prefix: str, files: Mapping[str, FileInfo]
 ) -> tuple[dict[str, dict[str, FileInfo]], dict[str, dict[str, str]]]:
     """Files whose paths contain the id of their sample."""
-    samples: dict[str, dict[str, list[FileInfo]]] = defaultdict(lambda: defaultdict(list))
+    matching: dict[str, dict[str, list[FileInfo]]] = defaultdict(lambda: defaultdict(list))
     unused: dict[str, FileInfo] = {}
     expressions = {pattern: _expression(pattern) for pattern in description.patterns}
     for path, info in joined(files).items():
-        hits = [(p, hit["id"]) for p, e in expressions.items() if (hit := e.fullmatch(path.removeprefix(prefix)))]
-        for pattern, sample_id in hits:
-            samples[sample_id][pattern].append(info)
-        if not hits:
+        is_used = False
+        for pattern, expression in expressions.items():
+            if hit := expression.fullmatch(path.removeprefix(prefix)):
+                matching[hit["id"]][pattern].append(info)
+                is_used = True
+        if not is_used:
             unused[path] = info
-    found = {i: {p: infos[0] for p, infos in by.items() if len(infos) == 1} for i, by in samples.items()}
-    problems = {
-        i: {p: f"{p}, which {len(infos)} files match" for p, infos in by.items() if len(infos) > 1}
-        for i, by in samples.items()
-    }
-    return ({"": unused} if unused else {}) | found, problems
+    found: dict[str, dict[str, FileInfo]] = {"": unused} if unused else {}
+    problems: dict[str, dict[str, str]] = {}
+    for sample_id, by_pattern in matching.items():
+        found[sample_id], problems[sample_id] = {}, {}
+        for pattern, infos in by_pattern.items():
+            if len(infos) == 1:
+                found[sample_id][pattern] = infos[0]
+            else:
+                problems[sample_id][pattern] = f"{pattern}, which {len(infos)} files match"
+    return found, problems
 
 
 def _expression(pattern: str) -> re.Pattern[str]:
-    pieces = {"*": r"[^/]*", "{id}": r"(?P<id>[^/]+)"}
-    return re.compile("".join(pieces.get(p, re.escape(p)) for p in re.split(r"(\*|\{id\})", pattern)))
+    expression = re.escape(pattern)
+    for written, meant in ((r"\*", r"[^/]*"), (r"\{id\}", r"(?P<id>[^/]+)")):
+        expression = expression.replace(written, meant)
+    return re.compile(expression)
 
 
 def joined(files: Mapping[str, FileInfo]) -> dict[str, FileInfo]:
@@ -167,93 +179,13 @@ def joined(files: Mapping[str, FileInfo]) -> dict[str, FileInfo]:
     return whole
 
 
-def _case(pattern: str, files: Mapping[str, FileInfo]) -> FileInfo | None:
-    """An OpenFOAM case: its mesh and the fields of its latest time; None if there is no mesh.
-
-    Files outside the folders of processors are left out if these folders have a later time. Folders that contain the
-    files of several processors (collated) are left out unless they have the latest time.
-    """
-    prefix = pattern.removeprefix("./")
-    own = [
-        (found, info)
-        for name, info in files.items()
-        if name.startswith(prefix) and (found := _OF_CASE.fullmatch(name[len(prefix) :]))
-    ]
-    if not _has_mesh(own):
-        return None
-    whole = [each for each in own if not each[0]["processor"]]
-    collated = [each for each in own if each[0]["collated"]]
-    decomposed = [each for each in own if each[0]["processor"] and not each[0]["collated"]]
-    control = [each for each in whole if each[0][0] == "system/controlDict"]
-    own = whole + decomposed
-    if not _has_mesh(own) or _latest(collated) > max(_latest(whole), _latest(decomposed)):
-        own = collated + control
-    elif _latest(decomposed) > _latest(whole):
-        own = decomposed + control
-    return combined(pattern, sorted(_at_latest_time(own), key=lambda info: info.name))
-
-
-def meshes_of_cases(paths: Iterable[str]) -> dict[str, set[str]]:
-    """Names of the regions that have meshes by folder of an OpenFOAM case; "" for the mesh of no region."""
-    found: dict[str, set[str]] = defaultdict(set)
-    for path in paths:
-        if hit := _OF_MESH.fullmatch(path):
-            found[hit["case"] or ""].add(hit["region"] or "")
-    return found
-
-
-def several_regions(regions: Iterable[str]) -> str:
-    """The regions of a case, and the way out."""
-    names = ", ".join(sorted(filter(None, regions)))
-    return f"the regions {names}, which are not read: write each with foamToVTK -region NAME, and describe its files"
-
-
-def _has_mesh(files: Iterable[_OfFile]) -> bool:
-    return any(found["mesh"] for found, _ in files)
-
-
-def _latest(files: Collection[_OfFile]) -> float:
-    """The latest time with fields; minus infinity without fields, or without a mesh."""
-    times = [float(found["time"]) for found, _ in files if found["time"]]
-    return max(times, default=-math.inf) if _has_mesh(files) else -math.inf
-
-
-def _at_latest_time(files: Collection[_OfFile]) -> list[FileInfo]:
-    """The fields of the latest time, and each file of the mesh from the newest time until then."""
-    latest = max((float(found["time"]) for found, _ in files if found["time"]), default=math.inf)
-    kept = [info for found, info in files if not found["mesh"] and float(found["time"] or latest) == latest]
-    meshes = [(float(found["moved"] or -math.inf), found, info) for found, info in files if found["mesh"]]
-    newest = {
-        (found["processor"], found["mesh"]): info
-        for time, found, info in sorted(meshes, key=lambda each: each[0])
-        if time <= latest
-    }
-    return [*kept, *newest.values()]
-
-
 def _with_pieces(info: FileInfo, files: Mapping[str, FileInfo]) -> FileInfo:
     """A file of ROOTS with every file that could be one of its pieces: which of them are is known when it is read."""
     if suffix_of(info.name) not in ROOTS:
         return info
     folder = info.name[: info.name.rfind("/") + 1]
-    pieces = [
-        file
-        for name, file in sorted(files.items())
-        if name.startswith(folder) and suffix_of(name) in PIECES and not file.parts
-    ]
-    return combined(info.name, [info, *pieces])
-
-
-def combined(name: str, parts: list[FileInfo]) -> FileInfo:
-    """Several files as one."""
-
-    def digest(values: Iterable[object]) -> str:
-        return hashlib.sha256(repr(list(values)).encode()).hexdigest()[:16]
-
-    version = digest((part.name, part.size, part.version) for part in parts)
-    return FileInfo(name, sum(p.size for p in parts), version, digest(p.changed for p in parts), parts=tuple(parts))
-
-
-def renamed(info: FileInfo, name: str) -> FileInfo:
-    """The file under another name."""
-    return FileInfo(name, info.size, info.version, info.changed, modified=info.modified)
+    parts = [info]
+    for name, file in sorted(files.items()):
+        if name.startswith(folder) and suffix_of(name) in PIECES and not file.parts:
+            parts.append(file)
+    return combined(info.name, parts)

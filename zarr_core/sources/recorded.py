@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pydantic
@@ -14,8 +14,7 @@ from zarr_core.format.names import check_relative_path
 from zarr_core.sources.arrays import ArrayChoice
 from zarr_core.sources.fields import FieldLoader, SampleFiles
 from zarr_core.sources.formats.files import path_of
-from zarr_core.sources.patterns import combined
-from zarr_core.sources.sample import FileInfo, SourceSample
+from zarr_core.sources.sample import FileInfo, SourceSample, combined
 from zarr_core.sources.tree import file_info
 from zarr_core.storage import Storage
 
@@ -133,7 +132,7 @@ class RecordedSample:
 
     def _part(self, name: Any) -> FileInfo:
         name = expect(str, name, "part of a file")
-        return replace(file_info(name, self.storage.info(path_of(self.folder, name))), name=name)
+        return file_info(name, self.storage.info(path_of(self.folder, name)))
 
     def _choice(self, canonical: str) -> ArrayChoice:
         try:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from zarr_core._util.digests import short_digest
 from zarr_core.errors import SampleError
 
 if TYPE_CHECKING:
@@ -50,6 +50,13 @@ class FileInfo:
     def identity(self) -> tuple[str, int, str]:
         """Name, size and content or version: what the fingerprint of a sample is made of."""
         return self.name, self.size, self.sha256 or self.version
+
+
+def combined(name: str, parts: Sequence[FileInfo]) -> FileInfo:
+    """Several files as one."""
+    version = short_digest([repr([(part.name, part.size, part.version) for part in parts])])
+    changed = short_digest([repr([part.changed for part in parts])])
+    return FileInfo(name, sum(part.size for part in parts), version, changed, parts=tuple(parts))
 
 
 @dataclass(frozen=True)
@@ -113,7 +120,7 @@ class SourceSample:
             content = content, sorted(self.scalars.items())
         if self.prefixes:
             content = content, sorted(self.prefixes.items())
-        return hashlib.sha256(repr(content).encode()).hexdigest()[:16]
+        return short_digest([repr(content)])
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,12 @@ import math
 from collections.abc import Collection
 from typing import Any
 
-from zarr_core._util.documents import number_or_text, parse_json
+from zarr_core._util.documents import number_or_text, parse_json, parse_table
 from zarr_core.errors import SourceError
 from zarr_core.sources.description import ReadText, SourceDescription, TableFile
 from zarr_core.sources.left_out import some
 
+_NOT_OBJECTS = "expected objects in a list, or objects by key"
 _Rows = dict[str, list[dict[str, Any]]]
 
 
@@ -51,24 +52,19 @@ class Tables:
         return found
 
     def problems(self, sample_id: str) -> list[str]:
-        """Why a sample cannot be used."""
-        found = [
-            f"one row of {file}, which has {len(rows[sample_id])} different ones for it"
-            for file, rows in self._rows
-            if len(rows.get(sample_id, [])) > 1
-        ]
-        return found or self._contradictions(sample_id)
-
-    def _contradictions(self, sample_id: str) -> list[str]:
-        """The values that two tables with one row of the sample give differently."""
+        """Why a sample cannot be used: several rows in one table, or two tables that contradict each other."""
+        several: list[str] = []
+        contradictions: list[str] = []
         first: dict[str, tuple[str, Any]] = {}
-        found = []
-        for file, rows in self._rows:
-            for name, value in (item for row in rows.get(sample_id, []) for item in row.items()):
+        for file, by_sample in self._rows:
+            rows = by_sample.get(sample_id, [])
+            if len(rows) > 1:
+                several.append(f"one row of {file}, which has {len(rows)} different ones for it")
+            for name, value in (item for row in rows for item in row.items()):
                 earlier, known = first.setdefault(name, (file, value))
                 if value != known:
-                    found.append(f"one value of {name!r}, which {earlier} and {file} give differently")
-        return found
+                    contradictions.append(f"one value of {name!r}, which {earlier} and {file} give differently")
+        return several or contradictions
 
     def notes(self, sample_ids: Collection[str]) -> list[str]:
         """Sentences that name absent tables, samples without a row, and cells without a number."""
@@ -81,25 +77,39 @@ class Tables:
         return notes
 
 
+def parse_scalars(name: str, data: bytes) -> Any:
+    """The content of a file with the scalars of one sample; raises ValueError if it cannot be parsed."""
+    return parse_json(data) if name.endswith(".json") else parse_table(data, latest=name.endswith(".dat"))
+
+
 def rows_of(name: str, text: str) -> list[dict[str, Any]]:
     """The rows of a table by column; those of CSV as text. The keys of a JSON object are the column "".
 
     Raises:
         ValueError: it cannot be parsed.
     """
-    if name.endswith(".json"):
-        content = parse_json(text)
-        if isinstance(content, dict):
-            content = [{"": key, **row} if isinstance(row, dict) else row for key, row in content.items()]
-        if not isinstance(content, list) or not all(isinstance(row, dict) for row in content):
-            raise ValueError("expected objects in a list, or objects by key")
-        rows: list[dict[str, Any]] = content
-        return rows
+    return _json_rows(text) if name.endswith(".json") else _csv_rows(text)
+
+
+def _json_rows(text: str) -> list[dict[str, Any]]:
+    content = parse_json(text)
+    rows: list[dict[str, Any]] = []
+    if not isinstance(content, dict | list):
+        raise ValueError(_NOT_OBJECTS)
+    for key, row in content.items() if isinstance(content, dict) else enumerate(content):
+        if not isinstance(row, dict):
+            raise ValueError(_NOT_OBJECTS)
+        rows.append({"": key, **row} if isinstance(content, dict) else row)
+    return rows
+
+
+def _csv_rows(text: str) -> list[dict[str, Any]]:
     reader = csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline=""), strict=True)
     try:
-        header, *lines = [[cell.strip() for cell in line] for line in reader if line] or [[]]
+        lines = [[cell.strip() for cell in line] for line in reader if line]
     except csv.Error as error:
         raise ValueError(f"line {reader.line_num}: {error}") from error
+    header = lines.pop(0) if lines else []
     if len(set(header)) < len(header):
         raise ValueError("has two columns with the same name")
     for number, line in enumerate(lines, 1):
@@ -118,13 +128,17 @@ def _by_sample(table: TableFile, text: str, without_number: list[str]) -> _Rows:
         if table.key not in row:
             columns = ", ".join(map(repr, row))
             raise ValueError(f"has no column {table.key!r}; it has {columns:.500}")
-        values = {name: value for name, value in row.items() if name not in ("", table.key) and value != ""}
-        if not table.file.endswith(".json"):
-            values = {name: number_or_text(value) for name, value in values.items()}
         sample_id = table.sample_id.format(row[table.key])
-        empty = [name for name, value in values.items() if isinstance(value, float) and math.isnan(value)]
-        without_number += [f"{name} of {sample_id}" for name in empty]
-        values = {name: value for name, value in values.items() if name not in empty}
+        values: dict[str, Any] = {}
+        for name, value in row.items():
+            if name in ("", table.key) or value == "":
+                continue
+            if not table.file.endswith(".json"):
+                value = number_or_text(value)
+            if isinstance(value, float) and math.isnan(value):
+                without_number.append(f"{name} of {sample_id}")
+            else:
+                values[name] = value
         rows = found.setdefault(sample_id, [])
         if values not in rows:
             rows.append(values)

@@ -5,35 +5,30 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from zarr_core._util.documents import parse_json, parse_table
 from zarr_core._util.redaction import printable_cause, redact
 from zarr_core.errors import SampleError, SourceError, StoreError
 from zarr_core.format.names import check_sample_id
 from zarr_core.sources.arrays import CASE
+from zarr_core.sources.cases import meshes_of_cases
 from zarr_core.sources.description import ANY_DEPTH, SourceDescription
 from zarr_core.sources.fields import FieldLoader, SampleFiles
 from zarr_core.sources.formats.contents import Mesh
-from zarr_core.sources.formats.files import path_of
+from zarr_core.sources.formats.files import SourceFile, path_of
 from zarr_core.sources.left_out import LeftOut, note
-from zarr_core.sources.patterns import by_sample, depth, matches, meshes_of_cases, renamed
+from zarr_core.sources.patterns import Listing, by_folder, by_sample, depth, matches
 from zarr_core.sources.reading import read_listed
 from zarr_core.sources.resolve import resolve_kind
 from zarr_core.sources.sample import FileInfo, FoundSamples, SampleSource, SourceSample
-from zarr_core.sources.tables import Tables
+from zarr_core.sources.tables import Tables, parse_scalars
 from zarr_core.storage import ObjectInfo, Storage, absolute, is_local
 from zarr_core.storage.backends import local
 
 if TYPE_CHECKING:
     import torch
-
-# Bytes of a file that are in memory while it is hashed.
-_PIECE_BYTES = 32 * 2**20
 
 
 class SampleTree(SampleSource):
@@ -65,7 +60,12 @@ class SampleTree(SampleSource):
         """Whether the source is a service whose responses tell the versions of files."""
         return self._storage.reads_versions
 
-    def find(self, sample_ids: Collection[str] | None = None, folders: Collection[str] | None = None) -> FoundSamples:
+    def find(
+        self,
+        sample_ids: Collection[str] | None = None,
+        folders: Collection[str] | None = None,
+        listing: Listing | None = None,
+    ) -> FoundSamples:
         """List the location once; only ``sample_ids`` if given.
 
         A folder is a sample if its name matches the description and it contains at least one field file.
@@ -73,53 +73,63 @@ class SampleTree(SampleSource):
         Args:
             sample_ids: ids of the samples to return.
             folders: of samples, as :meth:`folder_of` gives them: only these are listed, those that exist.
+            listing: files by folder and name of a location that was listed before.
 
         Raises:
             SourceError: the location cannot be listed.
         """
-        wanted = None if sample_ids is None else set(sample_ids)
         description = self.description
+        wanted = None if sample_ids is None else set(sample_ids)
         samples: dict[str, SourceSample] = {}
         left_out = LeftOut(description)
         tables = Tables(description, self._read_text)
-        listing = self._list("", left_out.dangling) if folders is None else self._list_some(folders)
-        by_folder, problems = by_sample(description, listing)
-        for folder, files in sorted(by_folder.items()):
+        if listing is None:
+            listing = self._list("", left_out.dangling) if folders is None else self._list_some(folders)
+        folders_of_samples, problems = by_sample(description, listing)
+        for folder, files in sorted(folders_of_samples.items()):
             sample_id = folder.removeprefix(f"{description.subfolder}/")
             if wanted is not None and sample_id not in wanted:
                 continue
             left_out.count_unused(files)
-            found = {c: files[f.filename] for c, f in description.fields.items() if f.filename in files}
-            if not matches(sample_id, description.samples):
-                left_out.elsewhere += [folder or "."] * bool(found)
+            found = {name: files[file.filename] for name, file in description.fields.items() if file.filename in files}
+            own_problems = problems.get(folder, {})
+            if not self._is_sample(sample_id, folder, bool(found), bool(own_problems), left_out):
                 continue
-            if not found and not problems.get(folder):
-                is_above_samples = description.samples == ANY_DEPTH or f"{description.subfolder}/".startswith(
-                    f"{folder}/"
-                )
-                left_out.empty += [] if is_above_samples else [folder]
-                continue
-            try:
-                check_sample_id(sample_id)
-            except SourceError:
-                left_out.bad_ids.append(folder)
-                continue
+            if sample_id in samples:
+                left_out.repeated.append(samples[sample_id].folder)
             is_case = any(info.name.endswith(CASE) for info in found.values())
             if is_case and any(set().union(*meshes_of_cases(files).values())):
                 left_out.regions.append(folder)
-            if sample_id in samples:
-                left_out.repeated.append(samples[sample_id].folder)
             samples[sample_id] = SourceSample(
                 sample_id,
                 "" if description.names_contain_id else folder,
                 found,
                 tuple(files[name] for name in description.parameter_files if name in files),
-                (*_missing(description, found, problems.get(folder, {})), *tables.problems(sample_id)),
+                (*_missing(description, found, own_problems), *tables.problems(sample_id)),
                 self._choices,
                 tables.scalars(sample_id),
                 {files[p.file].name: p.prefix for p in description.parameters if p.prefix and p.file in files},
             )
         return FoundSamples(samples, (*left_out.sentences(), *tables.notes(samples)), left_out.unused())
+
+    def _is_sample(self, sample_id: str, folder: str, has_fields: bool, has_problems: bool, left_out: LeftOut) -> bool:
+        """Whether a folder is a sample; notes in ``left_out`` why not, if it looks like one."""
+        description = self.description
+        if not matches(sample_id, description.samples):
+            if has_fields:
+                left_out.elsewhere.append(folder or ".")
+            return False
+        if not has_fields and not has_problems:
+            is_above_samples = f"{description.subfolder}/".startswith(f"{folder}/")
+            if description.samples != ANY_DEPTH and not is_above_samples:
+                left_out.empty.append(folder)
+            return False
+        try:
+            check_sample_id(sample_id)
+        except SourceError:
+            left_out.bad_ids.append(folder)
+            return False
+        return True
 
     def folder_of(self, path: str) -> str | None:
         """Folder of the sample that a file belongs to, by its path below the root; None if that does not tell."""
@@ -134,19 +144,25 @@ class SampleTree(SampleSource):
     def folders_of(self, sample_id: str) -> list[str]:
         """Folders that a sample may have: the root may contain the description's subfolder, or be it."""
         subfolder = self.description.subfolder
-        return [sample_id, *([f"{subfolder}/{sample_id}"] if subfolder else [])]
+        return [sample_id, f"{subfolder}/{sample_id}"] if subfolder else [sample_id]
 
     def with_content(self, sample: SourceSample) -> SourceSample:
         """The sample with the SHA-256 of each file, for which every file is read; raises OSError."""
 
-        @cache
-        def hashed(info: FileInfo) -> FileInfo:
-            digests = [_sha256(self._storage, path_of(sample.folder, f.name), f.size) for f in info.stored]
-            joined = "".join(digests)
-            return replace(info, sha256=hashlib.sha256(joined.encode()).hexdigest() if info.parts else joined)
+        known = {info: self._with_sha256(sample.folder, info) for info in sample.distinct_files}
+        files = {canonical: known[info] for canonical, info in sample.files.items()}
+        return replace(sample, files=files, parameter_files=tuple(known[info] for info in sample.parameter_files))
 
-        files = {canonical: hashed(info) for canonical, info in sample.files.items()}
-        return replace(sample, files=files, parameter_files=tuple(map(hashed, sample.parameter_files)))
+    def _with_sha256(self, folder: str, info: FileInfo) -> FileInfo:
+        """The file with its digest; that of one in parts is of the digests of its parts."""
+        digests = []
+        for part in info.stored:
+            digest = hashlib.sha256()
+            for piece in SourceFile(self._storage, folder, part).pieces():
+                digest.update(piece)
+            digests.append(digest.hexdigest())
+        joined = "".join(digests)
+        return replace(info, sha256=hashlib.sha256(joined.encode()).hexdigest() if info.parts else joined)
 
     def load(self, sample: SourceSample, canonical: str) -> torch.Tensor:
         """The tensor of one point field, with the dtype and shape of its file.
@@ -182,47 +198,35 @@ class SampleTree(SampleSource):
 
     def load_parameters(self, sample: SourceSample) -> dict[str, Any]:
         """Per-sample scalars from the parameter files and tables; raises SampleError if a file cannot be used."""
-        from zarr_core.sources.tensors import load_pt, scalars
+        from zarr_core.sources.tensors import load_pt
 
         parameters: dict[str, Any] = {}
-
-        def add(found: Any, where: str) -> None:
-            if isinstance(found, dict):
-                empty = [key for key, value in found.items() if isinstance(value, float) and math.isnan(value)]
-                for key in empty:
-                    note("values that are not a number were left out", f"{key} of {where}")
-                found = {f"{sample.prefixes.get(where, '')}{key}": found[key] for key in found if key not in empty}
-            plain = scalars(found, where)
-            if again := [key for key in plain.keys() & parameters.keys() if plain[key] != parameters[key]]:
-                raise ValueError(f"{min(again)!r} has another value in another file of the sample")
-            parameters.update(plain)
-
         where = ""
         try:
             for info in sample.parameter_files:
-                name, where = path_of(sample.folder, info.name), info.name
-                if info.name.endswith(".json"):
-                    add(parse_json(self._read_own(name, info)), where)
-                elif info.name.endswith(".pt"):
-                    add(load_pt(self._storage, name, info), where)
+                where = info.name
+                name = path_of(sample.folder, where)
+                if where.endswith(".pt"):
+                    content = load_pt(self._storage, name, info)
                 else:
-                    add(parse_table(self._read_own(name, info), latest=info.name.endswith(".dat")), where)
+                    content = parse_scalars(where, self._read_own(name, info))
+                _add_scalars(parameters, content, where, sample.prefixes.get(where, ""))
             where = ", ".join(table.file for table in self.description.tables)
-            add(dict(sample.scalars), where)
+            _add_scalars(parameters, dict(sample.scalars), where)
         except ValueError as error:
             raise SampleError(sample.sample_id, "", f"{where}: {error}", "repair or remove the file") from error
         return parameters
 
     def is_unchanged(self, sample: SourceSample) -> bool:
         """Whether the sample's files have not changed since :meth:`discover`."""
-        files = {*sample.files.values(), *sample.parameter_files}
-        if sample.choices:  # its files lie in several folders, so each is looked at by itself
-            stored = {part for info in files for part in info.stored}
-            return all(
-                renamed(file_info(f.name, self._storage.info(path_of(sample.folder, f.name))), f.name) == f
-                for f in stored
-            )
-        return files.issubset(self._list(sample.folder).get(sample.folder, {}).values())
+        if not self.description.patterns:
+            now = self._list(sample.folder).get(sample.folder, {})
+            return all(now.get(info.name) == info for info in sample.distinct_files)
+        for info in sample.distinct_files:  # they lie in several folders, so each is looked at by itself
+            for file in info.stored:
+                if file_info(file.name, self._storage.info(path_of(sample.folder, file.name))) != file:
+                    return False
+        return True
 
     def splits(self, sample_ids: Collection[str]) -> dict[str, list[str]]:
         """Sample ids by split; raises SourceError if a split file lists an invalid id."""
@@ -238,7 +242,7 @@ class SampleTree(SampleSource):
         found = {name: self._read_text(name) for name in names}
         return {name: text for name, text in found.items() if text is not None}
 
-    def _list(self, below: str = "", dangling: list[str] | None = None) -> dict[str, dict[str, FileInfo]]:
+    def _list(self, below: str = "", dangling: list[str] | None = None) -> Listing:
         """Files by folder below the root, or below one of its folders; appends links to nothing to ``dangling``."""
         try:
             if is_local(self._storage.root):
@@ -248,15 +252,11 @@ class SampleTree(SampleSource):
             raise SourceError(f"{self.url} cannot be listed: it does not exist") from error
         except (OSError, StoreError) as error:
             raise SourceError(f"{self.url} cannot be listed: {error}") from printable_cause(error)
-        folders: dict[str, dict[str, FileInfo]] = defaultdict(dict)
-        for path, info in listing.items():
-            folder, _, name = path.rpartition("/")
-            folders[folder][name] = file_info(name, info)
-        return folders
+        return by_folder({path: file_info(path, info) for path, info in listing.items()})
 
-    def _list_some(self, folders: Iterable[str]) -> dict[str, dict[str, FileInfo]]:
+    def _list_some(self, folders: Iterable[str]) -> Listing:
         """Files by folder below some folders of the root, those that exist."""
-        found: dict[str, dict[str, FileInfo]] = {}
+        found: dict[str, Mapping[str, FileInfo]] = {}
         for folder in sorted(folders):
             try:
                 found |= self._list(folder)
@@ -267,7 +267,8 @@ class SampleTree(SampleSource):
 
     def _walk(self, folder: str, dangling: list[str]) -> Iterator[tuple[str, dict[str, FileInfo]]]:
         """Files by folder on a local disk, down to the depth of samples. Follows links: datasets are often linked."""
-        files, levels = {}, depth(self.description)
+        files = {}
+        levels = depth(self.description)
         for entry in os.scandir(f"{self._storage.location}/{folder}"):
             if entry.is_file():
                 files[entry.name] = file_info(entry.name, local.info(entry.path))
@@ -316,17 +317,26 @@ def open_root(root: str | os.PathLike[str]) -> Storage:
 def _missing(description: SourceDescription, found: Collection[str], problems: Mapping[str, str]) -> tuple[str, ...]:
     """Names of the files that a sample lacks, each once."""
     names = [file.filename for canonical, file in description.required_fields.items() if canonical not in found]
-    names += problems
-    return tuple(dict.fromkeys(problems.get(name, name) for name in names))
+    return tuple(dict.fromkeys(problems.get(name, name) for name in (*names, *problems)))
 
 
-def _sha256(storage: Storage, name: str, size: int) -> str:
-    digest = hashlib.sha256()
-    for start in range(0, size, _PIECE_BYTES):
-        digest.update(storage.read(name, start, min(start + _PIECE_BYTES, size)))
-    return digest.hexdigest()
+def _add_scalars(parameters: dict[str, Any], content: Any, where: str, prefix: str = "") -> None:
+    """Add the scalars of one file; raises ValueError if they are none, or contradict those of another file."""
+    from zarr_core.sources.tensors import scalars
+
+    if isinstance(content, dict):
+        named = {}
+        for key, value in content.items():
+            if isinstance(value, float) and math.isnan(value):
+                note("values that are not a number were left out", f"{key} of {where}")
+            else:
+                named[f"{prefix}{key}"] = value
+        content = named
+    for name, value in scalars(content, where).items():
+        if parameters.setdefault(name, value) != value:
+            raise ValueError(f"{name!r} has another value in another file of the sample")
 
 
 def file_info(name: str, info: ObjectInfo) -> FileInfo:
     """The FileInfo of a file from its storage metadata."""
-    return FileInfo(name.rpartition("/")[2], info.size, info.version, info.changed, modified=info.modified)
+    return FileInfo(name, info.size, info.version, info.changed, modified=info.modified)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import unquote
 
+from zarr_core._util.digests import short_digest
 from zarr_core.warehouses.duckdb import DuckDBWarehouse, batch_folder
 from zarr_core.warehouses.files import list_files
 from zarr_core.warehouses.protocol import Warehouse
@@ -43,7 +42,7 @@ def list_batches(warehouse: Warehouse) -> dict[str, WarehouseBatch]:
         if found is not None:
             return found
     samples = warehouse.samples(warehouse.batch_ids())
-    return {name: WarehouseBatch(name, _digest(ids), "samples") for name, ids in sorted(samples.items())}
+    return {name: WarehouseBatch(name, short_digest(ids), "samples") for name, ids in sorted(samples.items())}
 
 
 def _by_files(warehouse: DuckDBWarehouse) -> dict[str, WarehouseBatch] | None:
@@ -56,10 +55,6 @@ def _by_files(warehouse: DuckDBWarehouse) -> dict[str, WarehouseBatch] | None:
             return None
         files.setdefault(unquote(batch[1]), []).append((name[batch.end() :], size, version))
     return {
-        name: WarehouseBatch(name, _digest(map(repr, sorted(found))), "files", sum(size for _, size, _ in found))
+        name: WarehouseBatch(name, short_digest(map(repr, sorted(found))), "files", sum(size for _, size, _ in found))
         for name, found in sorted(files.items())
     }
-
-
-def _digest(parts: Iterable[str]) -> str:
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

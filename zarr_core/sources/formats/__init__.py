@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import platform
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from zarr_core.errors import SourceError
 from zarr_core.sources.arrays import CASE, PIECES, ROOTS, suffix_of
@@ -67,15 +67,12 @@ def require_libraries(filenames: Collection[str]) -> None:
 
 def peek(file: SourceFile) -> Contents:
     """What a file contains; raises ValueError or SourceError as :func:`open_file`."""
-    if file.suffix in PIECES:
-        from zarr_core.sources.formats import vtk_xml
-
-        return vtk_xml.peek(file)
-    if file.suffix in ROOTS:
-        from zarr_core.sources.formats import vtk_pieces
-
-        return vtk_pieces.peek(file)
-    return open_file(file).contents()
+    if file.suffix not in (*PIECES, *ROOTS):
+        return open_file(file).contents()
+    # Without VTK, and without a copy of a remote file.
+    module = _module("vtk_xml" if file.suffix in PIECES else "vtk_pieces")
+    found: Contents = module.peek(file)
+    return found
 
 
 def open_file(file: SourceFile, choices: Collection[ArrayChoice] = ()) -> OpenFile:
@@ -92,11 +89,15 @@ def open_file(file: SourceFile, choices: Collection[ArrayChoice] = ()) -> OpenFi
     require_libraries([file.info.name])
     if file.suffix not in _FORMATS:
         raise ValueError(f"no reader for this format: use .pt, {', '.join(SUFFIXES)} or an OpenFOAM case")
-    module = importlib.import_module(f"zarr_core.sources.formats.{_FORMATS[file.suffix][0]}")
+    module = _module(_FORMATS[file.suffix][0])
     _return_freed_memory()  # the previous file's
     opened: OpenFile = module.open_file(file, choices)
     _return_freed_memory()  # the reader's
     return opened
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f"{__name__}.{name}")
 
 
 def _return_freed_memory() -> None:
