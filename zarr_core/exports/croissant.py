@@ -14,9 +14,7 @@ from typing import Any
 
 from zarr_core._util.redaction import redact, refuse_credentials
 from zarr_core.errors import ZarrCoreError
-from zarr_core.matrix.store.state import HEAD as MATRIX
 from zarr_core.matrix.store.state import MatrixState
-from zarr_core.points.store.head import load_manifest
 from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.storage import Storage
 from zarr_core.stores.info import FieldInfo, StoreInfo, store_info
@@ -41,6 +39,7 @@ _CONTEXT: dict[str, Any] = {
     "examples": {"@id": "cr:examples", "@type": "@json"},
     **{term: f"cr:{term}" for term in _TERMS.split()},
 }
+Records = list[dict[str, Any]]
 _DTYPES = {"float16": "cr:Float16", "float32": "cr:Float32", "float64": "cr:Float64", "bool": "sc:Boolean"}
 
 
@@ -79,51 +78,37 @@ def croissant_document(
     storage = Storage(store_root)
     info = store_info(storage.root, generation=generation)
     generation = info.generation or None  # later reads use the same, whatever is committed meanwhile
-    head = find_head(storage)
-    # There is no archive of a store of another program, or of a generation that was removed since.
-    name = (find_archive(storage, info.generation) if info.generation else None) or head.name
     refuse_credentials(url)
     where = (url or info.store).rstrip("/")
-    if info.kind == "points":
-        manifest = load_manifest(storage.root, generation)
-        title = info.name
-        sizes = "; ".join(f"{domain}: {n.least:,} to {n.most:,} points" for domain, n in info.points.items())
-        about = f"{info.samples:,} samples of {info.name}; {sizes}. Zarr v3, generation {info.generation}."
-        objects, records = _points(info, manifest)
-    else:
+    state = load(storage, find_head(storage), generation)
+    if isinstance(state, MatrixState):
         title = where.rpartition("/")[2] or "matrix"
-        about = (
-            f"{info.samples:,} samples x {info.features:,} features of {', '.join(info.fields)}, "
-            f"{len(info.batches):,} batches. Zarr v3, generation {info.generation}."
-        )
-        objects, records = _matrix(info, load(storage, MATRIX, generation), where)
-    given = {"license": license, "citeAs": cite_as}
+        tables = f"{info.features:,} features of {', '.join(info.fields)}, {len(info.batches):,} batches"
+        about = f"{info.samples:,} samples x {tables}."
+        objects, records = _matrix(info, state, where)
+    else:
+        title = info.name
+        sizes = [f"{domain}: {n.least:,} to {n.most:,} points" for domain, n in info.points.items()]
+        about = f"{info.samples:,} samples of {info.name}; {'; '.join(sizes)}."
+        objects, records = _points(info, state)
     document: dict[str, Any] = {
         "@context": _CONTEXT,
         "@type": "sc:Dataset",
         "conformsTo": "http://mlcommons.org/croissant/1.1",
         "name": title,
-        "description": f"{description} {about}".strip(),
+        "description": f"{description} {about} Zarr v3, generation {info.generation}.".strip(),
         "url": where,
         "version": f"{info.generation}.0.0",
-        **{key: text for key, text in given.items() if text},
     }
+    if license:
+        document["license"] = license
+    if cite_as:
+        document["citeAs"] = cite_as
     if creator:
         document["creator"] = {"@type": "sc:Organization", "name": creator}
     if info.committed is not None:
         document["datePublished"] = time.strftime("%Y-%m-%d", time.gmtime(info.committed))
-    document["distribution"] = [
-        {
-            "@type": "cr:FileObject",
-            "@id": "manifest",
-            "name": "manifest",
-            "description": "The samples of this generation, and where each is in the Zarr arrays.",
-            "contentUrl": f"{where}/{name}",
-            "encodingFormat": "application/gzip" if name.endswith(".gz") else "application/json",
-            "sha256": hashlib.sha256(storage.read(name)).hexdigest(),
-        },
-        *objects,
-    ]
+    document["distribution"] = [_manifest(storage, info.generation, where), *objects]
     document["recordSet"] = records
     return document
 
@@ -142,119 +127,105 @@ def write_croissant(document: dict[str, Any], out: str | os.PathLike[str]) -> st
     return f"{target.url.rstrip('/')}/{name}"
 
 
-def _points(info: StoreInfo, manifest: StoreManifest) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The objects and the record sets of a point store."""
-    paths = {field: column.array_name for field, column in manifest.fields.items()}
-    domains: dict[str, list[dict[str, Any]]] = {}
-    for field, column in info.fields.items():
-        domains.setdefault(paths[field].partition("/")[0], []).append(_field(paths[field], column))
-    records = [{"@type": "cr:RecordSet", "@id": d, "name": d, "field": fields} for d, fields in domains.items()]
+def _node(kind: str, name: str, **properties: Any) -> dict[str, Any]:
+    """A part of the document. What is None is left out."""
+    given = {key: value for key, value in properties.items() if value is not None}
+    return {"@type": f"cr:{kind}", "@id": name, "name": name, **given}
+
+
+def _file(name: str, description: str, url: str, encoding: str, sha256: str) -> dict[str, Any]:
+    return _node("FileObject", name, description=description, contentUrl=url, encodingFormat=encoding, sha256=sha256)
+
+
+def _zarr_objects(name: str, description: str, includes: list[str]) -> dict[str, Any]:
+    patterns = includes[0] if len(includes) == 1 else includes
+    encoding = "application/vnd.zarr"
+    return _node("FileSet", f"objects/{name}", description=description, encodingFormat=encoding, includes=patterns)
+
+
+def _array(name: str, objects: str, column: FieldInfo, shape: str, description: str) -> dict[str, Any]:
+    """A field whose values are arrays in the objects of this name."""
+    return _node(
+        "Field",
+        name,
+        description=description,
+        # Croissant has no property of a unit; unitText is that of schema.org, the document's vocabulary.
+        unitText=column.units or None,
+        dataType=_DTYPES.get(column.dtype, "sc:Integer"),
+        isArray=True,
+        arrayShape=shape,
+        source={"fileSet": {"@id": f"objects/{objects}"}, "extract": {"fileProperty": "content"}},
+    )
+
+
+def _inline(name: str, types: dict[str, str], rows: list[tuple[Any, ...]], kind: str | None = None) -> Records:
+    """A record set whose records are in the document; none without records, which Croissant does not allow.
+
+    Args:
+        name: of the record set.
+        types: type by field.
+        rows: values in the order of the fields; the first is the key.
+        kind: what the records are.
+    """
+    if not rows:
+        return []
+    fields = [_node("Field", f"{name}/{field}", dataType=dtype) for field, dtype in types.items()]
+    names = [field["@id"] for field in fields]
+    records = [dict(zip(names, row, strict=True)) for row in rows]
+    return [_node("RecordSet", name, key={"@id": names[0]}, field=fields, dataType=kind, data=records)]
+
+
+def _manifest(storage: Storage, generation: int, where: str) -> dict[str, Any]:
+    # There is no archive of a store of another program, or of a generation that was removed since.
+    name = (find_archive(storage, generation) if generation else None) or find_head(storage).name
+    about = "The samples of this generation, and where each is in the Zarr arrays."
+    encoding = "application/gzip" if name.endswith(".gz") else "application/json"
+    sha256 = hashlib.sha256(storage.read(name)).hexdigest()
+    return _file("manifest", about, f"{where}/{name}", encoding, sha256)
+
+
+def _points(info: StoreInfo, manifest: StoreManifest) -> tuple[Records, Records]:
+    """The objects and the record sets of a point store: the fields by domain, the splits, and the samples."""
     about = "The Zarr arrays of the fields of this domain. Each chunk ends with its crc32c."
-    objects = [_objects(domain, about, [f"samples/**/{domain}/**"]) for domain in manifest.domains]
-    return objects, [*records, *_samples(manifest)]
+    objects = [_zarr_objects(domain, about, [f"samples/**/{domain}/**"]) for domain in manifest.domains]
+    domains: dict[str, Records] = {}
+    for field, column in info.fields.items():
+        path = manifest.fields[field].array_name
+        domain = path.partition("/")[0]
+        unit = f", in {column.units}" if column.units else ""
+        described = f"(points, {column.components}){unit}"
+        array = _array(path, domain, column, f"-1,{column.components}", described)
+        domains.setdefault(domain, []).append(array)
+    records = [_node("RecordSet", domain, field=fields) for domain, fields in domains.items()]
+    splits = [(split,) for split in manifest.splits]
+    samples = []  # a sample of several splits has a record in each
+    for split in manifest.splits:
+        samples += [(sample_id, split) for sample_id in manifest.split_ids(split)]
+    named = {sample_id for sample_id, _ in samples}
+    samples += [(sample_id, "") for sample_id in manifest.samples if sample_id not in named]
+    rows = [(sample_id, split, manifest.samples[sample_id].relpath) for sample_id, split in samples]
+    records += _inline("splits", {"name": "sc:Text"}, splits, "cr:Split")
+    records += _inline("samples", {"id": "sc:Text", "split": "sc:Text", "group": "sc:Text"}, rows)
+    return objects, records
 
 
-def _matrix(info: StoreInfo, state: MatrixState, where: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _matrix(info: StoreInfo, state: MatrixState, where: str) -> tuple[Records, Records]:
     """The objects and the record sets of a wide matrix: its value tables, names, metadata, samples and batches."""
-    files = [
-        ("features", "Names of the columns, NumPy.", state.axis.path, state.axis.sha256, "application/octet-stream")
-    ]
+    axis, stream = state.axis, "application/octet-stream"
+    objects = [_file("features", "Names of the columns, NumPy.", f"{where}/{axis.path}", stream, axis.sha256)]
     for kind, table in state.metadata.items():
         about = f"Metadata of the {kind}: {', '.join(table.columns)}."
-        files.append((f"metadata/{kind}", about, table.path, table.sha256, "application/vnd.apache.parquet"))
-    objects: list[dict[str, Any]] = [
-        {
-            "@type": "cr:FileObject",
-            "@id": name,
-            "name": name,
-            "description": about,
-            "contentUrl": f"{where}/{path}",
-            "encodingFormat": encoding,
-            "sha256": sha256,
-        }
-        for name, about, path, sha256, encoding in files
-    ]
+        parquet = "application/vnd.apache.parquet"
+        objects.append(_file(f"metadata/{kind}", about, f"{where}/{table.path}", parquet, table.sha256))
     # One set of files for all value tables: the fields of a record must have one source, or a key that joins several.
     about = "A Zarr array (rows, features) per value table, NaN where missing. Each chunk ends with its crc32c."
-    objects.append(_objects("matrix", about, [f"{value}.zarr/**" for value in info.fields]))
-    fields = [
-        {
-            "@type": "cr:Field",
-            "@id": f"matrix/{value}",
-            "name": f"matrix/{value}",
-            "description": "(features,) of a sample, NaN where missing",
-            "dataType": _DTYPES[column.dtype],
-            "isArray": True,
-            "arrayShape": str(info.features),
-            "source": {"fileSet": {"@id": "objects/matrix"}, "extract": {"fileProperty": "content"}},
-        }
-        for value, column in info.fields.items()
-    ]
-    rows = [
-        {"samples/id": sample_id, "samples/batch": batch_id, "samples/row": batch.row + n}
-        for batch_id, batch in state.batches.items()
-        for n, sample_id in enumerate(batch.sample_ids)
-    ]
-    return objects, [
-        {"@type": "cr:RecordSet", "@id": "matrix", "name": "matrix", "field": fields},
-        *_inline("samples", rows, {"id": "sc:Text", "batch": "sc:Text", "row": "sc:Integer"}),
-    ]
-
-
-def _objects(name: str, description: str, includes: list[str]) -> dict[str, Any]:
-    return {
-        "@type": "cr:FileSet",
-        "@id": f"objects/{name}",
-        "name": f"objects/{name}",
-        "description": description,
-        "encodingFormat": "application/vnd.zarr",
-        "includes": includes[0] if len(includes) == 1 else includes,
-    }
-
-
-def _field(path: str, column: FieldInfo) -> dict[str, Any]:
-    unit, domain = f", in {column.units}" if column.units else "", path.partition("/")[0]
-    # Croissant has no property of a unit; unitText is that of schema.org, the document's vocabulary.
-    return {
-        "@type": "cr:Field",
-        "@id": path,
-        "name": path,
-        "description": f"(points, {column.components}){unit}",
-        **({"unitText": column.units} if column.units else {}),
-        "dataType": _DTYPES.get(column.dtype, "sc:Integer"),
-        "isArray": True,
-        "arrayShape": f"-1,{column.components}",
-        "source": {"fileSet": {"@id": f"objects/{domain}"}, "extract": {"fileProperty": "content"}},
-    }
-
-
-def _samples(manifest: StoreManifest) -> list[dict[str, Any]]:
-    """The record sets of the splits and of the samples; a sample of several splits has a record in each."""
-    splits = {split: manifest.split_ids(split) for split in manifest.splits}
-    listed = {sample_id for ids in splits.values() for sample_id in ids}
-    rows = [(sample_id, split) for split, ids in splits.items() for sample_id in ids]
-    rows += [(sample_id, "") for sample_id in manifest.samples if sample_id not in listed]
-    return [
-        *_inline("splits", [{"splits/name": split} for split in splits], {"name": "sc:Text"}, "cr:Split"),
-        *_inline(
-            "samples",
-            [
-                {"samples/id": i, "samples/split": split, "samples/group": manifest.samples[i].relpath}
-                for i, split in rows
-            ],
-            {"id": "sc:Text", "split": "sc:Text", "group": "sc:Text"},
-        ),
-    ]
-
-
-def _inline(
-    name: str, rows: list[dict[str, Any]], fields: dict[str, str], kind: str | None = None
-) -> list[dict[str, Any]]:
-    """A record set whose records are in the document; none without records, which Croissant does not allow."""
-    described = [
-        {"@type": "cr:Field", "@id": f"{name}/{field}", "name": f"{name}/{field}", "dataType": dtype}
-        for field, dtype in fields.items()
-    ]
-    first = {"@id": described[0]["@id"]}
-    head: dict[str, Any] = {"@type": "cr:RecordSet", "@id": name, "name": name, "key": first, "field": described}
-    return [head | ({"dataType": kind} if kind else {}) | {"data": rows}] if rows else []
+    objects.append(_zarr_objects("matrix", about, [f"{value}.zarr/**" for value in info.fields]))
+    fields = []
+    for value, column in info.fields.items():
+        described = "(features,) of a sample, NaN where missing"
+        fields.append(_array(f"matrix/{value}", "matrix", column, str(info.features), described))
+    rows = []
+    for batch_id, batch in state.batches.items():
+        rows += [(sample_id, batch_id, batch.row + n) for n, sample_id in enumerate(batch.sample_ids)]
+    samples = _inline("samples", {"id": "sc:Text", "batch": "sc:Text", "row": "sc:Integer"}, rows)
+    return objects, [_node("RecordSet", "matrix", field=fields), *samples]

@@ -11,23 +11,22 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
 
-from zarr_core._util.documents import DocumentError, expect
 from zarr_core.errors import StoreError, ZarrCoreError
 from zarr_core.exports.matrix_rows import MatrixRows
 from zarr_core.exports.parquet import export_parquet
 from zarr_core.exports.webdataset import export_webdataset
-from zarr_core.format.object_names import ZARR_JSON
 from zarr_core.matrix import WideMatrix
-from zarr_core.points.store.group import read_metadata, recorded_attributes
 from zarr_core.points.store.head import load_manifest
 from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.storage import Storage, is_local, local_path
-from zarr_core.stores.info import StoreInfo, store_info
+from zarr_core.stores.info import SampleGroup, StoreInfo, store_info
 
 CARD = "README.md"
 _TAG = "zarr_core"
@@ -96,10 +95,15 @@ def export_huggingface(
     if fields is not None:
         info = replace(info, fields={name: one for name, one in info.fields.items() if name in fields})
     data: dict[str, Any] = {}
-    if info.kind == "points":
+    if info.kind == "matrix":
+        rows = MatrixRows(WideMatrix.open(store_root, generation), fields)
+        _export_tables(rows, target, local_path(out), progress)
+        data["configs"] = [_config(name, {"train": f"data/{name}.parquet"}) for name in ("samples", "features")]
+        counts = {"train": len(rows.sample_ids)}
+        use = _MATRIX
+    else:
         manifest = load_manifest(store_root, generation)
         splits = _samples_of_splits(manifest)
-        info = replace(info, samples=len({i for sample_ids in splits.values() for i in sample_ids}))
         for split, sample_ids in splits.items():
             export_webdataset(
                 store_root,
@@ -110,23 +114,24 @@ def export_huggingface(
                 workers=workers,
                 progress=progress,
             )
-        counts = {split: len(sample_ids) for split, sample_ids in splits.items()}
-        chosen = [sample_id for sample_ids in splits.values() for sample_id in sample_ids]
-        data["dataset_info"] = {"features": _features(Storage(store_root), manifest, chosen, info.fields)}
+        exported = list(dict.fromkeys(chain.from_iterable(splits.values())))
+        info = replace(info, samples=len(exported))
+        data["dataset_info"] = {"features": _features(Storage(store_root), manifest, exported, info.fields)}
         data["configs"] = [_config("default", {split: f"data/{split}/*.tar" for split in splits})]
+        counts = {split: len(sample_ids) for split, sample_ids in splits.items()}
         use = _POINTS.format(split=next(iter(splits)))
-    else:
-        folder = local_path(out)
-        rows = MatrixRows(WideMatrix.open(store_root, generation), fields)
-        (folder / "data").mkdir(parents=True, exist_ok=True)
-        for file in export_parquet(rows, folder / _UNFINISHED, progress=progress).iterdir():
-            os.replace(file, folder / "data" / file.name)
-        target.delete([f"{_UNFINISHED}/samples.parquet"])  # and the empty folders
-        counts = {"train": len(rows.sample_ids)}
-        data["configs"] = [_config(name, {"train": f"data/{name}.parquet"}) for name in ("samples", "features")]
-        use = _MATRIX
-    target.write(CARD, [_card(info, counts, data, use, license, description, cite_as).encode()])
+    head = _metadata(info, license) | data
+    target.write(CARD, [_card(head, info, counts, description, use, cite_as).encode()])
     return counts
+
+
+def _export_tables(rows: MatrixRows, target: _HubFolder, folder: Path, progress: bool) -> None:
+    """Write the tables of a matrix below ``.cache``, and move them to ``data/`` when they are complete."""
+    written = export_parquet(rows, folder / _UNFINISHED, progress=progress)
+    (folder / "data").mkdir(exist_ok=True)
+    for file in written.iterdir():
+        os.replace(file, folder / "data" / file.name)
+    target.delete([f"{_UNFINISHED}/samples.parquet"])  # and the empty folders
 
 
 class _HubFolder(Storage):
@@ -159,13 +164,17 @@ def _check_card(target: Storage) -> None:
 
 def _samples_of_splits(manifest: StoreManifest) -> dict[str, list[str]]:
     """Samples by split of the Hub: all but those that a blacklist of the source excludes."""
-    splits = {name: manifest.select(name, None) for name in manifest.splits}
-    splits = {name: sample_ids for name, sample_ids in splits.items() if sample_ids}
-    for name in splits:
+    splits: dict[str, list[str]] = {}
+    for name in manifest.splits:
+        sample_ids = manifest.select(name, None)
+        if not sample_ids:
+            continue
         if not re.fullmatch(r"\w+(\.\w+)*", name) or name == "all":
             raise ZarrCoreError(f"split {name!r}: the Hub allows letters, digits, _ and ., and not 'all'")
-    named = {sample_id for sample_ids in splits.values() for sample_id in sample_ids}
-    if others := [sample_id for sample_id in manifest.samples if sample_id not in named | manifest.excluded]:
+        splits[name] = sample_ids
+    named = manifest.excluded.union(*splits.values())
+    others = [sample_id for sample_id in manifest.samples if sample_id not in named]
+    if others:
         name = _OTHERS if splits else "train"
         if name in splits:
             raise ZarrCoreError(f"split {name!r} has the name that samples without a split get")
@@ -176,7 +185,7 @@ def _samples_of_splits(manifest: StoreManifest) -> dict[str, list[str]]:
 
 
 def _features(
-    storage: Storage, manifest: StoreManifest, sample_ids: Collection[str], fields: Collection[str]
+    storage: Storage, manifest: StoreManifest, sample_ids: Sequence[str], fields: Collection[str]
 ) -> list[dict[str, Any]]:
     """The columns of the shards with their types, as a card declares them.
 
@@ -187,23 +196,20 @@ def _features(
         for name, column in manifest.fields_of(sample_id).items():
             if name in fields:
                 dtypes[name] = np.result_type(dtypes.get(name, column.dtype), column.dtype)
-    with ThreadPoolExecutor(_READS) as threads:
-        paths = [f"{manifest.samples[sample_id].relpath}/{ZARR_JSON}" for sample_id in sample_ids]
-        groups = list(threads.map(partial(read_metadata, storage), paths))
     types: dict[str, str | None] = {}
-    for path, group in zip(paths, groups, strict=True):
-        try:
-            parameters = expect(dict, (recorded_attributes(group) or {}).get("parameters", {}), "parameters")
-        except DocumentError as error:
-            raise StoreError(f"{storage.url}: {path} cannot be read: {error}") from error
-        for name, value in parameters.items():
-            types[name] = _common_type(types.get(name), value)
-    about: dict[str, Any] = {"sample_id": {"dtype": "string"}, "draw": {"dtype": "int64"}}
-    about["parameters"] = {"struct": [{"name": name, "dtype": kind or "string"} for name, kind in types.items()]}
-    columns: dict[str, Any] = {f"{name}.npy": {"list": {"list": str(dtype)}} for name, dtype in dtypes.items()}
-    columns["json"] = {"struct": [{"name": name, **kind} for name, kind in about.items()]}
-    columns |= {name: {"dtype": "string"} for name in ("__key__", "__url__")}
-    return [{"name": name, **kind} for name, kind in columns.items()]
+    with ThreadPoolExecutor(_READS) as threads:
+        for group in threads.map(partial(SampleGroup.read, storage, manifest), sample_ids):
+            for name, value in group.parameters.items():
+                types[name] = _common_type(types.get(name), value)
+    parameters = [{"name": name, "dtype": kind or "string"} for name, kind in types.items()]
+    about = [
+        {"name": "sample_id", "dtype": "string"},
+        {"name": "draw", "dtype": "int64"},
+        {"name": "parameters", "struct": parameters},
+    ]
+    arrays = [{"name": f"{name}.npy", "list": {"list": str(dtype)}} for name, dtype in dtypes.items()]
+    keys = [{"name": name, "dtype": "string"} for name in ("__key__", "__url__")]
+    return [*arrays, {"name": "json", "struct": about}, *keys]
 
 
 def _common_type(before: str | None, value: Any) -> str | None:
@@ -222,40 +228,35 @@ def _config(name: str, paths: Mapping[str, str]) -> dict[str, Any]:
     return {"config_name": name, "data_files": [{"split": split, "path": path} for split, path in paths.items()]}
 
 
-def _card(
-    info: StoreInfo,
-    counts: Mapping[str, int],
-    data: Mapping[str, Any],
-    use: str,
-    license: str,
-    description: str,
-    cite_as: str,
-) -> str:
-    name = info.name or info.store.rstrip("/").rpartition("/")[2]
+def _metadata(info: StoreInfo, license: str) -> dict[str, Any]:
+    """The head of a card, without what describes the files."""
+    head: dict[str, Any] = {"pretty_name": _title(info)}
+    if license:
+        head["license"] = license.lower()
     size = next((label for limit, label in _SIZES.items() if info.samples < limit), "n>10M")
-    metadata = {
-        "pretty_name": name,
-        **({"license": license.lower()} if license else {}),
-        "size_categories": [size],
-        "tags": [_TAG, info.kind],
-        **data,
-    }
-    head = yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)
-    rows = [f"| {key} | {one.dtype} | {one.components} | {one.units} |" for key, one in info.fields.items()]
-    splits = [f"| {split} | {count:,} |" for split, count in counts.items()]
+    return head | {"size_categories": [size], "tags": [_TAG, info.kind]}
+
+
+def _title(info: StoreInfo) -> str:
+    return info.name or info.store.rstrip("/").rpartition("/")[2]
+
+
+def _card(
+    head: Mapping[str, Any], info: StoreInfo, counts: Mapping[str, int], description: str, use: str, cite_as: str
+) -> str:
+    lines = [f"---\n{yaml.safe_dump(head, sort_keys=False, allow_unicode=True)}---\n\n# {_title(info)}\n"]
+    if description:
+        lines.append(f"{description}\n")
+    lines.append(f"{info.samples:,} samples, exported from generation {info.generation} of a store of zarr_core.\n")
+    lines.append("| field | dtype | components | units |\n|---|---|---|---|")
+    for name, field in info.fields.items():
+        lines.append(f"| {name} | {field.dtype} | {field.components} | {field.units} |")
+    lines.append("\n| split | samples |\n|---|---|")
+    for split, count in counts.items():
+        lines.append(f"| {split} | {count:,} |")
     citation = f"\n## Citation\n\n```\n{cite_as}\n```\n" if cite_as else ""
-    return "\n".join(
-        [
-            f"---\n{head}---\n\n# {name}\n",
-            *([description + "\n"] if description else []),
-            f"{info.samples:,} samples, exported from generation {info.generation} of a store of zarr_core.\n",
-            "| field | dtype | components | units |\n|---|---|---|---|",
-            *rows,
-            "\n| split | samples |\n|---|---|",
-            *splits,
-            use + citation,
-        ]
-    )
+    lines.append(use + citation)
+    return "\n".join(lines)
 
 
 _POINTS = """

@@ -7,15 +7,16 @@ import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from typing import Any
 
-from zarr_core._util.documents import DocumentError
+from zarr_core._util.documents import DocumentError, expect
 from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.object_names import ZARR_JSON
 from zarr_core.matrix.store.state import MatrixState
 from zarr_core.points.statistics import find_statistics
 from zarr_core.points.store.group import read_metadata, recorded_attributes, recorded_rounding
-from zarr_core.points.store.manifest import SampleEntry, StoreManifest
+from zarr_core.points.store.manifest import DomainGrid, SampleEntry, StoreManifest
 from zarr_core.points.store.recorded_settings import current_settings, describe_changes
 from zarr_core.storage import Storage
 from zarr_core.stores.kinds import find_head
@@ -192,11 +193,14 @@ def store_info(store_root: str | os.PathLike[str], *, generation: int | str | No
     head = find_head(storage)
     state = load(storage, head, generation)
     committed = _written(storage, *archive_names(state.generation), head.name)
-    tags = dict(sorted(load(storage, head).retention.tags.items()))
-    if isinstance(state, MatrixState):
-        return _matrix_info(storage, state, committed, tags)
-    assert isinstance(state, StoreManifest)
-    return _points_info(storage, state, committed, tags)
+    about = _matrix_info(state) if isinstance(state, MatrixState) else _points_info(storage, state, committed)
+    return StoreInfo(
+        store=storage.url,
+        generation=state.generation,
+        committed=committed,
+        tags=dict(sorted(load(storage, head).retention.tags.items())),
+        **about,
+    )
 
 
 def sample_info(
@@ -210,78 +214,80 @@ def sample_info(
     """
     storage = Storage(store_root)
     state = load(storage, find_head(storage), generation)
-    known = state.rows if isinstance(state, MatrixState) else state.samples
-    if sample_id not in known:
-        refused = not isinstance(state, MatrixState) and state.quarantine.get(sample_id)
+    is_matrix = isinstance(state, MatrixState)
+    if sample_id not in (state.rows if is_matrix else state.samples):
+        refused = None if is_matrix else state.quarantine.get(sample_id)
         reason = f"; it was refused: {refused.reason}" if refused else ""
         raise UnknownFieldError(f"{storage.url}, generation {state.generation}, holds no sample {sample_id!r}{reason}")
-    if isinstance(state, MatrixState):
+    about: dict[str, Any]
+    if is_matrix:
         name, batch = next((name, batch) for name, batch in state.batches.items() if sample_id in batch.sample_ids)
         share = sum(batch.bytes.values()) // len(batch.sample_ids)
-        return SampleInfo(storage.url, sample_id, state.generation, share, batch=name, row=state.rows[sample_id])
-    entry: SampleEntry = state.samples[sample_id]
-    return SampleInfo(
-        storage.url,
-        sample_id,
-        state.generation,
-        entry.bytes,
-        entry.relpath,
-        tuple(split for split, ids in state.splits.items() if sample_id in ids),
-        entry.fingerprint,
-        entry.settings,
-        arrays_of(storage, state, sample_id, read_metadata(storage, f"{entry.relpath}/{ZARR_JSON}")),
-    )
+        about = {"bytes": share, "batch": name, "row": state.rows[sample_id]}
+    else:
+        entry: SampleEntry = state.samples[sample_id]
+        about = {
+            "bytes": entry.bytes,
+            "group": entry.relpath,
+            "splits": tuple(split for split, ids in state.splits.items() if sample_id in ids),
+            "fingerprint": entry.fingerprint,
+            "settings": entry.settings,
+            "fields": SampleGroup.read(storage, state, sample_id).arrays(),
+        }
+    return SampleInfo(storage.url, sample_id, state.generation, **about)
 
 
-def _points_info(storage: Storage, state: StoreManifest, committed: float | None, tags: Mapping[str, int]) -> StoreInfo:
+def _points_info(storage: Storage, state: StoreManifest, committed: float | None) -> dict[str, Any]:
+    """What the summary of a point store has beside that of every store."""
     entries = list(state.samples.values())
     units = {}
-    for first, entry in list(state.samples.items())[:1]:  # arrays of a store are alike: it has the units of all
+    for first in list(state.samples)[:1]:  # arrays of a store are alike: it has the units of all
         try:
-            group = read_metadata(storage, f"{entry.relpath}/{ZARR_JSON}")
-            units = {name: array.units for name, array in arrays_of(storage, state, first, group).items()}
+            arrays = SampleGroup.read(storage, state, first).arrays()
+            units = {name: array.units for name, array in arrays.items()}
         except StoreError as error:
             warnings.warn(str(error), stacklevel=3)
     splits = {}
     for split in state.splits:
         listed, present = state.split_ids(split, present_only=False), state.split_ids(split)
         splits[split] = SplitInfo(len(present), len(listed) - len(present))
-    grids = [(domain, grid) for entry in entries for domain, grid in entry.domains.items()]
+    grids: dict[str, list[DomainGrid]] = {}
+    for entry in entries:
+        for domain, grid in entry.domains.items():
+            grids.setdefault(domain, []).append(grid)
     points = {}
-    for domain in dict.fromkeys(domain for domain, _ in grids):
-        counts = [grid.n_points for of, grid in grids if of == domain]
+    for domain, of_domain in grids.items():
+        counts = [grid.n_points for grid in of_domain]
         points[domain] = Range(min(counts), max(counts), sum(counts))
-    return StoreInfo(
-        storage.url,
-        "points",
-        state.dataset_name,
-        state.generation,
-        committed,
-        tags,
-        len(entries),
-        sum(entry.bytes for entry in entries),
-        {name: FieldInfo(column.dtype, column.dim, units.get(name, "")) for name, column in state.fields.items()},
-        {
+    current = None if state.conversion is None else state.conversion.current
+    fields = {name: FieldInfo(column.dtype, column.dim, units.get(name, "")) for name, column in state.fields.items()}
+    return {
+        "kind": "points",
+        "name": state.dataset_name,
+        "samples": len(entries),
+        "bytes": sum(entry.bytes for entry in entries),
+        "fields": fields,
+        "settings": {
             "dataset_kind": state.dataset_kind,
             "fingerprints": state.fingerprints,
             "codec": state.compressor,
             "coords_dtype": state.coords_dtype,
             "values_dtype": state.values_dtype,
             "shuffle_seed": state.shuffle_seed,
-            "chunk_points": max((grid.chunk_points for _, grid in grids), default=0),
+            "chunk_points": max((grid.chunk_points for grid in chain.from_iterable(grids.values())), default=0),
             "settings": sorted({entry.settings for entry in entries} - {""}),
             # Samples that were converted with other settings than those of the store, and are still to be converted.
-            "to_convert": sum(state.conversion is not None and e.settings != state.conversion.current for e in entries),
+            "to_convert": sum(current is not None and entry.settings != current for entry in entries),
             "migration": _migration(state),
         },
-        points,
-        splits,
-        len(state.excluded),
-        {sample_id: refusal.reason for sample_id, refusal in state.quarantine.items()},
-        state.origin,
-        _statistics(storage, state, committed),
-        retired=tuple(sorted(state.retired)),
-    )
+        "points": points,
+        "splits": splits,
+        "excluded": len(state.excluded),
+        "quarantined": {sample_id: refusal.reason for sample_id, refusal in state.quarantine.items()},
+        "origin": state.origin,
+        "statistics": _statistics(storage, state, committed),
+        "retired": tuple(sorted(state.retired)),
+    }
 
 
 def _migration(state: StoreManifest) -> str:
@@ -293,19 +299,16 @@ def _migration(state: StoreManifest) -> str:
     return describe_changes(state, former, held) if former else ""
 
 
-def _matrix_info(storage: Storage, state: MatrixState, committed: float | None, tags: Mapping[str, int]) -> StoreInfo:
+def _matrix_info(state: MatrixState) -> dict[str, Any]:
+    """What the summary of a matrix has beside that of every store."""
     stored = [batch.bytes for batch in state.batches.values()] + [block.bytes for block in state.column_blocks]
-    return StoreInfo(
-        storage.url,
-        "matrix",
-        "",
-        state.generation,
-        committed,
-        tags,
-        len(state.rows),
-        sum(sum(sizes.values()) for sizes in stored),
-        {value: FieldInfo(dtype, 1) for value, dtype in state.values.items()},
-        {
+    return {
+        "kind": "matrix",
+        "name": "",
+        "samples": len(state.rows),
+        "bytes": sum(sum(sizes.values()) for sizes in stored),
+        "fields": {value: FieldInfo(dtype, 1) for value, dtype in state.values.items()},
+        "settings": {
             "codec": state.codec,
             "column_codec": state.column_codec,
             "chunk_features": state.chunk_features,
@@ -313,53 +316,82 @@ def _matrix_info(storage: Storage, state: MatrixState, committed: float | None, 
             "column_chunk": state.column_chunk,
             "created_at": state.created_at,
         },
-        features=state.axis.length,
-        batches={name: len(batch.sample_ids) for name, batch in state.batches.items()},
-        retired=state.retired.samples,
-        retired_batches={name: len(sample_ids) for name, sample_ids in state.retired.batches.items()},
-        column_major=len(state.column_copy.positions),
-        origin={} if state.origin is None else asdict(state.origin),
-        batch_sources={name: batch.source for name, batch in state.batches.items() if batch.source},
-        metadata={kind: tuple(table.columns) for kind, table in state.metadata.items()},
-    )
+        "features": state.axis.length,
+        "batches": {name: len(batch.sample_ids) for name, batch in state.batches.items()},
+        "retired": state.retired.samples,
+        "retired_batches": {name: len(sample_ids) for name, sample_ids in state.retired.batches.items()},
+        "column_major": len(state.column_copy.positions),
+        "origin": {} if state.origin is None else asdict(state.origin),
+        "batch_sources": {name: batch.source for name, batch in state.batches.items() if batch.source},
+        "metadata": {kind: tuple(table.columns) for kind, table in state.metadata.items()},
+    }
 
 
-def arrays_of(storage: Storage, state: StoreManifest, sample_id: str, group: Mapping[str, Any]) -> dict[str, ArrayInfo]:
-    """Arrays of a sample by canonical field name, as its own metadata describes them.
+@dataclass(frozen=True)
+class SampleGroup:
+    """The metadata of the group of a sample: the content of its ``zarr.json``.
 
-    Args:
+    Attributes:
         storage: the store.
         state: a state of the store that holds the sample.
         sample_id: id of the sample.
-        group: content of the ``zarr.json`` of its group. If another program wrote the group without the metadata of its
-            arrays, each array costs one request.
-
-    Raises:
-        StoreError: the metadata is missing or damaged.
+        metadata: the document.
+        recorded: what this library recorded in it; empty in a group of another program.
     """
-    entry = state.samples[sample_id]
-    inline = _mapping(_mapping(group.get("consolidated_metadata")).get("metadata"))
-    try:
-        rounding = recorded_rounding(recorded_attributes(group) or {})
-    except DocumentError as error:
-        raise StoreError(f"{entry.relpath}/{ZARR_JSON} cannot be read: {error}") from error
-    found = {}
-    for name, column in state.fields_of(sample_id).items():
-        if inline and column.array_name not in inline:
-            continue
-        metadata = inline.get(column.array_name) or read_metadata(
-            storage, f"{entry.relpath}/{column.array_name}/{ZARR_JSON}"
-        )
-        grid = entry.domains[column.array_name.partition("/")[0]]
-        found[name] = ArrayInfo(
-            str(_mapping(metadata).get("data_type", column.dtype)),
-            (grid.n_points, column.dim),
-            grid.chunk_points,
-            grid.shard_points,
-            str(_mapping(_mapping(metadata).get("attributes")).get("units", "")),
-            *(rounding[name].largest if name in rounding else ()),
-        )
-    return found
+
+    storage: Storage
+    state: StoreManifest
+    sample_id: str
+    metadata: Mapping[str, Any]
+    recorded: dict[str, Any]
+
+    @classmethod
+    def read(cls, storage: Storage, state: StoreManifest, sample_id: str) -> SampleGroup:
+        """Read it with one request; raises StoreError if it is missing or damaged."""
+        name = f"{state.samples[sample_id].relpath}/{ZARR_JSON}"
+        metadata = read_metadata(storage, name)
+        try:
+            recorded = recorded_attributes(metadata) or {}
+            expect(dict, recorded.get("parameters", {}), "parameters")
+        except DocumentError as error:
+            raise StoreError(f"{storage.url}: {name} cannot be read: {error}") from error
+        return cls(storage, state, sample_id, metadata, recorded)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Parameters of the sample by name."""
+        return dict(self.recorded.get("parameters", {}))
+
+    def arrays(self) -> dict[str, ArrayInfo]:
+        """Arrays by canonical field name, as the metadata describes them.
+
+        If another program wrote the group without the metadata of its arrays, each array costs one request.
+
+        Raises:
+            StoreError: the metadata is damaged.
+        """
+        entry = self.state.samples[self.sample_id]
+        inline = _mapping(_mapping(self.metadata.get("consolidated_metadata")).get("metadata"))
+        try:
+            rounding = recorded_rounding(self.recorded)
+        except DocumentError as error:
+            raise StoreError(f"{entry.relpath}/{ZARR_JSON} cannot be read: {error}") from error
+        found = {}
+        for name, column in self.state.fields_of(self.sample_id).items():
+            path = column.array_name
+            if inline and path not in inline:
+                continue
+            metadata = inline.get(path) or read_metadata(self.storage, f"{entry.relpath}/{path}/{ZARR_JSON}")
+            grid = entry.domains[path.partition("/")[0]]
+            found[name] = ArrayInfo(
+                str(_mapping(metadata).get("data_type", column.dtype)),
+                (grid.n_points, column.dim),
+                grid.chunk_points,
+                grid.shard_points,
+                str(_mapping(_mapping(metadata).get("attributes")).get("units", "")),
+                *(rounding[name].largest if name in rounding else ()),
+            )
+        return found
 
 
 def _mapping(value: Any) -> dict[str, Any]:

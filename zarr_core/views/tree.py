@@ -11,17 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zarr_core._util.documents import DocumentError, expect
 from zarr_core.errors import StoreError, ZarrCoreError
-from zarr_core.format.object_names import ZARR_JSON
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.store.state import HEAD as MATRIX
 from zarr_core.points.read.engines import FieldRead
 from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.points.read.sampling import Draw
-from zarr_core.points.store.group import read_metadata, recorded_attributes
 from zarr_core.storage import Storage
-from zarr_core.stores.info import ArrayInfo, arrays_of
+from zarr_core.stores.info import ArrayInfo, SampleGroup
 from zarr_core.stores.kinds import find_head
 
 if TYPE_CHECKING:
@@ -110,13 +107,8 @@ def _sample(reader: ZarrChunkReader, chunked: bool, sample_id: str) -> tuple[dic
     from zarr_core._util.lazy_arrays import LazyArray, lazy_variable
 
     storage, manifest = Storage(reader.root), reader.manifest
-    name = f"{manifest.samples[sample_id].relpath}/{ZARR_JSON}"
-    group = read_metadata(storage, name)
-    arrays = arrays_of(storage, manifest, sample_id, group)
-    try:
-        parameters = expect(dict, (recorded_attributes(group) or {}).get("parameters", {}), "parameters")
-    except DocumentError as error:
-        raise StoreError(f"{storage.url}: {name} cannot be read: {error}") from error
+    group = SampleGroup.read(storage, manifest, sample_id)
+    arrays = group.arrays()
     # A reader of this sample alone, so that a task of dask does not carry the manifest of all samples.
     alone = copy.copy(reader)
     alone.manifest = replace(manifest, samples={sample_id: manifest.samples[sample_id]}, splits={}, quarantine={})
@@ -131,7 +123,7 @@ def _sample(reader: ZarrChunkReader, chunked: bool, sample_id: str) -> tuple[dic
             (array.shard_points, -1) if chunked else None,
         )
         domains.setdefault(read.domain, {})[read.array_name.partition("/")[2]] = variable
-    return parameters, {domain: xr.Dataset(fields) for domain, fields in domains.items()}
+    return group.parameters, {domain: xr.Dataset(fields) for domain, fields in domains.items()}
 
 
 @dataclass(frozen=True)
