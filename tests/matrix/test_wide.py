@@ -222,7 +222,7 @@ def test_an_interrupted_creation_is_completed(tmp_path: Path, monkeypatch: pytes
         with pytest.raises(KeyboardInterrupt):
             WideMatrix.create(tmp_path, ["other"], {"beta": "float32"})
     with monkeypatch.context() as patched:
-        patched.setattr("zarr_core.matrix.wide.announce", die)  # right after it
+        patched.setattr("zarr_core.matrix.store.create.announce", die)  # right after it
         with pytest.raises(KeyboardInterrupt):
             WideMatrix.create(tmp_path, FEATURES, {"beta": "float32"}, **SMALL)
     matrix = WideMatrix.open(tmp_path)

@@ -209,7 +209,7 @@ def test_a_location_with_too_few_shards_left(tmp_path: Path) -> None:
     append(matrix, "a", 2)
     (tmp_path / "copy/claims/rows").mkdir(parents=True)
     (tmp_path / "copy/claims/rows/00000000.json").write_text('{"end": 2}')
-    with pytest.raises(MatrixError, match="needs 2 shards of 1 samples, the matrix may have 3, and earlier .* took 2"):
+    with pytest.raises(MatrixError, match=r"3 shards of .*Choose another location \(needed: 2, taken by .*: 2\)"):
         matrix.reindex(tmp_path / "copy", MORE)
 
 

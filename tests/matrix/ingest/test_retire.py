@@ -26,7 +26,7 @@ from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.__main__ import main
 from zarr_core.matrix.ingest import derive
 from zarr_core.matrix.ingest import retire as retire_module
-from zarr_core.matrix.ingest.append import later_part
+from zarr_core.matrix.store.batch_names import later_part
 from zarr_core.matrix.store.state import HEAD
 from zarr_core.matrix.verify import verify_matrix
 from zarr_core.storage import Storage
@@ -157,7 +157,7 @@ def test_unknown_names_are_refused(matrix: WideMatrix) -> None:
     ):
         with pytest.raises(UnknownFieldError, match=message):
             matrix.retire(samples, batches)
-    with pytest.raises(MatrixError, match="open it without to retire"):
+    with pytest.raises(MatrixError, match="open it without generation= to retire"):
         WideMatrix.open(matrix.url, 2).retire(["a_s0"])
     assert matrix.refresh().generation == 5
 

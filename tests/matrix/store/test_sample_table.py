@@ -80,7 +80,7 @@ def test_a_generation_pins_its_metadata(matrix: WideMatrix) -> None:
     assert WideMatrix.open(matrix.url).samples(["age"], ["a_s0"])["age"].to_pylist() == [2]
     pinned = WideMatrix.open(matrix.url, first)
     assert pinned.samples(["age"], ["a_s0"])["age"].to_pylist() == [1]
-    with pytest.raises(MatrixError, match="open it without to change its metadata"):
+    with pytest.raises(MatrixError, match="open it without generation= to change its metadata"):
         pinned.set_metadata(ages(a_s0=3))
     with pytest.raises(UnknownFieldError, match="no metadata 'age'; columns: none"):
         WideMatrix.open(matrix.url, before).samples(["age"])

@@ -5,70 +5,84 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from zarr_core._util.arguments import check_mapping
+from zarr_core._util.arguments import check_mapping, check_names
 from zarr_core._util.commands import shell
 from zarr_core._util.plain_arrays import check_labels, plain_array
 from zarr_core._util.redaction import refuse_credentials
 from zarr_core.errors import MatrixError
-from zarr_core.matrix.store.claims import claim, create_shard
+from zarr_core.matrix.store.axis import FeatureAxis
+from zarr_core.matrix.store.batch_names import home_of, is_name
+from zarr_core.matrix.store.claims import claim_shards, create_shard
+from zarr_core.matrix.store.commits import commit
 from zarr_core.matrix.store.metadata import announce
-from zarr_core.matrix.store.state import HEAD, MatrixBatch, MatrixState, is_name
+from zarr_core.matrix.store.state import MatrixBatch, MatrixState
 from zarr_core.storage import Storage
-from zarr_core.versioning.generations import commit
 
 logger = logging.getLogger(__name__)
-
-# What :func:`later_part` appends. Any other "@" belongs to the name of a batch.
-_LATER = re.compile(r"(.+)@[0-9a-f]{12}", re.DOTALL)
-
-
-def later_part(batch_id: str, sample_ids: Sequence[str]) -> str:
-    """Name of the batch that holds samples which joined a batch of the warehouse later: "<batch>@<digest>"."""
-    return f"{batch_id}@{hashlib.sha256(chr(10).join(sample_ids).encode()).hexdigest()[:12]}"
-
 
 # Samples that a printed command names at most.
 _MOST_NAMED = 25
 
 
-def home_of(batch_id: str, batch_ids: Collection[str]) -> str | None:
-    """The one of the warehouse's batches that a batch of the matrix was loaded from; None if it is not among them."""
-    if batch_id in batch_ids:
-        return batch_id
-    part = _LATER.fullmatch(batch_id)
-    return part[1] if part and part[1] in batch_ids else None
+@dataclass(frozen=True, eq=False)
+class NewBatch:
+    """A batch to append, as :func:`check_batch` returns it.
+
+    Attributes:
+        batch_id: its name.
+        where: the matrix and the batch, for messages.
+        sample_ids: names of its samples.
+        tables: (samples, features) plain arrays of the stored dtype by value, NaN for missing cells.
+        source: recorded with the batch.
+    """
+
+    batch_id: str
+    where: str
+    sample_ids: Sequence[str]
+    tables: Mapping[str, np.ndarray]
+    source: Mapping[str, str]
+
+    def digest(self) -> str:
+        """Digest of samples and values, independent of their order."""
+        rows = sorted(range(len(self.sample_ids)), key=self.sample_ids.__getitem__)
+        return digest_rows(
+            (self.sample_ids[row], {value: table[row] for value, table in self.tables.items()}) for row in rows
+        )
 
 
 def check_batch(
+    url: str,
     state: MatrixState,
-    where: str,
+    axis: Callable[[], FeatureAxis],
     batch_id: str,
     sample_ids: Sequence[str],
     values: Mapping[str, Any],
-    features: Callable[[], Iterable[Any]],
-) -> dict[str, np.ndarray]:
-    """The value tables of a batch as plain arrays, NaN where they are masked.
+    source: Mapping[str, str] | None,
+) -> NewBatch:
+    """The batch with plain arrays, NaN where they are masked.
 
     Args:
-        state, where: of the matrix, and its place for messages.
-        batch_id, sample_ids, values: as for ``WideMatrix.append``.
-        features: returns the names of the columns; only called for tables that have labels.
+        url, state: of the matrix.
+        axis: returns the names of the columns; only called for tables that have labels, and for messages.
+        batch_id, sample_ids, values, source: as for ``WideMatrix.append``.
 
     Raises:
-        MatrixError: names, labels, shapes or dtypes do not fit the matrix.
+        MatrixError: names, labels, shapes, dtypes or values do not fit the matrix.
         StoreError: the name of the batch is a URL with credentials.
     """
+    where = f"{url}, batch {batch_id!r}"
+    check_names("sample_ids", sample_ids, error=MatrixError)
+    sample_ids = [] if sample_ids is None else list(sample_ids)  # a pandas.Series is indexed by its labels
     if not is_name(batch_id):
         raise MatrixError(f"{where}: batch_id must be a string of valid Unicode that is not empty")
     refuse_credentials(batch_id)
-    if not len(sample_ids):
+    if not sample_ids:
         raise MatrixError(f"{where}: sample_ids must be a sequence of at least one sample")
     seen: set[str] = set()
     for sample_id in sample_ids:
@@ -83,43 +97,28 @@ def check_batch(
         raise MatrixError(f"{where}: the value tables of this matrix are {expected}; given: {got}")
     tables = {}
     shape = len(sample_ids), state.axis.length
-    for value in state.values:
+    for value, dtype in state.values.items():
         try:
-            check_labels(values[value], lambda: sample_ids, features)
-            tables[value] = table = plain_array(values[value], masked_is_nan=True)
+            check_labels(values[value], lambda: sample_ids, axis)
+            table = plain_array(values[value], masked_is_nan=True)
         except ValueError as error:
             raise MatrixError(f"{where}: {value} {error}") from error
         if table.shape != shape:
             raise MatrixError(f"{where}: {value} has shape {table.shape}, (samples, features) is {shape}")
-        if table.dtype != np.dtype(state.values[value]):
-            raise MatrixError(f"{where}: {value} is {table.dtype}, the matrix stores {state.values[value]}; convert it")
-    return tables
-
-
-def find_infinite(tables: Mapping[str, np.ndarray]) -> tuple[str, int, int] | None:
-    """Value table, row and column of the first infinite value; None if there is none."""
+        if table.dtype != np.dtype(dtype):
+            raise MatrixError(f"{where}: {value} is {table.dtype}, the matrix stores {dtype}; convert it")
+        tables[value] = table
     for value, table in tables.items():
-        for number, row in enumerate(table):
+        for sample_id, row in zip(sample_ids, table, strict=True):
             infinite = np.isinf(row)
             if infinite.any():
-                return value, number, int(np.argmax(infinite))
-    return None
+                feature = axis()[int(np.argmax(infinite))]
+                raise MatrixError(f"{where}: {value} of sample {sample_id!r} is infinite at feature {feature!r}")
+    return NewBatch(batch_id, where, sample_ids, tables, dict(source or {}))
 
 
-def append_batch(
-    storage: Storage,
-    state: MatrixState,
-    batch_id: str,
-    sample_ids: Sequence[str],
-    tables: Mapping[str, np.ndarray],
-    source: Mapping[str, str],
-) -> tuple[MatrixState, bool]:
+def append_batch(storage: Storage, state: MatrixState, batch: NewBatch) -> tuple[MatrixState, bool]:
     """Write the shards of a batch and commit it, unless the matrix already holds it.
-
-    Args:
-        storage, state: of the matrix, now.
-        batch_id, sample_ids, tables: passed :func:`check_batch`; (samples, features) arrays by value.
-        source: of the batch, for its record.
 
     Returns:
         The new state, and whether this call added the batch.
@@ -128,69 +127,66 @@ def append_batch(
         MatrixError: the matrix holds other content under one of the ids, one of them was retired, or it is full.
         StoreError: the matrix was deleted or replaced.
     """
-    where = f"{storage.url}, batch {batch_id!r}"
-    _check_not_retired(storage.url, state, batch_id, sample_ids)
-    digest = _digest(sample_ids, tables)
-    if _holds(state, where, batch_id, sample_ids, digest):
-        logger.info("%s: already in the matrix", where)
+    digest = batch.digest()
+    if _holds(storage.url, state, batch, digest):
+        logger.info("%s: already in the matrix", batch.where)
         return state, False
-    count = state.row_copy.shards_of(len(sample_ids))
-    first = claim(storage, "rows", state.next_shard, count, f"batch {batch_id!r}")
-    if first + count > state.max_shards:
-        raise MatrixError(
-            f"{storage.url} is full: it has room for {state.max_shards} shards of {state.shard_rows} samples. "
-            "Create a new matrix with a larger max_shards and append the batches to it"
-        )
-    announce(storage, state.row_copy, first * state.shard_rows + len(sample_ids))
-    tops = range(0, len(sample_ids), state.shard_rows)
-    written = {
-        value: write_shards(storage, state, value, first, ([table[top : top + state.shard_rows]] for top in tops))
-        for value, table in tables.items()
-    }
-    batch = MatrixBatch(first * state.shard_rows, tuple(sample_ids), digest, written, dict(source))
-    added = False
+    copy, samples = state.row_copy, len(batch.sample_ids)
+    way_out = "Create a new matrix with a larger max_shards and append the batches to it"
+    first = claim_shards(storage, state, copy, samples, f"batch {batch.batch_id!r}", way_out)
+    announce(storage, copy, first * state.shard_rows + samples)
+    written = {}
+    for value, table in batch.tables.items():
+        shards = ([table[top : top + state.shard_rows]] for top in range(0, samples, state.shard_rows))
+        written[value] = write_shards(storage, state, value, first, shards)
+    row = first * state.shard_rows
+    record = MatrixBatch(row, tuple(batch.sample_ids), digest, written, batch.source)
 
-    def change(current: MatrixState | None) -> MatrixState:
-        nonlocal added
-        assert current is not None
-        _check_not_retired(storage.url, current, batch_id, sample_ids)
-        added = not _holds(current, where, batch_id, sample_ids, digest)
-        if not added:
+    def change(current: MatrixState) -> MatrixState:
+        if _holds(storage.url, current, batch, digest):
             return current
-        batches = {**current.batches, batch_id: batch}
-        return replace(current, batches=dict(sorted(batches.items(), key=lambda item: item[1].row)))
+        return replace(current, batches=in_order({**current.batches, batch.batch_id: record}))
 
-    committed = commit(storage, HEAD, change, state)
+    committed = commit(storage, state, change)
+    assert committed is not None
+    added = committed.batches[batch.batch_id].row == row  # nobody else writes to these rows
     if not added:
-        logger.info("%s: added by another writer in the meantime", where)
+        logger.info("%s: added by another writer in the meantime", batch.where)
     return committed, added
 
 
-def _check_not_retired(url: str, state: MatrixState, batch_id: str, sample_ids: Sequence[str]) -> None:
-    retired = sorted(state.retired.sample_ids.intersection(sample_ids))
-    batch = home_of(batch_id, state.retired.batches)
-    if batch or retired:
+def in_order(batches: Mapping[str, MatrixBatch]) -> dict[str, MatrixBatch]:
+    """Batches in the order of their rows."""
+    return dict(sorted(batches.items(), key=lambda item: item[1].row))
+
+
+def _holds(url: str, state: MatrixState, batch: NewBatch, digest: str) -> bool:
+    """Whether the state holds the batch with this content.
+
+    Raises:
+        MatrixError: it holds other content, or the batch or one of its samples was retired.
+    """
+    retired = sorted(state.retired.sample_ids.intersection(batch.sample_ids))
+    home = home_of(batch.batch_id, state.retired.batches)
+    if home or retired:
         what = f"sample {retired[0]!r}" if retired else "the batch"
-        named = ["--batches", batch] if batch else ["--samples", *retired[:_MOST_NAMED]]
+        named = ["--batches", home] if home else ["--samples", *retired[:_MOST_NAMED]]
         undo = shell("matrix", "retire", url, *named, "--undo")
         way_out = f"matrix.reinstate(...), or `{undo}`, allows it again"
-        raise MatrixError(f"{url}, batch {batch_id!r}: {what} was retired; {way_out}")
-
-
-def _holds(state: MatrixState, where: str, batch_id: str, sample_ids: Sequence[str], digest: str) -> bool:
-    """Whether the state holds the batch with this content; raises MatrixError if it holds other content."""
-    present = state.batches.get(batch_id)
+        raise MatrixError(f"{batch.where}: {what} was retired; {way_out}")
+    present = state.batches.get(batch.batch_id)
     if present is not None:
-        differing = sorted(set(present.sample_ids) ^ set(sample_ids))
+        differing = sorted(set(present.sample_ids) ^ set(batch.sample_ids))
         if differing:
-            raise MatrixError(f"{where}: already in the matrix with other samples; they differ in {differing[0]!r}")
+            text = f"already in the matrix with other samples; they differ in {differing[0]!r}"
+            raise MatrixError(f"{batch.where}: {text}")
         if present.digest != digest:
-            raise MatrixError(f"{where}: already in the matrix with the same samples but other values")
+            raise MatrixError(f"{batch.where}: already in the matrix with the same samples but other values")
         return True
-    for sample_id in sample_ids:
+    for sample_id in batch.sample_ids:
         if sample_id in state.rows:
-            other = next(name for name, batch in state.batches.items() if sample_id in batch.sample_ids)
-            raise MatrixError(f"{where}: sample {sample_id!r} is already in batch {other!r}")
+            other = state.batch_of[sample_id]
+            raise MatrixError(f"{batch.where}: sample {sample_id!r} is already in batch {other!r}")
     return False
 
 
@@ -205,11 +201,6 @@ def write_shards(
     )
 
 
-def _digest(sample_ids: Sequence[str], tables: Mapping[str, np.ndarray]) -> str:
-    rows = sorted(range(len(sample_ids)), key=sample_ids.__getitem__)
-    return digest_rows((sample_ids[row], {value: table[row] for value, table in tables.items()}) for row in rows)
-
-
 def digest_rows(rows: Iterable[tuple[str, Mapping[str, np.ndarray]]]) -> str:
     """SHA-256 of a batch's samples and values, independent of the payload of a NaN.
 
@@ -222,5 +213,7 @@ def digest_rows(rows: Iterable[tuple[str, Mapping[str, np.ndarray]]]) -> str:
         for value in sorted(cells_by_value):
             cells = cells_by_value[value]
             missing = np.isnan(cells)
-            found.update(np.ascontiguousarray(np.where(missing, np.nan, cells) if missing.any() else cells).data)
+            if missing.any():
+                cells = np.where(missing, np.nan, cells)
+            found.update(np.ascontiguousarray(cells).data)
     return found.hexdigest()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from zarr_core.errors import BatchError
-from zarr_core.matrix.ingest.append import home_of
+from zarr_core.matrix.store.batch_names import home_of
 from zarr_core.matrix.wide import WideMatrix
 from zarr_core.warehouses.protocol import Unloaded, Warehouse
 

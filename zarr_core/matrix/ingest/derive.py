@@ -10,14 +10,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from zarr_core.errors import MatrixError
 from zarr_core.matrix.read.cells import feature_parts, read_copy
 from zarr_core.matrix.read.fetch import ChunkFetcher
-from zarr_core.matrix.store.claims import claim, create_shard
+from zarr_core.matrix.store.claims import claim_shards, create_shard
+from zarr_core.matrix.store.commits import commit
 from zarr_core.matrix.store.metadata import announce
 from zarr_core.matrix.store.state import HEAD, ColumnBlock, MatrixState
 from zarr_core.storage import Storage
-from zarr_core.versioning.generations import commit
+from zarr_core.versioning.generations import load_same
 
 
 def derive_columns(storage: Storage, fetcher: ChunkFetcher, state: MatrixState) -> tuple[MatrixState, list[str]]:
@@ -32,28 +32,27 @@ def derive_columns(storage: Storage, fetcher: ChunkFetcher, state: MatrixState) 
     added: list[str] = []
     while blocks := plan_blocks(state):  # planned again after each block: others may derive at the same time
         batches = blocks[0]
-        copy = state.column_copy
-        samples = len(state.samples_of(batches))
-        count = copy.shards_of(samples)
-        first = claim(storage, "columns", copy.next_shard, count, f"batches {', '.join(batches)}")
-        if first + count > state.max_shards:
-            raise MatrixError(f"{storage.url}: the column-major copy is full ({state.max_shards} shards)")
+        copy, samples = state.column_copy, len(state.samples_of(batches))
+        purpose, way_out = f"batches {', '.join(batches)}", "Reads of these batches use the row-major copy"
+        first = claim_shards(storage, state, copy, samples, purpose, way_out)
         announce(storage, copy, first * copy.shard_samples + samples)
         block = write_block(storage, fetcher, state, batches, first)
-        state, committed = _commit_block(storage, state, block)
-        if committed:
+        committed = _commit_block(storage, state, block)
+        if committed is None:
+            state = load_same(storage, HEAD, state)
+        else:
+            state = committed
             added += batches
     return state, added
 
 
 def plan_blocks(state: MatrixState) -> list[tuple[str, ...]]:
     """Batches that the column-major copy lacks, packed in order so that few places are left empty."""
-    held = {batch_id for block in state.column_blocks for batch_id in block.batches}
     width = state.column_chunk[1]
     blocks: list[list[str]] = []
     filled = width
     for batch_id, batch in state.batches.items():
-        if batch_id in held:
+        if batch_id in state.transposed:
             continue
         if filled + len(batch.sample_ids) > width:
             blocks.append([])
@@ -93,16 +92,13 @@ def _write_value(
             yield create_shard(storage, name, layout.encode_blocks([np.ascontiguousarray(cells.T)]))
 
 
-def _commit_block(storage: Storage, state: MatrixState, block: ColumnBlock) -> tuple[MatrixState, bool]:
-    """The committed state, and whether it has the block: False if one of its batches was derived or retired."""
-    added = False
+def _commit_block(storage: Storage, state: MatrixState, block: ColumnBlock) -> MatrixState | None:
+    """The committed state; None if one of the block's batches was derived or retired meanwhile."""
 
-    def change(current: MatrixState | None) -> MatrixState:
-        nonlocal added
-        assert current is not None
-        held = {batch_id for known in current.column_blocks for batch_id in known.batches}
+    def change(current: MatrixState) -> MatrixState | None:
         unchanged = all(current.batches.get(name) == state.batches[name] for name in block.batches)
-        added = unchanged and held.isdisjoint(block.batches)
-        return replace(current, column_blocks=(*current.column_blocks, block)) if added else current
+        if not unchanged or not current.transposed.isdisjoint(block.batches):
+            return None
+        return replace(current, column_blocks=(*current.column_blocks, block))
 
-    return commit(storage, HEAD, change, state), added
+    return commit(storage, state, change)

@@ -19,10 +19,10 @@ import numpy as np
 from zarr_core._util.arguments import check_names
 from zarr_core._util.units import format_size
 from zarr_core.errors import BatchError, MatrixError, UnknownFieldError, WarehouseError
-from zarr_core.matrix.ingest.append import home_of, later_part
 from zarr_core.matrix.ingest.audit import check_unchanged
 from zarr_core.matrix.ingest.leases import Leases
 from zarr_core.matrix.ingest.scatter import WideBlock, scatter
+from zarr_core.matrix.store.batch_names import home_of, later_part
 from zarr_core.matrix.wide import WideMatrix
 from zarr_core.warehouses.protocol import Cost, Traced, Unloaded, Versioned, Warehouse
 

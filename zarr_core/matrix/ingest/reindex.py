@@ -16,7 +16,7 @@ from zarr_core.errors import MatrixError
 from zarr_core.matrix.ingest.rewrite import BatchRewriter
 from zarr_core.matrix.read.fetch import ChunkFetcher
 from zarr_core.matrix.store.axis import FeatureAxis
-from zarr_core.matrix.store.claims import claim
+from zarr_core.matrix.store.claims import claim_shards
 from zarr_core.matrix.store.create import CHUNK_FEATURES, check_vacant, commit_new, new_state
 from zarr_core.matrix.store.metadata import announce
 from zarr_core.matrix.store.state import HEAD, MatrixBatch, MatrixState
@@ -63,27 +63,22 @@ def reindex(
             *(dropped, len(old), old[int(np.argmin(kept))]),
         )
     check_vacant(storage)
-    state = _empty_copy(source, new, codec, chunk_features)
-    shards_of = state.row_copy.shards_of
-    count = sum(shards_of(len(batch.sample_ids)) for batch in source.batches.values())
-    state = replace(state, metadata=source.metadata)
+    state = replace(_empty_copy(source, new, codec, chunk_features), metadata=source.metadata)
+    copy = state.row_copy
     for table in source.metadata.values():
         storage.create(table.path, source_storage.read(table.path))
+    count = sum(copy.shards_of(len(batch.sample_ids)) for batch in source.batches.values())
     if not count:
         return commit_new(storage, new, state)
     # An earlier call for this location may have died, or may be running: each writes to shards of its own.
-    first = claim(storage, "rows", 0, count, f"copy of matrix {source.matrix_id} to another axis")
-    if first + count > state.max_shards:
-        raise MatrixError(
-            f"{storage.url}: the copy needs {count:,} shards of {state.shard_rows} samples, the matrix may have "
-            f"{state.max_shards:,}, and earlier writers took {first:,}; choose another location"
-        )
+    purpose = f"copy of matrix {source.matrix_id} to another axis"
+    first = claim_shards(storage, state, copy, count * state.shard_rows, purpose, "Choose another location")
     writer = BatchRewriter(fetcher, source, len(new), features)
+    members = {batch_id: batch.sample_ids for batch_id, batch in source.batches.items()}
     batches: dict[str, MatrixBatch] = {}
     with tqdm(total=len(source.rows), unit="sample", disable=not progress) as bar:
-        for batch_id, batch in source.batches.items():
-            batches[batch_id] = writer.write(storage, state, batch.sample_ids, first, batch.source)
-            first += shards_of(len(batch.sample_ids))
+        for batch_id, batch in writer.write(storage, state, members, first):
+            batches[batch_id] = batch
             bar.update(len(batch.sample_ids))
     state = replace(state, batches=batches)
     announce(storage, state.row_copy)

@@ -35,25 +35,24 @@ class BatchRewriter:
         self._fetcher, self._source, self._length, self._features = fetcher, source, length, features
 
     def write(
-        self,
-        storage: Storage,
-        state: MatrixState,
-        sample_ids: Sequence[str],
-        first: int,
-        source: Mapping[str, str],
-    ) -> MatrixBatch:
-        """Write the shards of a batch, from number ``first`` on; returns its entry with the ``source`` of the batch.
+        self, storage: Storage, state: MatrixState, batches: Mapping[str, Sequence[str]], first: int
+    ) -> Iterator[tuple[str, MatrixBatch]]:
+        """Write the shards of some samples of batches, from number ``first`` on; yields each batch's new entry.
 
         Memory: an encoded shard twice, and 64 MiB of cells per value. Each row is read twice, for its shard and for the
         digest by which a later append recognizes the batch.
         """
         height = state.shard_rows
-        parts = [sample_ids[start : start + height] for start in range(0, len(sample_ids), height)]
-        written = {
-            value: write_shards(storage, state, value, first, (self._blocks(value, part) for part in parts))
-            for value in self._source.values
-        }
-        return MatrixBatch(first * height, tuple(sample_ids), self._digest(sample_ids), written, source)
+        for batch_id, sample_ids in batches.items():
+            written = {}
+            for value in self._source.values:
+                parts = (sample_ids[start : start + height] for start in range(0, len(sample_ids), height))
+                shards = (self._blocks(value, part) for part in parts)
+                written[value] = write_shards(storage, state, value, first, shards)
+            source = self._source.batches[batch_id].source
+            digest = self._digest(sample_ids)
+            yield batch_id, MatrixBatch(first * height, tuple(sample_ids), digest, written, source)
+            first += state.row_copy.shards_of(len(sample_ids))
 
     def _digest(self, sample_ids: Sequence[str]) -> str:
         ordered = sorted(sample_ids)

@@ -13,8 +13,9 @@ import uuid
 from collections.abc import Iterable, Iterator
 
 from zarr_core._util.documents import parse_json
-from zarr_core.errors import ManifestError, StoreError
-from zarr_core.matrix.store.state import MAX_LENGTH
+from zarr_core.errors import ManifestError, MatrixError, StoreError
+from zarr_core.matrix.store.copies import Copy
+from zarr_core.matrix.store.state import MAX_LENGTH, MatrixState
 from zarr_core.storage import Storage, is_local
 
 CLAIMS = "claims"
@@ -53,6 +54,32 @@ def claim(storage: Storage, copy: str, start: int, count: int, purpose: str) -> 
         start = end
 
 
+def claim_shards(storage: Storage, state: MatrixState, copy: Copy, samples: int, purpose: str, way_out: str) -> int:
+    """Claim the shards of a block of samples, behind all others of a copy; returns the number of the first.
+
+    Args:
+        storage, state, copy: where.
+        samples: number of samples.
+        purpose: recorded in the claim.
+        way_out: what to do if the copy is full, for the message.
+
+    Raises:
+        MatrixError: the copy is full.
+    """
+    count = copy.shards_of(samples)
+    if copy.name == "row-major":
+        first = claim(storage, "rows", state.next_shard, count, purpose)
+    else:
+        first = claim(storage, "columns", copy.next_shard, count, purpose)
+    if first + count > state.max_shards:
+        full = storage.url if copy.name == "row-major" else f"{storage.url}: the column-major copy"
+        raise MatrixError(
+            f"{full} is full: it has room for {state.max_shards:,} shards of {copy.shard_samples:,} samples. "
+            f"{way_out} (needed: {count:,}, taken by earlier writers: {first:,})"
+        )
+    return first
+
+
 def create_shard(storage: Storage, name: str, pieces: Iterable[bytes]) -> int:
     """Write a shard at a claimed place, never over another one. Memory: a piece on a local disk, elsewhere the shard.
 
@@ -63,17 +90,16 @@ def create_shard(storage: Storage, name: str, pieces: Iterable[bytes]) -> int:
         StoreError: the object exists with other content.
     """
     if is_local(storage.root):
-        size = 0
+        sizes: list[int] = []
 
         def counted() -> Iterator[bytes]:
-            nonlocal size
             for piece in pieces:
-                size += len(piece)
+                sizes.append(len(piece))
                 yield piece
 
         if not storage.create(name, counted()):
             raise StoreError(f"{storage.url}/{name} already exists, although its place was claimed")
-        return size
+        return sum(sizes)
     joined = io.BytesIO()  # b"".join would hold all pieces, too
     joined.writelines(pieces)
     data = joined.getvalue()  # does not copy

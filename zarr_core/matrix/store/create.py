@@ -15,6 +15,7 @@ from zarr_core._util.arguments import check_mapping, whole_number
 from zarr_core.errors import ManifestError, MatrixError, ZarrCoreError
 from zarr_core.format.codecs import DEFAULT_CODEC, Codec
 from zarr_core.matrix.store.axis import FeatureAxis
+from zarr_core.matrix.store.metadata import announce
 from zarr_core.matrix.store.state import AXIS, HEAD, ITEM_NAMES, Axis, MatrixState, check_values
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import commit
@@ -100,6 +101,7 @@ def commit_new(storage: Storage, axis: FeatureAxis, state: MatrixState) -> Matri
     created = commit(storage, HEAD, lambda current: current or state)
     if created.matrix_id != state.matrix_id:
         raise MatrixError(f"{storage.url}: another process has just created a matrix here; open that one")
+    announce(storage, created.row_copy)
     return created
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import logging
 import os
 import uuid
 from collections.abc import Collection, Mapping, Sequence
@@ -20,15 +21,18 @@ from zarr_core._util.arguments import check_names
 from zarr_core._util.commands import shell
 from zarr_core._util.redaction import printable_cause, redact, refuse_credentials
 from zarr_core.errors import CorruptChunkError, MatrixError, UnknownFieldError
-from zarr_core.matrix.ingest.append import home_of
-from zarr_core.matrix.store.state import HEAD, METADATA, MatrixState, MetadataTable, is_name
+from zarr_core.matrix.store.batch_names import home_of, is_name
+from zarr_core.matrix.store.commits import commit
+from zarr_core.matrix.store.state import HEAD, METADATA, MatrixState, MetadataTable
 from zarr_core.storage import Storage
-from zarr_core.versioning.generations import commit, load_same
+from zarr_core.versioning.generations import load_same
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Kind = Literal["samples", "batches"]
+
+logger = logging.getLogger(__name__)
 
 #: Column that identifies the rows of each table.
 KEYS: dict[Kind, str] = {"samples": "sample_id", "batches": "batch_id"}
@@ -54,6 +58,16 @@ class MetadataReport:
     missing: tuple[str, ...]
     retired: tuple[str, ...]
 
+    def warn(self, url: str, kind: Kind) -> None:
+        """Log the ids that do not fit the matrix at this URL."""
+        for text, names in (
+            ("rows of %d %s that the matrix does not hold are kept for later, such as %s", self.unknown),
+            ("%d %s have no metadata, such as %s", self.missing),
+            ("rows of %d retired %s were not stored, such as %s", self.retired),
+        ):
+            if names:
+                logger.warning(f"%s: {text}", url, len(names), kind, ", ".join(names[:5]))
+
 
 def read_table(source: Any, kind: Kind, key: str | None = None) -> pa.Table:
     """A table of metadata with its ids as strings, in the column ``sample_id`` or ``batch_id``.
@@ -67,6 +81,8 @@ def read_table(source: Any, kind: Kind, key: str | None = None) -> pa.Table:
     Raises:
         MatrixError: the file cannot be read, an id is missing or repeated, or a column does not hold one value per row.
     """
+    if kind not in KEYS:
+        raise MatrixError(f"kind must be 'samples' or 'batches', not {kind!r:.80}")
     pa = _pyarrow()
     key = key or KEYS[kind]
     if isinstance(source, str | os.PathLike):
@@ -413,18 +429,10 @@ def _write(storage: Storage, table: pa.Table, kind: Kind) -> MetadataTable:
 def _commit(storage: Storage, state: MatrixState, kind: Kind, table: pa.Table) -> MatrixState | None:
     """The committed state; None if tables, batches or retired samples have changed since ``state``."""
     metadata = {**state.metadata, kind: _write(storage, table, kind)}
-    overtaken = False
 
-    def change(current: MatrixState | None) -> MatrixState:
-        nonlocal overtaken
-        assert current is not None
-        unchanged = (current.metadata, current.retired, current.batches) == (
-            state.metadata,
-            state.retired,
-            state.batches,
-        )
-        overtaken = not unchanged
-        return current if overtaken else replace(current, metadata=dict(sorted(metadata.items(), reverse=True)))
+    def change(current: MatrixState) -> MatrixState | None:
+        if (current.metadata, current.retired, current.batches) != (state.metadata, state.retired, state.batches):
+            return None
+        return replace(current, metadata=dict(sorted(metadata.items(), reverse=True)))
 
-    committed = commit(storage, HEAD, change, state)
-    return None if overtaken else committed
+    return commit(storage, state, change)

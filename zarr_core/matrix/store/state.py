@@ -227,6 +227,16 @@ class MatrixState:
         """Row by sample."""
         return self.row_copy.positions
 
+    @cached_property
+    def batch_of(self) -> Mapping[str, str]:
+        """Batch by sample."""
+        return {sample_id: name for name, batch in self.batches.items() for sample_id in batch.sample_ids}
+
+    @cached_property
+    def transposed(self) -> set[str]:
+        """Batches that the column-major copy holds."""
+        return {batch_id for block in self.column_blocks for batch_id in block.batches}
+
     @property
     def next_shard(self) -> int:
         """The first shard of the row-major copy after all that were ever committed."""
@@ -328,17 +338,6 @@ def check_values(values: Mapping[str, str]) -> None:
             raise ValueError(f"value table {value!r}: use lower-case letters, digits and underscores, as in 'beta'")
         if dtype not in VALUE_DTYPES:
             raise ValueError(f"value table {value!r}: {dtype!r} is not one of {', '.join(VALUE_DTYPES)}")
-
-
-def is_name(text: object) -> bool:
-    """Whether a batch or sample can have this name: a string that JSON can hold in UTF-8, and not empty."""
-    if not isinstance(text, str) or not text:
-        return False
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair
-        return False
-    return True
 
 
 def named(state: MatrixState) -> Iterator[str]:
