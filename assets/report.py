@@ -13,9 +13,6 @@ from sensors.operating import if_red
 # Enough for stable figures; each sample is read a dozen times.
 MEASURED_SAMPLES = 12
 
-# The three ways to get a training sample, as the report names them.
-_WAYS = {"pt": ".pt files", "full": "whole sample from the store", "drawn": "draw from the store"}
-
 
 def report_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
     """``report.html`` and ``report.json`` in the dataset's report folder."""
@@ -43,11 +40,13 @@ def report_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
 
 
 def _metadata(folder: Path, report: dict[str, Any]) -> dict[str, Any]:
-    from zarr_core.benchmark import headline_markdown
+    from zarr_core.benchmark import Wording, headline_markdown
 
-    bytes_read = {way: round(report["reads"]["total"][way]["bytes"]) for way in _WAYS}
-    lengths = [(f"{name}: {bytes_read[way] / 1e6:.2f} MB", bytes_read[way]) for way, name in _WAYS.items()]
-    speeds = {way: round(float(report["throughput"][way]["samples_per_s"]), 1) for way in _WAYS}
+    bytes_read, speeds, lengths = {}, {}, []
+    for way, name in Wording(report).ways.items():
+        number = bytes_read[way] = round(report["reads"]["total"][way]["bytes"])
+        speeds[way] = round(float(report["throughput"][way]["samples_per_s"]), 1)
+        lengths.append((f"{name}: {number / 1e6:.2f} MB", number))
     return {
         "summary": dg.MetadataValue.md(headline_markdown(report)),
         "bytes_per_sample": dg.MetadataValue.md(bars(lengths, "bytes read for one training sample")),

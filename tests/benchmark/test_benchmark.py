@@ -19,7 +19,7 @@ from zarr_core.benchmark import console_text, headline_markdown, run_benchmark
 from zarr_core.benchmark.__main__ import main
 from zarr_core.benchmark.contents import sample_picture
 from zarr_core.benchmark.figures import bytes_chart, sample_figure, throughput_chart
-from zarr_core.benchmark.wording import format_size, readable_count, readable_share, throughput_note
+from zarr_core.benchmark.wording import Wording, format_size, readable_count, readable_share
 from zarr_core.errors import ZarrCoreError
 from zarr_core.points.convert.conversion import convert
 from zarr_core.points.read.reader import ZarrChunkReader
@@ -193,7 +193,7 @@ def test_summaries(report: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("local", "expected"), [(True, "files in the page cache"), (False, "over the network")])
 def test_the_note_names_the_location_of_the_files(report: dict[str, Any], local: bool, expected: str) -> None:
     assert report["local"]
-    assert expected in throughput_note(report | {"local": local})
+    assert expected in Wording(report | {"local": local}).throughput_note
 
 
 def test_figures_for_other_places(place: Path, report: dict[str, Any]) -> None:

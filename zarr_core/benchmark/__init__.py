@@ -10,11 +10,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from zarr_core.benchmark.wording import console_text, headline_markdown
+from zarr_core.benchmark.request import BenchmarkRequest
+from zarr_core.benchmark.wording import Wording, console_text, headline_markdown
 from zarr_core.reports import report_imports
 from zarr_core.storage import local_path
 
-__all__ = ["console_text", "headline_markdown", "run_benchmark"]
+__all__ = ["Wording", "console_text", "headline_markdown", "run_benchmark"]
 
 Report = dict[str, Any]
 
@@ -41,7 +42,7 @@ def run_benchmark(
         num_volume_points: points per draw of every other domain.
         samples: measure only the first ``samples`` samples of the store; all by default.
         repeats: reads per sample and way.
-        dataset_kind: of the source, for a store that another program wrote, which records no files; guessed if None.
+        dataset_kind: kind of the source, for a store that another program wrote; as for convert. [default: guessed]
         progress: show progress bars.
 
     Returns:
@@ -54,19 +55,20 @@ def run_benchmark(
     # Fail before minutes of measuring if the report cannot be rendered.
     with report_imports():
         from zarr_core.benchmark.page import render_page
-    from zarr_core.benchmark.measure import measure
+    from zarr_core.benchmark.report import make_report
 
     folder = local_path(output_dir)
-    report, picture = measure(
-        str(pt_root),
-        str(zarr_root),
+    request = BenchmarkRequest(
+        source=str(pt_root),
+        store=str(zarr_root),
         num_surface_points=num_surface_points,
         num_volume_points=num_volume_points,
-        n_samples=samples,
+        samples=samples,
         repeats=repeats,
-        progress=progress,
         dataset_kind=dataset_kind,
+        progress=progress,
     )
+    report, picture = make_report(request)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "report.json").write_text(json.dumps(report, indent=1) + "\n")
     (folder / "report.html").write_text(render_page(report, picture))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
+
+from cyclopts import Parameter
 
 from zarr_core._util import command_line as cli
 from zarr_core.benchmark import console_text, run_benchmark
@@ -21,33 +23,21 @@ zarr-core benchmark s3://bucket/store --source s3://bucket/ahmedml --limit 8 --o
 
 
 @app.default
+@cli.command(run_benchmark)
 def _command(
     store: Annotated[str, cli.option(cli.STORE_HELP, "--zarr-root")],
     *,
     source: Annotated[str, cli.option("Folder or URL of the files that the store was made from.", *cli.SOURCE_ALIASES)],
     output: Annotated[str, cli.option("Folder for report.json and report.html.", metavar="DIR")] = "benchmark-report",
-    num_surface_points: Annotated[int, cli.number("Points drawn per surface.")] = 4096,
-    num_volume_points: Annotated[int, cli.number("Points drawn per volume.")] = 4096,
-    limit: Annotated[int | None, cli.number("At most N samples.", "--samples")] = None,
-    repeats: Annotated[int, cli.number("Reads per sample and way.")] = 3,
-    dataset_kind: Annotated[str | None, cli.option(cli.KIND_HELP)] = None,
-    quiet: cli.Quiet = False,
-    json: cli.Json = False,
-) -> int:
-    report = run_benchmark(
-        source,
-        store,
-        output,
-        num_surface_points=num_surface_points,
-        num_volume_points=num_volume_points,
-        samples=limit,
-        repeats=repeats,
-        dataset_kind=dataset_kind,
-        progress=not quiet,
-    )
+    samples: Annotated[
+        int | None, cli.number("Measure at most the first N samples."), Parameter(name=("--limit", "--samples"))
+    ] = None,
+    **arguments: Any,
+) -> cli.Result:
+    report = run_benchmark(source, store, output, samples=samples, **arguments)
     page = (Path(output) / "report.html").resolve()
-    cli.show(f"{console_text(report)}\nreport: {page}", report | {"page": str(page)}, json=json, quiet=quiet)
-    return cli.DONE if report["equivalence"]["ok"] else cli.FAILED
+    text = f"{console_text(report)}\nreport: {page}"
+    return cli.Result(text, report | {"page": str(page)}, ok=report["equivalence"]["ok"])
 
 
 main = partial(cli.run, app)

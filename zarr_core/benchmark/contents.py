@@ -19,34 +19,39 @@ _HISTOGRAM_SAMPLES, _HISTOGRAM_POINTS, _HISTOGRAM_BINS = 8, 20_000, 48
 _PICTURE_POINTS = 40_000
 
 
-def field_distributions(reader: ZarrChunkReader, ids: Sequence[str], zarr_root: str) -> dict[str, Any]:
+def field_distributions(reader: ZarrChunkReader, ids: Sequence[str]) -> dict[str, Any]:
     """Moments over every point of the samples, and histograms of a uniform subset of some of them."""
-    statistics = calculate_store_statistics(zarr_root, sample_ids=ids)
+    statistics = calculate_store_statistics(reader.root, sample_ids=ids)
+    errors: dict[str, list[float]] = defaultdict(list)
+    for sample_id in ids:
+        for name, error in recorded_rounding(reader.read_attributes(sample_id)).items():
+            errors[name].append(error.largest[0])
     values: dict[str, list[np.ndarray]] = defaultdict(list)
     for sample_id in ids[:_HISTOGRAM_SAMPLES]:
         points = dict.fromkeys(reader.manifest.samples[sample_id].domains, _HISTOGRAM_POINTS)
         for name, rows in reader.read_sample(sample_id, points).items():
             values[name].append(rows.astype(np.float64))
-    errors = [recorded_rounding(reader.read_attributes(sample_id)) for sample_id in ids]
-    return {
-        name: {
-            "dtype": column.dtype,
-            # The largest of the samples and components; None if a sample was written by an older version.
-            "rms_error": max(e[name].largest[0] for e in errors) if all(name in e for e in errors) else None,
-            "histogram": _histogram(np.concatenate(values[name])),
-            **{key: statistics[f"{name}_{key}"] for key in ("mean", "std", "min", "max")},
-        }
-        for name, column in reader.manifest.fields.items()
-        if name in values
-    }
+    found = {}
+    for name, column in reader.manifest.fields.items():
+        if name in values:
+            found[name] = {
+                "dtype": column.dtype,
+                # The largest of the samples and components; None if another program wrote one of them.
+                "rms_error": max(errors[name]) if len(errors[name]) == len(ids) else None,
+                "histogram": _histogram(np.concatenate(values[name])),
+                **{key: statistics[f"{name}_{key}"] for key in ("mean", "std", "min", "max")},
+            }
+    return found
 
 
 def _histogram(rows: np.ndarray) -> dict[str, Any]:
     """Counts by component between the 0.1 and 99.9 percentiles, so that long tails do not flatten the histogram."""
     low, high = np.percentile(rows, (0.1, 99.9))
     edges = np.linspace(low, high if high > low else low + 1.0, _HISTOGRAM_BINS + 1)
-    names = ["value"] if rows.shape[1] == 1 else ["x", "y", "z"] if rows.shape[1] == 3 else range(rows.shape[1])
-    counts = {str(name): np.histogram(rows[:, at], edges)[0].tolist() for at, name in enumerate(names)}
+    names = {1: ["value"], 3: ["x", "y", "z"]}.get(rows.shape[1]) or range(rows.shape[1])
+    counts = {}
+    for name, column in zip(names, rows.T, strict=True):
+        counts[str(name)] = np.histogram(column, edges)[0].tolist()
     return {"edges": edges.tolist(), "counts": counts}
 
 
@@ -69,10 +74,11 @@ def sample_picture(
             scalars = [name for name, column in columns.items() if column.dim == 1]
             if not domain.startswith("surface") or not scalars:
                 continue
-            scalar = next((name for name in scalars if name.endswith("pressure")), scalars[0])
-            fields = (f"{domain}_{POSITION}", scalar)
-            shown = reader.read_sample(sample_id, {domain: _PICTURE_POINTS}, fields)
-            drawn = reader.read_sample(sample_id, {domain: num_points[domain]}, fields, epoch=1)
-            whole, draw = ((read[fields[0]], read[scalar][:, 0].astype(np.float32)) for read in (shown, drawn))
-            return {"sample_id": sample_id, "whole": whole, "drawn": draw, "n_points": grid.n_points, "label": scalar}
+            pressures = [name for name in scalars if name.endswith("pressure")]
+            position, scalar = f"{domain}_{POSITION}", (pressures or scalars)[0]
+            picture = {"sample_id": sample_id, "n_points": grid.n_points, "label": scalar}
+            for name, points, epoch in (("whole", _PICTURE_POINTS, 0), ("drawn", num_points[domain], 1)):
+                read = reader.read_sample(sample_id, {domain: points}, (position, scalar), epoch=epoch)
+                picture[name] = (read[position], read[scalar][:, 0].astype(np.float32))
+            return picture
     return None

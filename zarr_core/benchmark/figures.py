@@ -12,9 +12,10 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
 
 from zarr_core._util.units import format_size
-from zarr_core.benchmark.wording import WAYS, way_names
+from zarr_core.benchmark.wording import WAYS, Wording
 from zarr_core.reports.charts import DRAWN, FULL, INK, MUTED, PT, STYLE, bare_bars
 
 _WAY_COLOURS = (PT, FULL, DRAWN)
@@ -23,7 +24,7 @@ _COMPONENTS = {"x": DRAWN, "y": FULL, "z": MUTED}
 
 def bytes_chart(report: Mapping[str, Any]) -> Figure:
     """Bytes per sample by field, one bar per way of reading."""
-    fields, names = report["reads"]["fields"], way_names(report)
+    fields, names = report["reads"]["fields"], Wording(report).ways
     thickness = 0.8 / len(WAYS)
     with rc_context(STYLE):
         height = 0.5 + len(fields) * (0.2 + 0.21 * len(WAYS))
@@ -34,7 +35,7 @@ def bytes_chart(report: Mapping[str, Any]) -> Figure:
             values = [ways[way]["bytes"] for ways in fields.values()]
             offset = (at - (len(WAYS) - 1) / 2) * thickness
             bars = axes.barh(places + offset, values, height=thickness * 0.86, color=colour, label=names[way])
-            axes.bar_label(bars, labels=[format_size(v) for v in values], padding=4, fontsize=8.5, color=MUTED)
+            axes.bar_label(bars, fmt=format_size, padding=4, fontsize=8.5, color=MUTED)
         axes.margins(x=0.14)
         bare_bars(axes, list(fields))
         figure.legend(loc="outside upper left", ncols=len(WAYS), frameon=False, handlelength=1, handleheight=1)
@@ -43,14 +44,14 @@ def bytes_chart(report: Mapping[str, Any]) -> Figure:
 
 def throughput_chart(report: Mapping[str, Any]) -> Figure:
     """Samples per second, one bar per way of reading."""
-    names, rates = way_names(report), [report["throughput"][way]["samples_per_s"] for way in WAYS]
+    rates = [report["throughput"][way]["samples_per_s"] for way in WAYS]
     with rc_context(STYLE):
         figure = Figure(figsize=(8.6, 0.2 + 0.44 * len(WAYS)), layout="constrained")
         axes = figure.add_subplot(label="samples per second")
         bars = axes.barh(range(len(WAYS)), rates, height=0.62, color=_WAY_COLOURS)
-        axes.bar_label(bars, labels=[f"{rate:,.0f}" for rate in rates], padding=5, color=INK, fontweight="bold")
+        axes.bar_label(bars, fmt="{:,.0f}", padding=5, color=INK, fontweight="bold")
         axes.margins(x=0.1)
-        bare_bars(axes, [names[way] for way in WAYS])
+        bare_bars(axes, list(Wording(report).ways.values()))
     return figure
 
 
@@ -132,16 +133,9 @@ def fields_chart(report: Mapping[str, Any]) -> Figure:
             axes.margins(x=0.06)
             axes.locator_params(axis="x", nbins=4)
             axes.tick_params(axis="x", labelsize=8, length=2)
-        handles = [Axes.plot(figure.axes[0], [], [], color=c, lw=5)[0] for c in _COMPONENTS.values()]
-        figure.legend(
-            handles,
-            list(_COMPONENTS),
-            loc="outside upper right",
-            ncols=3,
-            frameon=False,
-            handlelength=0.6,
-            fontsize=9,
-        )
+        handles = [Line2D([], [], color=colour, lw=5, label=name) for name, colour in _COMPONENTS.items()]
+        look: dict[str, Any] = {"frameon": False, "handlelength": 0.6, "fontsize": 9}
+        figure.legend(handles=handles, loc="outside upper right", ncols=3, **look)
     return figure
 
 

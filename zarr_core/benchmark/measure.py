@@ -1,131 +1,199 @@
-"""Takes the numbers of a benchmark report."""
+"""Measures the ways to get a training sample: bytes and requests; samples per second, median time and its p99."""
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
-from collections.abc import Sequence
-from datetime import UTC, datetime
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
-from tqdm import tqdm
+import numpy as np
 
-from zarr_core._util.commands import shell
 from zarr_core._util.redaction import redact
-from zarr_core.benchmark.contents import field_distributions, sample_picture
-from zarr_core.benchmark.ways import MeasuredSample, count_reads, locate_sample, time_reads
+from zarr_core.benchmark.wording import WAYS
 from zarr_core.errors import ZarrCoreError
 from zarr_core.points.read.reader import ZarrChunkReader
-from zarr_core.points.store.group import chunk_object_bytes
 from zarr_core.points.verify.source import ComparedSource
-from zarr_core.points.verify.store import verify_store
-from zarr_core.reports.environment import environment
-from zarr_core.storage import Storage, is_local
+from zarr_core.sources.recorded import RecordedSample
+from zarr_core.storage.byte_ranges import CountingObjects, open_objects
 
 
-def measure(
-    pt_root: str,
-    zarr_root: str,
-    *,
-    num_surface_points: int,
-    num_volume_points: int,
-    n_samples: int | None,
-    repeats: int,
-    progress: bool,
-    dataset_kind: str | None = None,
-) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Take all numbers of the report; arguments as for :func:`zarr_core.benchmark.run_benchmark`.
+@dataclass(frozen=True)
+class MeasuredSample:
+    """A sample to measure.
 
-    Returns:
-        The report, and the arguments of :func:`zarr_core.benchmark.figures.sample_figure` (None if no sample has a
-        scalar on its surface).
+    Attributes:
+        sample_id: its id.
+        fields: canonical names of its fields.
+        source: its source files.
+        sizes: bytes of each field's source file; 0 for further fields of the same file.
+    """
+
+    sample_id: str
+    fields: tuple[str, ...]
+    source: RecordedSample
+    sizes: Mapping[str, int]
+
+    def read(
+        self, reader: ZarrChunkReader, way: str, num_points: Mapping[str, int], epoch: int = 0
+    ) -> dict[str, np.ndarray]:
+        """Read it from the store, whole or drawn."""
+        points = self.points(reader, num_points) if way == "drawn" else {}
+        return reader.read_sample(self.sample_id, points, self.fields, epoch=epoch)
+
+    def points(self, reader: ZarrChunkReader, num_points: Mapping[str, int]) -> dict[str, int]:
+        """Points to draw of the domains that it has."""
+        domains = reader.manifest.samples[self.sample_id].domains
+        return {domain: n for domain, n in num_points.items() if domain in domains}
+
+
+def locate_sample(reader: ZarrChunkReader, source: ComparedSource, sample_id: str) -> MeasuredSample | None:
+    """The sample with its source files; None if they no longer exist."""
+    fields = tuple(reader.manifest.fields_of(sample_id))
+    recorded = source.of(sample_id, reader.manifest.samples[sample_id])
+    if recorded is None:
+        recorded = reader.read_attributes(sample_id).get("source", {})
+    sample = source.files.sample(sample_id, recorded)
+    if sample is None:
+        return None
+    sizes: dict[str, int] = {}
+    seen: set[str] = set()
+    for field in fields:
+        if field not in sample.files:
+            return None
+        name = sample.files[field]["name"]
+        try:
+            sizes[field] = 0 if name in seen else sample.file(field).size
+        except FileNotFoundError:
+            return None
+        seen.add(name)
+    return MeasuredSample(sample_id, fields, sample, sizes)
+
+
+def count_reads(
+    samples: Iterable[MeasuredSample], store: str, num_points: Mapping[str, int], repeats: int
+) -> dict[str, Any]:
+    """Mean bytes and requests per read of a sample, by field and in total, for each way.
+
+    "total" is a read of a sample that the reader has read before, as in every epoch but the first. "first" is the
+    first read of a sample, which includes its metadata.
 
     Raises:
-        ZarrCoreError: a number is not positive, or no sample can be found in the source.
+        ZarrCoreError: there are no fields to measure.
     """
-    if min(num_surface_points, num_volume_points, repeats, 1 if n_samples is None else n_samples) < 1:
-        raise ZarrCoreError("numbers of points, samples and repeats must be positive")
-    reader = ZarrChunkReader(zarr_root)
-    num_points = {
-        domain: num_surface_points if domain.startswith("surface") else num_volume_points
-        for domain in reader.manifest.domains
-    }
-    chosen = reader.sample_ids[:n_samples]
-    source = ComparedSource.open(pt_root, reader.manifest, dataset_kind)
-    equivalence = verify_store(zarr_root, source=source, sample_ids=chosen, progress=progress)
-    located = (locate_sample(reader, source, i) for i in chosen)
-    samples = [sample for sample in located if sample is not None]
-    if not samples:
-        raise ZarrCoreError(
-            f"none of the {len(chosen)} samples of {redact(zarr_root)} are in {source.files.url}; "
-            "the source must be the folder or URL that the store was made from"
-        )
-    bar = partial(tqdm, unit="sample", disable=not progress)
-    ids = [sample.sample_id for sample in samples]
-    report = {
-        "format": 1,
-        "created": datetime.now(UTC).isoformat(timespec="minutes"),
-        "command": _command(
-            pt_root, zarr_root, num_surface_points, num_volume_points, n_samples, repeats, dataset_kind
-        ),
-        "environment": environment(),
-        "local": is_local(pt_root) and is_local(zarr_root),
-        "equivalence": {
-            "ok": equivalence.ok,
-            "samples": equivalence.samples,
-            "arrays": equivalence.arrays,
-            "chunks": equivalence.chunks,
-            "how": equivalence.how,
-            "problems": [str(problem) for problem in equivalence.problems],
-        },
-        "reads": count_reads(bar(samples, desc="bytes"), zarr_root, num_points, repeats),
-        "throughput": time_reads(samples, reader, num_points, repeats, bar),
-        "fields": field_distributions(reader, ids, zarr_root),
-        "store": _store_facts(reader, samples, redact(zarr_root)),
-    }
-    picture = sample_picture(reader, ids, num_points)
-    report["picture"] = picture and picture.pop("sample_id")
-    return report, picture
-
-
-def _store_facts(reader: ZarrChunkReader, samples: Sequence[MeasuredSample], url: str) -> dict[str, Any]:
-    manifest = reader.manifest
-    grids: dict[str, list[Any]] = defaultdict(list)
-    for entry in manifest.samples.values():
-        for domain, grid in entry.domains.items():
-            grids[domain].append(grid)
+    count = CountingObjects(open_objects(store))
+    readers = {way: ZarrChunkReader(store, objects_factory=lambda _: count) for way in ("full", "drawn")}
+    # Sums of bytes and requests, by field and way.
+    fields: dict[str, dict[str, np.ndarray]] = defaultdict(_zeros)
+    first = _zeros()
+    n_samples = 0
+    for sample in samples:
+        n_samples += 1
+        for field, size in sample.sizes.items():
+            fields[field]["pt"] += (size, size > 0)
+            first["pt"] += (size, size > 0)
+        for way, reader in readers.items():
+            count.reset()
+            sample.read(reader, way, num_points)
+            first[way] += (count.bytes, count.requests)
+            for epoch in range(1, repeats + 1):
+                count.reset()
+                sample.read(reader, way, num_points, epoch)
+                paths = _array_paths(reader, sample)
+                for key, (requests, size) in count.by_key.items():
+                    field = next((field for path, field in paths.items() if key.startswith(path)), "metadata")
+                    fields[field][way] += np.array([size, requests]) / repeats
+    if not fields:
+        raise ZarrCoreError(f"{redact(store)} has no fields to measure")
+    total = {way: np.sum([ways[way] for ways in fields.values()], axis=0) for way in WAYS}
     return {
-        "root": url,
-        "dataset_name": manifest.dataset_name,
-        "dataset_kind": manifest.dataset_kind,
-        "generation": manifest.generation,
-        "samples": len(manifest.samples),
-        "quarantined": len(manifest.quarantine),
-        "codec": manifest.compressor,
-        "shuffle_seed": manifest.shuffle_seed,
-        "chunk_points": {domain: max(grid.chunk_points for grid in found) for domain, found in grids.items()},
-        "points": {
-            domain: [min(grid.n_points for grid in found), max(grid.n_points for grid in found)]
-            for domain, found in grids.items()
-        },
-        "bytes_total": sum(entry.bytes for entry in manifest.samples.values()),
-        "bytes_stored": sum(_stored_bytes(reader, sample.sample_id) for sample in samples),
-        "bytes_source": sum(size for sample in samples for size in sample.sizes.values()),
+        "samples": n_samples,
+        "num_points": dict(num_points),
+        "fields": {field: _means(ways, n_samples) for field, ways in fields.items()},
+        "total": _means(total, n_samples),
+        "first": _means(first, n_samples),
     }
 
 
-def _stored_bytes(reader: ZarrChunkReader, sample_id: str) -> int:
-    """Bytes of the arrays of a sample. Another program records none, so its objects are listed."""
-    entry = reader.manifest.samples[sample_id]
-    sizes = {} if entry.bytes else Storage(reader.root).list(entry.relpath)
-    return entry.bytes or chunk_object_bytes(sizes, entry.relpath)
+def _zeros() -> dict[str, np.ndarray]:
+    return {way: np.zeros(2) for way in WAYS}
 
 
-def _command(
-    pt_root: str, zarr_root: str, surface: int, volume: int, n_samples: int | None, repeats: int, kind: str | None
-) -> str:
-    options = {"--source": redact(pt_root), "--num-surface-points": surface, "--num-volume-points": volume}
-    options |= {"--repeats": repeats} | ({"--limit": n_samples} if n_samples else {})
-    options |= {"--dataset-kind": kind} if kind else {}
-    words = (str(word) for option in options.items() for word in option)
-    return shell("benchmark", redact(zarr_root), *words)
+def _array_paths(reader: ZarrChunkReader, sample: MeasuredSample) -> dict[str, str]:
+    relpath = reader.manifest.samples[sample.sample_id].relpath
+    return {f"{relpath}/{reader.manifest.fields[field].array_name}/c/": field for field in sample.fields}
+
+
+def _means(sums: Mapping[str, np.ndarray], n_samples: int) -> dict[str, dict[str, float]]:
+    """Bytes and requests per sample by way."""
+    means = {}
+    for way, (size, requests) in sums.items():
+        means[way] = {"bytes": size / n_samples, "requests": requests / n_samples}
+    return means
+
+
+def time_reads(
+    samples: Sequence[MeasuredSample],
+    reader: ZarrChunkReader,
+    num_points: Mapping[str, int],
+    repeats: int,
+    bar: Callable[..., Iterable[int]],
+) -> dict[str, Any]:
+    """Samples per second and quantiles of the time per read, for each way.
+
+    The ways take turns on the same sample. A first round, not timed, warms the caches.
+    """
+    seconds: dict[str, list[float]] = {way: [] for way in WAYS}
+    with _one_torch_thread():
+        for epoch in bar(range(repeats + 1), desc="throughput", unit="round"):
+            for sample in samples:
+                for way in WAYS:
+                    started = time.perf_counter()
+                    if way == "pt":
+                        _load_and_subsample(reader, sample, num_points, epoch)
+                    else:
+                        sample.read(reader, way, num_points, epoch)
+                    if epoch:
+                        seconds[way].append(time.perf_counter() - started)
+    return {way: _rate_and_quantiles(times) for way, times in seconds.items()}
+
+
+def _rate_and_quantiles(seconds: Sequence[float]) -> dict[str, Any]:
+    p50, p99 = 1000 * np.percentile(seconds, (50, 99))
+    rate = len(seconds) / sum(seconds)
+    return {"samples_per_s": rate, "p50_ms": float(p50), "p99_ms": float(p99), "reads": len(seconds)}
+
+
+@contextmanager
+def _one_torch_thread() -> Iterator[None]:
+    """Limit torch to one thread, as in a DataLoader worker; with more threads, small copies wait for each other."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _load_and_subsample(
+    reader: ZarrChunkReader, sample: MeasuredSample, num_points: Mapping[str, int], epoch: int
+) -> dict[str, Any]:
+    """Load every ``.pt`` file of a sample and keep the same random rows of each, as a dataset of ``.pt`` files does."""
+    import torch
+
+    generator = torch.Generator().manual_seed(epoch)
+    fields = {}
+    for domain, n_wanted in sample.points(reader, num_points).items():
+        rows: torch.Tensor | None = None
+        for name in reader.manifest.domains[domain].arrays:
+            if name not in sample.fields:
+                continue
+            tensor = sample.source.load(name)
+            if rows is None:
+                rows = torch.randperm(len(tensor), generator=generator)[:n_wanted]
+            fields[name] = tensor[rows]
+    return fields

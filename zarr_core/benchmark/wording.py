@@ -1,4 +1,4 @@
-"""Text of a benchmark report: headline, console tables, Markdown summary, readable numbers."""
+"""Text and tables of a benchmark report, for its page, a terminal and Dagster alike."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any
 from zarr_core._util.command_line import table
 from zarr_core._util.units import format_size
 
-# The three ways to get a training sample, in the order of every table and figure.
+#: The ways to get a training sample, in the order of every table and figure: ``.pt`` files, the whole sample of the
+#: store, a draw from it.
 WAYS = ("pt", "full", "drawn")
+Table = list[list[str]]
 
 
 def readable_share(share: float) -> str:
@@ -22,140 +24,167 @@ def readable_count(mean: float) -> str:
     return f"{mean:.1f}".removesuffix(".0")
 
 
-def readable_points(num_points: Mapping[str, int]) -> str:
-    """``4,096 surface + 4,096 volume points``."""
-    return " + ".join(f"{n:,} {domain}" for domain, n in num_points.items()) + " points"
+class Wording:
+    """The sentences and tables of a report.
 
+    Args:
+        report: the content of ``report.json``.
+    """
 
-def way_names(report: Mapping[str, Any]) -> dict[str, str]:
-    """Names of the three ways in this report."""
-    return {
-        "pt": ".pt files, then subsample",
-        "full": "store, whole sample",
-        "drawn": f"store, {readable_points(report['reads']['num_points'])}",
-    }
+    def __init__(self, report: Mapping[str, Any]) -> None:
+        self.report, self._total = report, report["reads"]["total"]
+        counts = report["reads"]["num_points"].items()
+        self.points = " + ".join(f"{n:,} {domain}" for domain, n in counts) + " points"
+        self.share = readable_share(self._total["drawn"]["bytes"] / self._total["pt"]["bytes"])
+        names = (".pt files, then subsample", "store, whole sample", f"store, {self.points}")
+        self.ways = dict(zip(WAYS, names, strict=True))
+        self._fps = {way: report["throughput"][way]["samples_per_s"] for way in WAYS}
 
+    @property
+    def headline(self) -> str:
+        """The main result in one sentence."""
+        return f"A training step reads {self.share} of the bytes"
 
-def headline(report: Mapping[str, Any]) -> str:
-    """The main result in one sentence."""
-    total = report["reads"]["total"]
-    share = total["drawn"]["bytes"] / total["pt"]["bytes"]
-    return f"A training step reads {readable_share(share)} of the bytes"
-
-
-def headline_detail(report: Mapping[str, Any]) -> str:
-    """The byte counts behind the headline's percentage."""
-    total = report["reads"]["total"]
-    return (
-        f"{format_size(total['drawn']['bytes'])} instead of {format_size(total['pt']['bytes'])} of .pt files "
-        f"for a sample of {readable_points(report['reads']['num_points'])}, in "
-        f"{readable_count(total['drawn']['requests'])} requests"
-    )
-
-
-def equivalence_sentence(report: Mapping[str, Any]) -> str:
-    """Whether the measured samples equal their source files."""
-    equivalence = report["equivalence"]
-    if equivalence["ok"]:
-        samples = equivalence["samples"]
+    @property
+    def detail(self) -> str:
+        """The byte counts behind the headline's percentage."""
+        drawn, source = self._total["drawn"], self._total["pt"]
         return (
-            f"{'All ' if samples > 1 else ''}{samples} checked {'samples equal' if samples > 1 else 'sample equals'} "
-            f"the source, {equivalence['how']}"
+            f"{format_size(drawn['bytes'])} instead of {format_size(source['bytes'])} of .pt files for a sample of "
+            f"{self.points}, in {readable_count(drawn['requests'])} requests"
         )
-    problems = equivalence["problems"]
-    return f"{len(problems)} problem{'s' * (len(problems) > 1)} found when comparing the store with its source"
 
+    @property
+    def equivalence(self) -> str:
+        """Whether the measured samples equal their source files."""
+        found = self.report["equivalence"]
+        count, problems = found["samples"], len(found["problems"])
+        if not found["ok"]:
+            return f"{problems} problem{'s' * (problems > 1)} found when comparing the store with its source"
+        subject = f"All {count} checked samples equal" if count > 1 else f"{count} checked sample equals"
+        return f"{subject} the source, {found['how']}"
 
-def stored_share(report: Mapping[str, Any]) -> str:
-    """Stored bytes of the measured samples as a share of their source files."""
-    return readable_share(report["store"]["bytes_stored"] / report["store"]["bytes_source"])
+    @property
+    def stored_share(self) -> str:
+        """Stored bytes of the measured samples as a share of their source files."""
+        return readable_share(self.report["store"]["bytes_stored"] / self.report["store"]["bytes_source"])
 
-
-def throughput_note(report: Mapping[str, Any]) -> str:
-    """How the samples per second were measured, and how to read them."""
-    measured = report["throughput"]
-    note = (
-        f"One process, one thread, one sample after another, {measured['pt']['reads']} reads per way in turns; "
-        f"{'files in the page cache' if report['local'] else 'over the network'}. The first and last way return the "
-        "same number of points."
-    )
-    if report["local"] and measured["drawn"]["samples_per_s"] < measured["pt"]["samples_per_s"]:
-        size = format_size(report["reads"]["total"]["pt"]["bytes"])
-        note += (
-            f" Copying {size} within memory takes less time than the reader's work per request; on a network, the "
-            "bytes and requests above determine the time."
+    @property
+    def throughput_note(self) -> str:
+        """How the samples per second were measured, and how to read them."""
+        local = self.report["local"]
+        note = (
+            f"One process, one thread, one sample after another, {self.report['throughput']['pt']['reads']} reads per "
+            f"way in turns; {'files in the page cache' if local else 'over the network'}. The first and last way "
+            "return the same number of points."
         )
-    return note
+        if local and self._fps["drawn"] < self._fps["pt"]:
+            note += (
+                f" Copying {format_size(self._total['pt']['bytes'])} within memory takes less time than the reader's "
+                "work per request; on a network, the bytes and requests above determine the time."
+            )
+        return note
 
-
-def bytes_rows(report: Mapping[str, Any]) -> list[list[str]]:
-    """Bytes and requests per sample: one row per field, the sum, and the first read of a sample."""
-    reads = report["reads"]
-    lines = [*reads["fields"].items(), ("sum", reads["total"]), ("first read of a sample", reads["first"])]
-    rows = []
-    for name, ways in lines:
-        cells = [name]
-        for way in WAYS:
-            cells += [format_size(ways[way]["bytes"]), readable_count(ways[way]["requests"])]
-        share = readable_share(ways["drawn"]["bytes"] / ways["pt"]["bytes"]) if ways["pt"]["bytes"] else "–"
-        rows.append([*cells, share])
-    return rows
-
-
-BYTES_HEADER = ("per sample", ".pt", "requests", "whole", "requests", "drawn", "requests", "drawn / .pt")
-
-
-def throughput_rows(report: Mapping[str, Any]) -> list[list[str]]:
-    """Samples per second and milliseconds per sample, one row per way."""
-    names, measured = way_names(report), report["throughput"]
-    return [
-        [
-            names[way],
-            f"{measured[way]['samples_per_s']:,.1f}",
-            f"{measured[way]['p50_ms']:.2f}",
-            f"{measured[way]['p99_ms']:.2f}",
-            f"{measured[way]['samples_per_s'] / measured['pt']['samples_per_s']:.2f}x",
+    @property
+    def cards(self) -> list[tuple[str, str]]:
+        """The most important numbers with their captions."""
+        reads, store = self.report["reads"], self.report["store"]
+        fewer = self._total["pt"]["bytes"] / self._total["drawn"]["bytes"]
+        first = readable_count(reads["first"]["drawn"]["requests"])
+        sizes = f"{format_size(store['bytes_stored'])} stored for {format_size(store['bytes_source'])} of .pt files"
+        rates = f"{self._fps['drawn']:,.0f} instead of {self._fps['pt']:,.0f}"
+        return [
+            (f"{fewer:.1f}x", "fewer bytes per training step than loading the .pt files"),
+            (
+                readable_count(self._total["drawn"]["requests"]),
+                f"requests per sample for {len(reads['fields'])} fields, {first} at the first read of a sample",
+            ),
+            (self.stored_share, f"of the source's size: {sizes}"),
+            (f"{self._fps['drawn'] / self._fps['pt']:.1f}x", f"the samples per second of the .pt files ({rates})"),
         ]
-        for way in WAYS
-    ]
+
+    @property
+    def bytes_table(self) -> Table:
+        """Bytes and requests per sample: one row per field, the sum, and the first read of a sample."""
+        reads = self.report["reads"]
+        header = ["per sample", ".pt", "requests", "whole", "requests", "drawn", "requests", "drawn / .pt"]
+        rows = [header]
+        lines = {**reads["fields"], "sum": reads["total"], "first read of a sample": reads["first"]}
+        for name, ways in lines.items():
+            row = [name]
+            for way in WAYS:
+                row += [format_size(ways[way]["bytes"]), readable_count(ways[way]["requests"])]
+            share = readable_share(ways["drawn"]["bytes"] / ways["pt"]["bytes"]) if ways["pt"]["bytes"] else "–"
+            rows.append([*row, share])
+        return rows
+
+    @property
+    def throughput_table(self) -> Table:
+        """Samples per second and milliseconds per sample, one row per way."""
+        rows = [["one process, one thread", "samples/s", "p50 ms", "p99 ms", "relative to .pt"]]
+        for way, name in self.ways.items():
+            measured = self.report["throughput"][way]
+            times = [f"{measured['p50_ms']:.2f}", f"{measured['p99_ms']:.2f}"]
+            rows.append([name, f"{self._fps[way]:,.1f}", *times, f"{self._fps[way] / self._fps['pt']:.2f}x"])
+        return rows
+
+    @property
+    def fields_table(self) -> Table:
+        """One row per field, with the components of a vector on lines of their own."""
+        moments = ("mean", "std", "min", "max", "rms_error")
+        rows = [["field", "stored as", *moments[:-1], "RMS error / std"]]
+        for name, field in self.report["fields"].items():
+            rows.append([name, field["dtype"], *(_moment(field.get(key)) for key in moments)])
+        return rows
+
+    @property
+    def store_facts(self) -> dict[str, str]:
+        """What the manifest says."""
+        store = self.report["store"]
+        in_quarantine = f", {store['quarantined']:,} in quarantine" if store["quarantined"] else ""
+        points = store["points"].items()
+        return {
+            "store": store["root"],
+            "dataset": f"{store['dataset_name']} ({store['dataset_kind']})",
+            "samples": f"{store['samples']:,}{in_quarantine}",
+            "generation": str(store["generation"]),
+            "points per sample": ", ".join(f"{domain} {low:,} to {high:,}" for domain, (low, high) in points),
+            "chunk": ", ".join(f"{domain} {n:,} points" for domain, n in store["chunk_points"].items()),
+            "codec": store["codec"],
+            "shuffle seed": str(store["shuffle_seed"]),
+            "points per draw": self.points,
+        }
 
 
-THROUGHPUT_HEADER = ("one process, one thread", "samples/s", "p50 ms", "p99 ms", "relative to .pt")
+def _moment(value: float | list[float] | None) -> str:
+    if value is None:
+        return "–"
+    return "\n".join(f"{x:.4g}" for x in value) if isinstance(value, list) else f"{value:.4g}"
 
 
 def console_text(report: Mapping[str, Any]) -> str:
     """The report for a terminal."""
+    words, equivalence = Wording(report), report["equivalence"]
+    lines = [words.equivalence + ("" if equivalence["ok"] else ":")]
+    for problem in equivalence["problems"]:
+        lines.append(f"  {problem}")
+    lines += ["", table(words.bytes_table), "", table(words.throughput_table), ""]
     environment = ", ".join(f"{key} {value}" for key, value in report["environment"].items())
-    parts = [
-        equivalence_sentence(report) + ("" if report["equivalence"]["ok"] else ":"),
-        *(f"  {problem}" for problem in report["equivalence"]["problems"]),
-        "",
-        table([BYTES_HEADER, *bytes_rows(report)]),
-        "",
-        table([THROUGHPUT_HEADER, *throughput_rows(report)]),
-        "",
-        f"environment: {environment}",
-        f"{headline(report)}: {headline_detail(report)}.",
-    ]
-    return "\n".join(parts)
+    return "\n".join([*lines, f"environment: {environment}", f"{words.headline}: {words.detail}."])
 
 
 def headline_markdown(report: Mapping[str, Any]) -> str:
     """A summary of less than 1,000 characters, which Dagster renders in place."""
-    names, total, measured = way_names(report), report["reads"]["total"], report["throughput"]
-    store = report["store"]
+    words, store = Wording(report), report["store"]
     lines = [
-        f"**{headline(report)}.** {equivalence_sentence(report)}.",
+        f"**{words.headline}.** {words.equivalence}.",
         "",
         "| per sample | bytes | requests | samples/s | p50 ms |",
         "|:--|--:|--:|--:|--:|",
-        *(
-            f"| {names[way]} | {format_size(total[way]['bytes'])} | {readable_count(total[way]['requests'])} "
-            f"| {measured[way]['samples_per_s']:,.0f} | {measured[way]['p50_ms']:.1f} |"
-            for way in WAYS
-        ),
-        "",
-        f"{store['samples']:,} samples, generation {store['generation']}, {store['codec']}: "
-        f"{stored_share(report)} of the source's size.",
     ]
-    return "\n".join(lines)
+    for way, name in words.ways.items():
+        read, timed = report["reads"]["total"][way], report["throughput"][way]
+        size, requests = format_size(read["bytes"]), readable_count(read["requests"])
+        lines.append(f"| {name} | {size} | {requests} | {timed['samples_per_s']:,.0f} | {timed['p50_ms']:.1f} |")
+    kept = f"{store['samples']:,} samples, generation {store['generation']}, {store['codec']}"
+    return "\n".join([*lines, "", f"{kept}: {words.stored_share} of the source's size."])

@@ -40,14 +40,14 @@ def run_shootout(
         tiers: folders and URLs to compare, by name. Each gets a folder of its own, which is removed at the end.
         output_dir: local folder for the results; created if it does not exist.
         budget: seconds that measuring may take. What does not fit is named in the result.
-        dataset_kind: of the files, as for :func:`zarr_core.convert.convert`; not needed for a store.
+        dataset_kind: kind of the files, as for convert; not needed for a store.
         num_surface_points: points per draw of each domain whose name starts with "surface".
         num_volume_points: points per draw of every other domain.
         num_features: features of a matrix that a selection of features has.
         batch_size: samples per batch.
         samples: measure with at most this many samples; by default 16 of points, and 128 MiB of a matrix.
-        formats: only these, by the names in the result; by default all.
-        price_per_1000_gets: price of 1,000 GET requests of an object store, in any currency.
+        formats: only these formats, by their names on the page; by default all.
+        price_per_1000_gets: price of 1,000 GET requests of an object store in any currency, for the cost of an epoch.
         progress: show a progress bar.
 
     Returns:

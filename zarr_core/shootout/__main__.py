@@ -6,7 +6,9 @@ import signal
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
+
+from cyclopts import Parameter
 
 from zarr_core._util import command_line as cli
 from zarr_core._util.redaction import redact
@@ -26,6 +28,7 @@ zarr-core shootout /data/ahmedml --dataset-kind ahmedml --tiers /data/tmp --num-
 
 
 @app.default
+@cli.command(run_shootout)
 def _command(
     store: Annotated[str, cli.option("Path or URL of a store, or of files that --dataset-kind describes.")],
     *,
@@ -37,52 +40,26 @@ def _command(
     output: Annotated[
         str, cli.option("Folder for shootout.json and shootout.html.", metavar="DIR")
     ] = "shootout-report",
-    dataset_kind: Annotated[
-        str | None, cli.option("Kind of the files, as for convert; not needed for a store.")
-    ] = None,
-    num_surface_points: Annotated[int, cli.number("Points drawn per surface.")] = 4096,
-    num_volume_points: Annotated[int, cli.number("Points drawn per volume.")] = 4096,
-    num_features: Annotated[int, cli.number("Features that a selection of a matrix has.")] = 1000,
-    batch_size: Annotated[int, cli.number("Samples per batch.")] = 8,
-    limit: Annotated[
+    samples: Annotated[
         int | None,
-        cli.number("Measure with at most N samples. [default: 16 of points, 128 MiB of a matrix]", "--samples"),
+        cli.number("Measure with at most N samples. [default: 16 of points, 128 MiB of a matrix]"),
+        Parameter(name=("--limit", "--samples")),
     ] = None,
-    formats: Annotated[
-        list[str] | None, cli.option("Only these formats, by their names on the page.", metavar="NAME", several=True)
-    ] = None,
-    price_per_1000_gets: Annotated[
-        float | None, cli.option("Price of 1,000 GET requests, for the cost of an epoch.", metavar="PRICE")
-    ] = None,
-    quiet: cli.Quiet = False,
-    json: cli.Json = False,
-) -> int:
+    **arguments: Any,
+) -> cli.Result:
     # A scheduler ends a job by SIGTERM: the folders of the tiers are then removed, as after Ctrl+C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    report = run_shootout(
-        store,
-        _tiers(tiers),
-        output,
-        budget=parse_duration(budget),
-        dataset_kind=dataset_kind,
-        num_surface_points=num_surface_points,
-        num_volume_points=num_volume_points,
-        num_features=num_features,
-        batch_size=batch_size,
-        samples=limit,
-        formats=formats,
-        price_per_1000_gets=price_per_1000_gets,
-        progress=not quiet,
-    )
+    report = run_shootout(store, _tiers(tiers), output, budget=parse_duration(budget), samples=samples, **arguments)
     page = (Path(output) / "shootout.html").resolve()
     verdict = report["verdict"]
-    lines = [verdict["headline"], "", *(f"* {reason}" for reason in verdict["reasons"])]
+    lines = [verdict["headline"], ""]
+    for reason in verdict["reasons"]:
+        lines.append(f"* {reason}")
     if verdict["command"]:
         lines += ["", verdict["command"]]
     if report["not_measured"]:
         lines += ["", f"not measured: {len(report['not_measured'])} (the page names them)"]
-    cli.show("\n".join([*lines, "", f"page: {page}"]), report | {"page": str(page)}, json=json, quiet=quiet)
-    return cli.DONE
+    return cli.Result("\n".join([*lines, "", f"page: {page}"]), report | {"page": str(page)})
 
 
 def _tiers(given: list[str]) -> dict[str, str]:
