@@ -13,7 +13,13 @@ from typing import Any, Protocol
 import dagster as dg
 
 from sensors.dagster_internals.events import report_runless_events
-from sensors.dagster_internals.queries import has_open_work, latest_check, latest_observation, observed_versions
+from sensors.dagster_internals.queries import (
+    has_open_work,
+    is_being_evaluated,
+    latest_check,
+    latest_observation,
+    observed_versions,
+)
 from sensors.dagster_internals.tags import DATA_VERSION
 from sensors.pending import Changes, PendingChanges, describe, find_changes
 from zarr_core._util.units import format_size
@@ -127,11 +133,16 @@ def listing_observation(listing_key: dg.AssetKey, listing: Listing, version: str
 def changed_checks(
     instance: dg.DagsterInstance, checks: Iterable[dg.AssetCheckEvaluation]
 ) -> list[dg.AssetCheckEvaluation]:
-    """Evaluations of checks with another description than the latest one that Dagster has."""
+    """Evaluations of checks with another description than the latest one that Dagster has.
+
+    What a run is about to evaluate is left to it: the UI shows the evaluation that was begun last, and none if that is
+    older than the latest materialization.
+    """
     changed = []
     for check in checks:
         latest = latest_check(instance, check.asset_check_key)
-        if latest is None or latest.description != check.description:
+        is_new = latest is None or latest.description != check.description
+        if is_new and not is_being_evaluated(instance, check.asset_check_key):
             changed.append(check)
     return changed
 

@@ -14,6 +14,7 @@ from dagster._core.definitions.automation_condition_sensor_definition import DEF
 from dagster._core.definitions.freshness import FreshnessState, TimeWindowFreshnessPolicy
 from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
 from dagster._core.scheduler.instigation import InstigatorState, TickStatus
+from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 from dagster._core.storage.event_log import SqlEventLogStorage, SqlEventLogStorageTable
 from dagster._core.storage.sqlalchemy_compat import db_select
@@ -211,6 +212,15 @@ def latest_check(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> dg.Asse
         if event and event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION:
             return event.asset_check_evaluation_data
     return None
+
+
+def is_being_evaluated(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> bool:
+    """Whether a run that has not ended is about to evaluate a check."""
+    for record in instance.event_log_storage.get_asset_check_execution_history(key, limit=1):
+        run = instance.get_run_by_id(record.run_id) if record.run_id else None
+        planned = record.status is AssetCheckExecutionRecordStatus.PLANNED
+        return planned and run is not None and not run.is_finished
+    return False
 
 
 def failing_ticks(

@@ -8,6 +8,8 @@ import time
 
 import dagster as dg
 import pytest
+from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationPlanned
+from dagster._core.events import DagsterEvent, DagsterEventType
 from dagster._core.execution.asset_backfill import AssetGraphSubset
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 
@@ -87,6 +89,26 @@ def test_the_sensor_reports_them_although_nothing_is_published(published: Trial)
     assert check is not None
     assert "run_3" in str(check.description)
     assert not [event for event in watcher.tick().asset_events if isinstance(event, dg.AssetCheckEvaluation)]
+
+
+def test_the_sensor_leaves_checks_to_a_run_that_is_about_to_evaluate_them(published: Trial) -> None:
+    """The UI would show none: the sensor's would be the latest, and older than what the run materializes."""
+    watcher = Watcher(published)
+    watcher.settle()
+    job = published.definitions.resolve_job_def("trial_refresh")
+    run = published.instance.create_run_for_job(job)
+    key = dg.AssetCheckKey(published.dataset.published, "source_converted")
+    planned = AssetCheckEvaluationPlanned(asset_key=key.asset_key, check_name=key.name)
+    event = DagsterEvent(DagsterEventType.ASSET_CHECK_EVALUATION_PLANNED.value, job.name, event_specific_data=planned)
+    published.instance.report_dagster_event(event, run.run_id)
+
+    def reported() -> list[str]:
+        events = watcher.tick().asset_events
+        return [event.check_name for event in events if isinstance(event, dg.AssetCheckEvaluation)]
+
+    assert reported() == []
+    published.instance.report_run_failed(run)
+    assert "source_converted" in reported(), "the run did not come to it"
 
 
 def test_a_changed_sample_that_cannot_be_converted_is_named_and_a_new_one_is_not(published: Trial) -> None:
