@@ -22,10 +22,16 @@ from zarr_core.errors import ZarrCoreError
 from zarr_core.loader import EpochBatchSampler, ResumableLoader
 
 
+def in_threads(dataset: Any, *, batch_sampler: EpochBatchSampler, **of_processes: Any) -> ResumableLoader[Any]:
+    """A loader that reads in threads of this process, also where the others use worker processes."""
+    return ResumableLoader(dataset, batch_sampler, num_threads=3)
+
+
 @pytest.mark.parametrize(
     ("kind", "method"),
     [
         *itertools.product([ResumableLoader, StatefulDataLoader], [None, "fork", "forkserver"]),
+        (in_threads, None),
         (ResumableLoader, "spawn"),
         (DataLoader, None),
         (DataLoader, "fork"),
@@ -52,7 +58,7 @@ def test_epochs_are_the_same_under_all_worlds_workers_and_start_methods(
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("kind", [ResumableLoader, StatefulDataLoader])
+@pytest.mark.parametrize("kind", [ResumableLoader, StatefulDataLoader, in_threads])
 def test_a_state_counts_delivered_batches_and_resumes_in_any_world(
     store: Path, ranks: Callable[[int], Iterator[int]], kind: Any, workers: int
 ) -> None:
@@ -229,7 +235,7 @@ def test_the_loop_in_the_docs_runs_and_resumes(store: Path, tmp_path: Path) -> N
     exec(text.partition("```python\n")[2].partition("```")[0], code)
     checkpoint = tmp_path / "checkpoint.pt"
     for epochs in (1, 2):
-        code["train"](str(store), checkpoint, epochs=epochs, workers=0)
+        code["train"](str(store), checkpoint, epochs=epochs)
         state = torch.load(checkpoint, weights_only=True)["loader"]
         assert (state["epoch"], state["position"]) == (epochs - 1, 1)
 

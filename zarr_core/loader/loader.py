@@ -7,11 +7,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data._utils.pin_memory import pin_memory
 
+from zarr_core._util.arguments import whole_number
 from zarr_core.errors import ZarrCoreError
 from zarr_core.loader.epochs import epoch_setter
 from zarr_core.loader.sampler import CountedEpochs, EpochBatchSampler, Shares
+from zarr_core.loader.threads import map_in_threads
 
 T = TypeVar("T")
 
@@ -26,10 +30,15 @@ class ResumableLoader(DataLoader[T]):
     Args:
         dataset: map-style dataset.
         batch_sampler: the batches.
+        num_threads: threads of this process that read the next batches, instead of worker processes; each reads
+            ``prefetch_factor`` batches ahead (2 by default). The batches and states are the same. The dataset must be
+            safe to share between threads, as those of this library are; draws without a seed depend on which thread
+            comes first.
         options: arguments of DataLoader: ``num_workers``, ``persistent_workers``, ``pin_memory``, ...
 
     Raises:
-        ZarrCoreError: ``batch_sampler`` is not an EpochBatchSampler, or ``in_order=False``.
+        ZarrCoreError: ``batch_sampler`` is not an EpochBatchSampler, or ``in_order=False``; or ``num_threads`` is given
+            with ``num_workers``.
     """
 
     # accelerator.prepare leaves the loader as it is, because it divides batches among ranks itself, and
@@ -37,7 +46,9 @@ class ResumableLoader(DataLoader[T]):
     _is_accelerate_prepared = True
     use_stateful_dataloader = True
 
-    def __init__(self, dataset: Dataset[T], batch_sampler: EpochBatchSampler, **options: Any) -> None:
+    def __init__(
+        self, dataset: Dataset[T], batch_sampler: EpochBatchSampler, *, num_threads: int = 0, **options: Any
+    ) -> None:
         if not isinstance(batch_sampler, EpochBatchSampler):
             raise ZarrCoreError(
                 f"batch_sampler must be an EpochBatchSampler, not {type(batch_sampler).__name__}. If a framework "
@@ -51,6 +62,13 @@ class ResumableLoader(DataLoader[T]):
                 "sampler with EpochBatchSampler.of(dataset, ...)",
                 stacklevel=2,
             )
+        self.num_threads = whole_number("num_threads", num_threads, 0)
+        self._batches_ahead = 2
+        if num_threads:
+            if options.get("num_workers"):
+                raise ZarrCoreError("num_threads and num_workers both say who reads the batches; set one of them")
+            # DataLoader takes it with worker processes only.
+            self._batches_ahead = whole_number("prefetch_factor", options.pop("prefetch_factor", 2), 1)
         self._batches = _Prefetched(batch_sampler)
         super().__init__(dataset, batch_sampler=self._batches, **options)
         self._sampler = batch_sampler
@@ -60,11 +78,24 @@ class ResumableLoader(DataLoader[T]):
         self._sampler.begin()
         epoch = self._sampler.epoch
         with self._batches.taken_by_loader():
-            batches = super().__iter__()
+            batches = self._read_by_threads() if self.num_threads else super().__iter__()
         for batch in batches:
             self._sampler.check_epoch(epoch)
             self._sampler.position += 1
             yield batch
+
+    def _read_by_threads(self) -> Iterator[T]:
+        taken = iter(self._batches)
+        return map_in_threads(self._read_batch, taken, self.num_threads, self._batches_ahead)
+
+    def _read_batch(self, indices: list[int]) -> T:
+        """What DataLoader does without worker processes."""
+        dataset: Any = self.dataset
+        items = dataset.__getitems__(indices) if hasattr(dataset, "__getitems__") else [dataset[i] for i in indices]
+        batch: T = self.collate_fn(items)
+        if self.pin_memory and torch.cuda.is_available():
+            batch = pin_memory(batch)  # type: ignore[no-untyped-call]
+        return batch
 
     @property
     def epoch(self) -> int:

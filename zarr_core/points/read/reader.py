@@ -434,14 +434,15 @@ class ZarrChunkReader:
         # Imported on use: the direct engine does not need zarr-python, and neither needs TensorStore.
         if name not in ENGINES:
             raise ZarrCoreError(f"no engine {name!r}; use one of {', '.join(ENGINES)}")
-        if store_factory and name != "zarr":
-            raise ZarrCoreError(f"a store_factory is for the engine 'zarr', not {name!r}")
-        if objects_factory and name != "direct":
-            raise ZarrCoreError(f"an objects_factory is for the engine 'direct', not {name!r}")
-        if cache and name != "direct":
-            raise ZarrCoreError(f"a cache_dir is for the engine 'direct', not {name!r}")
-        if cache_bytes and name != "direct":
-            raise ZarrCoreError(f"cache_bytes is for the engine 'direct', not {name!r}")
+        options = {
+            "store_factory": (store_factory, "zarr"),
+            "objects_factory": (objects_factory, "direct"),
+            "cache_dir": (cache, "direct"),
+            "cache_bytes": (cache_bytes, "direct"),
+        }
+        for option, (value, engine) in options.items():
+            if value and name != engine:
+                raise ZarrCoreError(f"{option} is for the engine {engine!r}, not {name!r}")
         if name == "tensorstore":
             from zarr_core.points.read.engines.tensorstore import TensorStoreEngine
 
