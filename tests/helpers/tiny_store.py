@@ -6,8 +6,12 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from pydantic import TypeAdapter
+
 from zarr_core.storage import Storage, StoredObject
 from zarr_core.versioning.generations import Change, Head, Retention, commit
+
+_RETENTION = TypeAdapter(Retention)
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,9 @@ class TinyState:
 
 def parse(data: bytes, where: str) -> TinyState:
     document = json.loads(data)
-    return TinyState(document["items"], document["generation"], Retention.from_document(document.get("retention", {})))
+    return TinyState(
+        document["items"], document["generation"], _RETENTION.validate_python(document.get("retention", {}))
+    )
 
 
 def changes(before: TinyState | None, after: TinyState) -> list[Change]:

@@ -15,8 +15,8 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import NamedTuple
+from functools import cached_property, partial
+from typing import NamedTuple, TypeVar
 
 from tqdm import tqdm
 
@@ -33,6 +33,8 @@ from zarr_core.storage import Storage
 from zarr_core.storage.shards import StoredShard, is_intact
 from zarr_core.versioning.gc import TOMBSTONE_SECONDS
 from zarr_core.versioning.generations import Retention, commit, load, load_same
+
+_Part = TypeVar("_Part", MatrixBatch, ColumnBlock)
 
 # Errors of the target after which no other shard can be copied either.
 _FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -125,28 +127,15 @@ def stage_matrix(
     workers = whole_number("workers", workers, 1)
     check_names("values", values, error=UnknownFieldError)
     check_names("sample_ids", sample_ids, error=UnknownFieldError)
+    started = time.monotonic()
     source, target = Storage(source_root), Storage(target_root)
     if source.identity == target.identity:
         raise StoreError(f"{source.url} cannot be staged onto itself")
-    started = time.monotonic()
     state = load(source, HEAD, generation)
     wanted = _with_values(source.url, state, values)
-    chosen = _batches_of(source.url, wanted, sample_ids)
-    origin = Origin(source.identity, state.generation)
-    current = load(target, HEAD) if target.exists(HEAD.name) else None
-    _check_target(target.url, current, wanted, origin, chosen)
-    part = _part(wanted, chosen)
-    if current is not None:
-        _check_not_collected(target.url, current, part)
-    known = set() if current is None else {name for copy in _copies(current) for name in _shards(copy)}
-    tasks = [
-        _ShardTask(name, copy.layouts[value].flat, name in known and not check)
-        for copy in _copies(part)
-        for value in part.values
-        for name in copy.shard_names(value)
-    ]
-    _copy_small(source, target, state)
-    report = MatrixStageReport(part, tuple(chosen))
+    copy = _MatrixCopy(source, target, state, wanted, _batches_of(source.url, wanted, sample_ids))
+    tasks = copy.prepare(check)
+    report = MatrixStageReport(copy.part, tuple(copy.chosen))
     results = map_in_processes(partial(_stage_shard, source, target), tasks, workers, _not_staged, executor)
     with tqdm(total=len(tasks), unit="shard", desc="stage", dynamic_ncols=True, disable=not progress) as bar:
         for result in results:
@@ -156,16 +145,119 @@ def stage_matrix(
             bar.set_postfix_str(f"{format_size(report.copied)} copied", refresh=False)
             bar.update()
     problems = {shard.name: f"{shard.name}: {shard.problem}" for shard in report.shards if shard.problem}
-    report.failed = _failed_batches(part, problems)
-    if chosen and len(report.failed) == len(chosen):
-        raise StoreError(
-            f"none of {len(chosen)} batches could be copied; the first problem: {next(iter(problems.values()))}"
-        )
-    whole = _part(wanted, [name for name in chosen if name not in report.failed], problems)
-    load_same(source, HEAD, state)  # what was copied is of this matrix, if it is still there
-    report.state = _commit(target, wanted, whole, origin, chosen)
+    report.failed = _failed_batches(copy.part, problems)
+    if copy.chosen and len(report.failed) == len(copy.chosen):
+        first = next(iter(problems.values()))
+        raise StoreError(f"none of {len(copy.chosen)} batches could be copied; the first problem: {first}")
+    report.state = copy.commit(report.failed, problems)
     report.seconds = time.monotonic() - started
     return report
+
+
+@dataclass(frozen=True)
+class _MatrixCopy:
+    """What is copied from where to where.
+
+    Attributes:
+        state: the generation of the source.
+        wanted: the same with the requested value tables.
+        chosen: the requested batches.
+    """
+
+    source: Storage
+    target: Storage
+    state: MatrixState
+    wanted: MatrixState
+    chosen: Sequence[str]
+
+    @cached_property
+    def part(self) -> MatrixState:
+        """The state of a copy that holds the requested batches alone."""
+        return _part(self.wanted, self.chosen)
+
+    @property
+    def origin(self) -> Origin:
+        """What the copy records of the source."""
+        return Origin(self.source.identity, self.state.generation)
+
+    def prepare(self, check: bool) -> list[_ShardTask]:
+        """Check the target, copy the small objects to it, and return the shards to copy."""
+        known: set[str] = set()
+        if self.target.exists(HEAD.name):
+            current = load(self.target, HEAD)
+            self._check_target(current)
+            _check_not_collected(self.target.url, current, self.part)
+            known.update(named(current))
+        self._copy_small()
+        tasks = []
+        for copy in (self.part.row_copy, self.part.column_copy):
+            for value, layout in copy.layouts.items():
+                for name in copy.shard_names(value):
+                    tasks.append(_ShardTask(name, layout.flat, name in known and not check))
+        return tasks
+
+    def _check_target(self, current: MatrixState) -> None:
+        """Raise StoreError if the target holds something else than a copy of this matrix with these value tables."""
+        url, wanted, store = self.target.url, self.wanted, self.source.identity
+        if current.origin is None or current.matrix_id != wanted.matrix_id or current.origin.store != store:
+            raise StoreError(f"{url} holds a matrix that is not a copy of {store}; use an empty target")
+        others = current.batches.keys() - set(self.chosen)
+        if others and current.values.keys() != wanted.values.keys():
+            raise StoreError(
+                f"{url} holds {len(others)} more batches, with the value tables {', '.join(current.values)}; all "
+                "batches of a matrix have the same: request these, or choose another target"
+            )
+
+    def _copy_small(self) -> None:
+        """Copy the names of the features and the metadata, unless they are there."""
+        axis = self.state.axis
+        digests = {axis.path: axis.sha256} | {table.path: table.sha256 for table in self.state.metadata.values()}
+        for name, sha256 in digests.items():
+            if self.target.exists(name) and _sha256(self.target.read(name)) == sha256:
+                continue
+            data = self.source.read(name)
+            if _sha256(data) != sha256:
+                raise CorruptChunkError(f"{self.source.url}/{name} is not what was committed")
+            self.target.write(name, [data])
+
+    def commit(self, failed: Collection[str], problems: Collection[str]) -> MatrixState:
+        """Commit the batches that were copied, beside those of earlier calls that are unchanged in the source.
+
+        Args:
+            failed: batches that could not be copied.
+            problems: names of shards that could not be copied.
+        """
+        whole = _part(self.wanted, set(self.chosen) - set(failed), problems)
+        load_same(self.source, HEAD, self.state)  # what was copied is of this matrix, if it is still there
+        for copy in (whole.row_copy, whole.column_copy):  # the head names the arrays of both, also without samples
+            announce(self.target, copy)
+
+        def change(current: MatrixState | None) -> MatrixState:
+            batches, blocks = dict(whole.batches), list(whole.column_blocks)
+            generation, retention = 0, Retention()
+            if current is not None:
+                self._check_target(current)
+                generation, retention = current.generation, current.retention
+                if current.values == self.wanted.values:
+                    for name, batch in current.batches.items():
+                        if self.wanted.batches.get(name) == batch:
+                            batches[name] = batch
+                    blocks.extend(current.column_blocks)
+            changed = replace(
+                self.wanted,
+                generation=generation,
+                batches=dict(sorted(batches.items(), key=lambda item: item[1].row)),
+                column_blocks=tuple(block for block in self.wanted.column_blocks if block in blocks),
+                origin=self.origin,
+                retention=retention,
+            )
+            return current if current == changed else changed
+
+        return commit(self.target, HEAD, change)
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def _with_values(url: str, state: MatrixState, values: Sequence[str] | None) -> MatrixState:
@@ -177,18 +269,15 @@ def _with_values(url: str, state: MatrixState, values: Sequence[str] | None) -> 
             raise UnknownFieldError(f"{url} has no value table {value!r}; it has {', '.join(state.values)}")
     kept = {value: dtype for value, dtype in state.values.items() if value in values}
 
-    def sizes(stored: Mapping[str, int]) -> dict[str, int]:
-        return {value: stored[value] for value in kept}
+    def reduced(part: _Part) -> _Part:
+        return replace(part, bytes={value: part.bytes[value] for value in kept})
 
-    return replace(
-        state,
-        values=kept,
-        batches={name: replace(batch, bytes=sizes(batch.bytes)) for name, batch in state.batches.items()},
-        column_blocks=tuple(replace(block, bytes=sizes(block.bytes)) for block in state.column_blocks),
-    )
+    batches = {name: reduced(batch) for name, batch in state.batches.items()}
+    return replace(state, values=kept, batches=batches, column_blocks=tuple(map(reduced, state.column_blocks)))
 
 
 def _batches_of(url: str, state: MatrixState, sample_ids: Collection[str] | None) -> list[str]:
+    """The batches that hold some samples."""
     if sample_ids is None:
         return list(state.batches)
     for sample_id in sample_ids:
@@ -202,19 +291,20 @@ def _batches_of(url: str, state: MatrixState, sample_ids: Collection[str] | None
 
 
 def _part(state: MatrixState, batches: Collection[str], problems: Collection[str] = ()) -> MatrixState:
-    """The state with some of its batches, and the blocks of the column-major copy that hold no others."""
+    """The state with some of its batches, and with those blocks of the column-major copy that are whole.
+
+    Args:
+        state: the whole state.
+        batches: names of the batches. A block that holds others is left out.
+        problems: names of shards that are missing. A block with one of them is left out.
+    """
+    blocks = []
+    for block in state.column_blocks:
+        shards = _shards(replace(state, column_blocks=(block,)).column_copy)
+        if set(batches).issuperset(block.batches) and set(problems).isdisjoint(shards):
+            blocks.append(block)
     kept = {name: batch for name, batch in state.batches.items() if name in batches}
-    blocks = [
-        block
-        for block in state.column_blocks
-        if kept.keys() >= set(block.batches)
-        and not any(name in problems for name in _shards(replace(state, column_blocks=(block,)).column_copy))
-    ]
     return replace(state, batches=kept, column_blocks=tuple(blocks))
-
-
-def _copies(state: MatrixState) -> tuple[Copy, Copy]:
-    return state.row_copy, state.column_copy
 
 
 def _shards(copy: Copy) -> Iterator[str]:
@@ -223,53 +313,26 @@ def _shards(copy: Copy) -> Iterator[str]:
 
 
 def _failed_batches(state: MatrixState, problems: Mapping[str, str]) -> dict[str, str]:
-    """Batches with a damaged row-major shard, each with the problem."""
+    """Batches with a damaged row-major shard, each with the last problem."""
     failed = {}
-    for name, batch in state.batches.items() if problems else ():
-        shards = _shards(replace(state, batches={name: batch}, column_blocks=()).row_copy)
-        if first := next((shard for shard in shards if shard in problems), None):
-            failed[name] = problems[first]
+    for name, batch in state.batches.items():
+        for shard in _shards(replace(state, batches={name: batch}, column_blocks=()).row_copy):
+            if shard in problems:
+                failed[name] = problems[shard]
     return failed
-
-
-def _check_target(
-    url: str, current: MatrixState | None, wanted: MatrixState, origin: Origin, chosen: Collection[str]
-) -> None:
-    """Raise StoreError if the target holds something else than a copy of this matrix with these value tables."""
-    if current is None:
-        return
-    if current.origin is None or current.matrix_id != wanted.matrix_id or current.origin.store != origin.store:
-        raise StoreError(f"{url} holds a matrix that is not a copy of {origin.store}; use an empty target")
-    others = current.batches.keys() - set(chosen)
-    if others and current.values.keys() != wanted.values.keys():
-        raise StoreError(
-            f"{url} holds {len(others)} more batches, with the value tables {', '.join(current.values)}; all batches "
-            "of a matrix have the same: request these, or choose another target"
-        )
 
 
 def _check_not_collected(url: str, current: MatrixState, part: MatrixState) -> None:
     """Raise StoreError if the copy was collected so lately that no commit can name some of these objects yet."""
     tombstones = current.retention.tombstones
-    if pending := sorted((set(named(part)) - set(named(current))) & tombstones.keys()):
+    pending = sorted((set(named(part)) - set(named(current))) & tombstones.keys())
+    if pending:
         over = time.gmtime(max(tombstones[name] for name in pending) + TOMBSTONE_SECONDS)
         raise StoreError(
             f"{url}: {pending[0]} and {len(pending) - 1} more objects are pending deletion since the last garbage "
             f"collection of this copy. Choose another target, or run `{shell('gc', url)}` after "
             f"{time.strftime('%Y-%m-%d %H:%M', over)} UTC, and stage again"
         )
-
-
-def _copy_small(source: Storage, target: Storage, state: MatrixState) -> None:
-    """Copy the names of the features and the metadata, unless they are there."""
-    digests = {state.axis.path: state.axis.sha256} | {table.path: table.sha256 for table in state.metadata.values()}
-    for name, sha256 in digests.items():
-        if target.exists(name) and hashlib.sha256(target.read(name)).hexdigest() == sha256:
-            continue
-        data = source.read(name)
-        if hashlib.sha256(data).hexdigest() != sha256:
-            raise CorruptChunkError(f"{source.url}/{name} is not what was committed")
-        target.write(name, [data])
 
 
 def _stage_shard(source: Storage, target: Storage, task: _ShardTask) -> StagedShard:
@@ -294,32 +357,3 @@ def _not_staged(task: _ShardTask, error: Exception) -> StagedShard:
     if isinstance(error, ZarrCoreError):
         raise error
     return StagedShard(task.name, problem=f"{type(error).__name__}: {error}")
-
-
-def _commit(
-    target: Storage, wanted: MatrixState, whole: MatrixState, origin: Origin, chosen: Collection[str]
-) -> MatrixState:
-    """Commit the batches that were copied, beside those of earlier calls that are unchanged in the source."""
-    for copy in _copies(whole):  # the head names the arrays of both, also where one has no samples
-        announce(target, copy)
-
-    def change(current: MatrixState | None) -> MatrixState:
-        _check_target(target.url, current, wanted, origin, chosen)
-        batches: dict[str, MatrixBatch] = {}
-        blocks: tuple[ColumnBlock, ...] = ()
-        if current is not None and current.values == wanted.values:
-            batches = {name: batch for name, batch in current.batches.items() if wanted.batches.get(name) == batch}
-            blocks = tuple(block for block in current.column_blocks if block in wanted.column_blocks)
-        batches |= whole.batches
-        blocks = tuple(block for block in wanted.column_blocks if block in blocks or block in whole.column_blocks)
-        changed = replace(
-            wanted,
-            generation=0 if current is None else current.generation,
-            batches=dict(sorted(batches.items(), key=lambda item: item[1].row)),
-            column_blocks=blocks,
-            origin=origin,
-            retention=Retention() if current is None else current.retention,
-        )
-        return current if current == changed else changed
-
-    return commit(target, HEAD, change)

@@ -74,8 +74,10 @@ def verify_matrix(url: str | os.PathLike[str]) -> MatrixVerification:
             for value, layout in copy.layouts.items():
                 new = set(copy.shard_names(value)) - checked
                 checked |= new
-                problems = {name: _check_shard(storage, layout, name, report) for name in sorted(new)}
-                damaged |= {name: problem for name, problem in problems.items() if problem}
+                for name in sorted(new):
+                    problem = _check_shard(storage, layout, name, report)
+                    if problem:
+                        damaged[name] = problem
     try:
         differences = [] if damaged else list(_differences(storage, current))
     except CorruptChunkError as error:  # since the check of the shards, unless the generation has been collected
@@ -85,12 +87,14 @@ def verify_matrix(url: str | os.PathLike[str]) -> MatrixVerification:
     commits = brought_by(storage, HEAD, damaged) if damaged else {}
     for name, problem in damaged.items():
         found.append((name, f"{name}: {problem}; generation {commits.get(name, '?')} added it"))
-    report.problems += [problem for name, problem in [*found, *differences] if name not in collected]
+    for name, problem in [*found, *differences]:
+        if name not in collected:
+            report.problems.append(problem)
     checked |= set(HEAD.named(latest))
     for root in HEAD.roots(current):
-        report.unnamed += sum(
-            stored.name not in checked for stored in storage.objects(root) if SHARD.fullmatch(stored.name)
-        )
+        for stored in storage.objects(root):
+            if SHARD.fullmatch(stored.name) and stored.name not in checked:
+                report.unnamed += 1
     return report
 
 
@@ -179,9 +183,7 @@ def _differences(storage: Storage, state: MatrixState) -> Iterator[tuple[str, st
                         read_copy(fetcher, copy, value, sample_ids, features, out, np.arange(len(sample_ids)))
                     same = (by_rows == by_columns) | (np.isnan(by_rows) & np.isnan(by_columns))
                     if not same.all():
-                        row, column = (int(place[0]) for place in np.nonzero(~same))
-                        yield (
-                            state.column_copy.path(value),
-                            f"{state.column_copy.path(value)}: sample {sample_ids[row]!r}, column {columns[column]}: "
-                            "differs from the row-major copy",
-                        )
+                        row, column = np.argwhere(~same)[0]
+                        path = state.column_copy.path(value)
+                        where = f"sample {sample_ids[row]!r}, column {columns[column]}"
+                        yield path, f"{path}: {where}: differs from the row-major copy"

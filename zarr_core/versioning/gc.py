@@ -9,9 +9,9 @@ work. A prefix is *tombstoned* in the head before it is deleted, by compare-and-
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, islice
 from typing import Generic
 
 from zarr_core._util.commands import shell
@@ -100,14 +100,10 @@ def collect_garbage(
     """
     if grace < 0:
         raise ZarrCoreError(f"the grace period must not be negative, but is {grace:g} seconds")
-    began = time.time(), time.monotonic()
     state = load(storage, head)
     if not state.generation:
         raise StoreError(f"{storage.url} was written by another program and has no generations to keep or collect")
-    store_time = began[0] if dry_run else storage.now()
-    # The earlier of the two clocks deletes less. Objects from the future count as young.
-    now = min(store_time, began[0])
-    collector = _Collector(storage, head, now, now - grace, store_time, drop)
+    collector = _Collector(storage, head, grace, dry_run, drop)
     found = collector.scan(state)
     result = GcReport(dry_run, young=found.young, foreign=found.foreign)
     for temporary in found.temporary:
@@ -123,28 +119,26 @@ def collect_garbage(
         tombstone(state)
         return result
     # Before the new head is written: a full disk may have no space for it.
-    collector.delete([temporary.name for temporary in found.temporary], [], began)
+    collector.delete(temporary.name for temporary in found.temporary)
     amend(storage, head, tombstone)
-    collector.delete(
-        [
-            *(name for number in result.expired for name in archive_names(number)),
-            *(prefix for prefix in result.prefixes if prefix in found.objects),
-        ],
-        [prefix for prefix in result.prefixes if prefix not in found.objects],
-        began,
-    )
+    collector.delete(chain.from_iterable(map(archive_names, result.expired)))
+    collector.delete(chain.from_iterable(map(collector.objects_of, result.prefixes)))
     return result
 
 
 @dataclass(frozen=True)
 class _Kept:
-    """Kept and expired generations, and the prefixes that kept and dropped ones name."""
+    """Kept and expired generations, and the prefixes that kept and dropped ones name.
+
+    Attributes:
+        above: folders above the prefixes of kept generations.
+    """
 
     numbers: list[int]
     expired: list[int]
     prefixes: set[str]
-    above: set[str]
     dropped: set[str]
+    above: set[str]
 
     def needs(self, prefix: str) -> bool:
         """Whether a kept generation names the prefix, something below it, or a folder above it."""
@@ -153,39 +147,41 @@ class _Kept:
 
 @dataclass
 class _Found:
-    """Result of a scan of all objects; ``objects`` are the prefixes that are a single object."""
+    """Result of a scan of all objects."""
 
     garbage: dict[str, Garbage] = field(default_factory=dict)
-    objects: set[str] = field(default_factory=set)
     temporary: list[StoredObject] = field(default_factory=list)
     young: int = 0
     foreign: int = 0
 
 
-@dataclass
 class _Collector(Generic[S]):
-    """One collection. ``horizon``: objects last modified before this time are old. ``store_time``: by its clock."""
+    """One collection; the arguments are those of :func:`collect_garbage`.
 
-    storage: Storage
-    head: Head[S]
-    now: float
-    horizon: float
-    store_time: float
-    drop: Collection[int]
-    _last: tuple[S, _Kept] | None = None
+    Attributes:
+        now: the earlier of the store's clock and this machine's, which deletes less; later objects count as young.
+        horizon: objects that were last modified before this time are old.
+    """
+
+    def __init__(self, storage: Storage, head: Head[S], grace: float, dry_run: bool, drop: Collection[int]) -> None:
+        self.storage, self.head, self.drop = storage, head, drop
+        self._began, self._began_monotonic = time.time(), time.monotonic()
+        self._store_time = self._began if dry_run else storage.now()
+        self.now = min(self._store_time, self._began)
+        self.horizon = self.now - grace
+        self._last: tuple[S, _Kept] | None = None
+        self._single: set[str] = set()  # prefixes that are one object
 
     def kept(self, current: S) -> _Kept:
         """Kept generations and the prefixes that they name."""
-        if self._last is not None and self._last[0] == current:
-            return self._last[1]
-        kept = self._kept(current)
-        self._last = current, kept
-        return kept
+        if self._last is None or self._last[0] != current:
+            self._last = current, self._kept(current)
+        return self._last[1]
 
     def _kept(self, current: S) -> _Kept:
         there = documents(self.storage)
         tagged = set(current.retention.tags.values()) - {current.generation}
-        for number in sorted(tagged - set(there)):
+        for number in sorted(tagged - there.keys()):
             raise StoreError(f"{self.storage.url}: {generation_name(number)} is missing, though it is tagged")
         for tag, number in sorted(current.retention.tags.items()):
             if number in self.drop:
@@ -193,23 +189,24 @@ class _Collector(Generic[S]):
                     f"{self.storage.url}: generation {number} is kept by the tag {tag!r}; delete the tag first "
                     f"(`{shell('tag', self.storage.url, tag, '--delete')}`)"
                 )
-        numbers, expired, prefixes = [current.generation], [], set(self.head.named(current))
-        dropped: set[str] = set()
+        kept = _Kept([current.generation], [], set(self.head.named(current)), set(), set())
         # A generation was replaced when the next one was committed.
         (replaced,) = (found.modified for found in self.storage.objects(self.head.name))
         for number in sorted(there, reverse=True):
             if number < current.generation:
                 if number in self.drop:
-                    expired.append(number)
-                    dropped |= self._named_by(number)
+                    kept.expired.append(number)
+                    kept.dropped.update(self._named_by(number))
                 elif number in tagged or replaced >= self.horizon:
-                    numbers.append(number)
-                    prefixes |= self._named_by(number)
+                    kept.numbers.append(number)
+                    kept.prefixes.update(self._named_by(number))
                 else:
-                    expired.append(number)
+                    kept.expired.append(number)
             replaced = there[number].modified
-        above = {folder for prefix in prefixes for folder in _folders_of(prefix)}
-        return _Kept(sorted(numbers), sorted(expired), prefixes, above, dropped)
+        kept.numbers.sort()
+        kept.expired.sort()
+        kept.above.update(chain.from_iterable(map(_folders_of, kept.prefixes)))
+        return kept
 
     def _named_by(self, number: int) -> set[str]:
         try:
@@ -221,7 +218,7 @@ class _Collector(Generic[S]):
     def scan(self, state: S) -> _Found:
         """Find the old objects that no kept generation names."""
         kept, found = self.kept(state), _Found()
-        young: dict[str, Garbage] = {}
+        unnamed: dict[str, Garbage] = {}
         abandoned = min(self.horizon, self.now - _TEMPORARY_SECONDS)
         roots = (*self.head.roots(state), GENERATIONS)
         for stored in chain.from_iterable(map(self.storage.objects, roots)):
@@ -233,13 +230,13 @@ class _Collector(Generic[S]):
             elif owner is None:
                 found.foreign += 1
             else:
-                young.setdefault(owner, Garbage()).add(stored)
+                unnamed.setdefault(owner, Garbage()).add(stored)
                 if owner == stored.name:
-                    found.objects.add(owner)
+                    self._single.add(owner)
         for stored in self.storage.objects("", recursive=False):
             if strip_temp_suffix(stored.name)[1] and stored.modified < abandoned:
                 found.temporary.append(stored)
-        for prefix, garbage in young.items():
+        for prefix, garbage in unnamed.items():
             if garbage.newest < self.horizon or prefix in kept.dropped:
                 found.garbage[prefix] = garbage
             else:
@@ -251,35 +248,28 @@ class _Collector(Generic[S]):
         before = current.retention.tombstones
         recent = {prefix: since for prefix, since in before.items() if since >= self.now - TOMBSTONE_SECONDS}
         # By the clock that all collectors share: this machine's may be days behind theirs.
-        tombstones = recent | dict.fromkeys(prefixes, int(self.store_time))
+        tombstones = recent | dict.fromkeys(prefixes, int(self._store_time))
         collections = current.retention.collections + bool(set(prefixes) - set(before))
         return replace(current.retention, tombstones=tombstones, collections=collections)
 
-    def delete(self, names: Sequence[str], prefixes: Sequence[str], began: tuple[float, float]) -> None:
-        """Delete objects, and everything below prefixes that writers of this kind of store make.
+    def objects_of(self, prefix: str) -> list[str]:
+        """The object of a prefix, or those below it that writers of this kind of store make."""
+        if prefix in self._single:
+            return [prefix]
+        names = [stored.name for stored in self.storage.objects(prefix)]
+        return [name for name in names if self.head.owner(strip_temp_suffix(name)[0]) == prefix]
 
-        Args:
-            names: of the objects.
-            prefixes: the prefixes.
-            began: when the collection began, by ``time.time`` and ``time.monotonic``.
-        """
-        batch = list(names)
-        for prefix in prefixes:
-            below = (found.name for found in self.storage.objects(prefix))
-            batch += [name for name in below if self.head.owner(strip_temp_suffix(name)[0]) == prefix]
-            if len(batch) >= _DELETED_AT_A_TIME:
-                self._delete_batch(batch, began)
-                batch = []
-        self._delete_batch(batch, began)
-
-    def _delete_batch(self, names: Sequence[str], began: tuple[float, float]) -> None:
-        for start in range(0, len(names), _DELETED_AT_A_TIME):
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete objects, many at a time."""
+        remaining = iter(names)
+        while batch := list(islice(remaining, _DELETED_AT_A_TIME)):
             # One clock may be set back, the other stops while the machine sleeps.
-            if max(time.time() - began[0], time.monotonic() - began[1]) > TOMBSTONE_SECONDS / 2:
+            taken = max(time.time() - self._began, time.monotonic() - self._began_monotonic)
+            if taken > TOMBSTONE_SECONDS / 2:
                 raise StoreError(
                     f"{self.storage.url}: this collection has taken too long to go on safely; run it again"
                 )
-            self.storage.delete(names[start : start + _DELETED_AT_A_TIME])
+            self.storage.delete(batch)
 
 
 def _folders_of(prefix: str) -> Iterator[str]:

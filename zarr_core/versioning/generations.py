@@ -28,6 +28,7 @@ from zarr_core.versioning.archive import documents, find_archive, read_archive, 
 MAX_GENERATION = 99_999_999  # eight digits
 
 _COMMIT_ATTEMPTS = 20
+_Integer = Annotated[int, Field(strict=True)]
 
 logger = logging.getLogger(__name__)
 
@@ -44,9 +45,9 @@ class Retention:
             cannot mistake a later head for an earlier one.
     """
 
-    tags: Mapping[str, int] = field(default_factory=dict)
-    tombstones: Annotated[Mapping[str, int], Field(alias="condemned")] = field(default_factory=dict)
-    collections: int = 0
+    tags: Mapping[str, _Integer] = field(default_factory=dict)
+    tombstones: Annotated[Mapping[str, _Integer], Field(alias="condemned")] = field(default_factory=dict)
+    collections: _Integer = 0
 
     def to_document(self) -> dict[str, Any]:
         """Value of a head's key "retention"; empty if there is nothing to record."""
@@ -57,17 +58,6 @@ class Retention:
             "condemned": dict(sorted(self.tombstones.items())),
             "collections": self.collections,
         }
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Retention:
-        """Read what :meth:`to_document` made; raises ManifestError."""
-        tags, tombstones = document.get("tags", {}), document.get("condemned", {})
-        collections = document.get("collections", 0)
-        if not (isinstance(tags, dict) and isinstance(tombstones, dict)):
-            raise ManifestError("retention: tags and condemned must be objects")
-        if not all(isinstance(value, int) for value in (*tags.values(), *tombstones.values(), collections)):
-            raise ManifestError("retention: generations, times and counts must be integers")
-        return cls(dict(tags), dict(tombstones), collections)
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,15 @@ import contextlib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from zarr_core._util.documents import expect
+from pydantic import TypeAdapter, ValidationError
+
+from zarr_core._util.documents import describe_problems
 from zarr_core.errors import ManifestError, StoreError
 from zarr_core.storage import Storage, StoredObject
 from zarr_core.versioning.archive import documents, read_commit
 from zarr_core.versioning.generations import Change, Head, S, load
+
+_CHANGES = TypeAdapter(list[Change])
 
 
 @dataclass(frozen=True)
@@ -57,20 +61,12 @@ def commits(storage: Storage, head: Head[S]) -> Iterator[Commit]:
 def recorded_changes(storage: Storage, archive: StoredObject, since: int) -> list[Change] | None:
     """The changes that an archive records; None without any, or if they are not those since a given generation."""
     record = read_commit(storage, archive)
+    if record.get("since") != since:
+        return None
     try:
-        if record.get("since") != since:
-            return None
-        changes = [expect(dict, change, "change") for change in expect(list, record.get("changes"), "changes")]
-        return [
-            Change(
-                expect(str, change.get("what"), "what"),
-                tuple(expect(str, name, "name") for name in expect(list, change.get("names"), "names")),
-                expect(str, change.get("note"), "note"),
-            )
-            for change in changes
-        ]
-    except ValueError as error:
-        raise ManifestError(f"{storage.url}/{archive.name} is damaged: {error}") from error
+        return _CHANGES.validate_python(record.get("changes"))
+    except ValidationError as error:
+        raise ManifestError(f"{storage.url}/{archive.name} is damaged: {describe_problems(error)}") from error
 
 
 def brought_by(storage: Storage, head: Head[S], prefixes: Collection[str]) -> dict[str, int]:

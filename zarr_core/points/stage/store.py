@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -124,20 +124,19 @@ def stage_store(
         raise StoreError(f"{source.url} cannot be staged onto itself")
     started = time.monotonic()
     manifest = load_manifest(source, generation)
-    copy = _StoreCopy.of(source, target, manifest, fields, check)
     chosen = manifest.select(split, sample_ids)
     if not chosen:
         raise ZarrCoreError(f"{source.url}: none of the requested samples is in the store")
+    copy = _StoreCopy(source, target, manifest, frozenset(chosen), _chosen_domains(source.url, manifest, fields))
     with _locked(target):
         current = load_if_any(target)
-        copy.check_target(current, chosen)
-        known = {} if current is None else {i: entry.relpath for i, entry in current.samples.items()}
-        items = [(sample_id, manifest.samples[sample_id], known.get(sample_id)) for sample_id in chosen]
-        if current is not None:
-            copy = replace(copy, task=replace(copy.task, tombstoned=frozenset(current.retention.tombstones)))
-        copy.copy_small_files()
+        task = copy.prepare(current, check)
+        items = []
+        for sample_id in chosen:
+            known = current.samples.get(sample_id) if current is not None else None
+            items.append((sample_id, manifest.samples[sample_id], known.relpath if known else None))
         report = StageReport(manifest)
-        results = map_in_processes(partial(stage_sample, copy.task), items, workers, not_staged, executor)
+        results = map_in_processes(partial(stage_sample, task), items, workers, not_staged, executor)
         committed_at, has_samples = time.monotonic(), current is not None  # no copy begins without a sample
         with tqdm(total=len(items), unit="sample", desc="stage", dynamic_ncols=True, disable=not progress) as bar:
             for result in results:
@@ -148,9 +147,9 @@ def stage_store(
                 bar.update()
                 has_samples = has_samples or not result.problem
                 if has_samples and time.monotonic() - committed_at > _COMMIT_SECONDS:
-                    copy.commit_present(report, chosen)
+                    copy.commit_present(report)
                     committed_at = time.monotonic()
-        committed = copy.commit_present(report, chosen)
+        committed = copy.commit_present(report)
         if committed is None:
             first = report.failed[0]
             raise StoreError(
@@ -160,6 +159,19 @@ def stage_store(
         report.manifest = committed
     report.seconds = time.monotonic() - started
     return report
+
+
+def _chosen_domains(url: str, manifest: StoreManifest, fields: Sequence[str] | None) -> dict[str, DomainLayout]:
+    """The domains of a store with the requested fields; raises UnknownFieldError."""
+    wanted = set(manifest.fields if fields is None else fields)
+    for name in sorted(wanted.difference(manifest.fields)):
+        raise UnknownFieldError(f"{url}: no field {name!r}; fields are {', '.join(manifest.fields)}")
+    domains = {}
+    for domain, layout in manifest.domains.items():
+        columns = {name: column for name, column in layout.arrays.items() if name in wanted}
+        if columns:
+            domains[domain] = DomainLayout(layout.position, columns)
+    return domains
 
 
 @contextlib.contextmanager
@@ -200,76 +212,76 @@ def _remove_leftovers(target: Storage) -> None:
 
 @dataclass(frozen=True)
 class _StoreCopy:
-    """The whole copy: its columns and its manifest."""
+    """The whole copy.
 
-    task: StageTask
+    Attributes:
+        manifest: of the source.
+        chosen: the requested samples.
+        domains: the domains of the source with the requested fields.
+    """
+
+    source: Storage
+    target: Storage
     manifest: StoreManifest
+    chosen: Set[str]
     domains: Mapping[str, DomainLayout]
-
-    @classmethod
-    def of(
-        cls, source: Storage, target: Storage, manifest: StoreManifest, fields: Sequence[str] | None, check: bool
-    ) -> _StoreCopy:
-        """Raises UnknownFieldError for a field that the source does not hold."""
-        wanted = set(manifest.fields if fields is None else fields)
-        for name in sorted(wanted - set(manifest.fields)):
-            raise UnknownFieldError(f"{source.url}: no field {name!r}; fields are {', '.join(manifest.fields)}")
-        domains = {}
-        for domain, layout in manifest.domains.items():
-            columns = {name: column for name, column in layout.arrays.items() if name in wanted}
-            if columns:
-                domains[domain] = DomainLayout(layout.position, columns)
-        arrays = {column.array_name: name for layout in domains.values() for name, column in layout.arrays.items()}
-        return cls(StageTask(source, target, arrays, check), manifest, domains)
 
     @property
     def _origin(self) -> dict[str, Any]:
-        return {"store": self.task.source.identity, "generation": self.manifest.generation}
+        return {"store": self.source.identity, "generation": self.manifest.generation}
 
-    def check_target(self, current: StoreManifest | None, chosen: Collection[str]) -> None:
+    def prepare(self, current: StoreManifest | None, check: bool) -> StageTask:
+        """Check the target, and copy split lists and blacklists to it; returns what the workers need."""
+        self._check_target(current)
+        for name in (*map(split_list, self.manifest.splits), *BLACKLISTS):
+            self._copy_small_file(name, name)
+        arrays = {}
+        for layout in self.domains.values():
+            for name, column in layout.arrays.items():
+                arrays[column.array_name] = name
+        tombstones = frozenset(current.retention.tombstones) if current is not None else frozenset()
+        return StageTask(self.source, self.target, arrays, check, tombstones)
+
+    def _check_target(self, current: StoreManifest | None) -> None:
         """Raise StoreError if the target holds something else than a copy of this source with these fields."""
         if current is None:
             return
-        url = self.task.target.url
+        url = self.target.url
         if current.origin.get("store") != self._origin["store"]:
-            raise StoreError(f"{url} holds a store that is not a copy of {self.task.source.url}; use an empty target")
-        others = set(self._unchanged(current)) - set(chosen)
+            raise StoreError(f"{url} holds a store that is not a copy of {self.source.url}; use an empty target")
+        others = self._unchanged(current).keys() - self.chosen
         if others and not self._has_these_fields(current):
             raise StoreError(
                 f"{url} holds {len(others)} more samples, with the fields {', '.join(current.fields)}; all samples of "
                 "a store have the same fields: request these fields, or choose another target"
             )
 
-    def copy_small_files(self) -> None:
-        """Copy split lists and blacklists that the source has."""
-        for name in (*map(split_list, self.manifest.splits), *BLACKLISTS):
-            self._copy_small_file(name, name)
-
     def copy_statistics(self, generation: int) -> None:
         """Copy the statistics of the source's generation as those of a generation of the copy.
 
         They are of the source's samples, also in a partial copy.
         """
-        source, own = self.task.source, self.manifest.generation
-        for name in source.list(statistics_folder(own)) if own else ():
-            self._copy_small_file(name, f"{statistics_folder(generation)}/{name.rpartition('/')[2]}")
+        own = self.manifest.generation
+        if own:
+            for name in self.source.list(statistics_folder(own)):
+                self._copy_small_file(name, f"{statistics_folder(generation)}/{name.rpartition('/')[2]}")
         with contextlib.suppress(ZarrCoreError):  # none that training could use: reported by datasets that need them
-            used = find_statistics(source, self.manifest)
+            used = find_statistics(self.source, self.manifest)
             for name in (STATISTICS_YAML, STATISTICS_JSON):
                 self._copy_small_file(f"{used}.{name.rpartition('.')[2]}", name)
 
     def _copy_small_file(self, original: str, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
-            self.task.target.write(name, [self.task.source.read(original)])
+            self.target.write(name, [self.source.read(original)])
 
-    def commit_present(self, report: StageReport, chosen: Collection[str]) -> StoreManifest | None:
+    def commit_present(self, report: StageReport) -> StoreManifest | None:
         """Commit the samples copied so far, without those that garbage collection of the copy removed meanwhile.
 
         These fail. Returns None if no sample is left, and the copy is not a store yet.
         """
-        while len(report.failed) < len(report.samples) or self.task.target.exists(MANIFEST):
+        while len(report.failed) < len(report.samples) or self.target.exists(MANIFEST):
             try:
-                return self.commit(report.samples, chosen)
+                return self._commit(report.samples)
             except CollectedError as error:
                 gone = [sample for sample in report.samples if sample.entry and sample.entry.relpath in error.names]
                 if not gone:
@@ -278,7 +290,7 @@ class _StoreCopy:
                     report.samples[report.samples.index(sample)] = replace(sample, entry=None, problem=_COLLECTED)
         return None
 
-    def commit(self, samples: Sequence[StagedSample], chosen: Collection[str]) -> StoreManifest:
+    def _commit(self, samples: Sequence[StagedSample]) -> StoreManifest:
         """Commit the samples copied so far, and the source's statistics.
 
         Samples with other fields are dropped until they are copied again.
@@ -289,26 +301,31 @@ class _StoreCopy:
         staged = {sample.sample_id: sample.entry for sample in samples if sample.entry is not None}
 
         def change(current: StoreManifest | None) -> StoreManifest:
-            self.check_target(current, chosen)
-            before = {} if current is None or not self._has_these_fields(current) else self._unchanged(current)
+            self._check_target(current)
+            before: dict[str, SampleEntry] = {}
+            generation, retention = 0, Retention()
+            if current is not None:
+                generation, retention = current.generation, current.retention
+                if self._has_these_fields(current):
+                    before = self._unchanged(current)
             samples = before | staged
             changed = replace(
                 self.manifest,
-                generation=0 if current is None else current.generation,
+                generation=generation,
                 domains=self.domains if self.manifest.conversion is None else columns_of(samples),
                 samples=samples,
                 origin=self._origin,
-                retention=Retention() if current is None else current.retention,
+                retention=retention,
             )
             return current if current == changed else changed
 
-        committed = commit(self.task.target, HEAD, change)
+        committed = commit(self.target, HEAD, change)
         self.copy_statistics(committed.generation)
         return committed
 
     def _has_these_fields(self, current: StoreManifest) -> bool:
         """Whether the samples of a copy have the requested fields, as far as the source has them."""
-        wanted = set(self.task.arrays.values())
+        wanted = {name for layout in self.domains.values() for name in layout.arrays}
         unchanged = self._unchanged(current)
         if any(entry.fields is None for entry in unchanged.values()):
             return set(current.fields) == wanted
@@ -316,6 +333,5 @@ class _StoreCopy:
 
     def _unchanged(self, current: StoreManifest) -> dict[str, SampleEntry]:
         """Samples of the copy that are unchanged in the source."""
-
         own = self.manifest.samples
         return {i: entry for i, entry in current.samples.items() if i in own and own[i].version == entry.version}

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError
 from pydantic.types import GetPydanticSchema
 
 from zarr_core._util.arguments import check_names
@@ -151,10 +151,6 @@ def _check_columns(domains: Mapping[str, DomainLayout]) -> Mapping[str, DomainLa
     return domains
 
 
-def _retention(document: Any) -> Retention:
-    return Retention.from_document(expect(dict, document, "retention"))
-
-
 @dataclass(frozen=True)
 class Conversion:
     """The settings that a store's samples were and will be converted with.
@@ -207,7 +203,7 @@ class StoreManifest:
     retired: frozenset[str] = frozenset()
     conversion: Conversion | None = None
     origin: Mapping[str, Any] = field(default_factory=dict)
-    retention: Annotated[Retention, PlainValidator(_retention)] = field(default_factory=Retention)
+    retention: Retention = field(default_factory=Retention)
     fingerprints: str = "version"
 
     @property
