@@ -339,7 +339,8 @@ def _stage_shard(source: Storage, target: Storage, task: _ShardTask) -> StagedSh
     """Copy one shard; damage and missing objects are reported in the result."""
     try:
         size = source.size(task.name)
-        is_there = target.exists(task.name) and target.size(task.name) == size
+        found = target.find(task.name)
+        is_there = found is not None and found.size == size
         if is_there and (task.trusted or is_intact(target, task.name, task.layout, sparse=True)):
             return StagedShard(task.name, kept=size)
         shard = StoredShard.open(source, task.name, task.layout, size=size, sparse=True)

@@ -1,6 +1,7 @@
 """Objects below one root, on a local disk or in object storage."""
 
-from zarr_core.storage.local_paths import local_path
-from zarr_core.storage.storage import ObjectInfo, Storage, StoredObject, absolute, is_local
+from zarr_core.storage.backends import ObjectInfo
+from zarr_core.storage.places import absolute, is_local, local_path
+from zarr_core.storage.storage import Storage, StoredObject
 
 __all__ = ["ObjectInfo", "Storage", "StoredObject", "absolute", "is_local", "local_path"]

@@ -34,7 +34,7 @@ import google_crc32c
 
 from zarr_core._util.units import format_size, parse_size
 from zarr_core.errors import ZarrCoreError
-from zarr_core.storage.local_paths import local_path
+from zarr_core.storage.places import local_path
 
 try:
     import fcntl

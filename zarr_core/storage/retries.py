@@ -240,6 +240,12 @@ def is_throttling(error: BaseException) -> bool:
     return status_of(error) in (429, 503) or any(_SLOW_DOWN.search(str(e)) for e in _chain(error))
 
 
+def is_beyond_the_end(error: BaseException) -> bool:
+    """Whether a service reported that an object ends before the requested range begins."""
+    text = f"{error} {error.__cause__}".lower()
+    return "not satisfiable" in text or "invalidrange" in text
+
+
 def status_of(error: BaseException) -> int | None:
     """HTTP status of an error of any supported client, or of an error that it was raised from."""
     for each in _chain(error):

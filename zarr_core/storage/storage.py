@@ -13,25 +13,23 @@ import asyncio
 import contextlib
 import logging
 import os
-import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import fsspec.asyn
-from fsspec.implementations.local import LocalFileSystem
 
-from zarr_core._util.redaction import redact, refuse_credentials
+from zarr_core._util.redaction import redact
 from zarr_core.errors import CommitConflict, StoreError, TransferError
 from zarr_core.format.names import check_relative_path
 from zarr_core.storage import retries
 from zarr_core.storage.backends import ConditionFailed, ObjectInfo, RemoteBackend, local
 from zarr_core.storage.clients import open_backend
+from zarr_core.storage.places import absolute, is_local
 from zarr_core.storage.temporary import add_temp_suffix
-
-__all__ = ["ObjectInfo", "Storage", "StoredObject", "absolute", "is_local"]
 
 logger = logging.getLogger(__name__)
 
@@ -39,29 +37,6 @@ T = TypeVar("T")
 
 # (process, root) pairs where a conditional write was refused when its condition did not hold.
 _checked_roots: set[tuple[int, str]] = set()
-_checked_roots_lock = threading.Lock()
-
-
-def is_local(url: str) -> bool:
-    """Whether the location is a path on this machine."""
-    return "://" not in url or url.startswith(("file://", "local://"))
-
-
-def absolute(place: str | os.PathLike[str]) -> str:
-    """A place as every process understands it, whatever its working directory: an absolute path, or the URL.
-
-    Whatever keeps a place, passes it to another process or records it calls this first, or :class:`Storage` does.
-
-    Raises:
-        StoreError: it is a URL with credentials, which would be kept and recorded as well.
-    """
-    refuse_credentials(place)
-    url = os.fspath(place)
-    if not is_local(url):
-        return url
-    path = str(LocalFileSystem._strip_protocol(url))
-    # TensorStore refuses such a path. What it means depends on links, so it is not a matter of its text.
-    return os.path.realpath(path) if ".." in path.split("/") else path
 
 
 class StoredObject(NamedTuple):
@@ -157,7 +132,7 @@ class Storage:
             try:
                 data, version = await backend.get(path, start, stop)
             except Exception as error:
-                if _is_beyond_the_end(error):
+                if retries.is_beyond_the_end(error):
                     return b"", ""
                 raise
             return data, version.strip('"')
@@ -170,13 +145,16 @@ class Storage:
         """Whether each response to a read tells the object's version."""
         return not self.is_local and self._backend.gets_listed_versions
 
-    def exists(self, name: str) -> bool:
-        """Whether the object exists now (no cached listing is used)."""
+    def find(self, name: str) -> ObjectInfo | None:
+        """Size, version and time of an object now (no cached listing is used); None if there is none."""
         try:
-            self.info(name)
+            return self.info(name)
         except FileNotFoundError:
-            return False
-        return True
+            return None
+
+    def exists(self, name: str) -> bool:
+        """Whether the object exists now."""
+        return self.find(name) is not None
 
     def check_shared(self, name: str) -> None:
         """Raise StoreError if an object that a worker has written or read is not here: its disk is another one."""
@@ -250,7 +228,8 @@ class Storage:
         if self.is_local:
             found = local.walk(top, follow_links=False, recursive=recursive)
         else:
-            found = chain(self._alone(prefix), self._listing(prefix, f"{top}/", recursive))
+            own = self.find(prefix) if prefix else None
+            found = chain([(top, own)] if own else [], self._listing(prefix, f"{top}/", recursive))
         for path, info in found:
             if not info.modified:
                 raise StoreError(f"{self.url}: this location does not report modification times")
@@ -263,14 +242,16 @@ class Storage:
             local.delete(paths, self.location)
             return
 
-        async def delete_all(backend: RemoteBackend) -> None:
-            async def delete(path: str) -> None:
-                with contextlib.suppress(FileNotFoundError):
-                    await retries.request(self._service, f"{self.root}/{path}", lambda: backend.delete(path))
+        backend = self._backend
 
+        async def delete(path: str) -> None:
+            with contextlib.suppress(FileNotFoundError):
+                await retries.request(self._service, f"{self.root}/{path}", lambda: backend.delete(path))
+
+        async def delete_all() -> None:
             await asyncio.gather(*map(delete, paths))
 
-        self._run(delete_all(self._backend))
+        self._run(delete_all())
 
     def now(self) -> float:
         """Current time of the clock that stamps the objects here, in seconds since 1970; writes a temporary object."""
@@ -308,13 +289,10 @@ class Storage:
         Over a network, where responses get lost, an existing object with these bytes counts as written by this call.
         Memory: one piece on a local disk, elsewhere all of them.
         """
-        if not self.is_local:
-            return self._write_if(name, data if isinstance(data, bytes) else b"".join(data), None)
-        try:
-            local.create_file(self.path(name), [data] if isinstance(data, bytes) else data)
-        except FileExistsError:
-            return False
-        return True
+        pieces = [data] if isinstance(data, bytes) else data
+        if self.is_local:
+            return local.create_file(self.path(name), pieces)
+        return self._write_if(name, b"".join(pieces), None)
 
     def replace(self, name: str, data: bytes, version: str | None) -> None:
         """Compare and swap: write only if the object still has ``version`` (None: only if there is none).
@@ -324,15 +302,10 @@ class Storage:
             StoreError: this kind of location cannot do that safely.
         """
         if self.is_local:
-            try:
-                local.swap_file(self.path(name), data, version)
-            except ConditionFailed:
-                written = False
-            else:
-                written = True
+            is_written = local.swap_file(self.path(name), data, version)
         else:
-            written = self._write_if(name, data, version)
-        if not written:
+            is_written = self._write_if(name, data, version)
+        if not is_written:
             raise CommitConflict(f"{self.url}/{name} was changed by another writer")
 
     @property
@@ -371,21 +344,14 @@ class Storage:
             if token is None:
                 return
 
-    def _alone(self, name: str) -> Iterator[tuple[str, ObjectInfo]]:
-        if name:
-            with contextlib.suppress(FileNotFoundError):
-                yield self.path(name), self.info(name)
-
-    def _write_if(self, name: str, data: bytes, version: str | None) -> bool:
+    def _write_if(self, name: str, data: bytes, version: str | None, *, is_test: bool = False) -> bool:
         """Write if the object has this version (None: if it does not exist); whether it now holds these bytes.
 
         An attempt whose response was lost may have written; the next attempt then finds its own bytes.
         """
-        self._check_conditions()
-        return self._write_unchecked_if(name, data, version)
-
-    def _write_unchecked_if(self, name: str, data: bytes, version: str | None) -> bool:
         path = self.path(name)
+        if not is_test:
+            self._check_conditions()
 
         async def put(backend: RemoteBackend) -> bool:
             try:
@@ -430,22 +396,22 @@ class Storage:
         if not never or place in _checked_roots:
             return
         name = add_temp_suffix("conditional-write")
+        write = partial(self._write_if, name, is_test=True)
         try:
-            if not self._write_unchecked_if(name, b"1", None):
+            if not write(b"1", None):
                 raise self._unsafe("refuses to create an object that does not exist")
-            if self._write_unchecked_if(name, b"2", None):
+            if write(b"2", None):
                 raise self._unsafe("ignores If-None-Match, so that writers would overwrite each other")
-            if self._write_unchecked_if(name, b"3", never):
+            if write(b"3", never):
                 raise self._unsafe("ignores If-Match, so that writers would overwrite each other")
-            if not self._write_unchecked_if(name, b"4", self.read_versioned(name)[1]):
+            if not write(b"4", self.read_versioned(name)[1]):
                 raise self._unsafe("refuses to replace an object by its etag")
         finally:
             try:
                 self.delete([name])
             except StoreError as error:
                 logger.info("%s/%s is temporary, but could not be deleted: %s", self.url, name, error)
-        with _checked_roots_lock:
-            _checked_roots.add(place)
+        _checked_roots.add(place)
 
     def _no_bucket(self) -> StoreError:
         return StoreError(f"{self.url} cannot be written: the bucket does not exist; create it, or correct the name")
@@ -454,12 +420,6 @@ class Storage:
         return StoreError(
             f"{self.url}: this service {what}; commits to it would not be safe: write the store elsewhere and copy it"
         )
-
-
-def _is_beyond_the_end(error: Exception) -> bool:
-    """Whether a service reported that an object ends before the range begins."""
-    text = f"{error} {error.__cause__}".lower()
-    return "not satisfiable" in text or "invalidrange" in text
 
 
 def _result(future: Future[T]) -> T:

@@ -15,7 +15,8 @@ from zarr.storage import FsspecStore, LocalStore, ObjectStore
 from zarr_core.storage.backends.obstore import ObstoreBackend
 from zarr_core.storage.clients import open_backend
 from zarr_core.storage.filesystems import filesystem_options
-from zarr_core.storage.storage import Storage, absolute, is_local
+from zarr_core.storage.places import absolute, is_local
+from zarr_core.storage.storage import Storage
 
 # Attempts per request by the client itself, because zarr-python does not retry. s3fs squares them when it reads a body.
 _ATTEMPTS = 4

@@ -31,10 +31,7 @@ class ReplacementCheck(Generic[S]):
         met = objects.met if isinstance(objects, RemoteObjects) else 0
         if isinstance(objects, RemoteObjects) and met == objects.checked:
             return
-        try:
-            info: ObjectInfo | None = self._storage.info(self._head.name)
-        except FileNotFoundError:
-            info = None
+        info = self._storage.find(self._head.name)
         if info is None or info != self._seen:
             load_same(self._storage, self._head, known)
             self._seen = info

@@ -12,7 +12,7 @@ from pathlib import Path
 from filelock import FileLock, SoftFileLock, Timeout
 
 from zarr_core.errors import StoreError
-from zarr_core.storage.backends import ConditionFailed, ObjectInfo
+from zarr_core.storage.backends import ObjectInfo
 from zarr_core.storage.temporary import add_temp_suffix, strip_temp_suffix
 
 #: Seconds to wait for a lock. A commit holds it for a moment, but a suspended process may hold it for long.
@@ -85,8 +85,8 @@ def replace_file(target: str, pieces: Iterable[bytes], *, durable: bool) -> int:
     return size
 
 
-def create_file(target: str, pieces: Iterable[bytes]) -> None:
-    """Write a whole file if the target does not exist; raises FileExistsError.
+def create_file(target: str, pieces: Iterable[bytes]) -> bool:
+    """Write a whole file if the target does not exist; False if it does.
 
     A hard link, unlike a rename, never replaces. Where the filesystem has none, a lock guards a check and a rename.
     """
@@ -94,26 +94,30 @@ def create_file(target: str, pieces: Iterable[bytes]) -> None:
     try:
         try:
             os.link(temporary, target)
+        except FileExistsError:
+            return False
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
             with _lock(f"{os.path.dirname(target)}/{CREATE_LOCK}"):
                 if os.path.lexists(target):
-                    raise FileExistsError(errno.EEXIST, "already exists", target) from None
+                    return False
                 os.replace(temporary, target)
     finally:
         Path(temporary).unlink(missing_ok=True)
     _sync_folder(os.path.dirname(target))
+    return True
 
 
-def swap_file(target: str, data: bytes, version: str | None) -> None:
-    """Replace a file if its digest is ``version`` (None: if it does not exist); raises ConditionFailed."""
+def swap_file(target: str, data: bytes, version: str | None) -> bool:
+    """Replace a file if its digest is ``version`` (None: if it does not exist); False if it has another one."""
     _make_folder(os.path.dirname(target))
     with _lock(f"{target}.lock"):
         if _digest_of(target) != version:
-            raise ConditionFailed
+            return False
         remove_leftovers(target)
         replace_file(target, [data], durable=True)
+    return True
 
 
 def remove_leftovers(target: str) -> None:
