@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
+from itertools import chain
 from typing import Any
 
 import torch
@@ -41,11 +42,16 @@ class Batch(list[BatchItem]):
     @property
     def unchanged(self) -> bool:
         """Whether the items are still those of ``tensors``: the same tensors under the same names, in this order."""
-        # Tensors are compared by identity: == compares their elements, and a change in place also changes ``tensors``.
-        return len(self) == len(self._read) and all(
-            len(item) == len(read) and all(item.get(field) is values for field, values in read)
-            for item, read in zip(self, self._read, strict=True)
-        )
+        if len(self) != len(self._read):
+            return False
+        for item, read in zip(self, self._read, strict=True):
+            if len(item) != len(read):
+                return False
+            for field, values in read:
+                # By identity: == compares their elements, and a change in place also changes ``tensors``.
+                if item.get(field) is not values:
+                    return False
+        return True
 
 
 class BatchDataset(Dataset[dict[str, Tensor]]):
@@ -57,12 +63,12 @@ class BatchDataset(Dataset[dict[str, Tensor]]):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        item, batch = (
-            next((at for at, base in enumerate(cls.__mro__) if name in vars(base)), len(cls.__mro__))
-            for name in ("__getitem__", "__getitems__")
-        )
-        if item < batch:
-            cls.__getitems__ = _items  # type: ignore[attr-defined]
+        for base in cls.__mro__:
+            if "__getitems__" in vars(base):
+                break
+            if "__getitem__" in vars(base):
+                cls.__getitems__ = _items  # type: ignore[attr-defined]
+                break
 
 
 def _items(dataset: BatchDataset, indices: Iterable[int]) -> list[Any]:
@@ -83,15 +89,16 @@ def collate(batch: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     """
     if isinstance(batch, Batch) and batch.tensors is not None and batch.unchanged:
         return batch.tensors
-    fields = {field: None for item in batch for field in item}  # in the order of the items
+    fields = dict.fromkeys(chain(*batch))  # in the order of the items
     for field in fields:
-        if lacking := sum(field not in item for item in batch):
+        lacking = sum(field not in item for item in batch)
+        if lacking:
             raise ZarrCoreError(
                 f"{field}: {lacking} of the {len(batch)} items of a batch have no such field; read or export the "
                 "fields that every sample has (fields=[...]), or pass a collate_fn"
             )
     for field in fields:
-        shapes = {tuple(item[field].shape): None for item in batch}
+        shapes = dict.fromkeys(tuple(item[field].shape) for item in batch)
         if len(shapes) > 1:
             raise ZarrCoreError(
                 f"{field}: items of shapes {', '.join(map(str, shapes))} cannot be stacked; draw a number of points "

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, Self
 
 import pydantic
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import AfterValidator, NonNegativeInt, PositiveInt
 
 from zarr_core._util.spelling import did_you_mean
 from zarr_core._util.units import parse_size
@@ -25,6 +25,24 @@ _COUNTERPARTS = {
     "dataset_wrappers": 'part of a split, such as "train[:50]", or torch.utils.data.Subset',
     "wrappers": 'part of a split, such as "train[:50]", or torch.utils.data.Subset',
 }
+
+
+def _checked(check: Callable[[Any], object]) -> AfterValidator:
+    """Keeps a value for which a function raises no ZarrCoreError."""
+
+    def checked(value: Any) -> Any:
+        try:
+            check(value)
+        except ZarrCoreError as error:
+            raise ValueError(str(error)) from None
+        return value
+
+    return AfterValidator(checked)
+
+
+# Absolute, as a worker process that gets the config may have another working directory.
+_Place = Annotated[str, AfterValidator(absolute)]
+_Size = Annotated[int | str, _checked(parse_size)]
 
 
 class StoreDatasetConfig(pydantic.BaseModel):
@@ -68,8 +86,8 @@ class StoreDatasetConfig(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     kind: str
-    root: str
-    split: str
+    root: _Place
+    split: Annotated[str, _checked(parse_split)]
     generation: PositiveInt | str | None = None
     num_surface_points: PositiveInt | None = None
     num_volume_points: PositiveInt | None = None
@@ -81,9 +99,9 @@ class StoreDatasetConfig(pydantic.BaseModel):
     sampling_seed: int | None = 0
     engine: Literal["direct", "zarr", "tensorstore"] | None = None
     read_concurrency: PositiveInt = 1
-    cache_dir: str | None = None
-    cache_limit: int | str = DEFAULT_LIMIT
-    cache_bytes: int | str | None = None
+    cache_dir: _Place | None = None
+    cache_limit: _Size = DEFAULT_LIMIT
+    cache_bytes: _Size | None = None
     dtype: Literal["float32", "stored"] = "float32"
     scalar_axis: bool = False
     with_index: bool = False
@@ -113,40 +131,10 @@ class StoreDatasetConfig(pydantic.BaseModel):
     @classmethod
     def _check_not_bool(cls, value: object, info: pydantic.ValidationInfo) -> object:
         values = value.values() if isinstance(value, Mapping) else [value]
-        if info.field_name not in ("scalar_axis", "with_index") and any(
-            isinstance(one, bool) for one in values
-        ):  # pydantic takes True for 1
-            raise ValueError("true and false are no values of a setting")
+        takes_bool = info.field_name in ("scalar_axis", "with_index")
+        if not takes_bool and bool in map(type, values):  # pydantic takes True for 1
+            raise ValueError("must not be true or false")
         return value
-
-    @pydantic.field_validator("root")
-    @classmethod
-    def _make_absolute(cls, root: str) -> str:
-        return absolute(root)  # a worker process that gets the config may have another working directory
-
-    @pydantic.field_validator("cache_dir")
-    @classmethod
-    def _make_cache_absolute(cls, folder: str | None) -> str | None:
-        return None if folder is None else absolute(folder)
-
-    @pydantic.field_validator("split")
-    @classmethod
-    def _check_split(cls, split: str) -> str:
-        try:
-            parse_split(split)
-        except ZarrCoreError as error:
-            raise ValueError(str(error)) from None
-        return split
-
-    @pydantic.field_validator("cache_limit", "cache_bytes")
-    @classmethod
-    def _check_size(cls, size: int | str | None) -> int | str | None:
-        try:
-            if size is not None:
-                parse_size(size)
-        except ZarrCoreError as error:
-            raise ValueError(str(error)) from None
-        return size
 
     @pydantic.field_validator("normalizers")
     @classmethod

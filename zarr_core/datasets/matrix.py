@@ -103,8 +103,9 @@ class MatrixDataset(BatchDataset):
         self.values = [value] if values is None else list(values)
         if not self.values or len(set(self.values)) < len(self.values):
             raise ZarrCoreError("values must be names of value tables, each once")
-        if taken := [name for name in self.values if name in ITEM_NAMES]:
-            raise ZarrCoreError(f"items have another tensor {taken[0]!r}; read this value table by matrix.read")
+        for name in self.values:
+            if name in ITEM_NAMES:
+                raise ZarrCoreError(f"items have another tensor {name!r}; read this value table by matrix.read")
         self.value = self.values[0]
         self._selection: FeatureSelection | None
         if isinstance(feature_ids, FeatureSelection):
@@ -120,7 +121,7 @@ class MatrixDataset(BatchDataset):
         self.transform = transform
         self.sample_ids = list(self.matrix.sample_ids if sample_ids is None else sample_ids)
         # Reads no value, but reports unknown samples and values now instead of during an epoch.
-        for name in (*self.values, *([] if min_coverage is None else [coverage])):
+        for name in self.values if min_coverage is None else [*self.values, coverage]:
             self.matrix.read(self.sample_ids, self.matrix.feature_ids[:0], name)
         self.metadata: Any = None
         self.categories: dict[str, list[str]] = {}
@@ -173,7 +174,7 @@ class MatrixDataset(BatchDataset):
         if self.coverage_mask and covered is not None:
             tensors["covered"] = torch.from_numpy(covered)
         for name in self.values[1:]:
-            tensors[name] = torch.from_numpy(self._read_value(sample_ids, name)).float()
+            tensors[name] = torch.from_numpy(self._combined(self._read_columns(sample_ids, name))).float()
         for name, labels in self._labels.items():
             tensors[name] = labels[places]
         return Batch.of(tensors)
@@ -194,8 +195,10 @@ class MatrixDataset(BatchDataset):
             digest.update(json.dumps([self.coverage, self.min_coverage, self.coverage_mask]).encode())
         if self.metadata is not None:  # unlike cells, metadata can change
             digest.update(json.dumps(self.metadata.to_pydict(), default=str).encode())
-        chosen_samples, digests = set(self.sample_ids), self.matrix.batch_digests
-        held = [digests[name] for name, ids in self.matrix.batches.items() if not chosen_samples.isdisjoint(ids)]
+        chosen_samples, held = set(self.sample_ids), []
+        for name, ids in self.matrix.batches.items():
+            if not chosen_samples.isdisjoint(ids):
+                held.append(self.matrix.batch_digests[name])
         content = hashlib.blake2b(json.dumps(sorted(held)).encode(), digest_size=8).hexdigest()
         values = "+".join(self.values)
         return (
@@ -306,9 +309,6 @@ class MatrixDataset(BatchDataset):
             cells[~covered] = np.nan
         return self._combined(cells), self._any(covered)
 
-    def _read_value(self, sample_ids: Sequence[str], value: str) -> np.ndarray:
-        return self._combined(self._read_columns(sample_ids, value))
-
     def _read_columns(self, sample_ids: Sequence[str], value: str) -> np.ndarray:
         return self.matrix.read(sample_ids, self._columns, value)
 
@@ -343,7 +343,7 @@ class MatrixDataset(BatchDataset):
             if categories is not None:
                 self.categories[name] = categories
             if column.null_count:
-                without = [i for i, null in zip(self.sample_ids, column.is_null().to_pylist(), strict=True) if null]
+                without = np.array(self.sample_ids)[column.is_null().to_numpy()]
                 few = ", ".join(without[:5])
                 logger.warning("%s: %d samples have no %s, such as %s", self.matrix.url, len(without), name, few)
 
@@ -386,7 +386,8 @@ def label_tensor(name: str, column: Any, everything: Any) -> tuple[Tensor, list[
         raise ZarrCoreError(f"column {name!r} is of type {kind}; a tensor holds numbers, truth values and text")
     if whole and not everything.null_count:
         return torch.tensor(column.to_pylist(), dtype=torch.bool if pa.types.is_boolean(kind) else torch.int64), None
-    return torch.tensor([float("nan") if v is None else float(v) for v in column.to_pylist()]).float(), None
+    numbers = np.array(column.to_pylist(), dtype=np.float64)  # None becomes NaN
+    return torch.from_numpy(numbers).float(), None
 
 
 @overload

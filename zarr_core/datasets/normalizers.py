@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import reprlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
+import numpy as np
 import pydantic
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from torch import Tensor
 from zarr_core._util.documents import describe_problems
 from zarr_core.errors import ZarrCoreError
 from zarr_core.points.statistics import load_statistics, statistics_hint
-from zarr_core.points.store.manifest import StoreManifest
+from zarr_core.points.store.manifest import ArrayColumn, StoreManifest
 from zarr_core.storage import Storage
 
 # A spread that is smaller relative to the mean is rounding error. float16 is normalized as float32.
@@ -156,47 +157,56 @@ def make_normalizers(
     Raises:
         ZarrCoreError: a statistic is missing, not finite, or has the wrong number of components.
     """
-    columns = {field: manifest.fields[field] for field in configs}
     fixed = all(isinstance(config, FixedConfig) for config in configs.values())
-    statistics, where = ({}, "") if fixed else load_statistics(storage, manifest)
-    hint = statistics_hint(storage, manifest)
+    values, where = ({}, "") if fixed else load_statistics(storage, manifest)
+    statistics = _Statistics(values, where, statistics_hint(storage, manifest))
+    return {field: statistics.normalizer(field, manifest.fields[field], config) for field, config in configs.items()}
 
-    def numbers(field: str, key: str, broadcast: bool = False) -> tuple[float, ...]:
-        if key not in statistics:
-            raise ZarrCoreError(f"{where} has no {key!r}, which the normalizer of {field} needs; {hint}")
-        value = statistics[key]
-        listed = value if isinstance(value, list) else [value]
-        if not all(isinstance(number, int | float) and abs(number) <= sys.float_info.max for number in listed):
-            text = reprlib.repr(value)  # the full text of nested YAML lists could fill any memory
-            raise ZarrCoreError(f"{where}: {key} is {text}, not a finite number; {hint}")
-        if broadcast and len(listed) == 1:
-            listed *= columns[field].dim
-        if len(listed) != columns[field].dim:
-            raise ZarrCoreError(f"{where}: {key} has {len(listed)} components, {field} has {columns[field].dim}")
-        return tuple(float(number) for number in listed)
 
-    def normalizer(field: str, config: NormalizerConfig) -> Normalizer:
+@dataclass(frozen=True)
+class _Statistics:
+    """The statistics of a generation; for messages, where they are and how to write them anew."""
+
+    values: Mapping[str, Any]
+    where: str
+    hint: str
+
+    def normalizer(self, field: str, column: ArrayColumn, config: NormalizerConfig) -> Normalizer:
         if isinstance(config, FixedConfig):
-            if len(config.shift) != columns[field].dim:
+            if len(config.shift) != column.dim:
                 raise ZarrCoreError(
-                    f"the fixed normalizer of {field} has {len(config.shift)} components, "
-                    f"the field has {columns[field].dim}"
+                    f"the fixed normalizer of {field} has {len(config.shift)} components, the field has {column.dim}"
                 )
             return Normalizer(field, config.shift, config.unit, config.logscale)
         if isinstance(config, PositionConfig):
-            low, high = (numbers(field, key, broadcast=True) for key in ("raw_pos_min", "raw_pos_max"))
-            extents = tuple((top - bottom) / config.scale for bottom, top in zip(low, high, strict=True))
-            return Normalizer(field, low, _units(low, extents, columns[field].dtype))
+            low = self._numbers(field, column, "raw_pos_min")
+            high = self._numbers(field, column, "raw_pos_max")
+            extents = (np.array(high) - low) / config.scale
+            return Normalizer(field, low, _units(low, extents.tolist(), column.dtype))
         logscale = isinstance(config, LogscaleMeanStdConfig)
         key = f"{field}_logscale" if logscale else field
-        mean, std = (numbers(field, f"{key}_{moment}") for moment in ("mean", "std"))
-        return Normalizer(field, mean, _units(mean, std, columns[field].dtype), logscale)
+        mean = self._numbers(field, column, f"{key}_mean")
+        std = self._numbers(field, column, f"{key}_std")
+        return Normalizer(field, mean, _units(mean, std, column.dtype), logscale)
 
-    return {field: normalizer(field, config) for field, config in configs.items()}
+    def _numbers(self, field: str, column: ArrayColumn, key: str) -> tuple[float, ...]:
+        if key not in self.values:
+            raise ZarrCoreError(f"{self.where} has no {key!r}, which the normalizer of {field} needs; {self.hint}")
+        value = self.values[key]
+        listed = value if isinstance(value, list) else [value]
+        if not all(isinstance(number, int | float) and abs(number) <= sys.float_info.max for number in listed):
+            text = reprlib.repr(value)  # the full text of nested YAML lists could fill any memory
+            raise ZarrCoreError(f"{self.where}: {key} is {text}, not a finite number; {self.hint}")
+        if key.startswith("raw_pos_") and len(listed) == 1:  # one bound for all axes
+            listed *= column.dim
+        if len(listed) != column.dim:
+            raise ZarrCoreError(f"{self.where}: {key} has {len(listed)} components, {field} has {column.dim}")
+        return tuple(map(float, listed))
 
 
-def _units(shifts: tuple[float, ...], spreads: tuple[float, ...], dtype: str) -> tuple[float, ...]:
-    resolution = _RESOLUTION[dtype]
-    return tuple(
-        spread if spread > resolution * abs(shift) else 1.0 for shift, spread in zip(shifts, spreads, strict=True)
-    )
+def _units(shifts: Sequence[float], spreads: Sequence[float], dtype: str) -> tuple[float, ...]:
+    """The spreads; 1 for a component that is constant."""
+    units = []
+    for shift, spread in zip(shifts, spreads, strict=True):
+        units.append(spread if spread > _RESOLUTION[dtype] * abs(shift) else 1.0)
+    return tuple(units)

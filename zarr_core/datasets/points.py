@@ -200,21 +200,23 @@ class ZarrPointDataset(BatchDataset):
     def _with_all_fields(self, sample_ids: Sequence[str]) -> list[str]:
         """The samples that have every field to be read; the others are skipped with a warning, or are an error."""
         fields = self.reader.fields if self._fields is None else self._fields
-        own = self.reader.manifest.fields_of
-        lacking = {i: [field for field in fields if field not in own(i)] for i in sample_ids}
-        lacking = {sample_id: missing for sample_id, missing in lacking.items() if missing}
-        if not lacking:
-            return list(sample_ids)
-        (first, missing), *_ = lacking.items()
-        reason = (
-            f"{redact(self.reader.root)}: {len(lacking)} of {len(sample_ids)} samples lack a field "
-            f"({first} has no {', '.join(missing)})"
-        )
-        kept = [sample_id for sample_id in sample_ids if sample_id not in lacking]
+        shared, kept, example = dict.fromkeys(fields), [], ""
+        for sample_id in sample_ids:
+            missing = [field for field in fields if field not in self.reader.manifest.fields_of(sample_id)]
+            if not missing:
+                kept.append(sample_id)
+                continue
+            example = example or f"{sample_id} has no {', '.join(missing)}"
+            for field in missing:
+                shared.pop(field, None)
+        if not example:
+            return kept
+        lacking = len(sample_ids) - len(kept)
+        reason = f"{redact(self.reader.root)}: {lacking} of {len(sample_ids)} samples lack a field ({example})"
         if self.config.missing_fields == "raise" or not kept:
-            shared = [field for field in fields if all(field in own(i) for i in sample_ids)]
             raise UnknownFieldError(
-                f"{reason}; read what all of them have, fields={shared}, or skip these samples, missing_fields='skip'"
+                f"{reason}; read what all of them have, fields={list(shared)}, or skip these samples, "
+                "missing_fields='skip'"
             )
         warnings.warn(f"{reason} and are skipped", stacklevel=3)
         return kept
@@ -236,24 +238,24 @@ class ZarrPointDataset(BatchDataset):
         fingerprint. For samples of other programs, which record no digests, only ids and sizes are known.
         """
         manifest = self.reader.manifest
-        fields = [*(self.reader.fields if self._fields is None else self._fields)]
+        fields = list(self.reader.fields if self._fields is None else self._fields)
         domains = {domain for domain, layout in manifest.domains.items() if not layout.arrays.keys().isdisjoint(fields)}
         if self._geometry_points:
-            fields, domains = [*fields, GEOMETRY_POSITION], domains | {_GEOMETRY_DOMAIN}
+            fields.append(GEOMETRY_POSITION)
+            domains.add(_GEOMETRY_DOMAIN)
         samples = []
         for sample_id in self.sample_ids:
             entry = manifest.samples[sample_id]
-            grids = [
-                [d, entry.domains[d].n_points, entry.domains[d].chunk_points]
-                for d in sorted(domains & {*entry.domains})
-            ]
+            grids = []
+            for domain in sorted(domains & entry.domains.keys()):
+                grid = entry.domains[domain]
+                grids.append([domain, grid.n_points, grid.chunk_points])
             content = [entry.content] if entry.content else []
             samples.append([sample_id, entry.fingerprint, entry.settings, grids, *content])
         # As float32, in which normalizers compute: later digits of the statistics depend on the way they were computed.
-        numbers = {
-            field: [torch.tensor((n.shift, n.unit), dtype=torch.float32).tolist(), n.logscale]
-            for field, n in self._normalizers.items()
-        }
+        numbers = {}
+        for field, n in self._normalizers.items():
+            numbers[field] = [torch.tensor((n.shift, n.unit), dtype=torch.float32).tolist(), n.logscale]
         return (
             f"{manifest.dataset_name}, split {self.config.split}: {len(samples)} samples {_digest(samples)}, "
             f"{len(fields)} fields {_digest(sorted(fields))}, {len(numbers)} normalizers {_digest(numbers)}"
@@ -308,9 +310,10 @@ class ZarrPointDataset(BatchDataset):
                 'batches of dtype "float32" are normalized already: normalize() is for datasets with dtype="stored"'
             )
         self._check_known(batch)
-        return NormalizedBatch(
-            {field: values if field == _INDEX else self._normalized(field, values) for field, values in batch.items()}
-        )
+        normalized = NormalizedBatch(batch)
+        for field in batch.keys() - {_INDEX}:
+            normalized[field] = self._normalized(field, batch[field])
+        return normalized
 
     def denormalize(self, field: str, values: Tensor) -> Tensor:
         """Physical values of normalized ones, such as predictions; unchanged for a field without a normalizer.
@@ -337,11 +340,12 @@ class ZarrPointDataset(BatchDataset):
         Pass them as the ``normalizers`` of another dataset's config (inference, a later generation, another store) to
         normalize with the same numbers, or to :func:`load_normalizers` for inference without a store.
         """
-        return {
-            field: {"kind": "fixed", "shift": list(n.shift), "unit": list(n.unit), "logscale": n.logscale}
-            for field, n in self._normalizers.items()
-            if field != GEOMETRY_POSITION
-        }
+        saved: dict[str, dict[str, Any]] = {}
+        for field, n in self._normalizers.items():
+            if field != GEOMETRY_POSITION:
+                numbers = {"shift": list(n.shift), "unit": list(n.unit)}
+                saved[field] = {"kind": "fixed", **numbers, "logscale": n.logscale}
+        return saved
 
     def _check_known(self, fields: Iterable[str]) -> None:
         """Raise UnknownFieldError for a field that is neither the store's nor ``geometry_position``."""

@@ -76,9 +76,11 @@ def choose_samples(
     """
     name, part = parse_split(split)
     wanted = listed(name)
-    found = [sample_id for sample_id in wanted if sample_id in present]
-    if len(found) < len(wanted):
-        missing = [sample_id for sample_id in wanted if sample_id not in present]
+    found: list[str] = []
+    missing: list[str] = []
+    for sample_id in wanted:
+        (found if sample_id in present else missing).append(sample_id)
+    if missing:
         some = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
         warnings.warn(
             f"{where}: {len(missing)} of {len(wanted)} samples of split {name!r} are absent and skipped ({some})",
@@ -92,7 +94,7 @@ def choose_samples(
     if not chosen:
         reason = f"split {name!r} lists {len(wanted)} samples, of which {len(found)} exist"
         if categories is not None:
-            have = ", ".join(sorted({category(sample_id) for sample_id in found})) or "none"
+            have = ", ".join(sorted(set(map(category, found)))) or "none"
             reason += f" and {len(kept)} have a category of {', '.join(categories)} (the categories are: {have})"
         raise ZarrCoreError(f"{where}: {split!r} selects no sample: {reason}")
     return chosen

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,13 +21,16 @@ def epoch_setter(dataset: Any) -> DatasetEpochs | None:
     ``datasets``. If it cannot reach a dataset held in another attribute, a warning names that dataset.
     """
     reached = _with_epoch(dataset, _wrapped)
-    missed = [one for one in _with_epoch(dataset, _held) if not any(one is other for other in reached)]
-    if missed:
-        warnings.warn(
-            f"epochs do not reach the {type(missed[0]).__name__} within {type(dataset).__name__}: its draws cannot be "
-            "reproduced. Hold it in an attribute named `dataset`, define set_epoch, or pass on_epoch= and fingerprint=",
-            stacklevel=3,
-        )
+    identities = set(map(id, reached))
+    for one in _with_epoch(dataset, _held):
+        if id(one) not in identities:
+            warnings.warn(
+                f"epochs do not reach the {type(one).__name__} within {type(dataset).__name__}: its draws cannot be "
+                "reproduced. Hold it in an attribute named `dataset`, define set_epoch, or pass on_epoch= and "
+                "fingerprint=",
+                stacklevel=3,
+            )
+            break
     return DatasetEpochs(dataset) if reached else None
 
 
@@ -60,7 +64,7 @@ def fingerprint_of(dataset: Any) -> str:
     own = getattr(dataset, "fingerprint", None)
     if isinstance(own, str):
         return own
-    parts = [part for inner in _wrapped(dataset) if (part := fingerprint_of(inner))]
+    parts = list(filter(None, map(fingerprint_of, _wrapped(dataset))))
     if parts and isinstance(dataset, Subset):
         indices = np.asarray(dataset.indices, dtype=np.int64)
         parts.append(f"subset {hashlib.blake2b(indices.tobytes(), digest_size=8).hexdigest()}")
@@ -84,19 +88,21 @@ def _with_epoch(dataset: Any, within: Callable[[Any], Iterable[Any]]) -> list[An
 
 def _wrapped(dataset: Any) -> list[Any]:
     """The datasets that a wrapper names as torch's own wrappers do."""
-    attributes = (getattr(dataset, name, None) for name in ("dataset", "datasets"))
-    return [one for attribute in attributes for one in _each(attribute)]
+    return [*_each(getattr(dataset, "dataset", None)), *_each(getattr(dataset, "datasets", None))]
 
 
 def _held(dataset: Any) -> list[Any]:
     """The datasets in any attribute of a wrapper."""
-    return [one for attribute in list(getattr(dataset, "__dict__", {}).values()) for one in _each(attribute)]
+    return list(chain.from_iterable(map(_each, list(getattr(dataset, "__dict__", {}).values()))))
 
 
 def _each(attribute: Any) -> list[Any]:
     """The datasets in an attribute: itself, or the elements of a list, tuple or mapping."""
-    values = list(attribute.values()) if isinstance(attribute, Mapping) else attribute
-    return [one for one in (values if isinstance(values, (list, tuple)) else [values]) if _is_dataset(one)]
+    if isinstance(attribute, Mapping):
+        attribute = list(attribute.values())
+    elif not isinstance(attribute, (list, tuple)):
+        attribute = [attribute]
+    return list(filter(_is_dataset, attribute))
 
 
 def _is_dataset(value: Any) -> bool:

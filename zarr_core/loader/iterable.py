@@ -45,8 +45,11 @@ class ZarrIterableDataset(IterableDataset[Any]):
     def __len__(self) -> int:
         """Number of samples per epoch on this rank."""
         rank, world = self._sampler.share()
-        bounds = (self._sampler.places(batch, rank, world) for batch in range(len(self._sampler)))
-        return sum(stop - start for start, stop in bounds)
+        size = 0
+        for batch in range(len(self._sampler)):
+            start, stop = self._sampler.places(batch, rank, world)
+            size += stop - start
+        return size
 
     @property
     def epoch(self) -> int:

@@ -82,10 +82,9 @@ class EpochBatchSampler(Sampler[list[int]]):
     ) -> None:
         dataset_size = whole_number("dataset_size", dataset_size, 1)
         batch_size = whole_number("batch_size", batch_size, 1)
-        drop_last, shuffle, evaluation = (
-            _boolean(name, value)
-            for name, value in (("drop_last", drop_last), ("shuffle", shuffle), ("evaluation", evaluation))
-        )
+        drop_last = _boolean("drop_last", drop_last)
+        shuffle = _boolean("shuffle", shuffle)
+        evaluation = _boolean("evaluation", evaluation)
         if not isinstance(fingerprint, str):
             raise ZarrCoreError(f"fingerprint must be a string, not {reprlib.repr(fingerprint)}")
         if evaluation and drop_last:
@@ -94,9 +93,10 @@ class EpochBatchSampler(Sampler[list[int]]):
             raise ZarrCoreError(
                 f"drop_last=True drops all {dataset_size} samples; use batch_size <= {dataset_size}, not {batch_size}"
             )
-        for name, function in (("on_epoch", on_epoch), ("replica", replica)):
-            if not callable(function) and (function is not None or name == "replica"):
-                raise ZarrCoreError(f"{name} must be a function, not {reprlib.repr(function)}")
+        if on_epoch is not None and not callable(on_epoch):
+            raise ZarrCoreError(f"on_epoch must be a function, not {reprlib.repr(on_epoch)}")
+        if not callable(replica):
+            raise ZarrCoreError(f"replica must be a function, not {reprlib.repr(replica)}")
         self.dataset_size = dataset_size
         self.batch_size = batch_size
         self.seed = whole_number("seed", seed, *_SEEDS)
@@ -176,13 +176,7 @@ class EpochBatchSampler(Sampler[list[int]]):
 
     def state_at(self, epoch: int, position: int) -> dict[str, Any]:
         """The state after ``position`` batches of an epoch."""
-        return {
-            "version": _STATE_VERSION,
-            "epoch": epoch,
-            "position": position,
-            "seed": self.seed,
-            **self._settings(),
-        }
+        return {"version": _STATE_VERSION, "epoch": epoch, "position": position, "seed": self.seed, **self._settings}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a saved state, with its seed and epoch, on any number of ranks.
@@ -192,7 +186,7 @@ class EpochBatchSampler(Sampler[list[int]]):
         Raises:
             ZarrCoreError: the state belongs to other data or other batches, or is not a state of a sampler.
         """
-        ours = self._settings()
+        ours = self._settings
         try:
             epoch, position, seed = _numbers(state)
             of_sampler = state.get("version") == _STATE_VERSION and state.keys() >= ours.keys()
@@ -207,7 +201,8 @@ class EpochBatchSampler(Sampler[list[int]]):
                 f"the saved state belongs to other data: [{state['fingerprint']}], not [{self.fingerprint}]. Open the "
                 "saved generation (generation=...) with the same fields and normalizers, or start a new run"
             )
-        if different := [f"{name} {state[name]} (here {ours[name]})" for name in ours if state[name] != ours[name]]:
+        different = [f"{name} {state[name]} (here {ours[name]})" for name in ours if state[name] != ours[name]]
+        if different:
             raise ZarrCoreError(f"the saved state has other settings: {', '.join(different)}. Use the saved ones")
         if not 0 <= position <= len(self):
             raise ZarrCoreError(f"the saved state is invalid: batch {position} of {len(self)}")
@@ -217,15 +212,11 @@ class EpochBatchSampler(Sampler[list[int]]):
             epoch, position = self.epoch, 0
         self.epoch, self.position, self._resumes, self._begun = epoch, position, True, False
 
+    @property
     def _settings(self) -> dict[str, Any]:
-        return {
-            "dataset_size": self.dataset_size,
-            "batch_size": self.batch_size,
-            "drop_last": self.drop_last,
-            "shuffle": self.shuffle,
-            "evaluation": self.evaluation,
-            "fingerprint": self.fingerprint,
-        }
+        """The arguments that the batches depend on."""
+        names = ("dataset_size", "batch_size", "drop_last", "shuffle", "evaluation", "fingerprint")
+        return {name: getattr(self, name) for name in names}
 
     # --- for iterators ------------------------------------------------------------------------------------------------
 
@@ -287,8 +278,8 @@ class EpochBatchSampler(Sampler[list[int]]):
         """
         first, size = batch * self.batch_size, self.batch_size
         if self.evaluation:
-            first, stop = (number * self.dataset_size // len(self) for number in (batch, batch + 1))
-            size = stop - first
+            first = batch * self.dataset_size // len(self)
+            size = (batch + 1) * self.dataset_size // len(self) - first
         return first + rank * size // world, first + (rank + 1) * size // world
 
 
@@ -373,9 +364,9 @@ def _numbers(state: Any) -> tuple[int, int, int]:
     """Epoch, position and seed of a state; raises ZarrCoreError."""
     if not isinstance(state, Mapping):
         raise ZarrCoreError("a state is a mapping")
-    ranges = {"epoch": INT64, "position": INT64, "seed": _SEEDS}
-    epoch, position, seed = (whole_number(name, state.get(name), *limits) for name, limits in ranges.items())
-    return epoch, position, seed
+    epoch = whole_number("epoch", state.get("epoch"), *INT64)
+    position = whole_number("position", state.get("position"), *INT64)
+    return epoch, position, whole_number("seed", state.get("seed"), *_SEEDS)
 
 
 def _boolean(name: str, value: Any) -> bool:
