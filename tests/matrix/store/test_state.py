@@ -22,7 +22,7 @@ from zarr_core.matrix import WideMatrix
         (lambda head: head["batches"]["b"].update(row=4 * 10**9), "more rows than the arrays"),
         (lambda head: head.update(values={"../../x": "float32"}), "lower-case letters"),
         (lambda head: head["cpg_ids"].update(path="../secret"), "leaves the folder"),
-        (lambda head: head.update(format_version=4), "version 4"),
+        (lambda head: head.update(format_version=4), "format_version is 4"),
         (lambda head: head.pop("codec"), "codec"),
         (lambda head: head["column_blocks"].append({"row": 0, "batches": ["x"], "bytes": {}}), "unknown batch"),
     ],

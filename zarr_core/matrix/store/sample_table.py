@@ -125,32 +125,43 @@ def set_metadata(
     key = KEYS[kind]
     while True:
         gone = state.retired.sample_ids if kind == "samples" else set()
-        retired = tuple(i for i in given[key].to_pylist() if i in gone)
-        table = given if not retired else given.filter(_is_in(given[key], gone, invert=True))
+        table = given.filter(_is_in(given[key], gone, invert=True))
         if kind == "samples" and "batch_id" in table.column_names:
             _check_batches(storage.url, state, table)
             table = table.drop_columns(["batch_id"])
         other: Kind = "batches" if kind == "samples" else "samples"
-        if doubled := set(table.column_names) & {*_columns_of(state, other), KEYS[other]}:
+        doubled = {*_columns_of(state, other), KEYS[other]}.intersection(table.column_names)
+        if doubled:
             raise MatrixError(f"{storage.url}: column {min(doubled)!r} is already in the table of {other}")
         before = load_table(storage, state, kind)
         if before is not None and not replace_all:
             table = _merged(storage.url, before, table)
         committed = state if before is not None and table.equals(before) else _commit(storage, state, kind, table)
         if committed is not None:
-            break
+            return committed, _report(committed, kind, table, given[key].to_pylist(), gone)
         state = load_same(storage, HEAD, state)
-    named = set(table[key].to_pylist())
-    order = list(committed.rows if kind == "samples" else committed.batches)
-    homes = {name: _home(kind, name, named) for name in order}
-    described = set(homes.values())
-    return committed, MetadataReport(
-        committed.generation,
-        len(table),
-        tuple(name for name in table.column_names if name != key),
-        tuple(name for name in given[key].to_pylist() if name not in described and name not in gone),
-        tuple(name for name in order if homes[name] is None),
-        retired,
+
+
+def _report(
+    state: MatrixState, kind: Kind, table: pa.Table, given: Sequence[str], retired: Collection[str]
+) -> MetadataReport:
+    """Compare the ids of the table with those of the matrix."""
+    rows = set(table[KEYS[kind]].to_pylist())
+    missing, described = [], set()
+    for name in state.rows if kind == "samples" else state.batches:
+        # A row of the batch "b" describes the batch "b@<digest>", too.
+        home = home_of(name, rows) if kind == "batches" else name
+        if home in rows:
+            described.add(home)
+        else:
+            missing.append(name)
+    return MetadataReport(
+        generation=state.generation,
+        rows=len(table),
+        columns=tuple(table.column_names[1:]),
+        unknown=tuple(name for name in given if name not in described and name not in retired),
+        missing=tuple(missing),
+        retired=tuple(name for name in given if name in retired),
     )
 
 
@@ -199,28 +210,25 @@ def join(
         raise UnknownFieldError(
             f"{storage.url}, generation {state.generation}: no metadata {unknown[0]!r}; columns: {there}"
         )
-    batch_of = {sample: name for name, batch in state.batches.items() for sample in batch.sample_ids}
-    ids = list(batch_of if sample_ids is None else sample_ids)
-    if absent := [sample for sample in ids if sample not in batch_of]:
+    ids = list(state.batch_of if sample_ids is None else sample_ids)
+    if absent := [sample for sample in ids if sample not in state.batch_of]:
         raise UnknownFieldError(f"{storage.url}, generation {state.generation}: no sample {absent[0]!r}")
-    batches = [batch_of[sample] for sample in ids]
+    batches = [state.batch_of[sample] for sample in ids]
     found = {"sample_id": pa.array(ids, pa.string()), "batch_id": pa.array(batches, pa.string())}
-    tables: dict[str, tuple[Any, Any]] = {}
-    kind: Kind
-    keys: Sequence[str | None]
-    for kind, keys in (("samples", ids), ("batches", batches)):
-        if kind in set(map(known.__getitem__, wanted)):
-            table = load_table(storage, state, kind)
-            assert table is not None
-            named = table[KEYS[kind]]
-            if kind == "batches":
-                among = set(named.to_pylist())
-                homes = {batch: home_of(batch, among) for batch in set(batches)}
-                keys = [homes[batch] for batch in batches]
-            tables[kind] = table, pc.index_in(pa.array(keys, pa.string()), named.combine_chunks(), skip_nulls=True)
+    tables: dict[Kind, Any] = {}
+    places: dict[Kind, Any] = {}
+    for kind in {known[name] for name in wanted}:
+        tables[kind] = load_table(storage, state, kind)
+        rows = tables[kind][KEYS[kind]].combine_chunks()
+        keys: Sequence[str | None] = ids
+        if kind == "batches":
+            described = set(rows.to_pylist())
+            homes = {batch: home_of(batch, described) for batch in set(batches)}
+            keys = [homes[batch] for batch in batches]
+        places[kind] = pc.index_in(pa.array(keys, pa.string()), rows, skip_nulls=True)
     for name in wanted:
-        table, places = tables[known[name]]
-        found[name] = table[name].combine_chunks().take(places)
+        kind = known[name]
+        found[name] = tables[kind][name].combine_chunks().take(places[kind])
     return pa.table(found)
 
 
@@ -262,14 +270,9 @@ def without(storage: Storage, state: MatrixState, sample_ids: Collection[str]) -
     if table is None:
         return state.metadata
     kept = table.filter(_is_in(table["sample_id"], sample_ids, invert=True))
-    return (
-        state.metadata if len(kept) == len(table) else {**state.metadata, "samples": _write(storage, kept, "samples")}
-    )
-
-
-def _home(kind: Kind, name: str, named: Collection[str]) -> str | None:
-    """The id of the row that describes a sample or batch: "b" describes the batch "b@<digest>", too."""
-    return home_of(name, named) if kind == "batches" else name if name in named else None
+    if len(kept) == len(table):
+        return state.metadata
+    return {**state.metadata, "samples": _write(storage, kept, "samples")}
 
 
 def _columns_of(state: MatrixState, kind: Kind) -> list[str]:
@@ -312,13 +315,11 @@ def _with_nulls(table: pa.Table, ids: Collection[str], null_values: Sequence[str
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    columns = [
-        pc.if_else(_is_in(column, null_values, invert=False), pa.scalar(None, pa.string()), column)
-        if pa.types.is_string(column.type) and name not in ids
-        else column
-        for name, column in zip(table.column_names, table.columns, strict=True)
-    ]
-    return pa.table(columns, table.column_names)
+    for number, (name, column) in enumerate(zip(table.column_names, table.columns, strict=True)):
+        if pa.types.is_string(column.type) and name not in ids:
+            missing = _is_in(column, null_values, invert=False)
+            table = table.set_column(number, name, pc.if_else(missing, pa.scalar(None, pa.string()), column))
+    return table
 
 
 def _ids(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
@@ -364,53 +365,39 @@ def _is_in(column: pa.ChunkedArray, names: Collection[str], *, invert: bool) -> 
 
 def _check_batches(url: str, state: MatrixState, table: pa.Table) -> None:
     """Raise MatrixError if the table assigns a sample to another batch than the matrix does."""
-    batch_of = {sample: name for name, batch in state.batches.items() for sample in batch.sample_ids}
     for sample, batch in zip(table["sample_id"].to_pylist(), table["batch_id"].to_pylist(), strict=True):
-        held = batch_of.get(sample)
+        held = state.batch_of.get(sample)
         if held is not None and batch is not None and home_of(held, [str(batch)]) is None:
-            raise MatrixError(
-                f"{url}: sample {sample!r} is in batch {held!r}, but batch_id in the metadata is {batch!r}"
-            )
+            text = f"sample {sample!r} is in batch {held!r}, but batch_id in the metadata is {batch!r}"
+            raise MatrixError(f"{url}: {text}")
 
 
 def _merged(url: str, before: pa.Table, given: pa.Table) -> pa.Table:
     """Rows and columns of both tables; where both have a value, the given one."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     key = before.column_names[0]
+    before, given = before.replace_schema_metadata(None), given.replace_schema_metadata(None)
     try:
-        schema = pa.unify_schemas(
-            [before.schema.remove_metadata(), given.schema.remove_metadata()], promote_options="permissive"
-        )
-        before, given = (_cast(table, schema) for table in (before, given))
+        schema = pa.unify_schemas([before.schema, given.schema], promote_options="permissive")
+        before = before.cast(pa.schema([schema.field(name) for name in before.column_names]))
+        given = given.cast(pa.schema([schema.field(name) for name in given.column_names]))
     except pa.ArrowException as error:
-        raise MatrixError(
-            f"{url}: a column has another type than before ({error}); --replace drops the old table"
-        ) from error
-    old, new = ({name: n for n, name in enumerate(table[key].to_pylist())} for table in (before, given))
-    ids = list({**old, **new})
-    columns = {key: pa.array(ids, pa.string())}
-    for field in schema:
-        if field.name == key:
-            continue
-        parts = [table[field.name] for table in (before, given) if field.name in table.column_names]
-        together = pa.chunked_array([chunk for part in parts for chunk in part.chunks], field.type)
-        first = len(before) if field.name in before.column_names else 0
-        places: list[int | None] = []
-        for name in ids:
-            if field.name in given.column_names and name in new:
-                places.append(first + new[name])
-            else:
-                places.append(old.get(name) if first else None)
-        columns[field.name] = together.take(pa.array(places, pa.int64()))
+        text = f"a column has another type than before ({error}); --replace drops the old table"
+        raise MatrixError(f"{url}: {text}") from error
+    added = given[key].filter(_is_in(given[key], before[key].to_pylist(), invert=True))
+    ids = pa.chunked_array([*before[key].chunks, *added.chunks], pa.string()).combine_chunks()
+    old, new = (pc.index_in(ids, table[key].combine_chunks()) for table in (before, given))
+    columns = {key: ids}
+    for name in schema.names[1:]:
+        if name not in given.column_names:
+            columns[name] = before[name].take(old)
+        elif name not in before.column_names:
+            columns[name] = given[name].take(new)
+        else:
+            columns[name] = pc.if_else(new.is_valid(), given[name].take(new), before[name].take(old))
     return pa.table(columns)
-
-
-def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The table with the types of a schema that has all its columns."""
-    import pyarrow as pa
-
-    return table.replace_schema_metadata(None).cast(pa.schema([schema.field(name) for name in table.column_names]))
 
 
 def _write(storage: Storage, table: pa.Table, kind: Kind) -> MetadataTable:

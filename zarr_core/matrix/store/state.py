@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
 from typing import Annotated, Any, Literal
@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import AfterValidator, Field, TypeAdapter
 
-from zarr_core._util.documents import expect, parse_json, parse_model
+from zarr_core._util.documents import parse_model
 from zarr_core.errors import ManifestError, ZarrCoreError
 from zarr_core.format.array_metadata import MAX_CHUNKS, VALUE_DTYPES
 from zarr_core.format.codecs import Codec
@@ -25,10 +25,6 @@ from zarr_core.storage import Storage
 from zarr_core.versioning.generations import Change, Head, Retention
 
 FORMAT = "zarr_core.matrix"
-#: Version 2 has the key "retired", version 3 "metadata" or "origin". They are written only where a matrix has these
-#: keys, so that a library that does not know them refuses the matrix, instead of loading retired samples again,
-#: dropping the metadata, or appending to a staged copy.
-FORMAT_VERSIONS = (1, 2, 3)
 HEAD_NAME = "HEAD.json"
 AXIS = "cpg_ids"
 METADATA = "metadata"
@@ -46,6 +42,19 @@ SHARD = re.compile(r"[a-z][a-z0-9_]*\.zarr/c/\d+/\d+")
 
 _Count = Annotated[int, Field(ge=0, lt=2**63)]
 _Length = Annotated[int, Field(ge=1, le=MAX_LENGTH)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What a head says of its own format.
+
+    Version 2 has the key "retired", version 3 "metadata" or "origin". They are written only where a matrix has these
+    keys, so that a library that does not know them refuses the matrix, instead of loading retired samples again,
+    dropping the metadata, or appending to a staged copy.
+    """
+
+    format: Literal["zarr_core.matrix"]
+    format_version: Literal[1, 2, 3]
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,14 +209,12 @@ class MatrixState:
     @cached_property
     def row_copy(self) -> Copy:
         """The row-major copy."""
-        width = self.chunk_features * -(-self.axis.length // self.chunk_features)
-        shape, shard = (self.shard_rows * self.max_shards, self.axis.length), (self.shard_rows, width)
-        layouts = {
-            value: ChunkLayout(shape, self.chunk_shape, shard, dtype, Codec.parse(self.codec), ("sample", "feature"))
-            for value, dtype in self.values.items()
-        }
+        n_features = self.axis.length
+        width = self.chunk_features * -(-n_features // self.chunk_features)
+        shape, shard = (self.shard_rows * self.max_shards, n_features), (self.shard_rows, width)
+        layout = ChunkLayout(shape, self.chunk_shape, shard, "", Codec.parse(self.codec), ("sample", "feature"))
         blocks = [Block(batch.row, batch.sample_ids, batch.bytes) for batch in self.batches.values()]
-        return Copy("row-major", layouts, blocks)
+        return Copy("row-major", self._layouts(layout), blocks)
 
     @cached_property
     def column_copy(self) -> Copy:
@@ -215,12 +222,12 @@ class MatrixState:
         width = self.column_chunk[1]
         shape, shard = (self.axis.length, width * self.max_shards), (self.chunk_features, width)
         codec = Codec.parse(self.column_codec)
-        layouts = {
-            value: ChunkLayout(shape, self.column_chunk, shard, dtype, codec, ("feature", "sample"))
-            for value, dtype in self.values.items()
-        }
+        layout = ChunkLayout(shape, self.column_chunk, shard, "", codec, ("feature", "sample"))
         blocks = [Block(block.row, self.samples_of(block.batches), block.bytes) for block in self.column_blocks]
-        return Copy("column-major", layouts, blocks)
+        return Copy("column-major", self._layouts(layout), blocks)
+
+    def _layouts(self, layout: ChunkLayout) -> dict[str, ChunkLayout]:
+        return {value: replace(layout, dtype=dtype) for value, dtype in self.values.items()}
 
     @property
     def rows(self) -> Mapping[str, int]:
@@ -268,15 +275,9 @@ class MatrixState:
             ManifestError: the document is unreadable, of another format version, or inconsistent.
         """
         try:
-            document = expect(dict, parse_json(data), "the document")
+            parse_model(_KIND, data)
         except ValueError as error:
-            raise ManifestError(f"{where} is not the head of a matrix: {error}") from error
-        kind, version = document.get("format"), document.get("format_version")
-        if kind != FORMAT or version not in FORMAT_VERSIONS:
-            known = ", ".join(map(str, FORMAT_VERSIONS))
-            raise ManifestError(
-                f"{where} is {kind!r:.100} version {version!r:.100}; this library reads {FORMAT} {known}"
-            )
+            raise ManifestError(f"{where} is not the head of a matrix that this library reads: {error}") from error
         try:
             state = parse_model(_STATE, data)
             state._check()
@@ -290,10 +291,10 @@ class MatrixState:
         if self.chunk_features % self.column_chunk[0]:
             raise ValueError("a row-major chunk is not a whole number of column-major chunks")
         held = [batch_id for block in self.column_blocks for batch_id in block.batches]
-        if len(set(held)) != len(held) or not self.batches.keys() >= set(held):
+        if len(self.transposed) != len(held) or not self.transposed <= self.batches.keys():
             raise ValueError("the column-major copy names a batch twice, or an unknown batch")
         for copy in (self.row_copy, self.column_copy):
-            _check_copy(copy, copy.shard_samples * self.max_shards)
+            _check_copy(copy, self.max_shards)
         if not self.rows.keys().isdisjoint(self.retired.sample_ids):
             raise ValueError("a retired sample has a row")
         if len(self.rows) != sum(len(batch.sample_ids) for batch in self.batches.values()):
@@ -301,16 +302,17 @@ class MatrixState:
         shards = sum(self.column_copy.shards_of(len(block.sample_ids)) for block in self.column_copy.blocks)
         if shards * -(-self.axis.length // self.chunk_features) > MAX_CHUNKS:
             raise ValueError(f"the column-major copy has more than {MAX_CHUNKS} shards")
-        recorded = [batch.bytes for batch in self.batches.values()] + [block.bytes for block in self.column_blocks]
-        if any(stored.keys() != self.values.keys() for stored in recorded):
-            raise ValueError("stored bytes are recorded for other value tables")
+        for written in (*self.batches.values(), *self.column_blocks):
+            if written.bytes.keys() != self.values.keys():
+                raise ValueError("stored bytes are recorded for other value tables")
 
 
+_KIND = TypeAdapter(_Kind)
 _STATE = TypeAdapter(MatrixState)
 
 
-def _check_copy(copy: Copy, room: int) -> None:
-    """Raise ValueError if chunks or shards are too large, or samples overlap or exceed ``room`` positions."""
+def _check_copy(copy: Copy, max_shards: int) -> None:
+    """Raise ValueError if chunks or shards are too large, or samples overlap or need more shards."""
     for layout in copy.layouts.values():
         if layout.flat.n_chunks > MAX_CHUNKS:
             raise ValueError(f"a shard has more than {MAX_CHUNKS} chunks")
@@ -321,7 +323,7 @@ def _check_copy(copy: Copy, room: int) -> None:
         if block.first % copy.shard_samples or block.first < end or not block.sample_ids:
             raise ValueError(f"{copy.name} copy: a batch does not begin at a shard of its own, or has no samples")
         end = block.first + copy.shard_samples * copy.shards_of(len(block.sample_ids))
-    if end > room:
+    if end > copy.shard_samples * max_shards:
         raise ValueError(f"{copy.name} copy: the batches have more rows than the arrays")
 
 
@@ -343,7 +345,8 @@ def check_values(values: Mapping[str, str]) -> None:
 def named(state: MatrixState) -> Iterator[str]:
     """Every object that a state needs: shards, the names of the features, metadata of the arrays."""
     yield state.axis.path
-    yield from (table.path for table in state.metadata.values())
+    for table in state.metadata.values():
+        yield table.path
     for copy in (state.row_copy, state.column_copy):
         for value in state.values:
             yield f"{copy.path(value)}/{ZARR_JSON}"
@@ -353,7 +356,9 @@ def named(state: MatrixState) -> Iterator[str]:
 def _roots(state: MatrixState) -> Iterator[str]:
     yield AXIS
     yield METADATA
-    yield from (copy.path(value) for value in state.values for copy in (state.row_copy, state.column_copy))
+    for value in state.values:
+        yield state.row_copy.path(value)
+        yield state.column_copy.path(value)
 
 
 def _owner(name: str) -> str | None:
@@ -369,31 +374,39 @@ def changes(before: MatrixState | None, after: MatrixState) -> list[Change]:
     if before is None:
         tables = ", ".join(f"{value} {dtype}" for value, dtype in after.values.items())
         return [Change("created", note=f"{after.axis.length:,} features; {tables}; {after.codec}")]
-    added = [batch_id for batch_id in after.batches if batch_id not in before.batches]
-    sources = dict.fromkeys(describe_source(after.batches[batch_id].source) for batch_id in added)
-    note = "; ".join([f"{len(after.samples_of(added)):,} samples", *(source for source in sources if source)])
-    found = [Change("added", tuple(added), note)] if added else []
-    before_held = {batch_id for block in before.column_blocks for batch_id in block.batches}
-    held = [batch_id for block in after.column_blocks for batch_id in block.batches]
-    gone = [batch_id for batch_id in before.batches if batch_id not in after.batches]
+    found = []
+    added = _missing_in(before.batches, after.batches)
+    if added:
+        sources = dict.fromkeys(describe_source(after.batches[batch_id].source) for batch_id in added)
+        note = "; ".join([f"{len(after.samples_of(added)):,} samples", *filter(None, sources)])
+        found.append(Change("added", added, note))
+    gone = _missing_in(after.batches, before.batches)
     if gone:
-        found.append(Change("retired", tuple(gone), f"batches, {len(before.samples_of(gone)):,} samples"))
-    kept = [batch_id for batch_id in before.batches if batch_id in after.batches]
-    fewer = [sample_id for sample_id in before.samples_of(kept) if sample_id not in after.rows]
-    unloaded = [i for i in after.retired.samples if i not in before.retired.samples and i not in before.rows]
+        found.append(Change("retired", gone, f"batches, {len(before.samples_of(gone)):,} samples"))
+    kept = _missing_in(gone, before.batches)
+    fewer = _missing_in(after.rows, before.samples_of(kept))
+    unloaded = _missing_in(before.rows, _missing_in(before.retired.samples, after.retired.samples))
     if fewer or unloaded:
         found.append(Change("retired", (*fewer, *unloaded)))
-    again = (before.retired.batches, after.retired.batches), (before.retired.samples, after.retired.samples)
-    if reinstated := tuple(name for old, new in again for name in old if name not in new):
+    reinstated = _missing_in(after.retired.batches, before.retired.batches)
+    reinstated += _missing_in(after.retired.samples, before.retired.samples)
+    if reinstated:
         found.append(Change("reinstated", reinstated))
-    if transposed := [batch_id for batch_id in held if batch_id not in before_held]:
-        found.append(Change("transposed", tuple(transposed)))
+    held = (batch_id for block in after.column_blocks for batch_id in block.batches)
+    if transposed := _missing_in(before.transposed, held):
+        found.append(Change("transposed", transposed))
     for kind in ("samples", "batches"):
         table = after.metadata.get(kind)
         if table != before.metadata.get(kind):
             note = f"{table.rows:,} rows: {', '.join(table.columns)}" if table else "removed"
             found.append(Change(f"metadata of {kind}", note=note))
     return found
+
+
+def _missing_in(known: Collection[str], names: Iterable[str]) -> tuple[str, ...]:
+    """The names that are not known, in their order."""
+    known = set(known)
+    return tuple(name for name in names if name not in known)
 
 
 def describe_source(source: Mapping[str, str]) -> str:
@@ -405,10 +418,11 @@ def describe_source(source: Mapping[str, str]) -> str:
 def _extends(before: MatrixState, after: MatrixState) -> bool:
     if before.matrix_id != after.matrix_id or after.generation > before.generation:
         return before.matrix_id == after.matrix_id
-    one, other = (
-        {name: (batch.row, batch.digest) for name, batch in state.batches.items()} for state in (before, after)
-    )
-    return one == other
+    return _places(before) == _places(after)
+
+
+def _places(state: MatrixState) -> dict[str, tuple[int, str]]:
+    return {name: (batch.row, batch.digest) for name, batch in state.batches.items()}
 
 
 #: How a matrix keeps its state, for the code that is shared by all kinds of stores. A shard is created whole or not at
