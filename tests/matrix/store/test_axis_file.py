@@ -30,7 +30,7 @@ def test_names_in_text(tmp_path: Path, name: str, text: str) -> None:
 def test_a_header_of_a_list_is_left_out_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "probes.txt").write_text("Probe_ID\n17\n18\n")
     assert read_axis_ids(str(tmp_path / "probes.txt"), text=False).tolist() == [17, 18]
-    assert "the first word, 'Probe_ID', is a header and no feature; it is left out" in caplog.text
+    assert "the first word, 'Probe_ID', is a header, not a feature; it is left out" in caplog.text
 
 
 @pytest.mark.parametrize(

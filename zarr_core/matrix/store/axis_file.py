@@ -6,7 +6,8 @@ import csv
 import logging
 import re
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import fsspec
@@ -30,10 +31,9 @@ _BED = ("chrom", "start", "end", "name")
 # Columns that count from 0: those of InfiniumAnnotation and of UCSC; "start" does in BED files only.
 _ZERO_BASED = ("cpg_beg", "chromstart")
 
-# Extensions of tables of text; other text is a list of names.
-_TABLES = ("csv", "tsv", "bed")
+# A row of a BED file: its second column is a number.
+_BED_ROW = re.compile(rb"^[^\t\n]*\t\d+\b.*", re.MULTILINE)
 _BOM = b"\xef\xbb\xbf"
-_ERRORS = (OSError, EOFError, zlib.error)
 
 logger = logging.getLogger(__name__)
 
@@ -55,23 +55,18 @@ def read_feature_ids(url: str) -> np.ndarray:
         MatrixError: the file cannot be read, the column is neither of strings nor of integers, a table has no column
             of the names, or a word has a comma or a quotation mark.
     """
-    import pyarrow as pa
-    import pyarrow.parquet
-
     where, kind = f"features {redact(url)}", _kind(url)
-    refuse_credentials(url)
-    try:
-        with fsspec.open(url, "rb", compression="infer") as file:
-            if kind in _TABLES:
-                return from_arrow(_parse_table(file.read(), kind == "bed", where, ["name"]).column(0))
-            if not url.endswith(".parquet"):
-                return _listed(file.read(), where)
-            table = pyarrow.parquet.ParquetFile(file)
-            first = table.schema_arrow.names[:1]
-            batches = table.iter_batches(1 << 17, columns=first, use_threads=False)
-            parts = [from_arrow(batch.column(0)) for batch in batches if first]
-    except (*_ERRORS, pa.ArrowException) as error:
-        raise MatrixError(f"{where} cannot be read: {redact(str(error))}") from printable_cause(error)
+    with _opened(url, where) as file:
+        if kind in ("csv", "tsv", "bed"):
+            return from_arrow(_parse_table(file.read(), kind, where, ["name"]).column(0))
+        if kind != "parquet":
+            return _listed(file.read(), where)
+        import pyarrow.parquet
+
+        table = pyarrow.parquet.ParquetFile(file)
+        first = table.schema_arrow.names[:1]
+        batches = table.iter_batches(1 << 17, columns=first, use_threads=False)
+        parts = [from_arrow(batch.column(0)) for batch in batches if first]
     if not parts:
         raise MatrixError(f"{where}: the file has no rows")
     return np.concatenate(parts)
@@ -105,19 +100,25 @@ def read_manifest(source: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """
     import pyarrow as pa
     import pyarrow.compute as pc
+    import pyarrow.parquet
 
-    where, is_bed = "manifest", False
-    table = source if isinstance(source, pa.Table) else None
-    if table is None and hasattr(source, "__arrow_c_stream__"):
+    where, kind = "manifest", ""
+    if hasattr(source, "__arrow_c_stream__"):
         table = pa.table(source)
-    if table is None:
-        where, is_bed = f"manifest {redact(str(source))}", _kind(str(source)) == "bed"
-        table = _read_table(str(source), where)
+    else:
+        where, kind = f"manifest {redact(str(source))}", _kind(str(source))
+        with _opened(str(source), where) as file:
+            if kind == "parquet":
+                used = _find_columns(pyarrow.parquet.read_schema(file).names, _COLUMNS, where)
+                table = pyarrow.parquet.read_table(file, columns=list(used.values()))
+            else:
+                table = _parse_table(file.read(), kind, where, _COLUMNS)
     used = _find_columns(table.column_names, _COLUMNS, where)
     name, chromosome, position = (table[used[role]] for role in _COLUMNS)
-    counted_from = 0 if used["position"].lower() in (*_ZERO_BASED, *(["start"] if is_bed else [])) else 1
+    column = used["position"].lower()
+    from_zero = column in _ZERO_BASED or (kind == "bed" and column == "start")
     try:
-        positions = pc.add(position.cast(pa.int64()), 1 - counted_from)
+        positions = pc.add(position.cast(pa.int64()), int(from_zero))
     except pa.ArrowException as error:
         raise MatrixError(f"{where}: positions must be whole numbers: {error}") from error
     chromosomes = chromosome.cast(pa.string())
@@ -125,6 +126,19 @@ def read_manifest(source: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     located = pc.and_(pc.is_valid(positions), pc.and_(pc.is_valid(chromosomes), pc.is_valid(name)))
     found = from_arrow(name.filter(located)), from_arrow(chromosomes.filter(located))
     return *found, positions.filter(located).to_numpy()
+
+
+@contextmanager
+def _opened(url: str, where: str) -> Iterator[Any]:
+    """The decompressed file; MatrixError if it cannot be read."""
+    import pyarrow as pa
+
+    refuse_credentials(url)
+    try:
+        with fsspec.open(url, "rb", compression="infer") as file:
+            yield file
+    except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
+        raise MatrixError(f"{where} cannot be read: {redact(str(error))}") from printable_cause(error)
 
 
 def _kind(url: str) -> str:
@@ -141,10 +155,11 @@ def _listed(text: bytes, where: str) -> np.ndarray:
             f"{where}: {joined!r:.80} has a comma or a quotation mark; a list has names and blanks alone. Call a table "
             "with a header .csv or .tsv; names with these characters are read from a .parquet file"
         )
-    if len(names) and (header := names[0].decode(errors="replace")).lower() in _COLUMNS["name"]:
-        logger.warning("%s: the first word, %r, is a header and no feature; it is left out", where, header)
-        names = names[1:]
-    return names
+    header = names[0].decode(errors="replace") if len(names) else ""
+    if header.lower() not in _COLUMNS["name"]:
+        return names
+    logger.warning("%s: the first word, %r, is a header, not a feature; it is left out", where, header)
+    return names[1:]
 
 
 def _find_columns(names: Sequence[str], roles: Any, where: str) -> dict[str, str]:
@@ -162,23 +177,7 @@ def _find_columns(names: Sequence[str], roles: Any, where: str) -> dict[str, str
     return found
 
 
-def _read_table(url: str, where: str) -> pa.Table:
-    """The columns of a manifest in a file that have a role."""
-    import pyarrow as pa
-    import pyarrow.parquet
-
-    refuse_credentials(url)
-    try:
-        with fsspec.open(url, "rb", compression="infer") as file:
-            if not url.endswith(".parquet"):
-                return _parse_table(file.read(), _kind(url) == "bed", where, _COLUMNS)
-            used = _find_columns(pyarrow.parquet.read_schema(file).names, _COLUMNS, where)
-            return pyarrow.parquet.read_table(file, columns=[*used.values()])
-    except (*_ERRORS, pa.ArrowException) as error:
-        raise MatrixError(f"{where} cannot be read: {redact(str(error))}") from printable_cause(error)
-
-
-def _parse_table(data: bytes, is_bed: bool, where: str, roles: Collection[str]) -> pa.Table:
+def _parse_table(data: bytes, kind: str, where: str, roles: Collection[str]) -> pa.Table:
     """The columns of a table of text that have the roles.
 
     The header and the rows of Illumina's manifests lie between the lines ``[Assay]`` and ``[Controls]``.
@@ -191,48 +190,41 @@ def _parse_table(data: bytes, is_bed: bool, where: str, roles: Collection[str]) 
         start = assay.end()
         if controls := re.compile(rb"^\[Controls\]", re.MULTILINE).search(data, start):
             stop = controls.start()
-    if is_bed:
+    if kind == "bed":
         names, start = _bed_columns(data, start)
+        delimiter = "\t"
     else:
-        header, start = _line(data, start)
+        end = data.find(b"\n", start) + 1 or stop
+        header, start = data[start:end].decode(errors="replace"), end
         names = _cells(header)
+        delimiter = "\t" if "\t" in header else ","
     used = _find_columns(names, roles, where)
     # As text, because chromosomes of the first rows may all be numbers.
     texts = {used[role]: pa.string() for role in ("name", "chromosome") if role in used}
     return pyarrow.csv.read_csv(
         pa.BufferReader(pa.py_buffer(data)[start:stop]),
         pyarrow.csv.ReadOptions(column_names=names),
-        pyarrow.csv.ParseOptions(delimiter="\t" if is_bed or "\t" in header else ","),
-        pyarrow.csv.ConvertOptions(column_types=texts, include_columns=[*used.values()]),
+        pyarrow.csv.ParseOptions(delimiter=delimiter),
+        pyarrow.csv.ConvertOptions(column_types=texts, include_columns=list(used.values())),
     )
 
 
 def _bed_columns(data: bytes, start: int) -> tuple[list[str], int]:
     """Names of the columns of a BED file, and where its rows begin.
 
-    The rows follow lines such as ``track ...`` and ``# ...``, the last of which may be a header. In a row, the second
-    column is a number.
+    The rows follow lines such as ``track ...`` and ``# ...``, the last of which may be a header.
     """
-    names: list[str] = []
-    while start < len(data):
-        line, end = _line(data, start)
-        cells = line.split("\t")
-        if len(cells) > 1 and cells[1].isdigit():
-            further = [f"column {number}" for number in range(len(_BED), len(cells))]
-            return names or [*_BED, *further][: len(cells)], start
-        if len(cells) > 2:
-            names = _cells(line)
-        start = end
-    return names, start
-
-
-def _line(data: bytes, start: int) -> tuple[str, int]:
-    """The line that begins there, and where the next one does."""
-    end = data.find(b"\n", start) + 1 or len(data)
-    return data[start:end].decode(errors="replace").strip("\r\n"), end
+    row = _BED_ROW.search(data, start)
+    end = row.start() if row else len(data)
+    headers = [line for line in data[start:end].decode(errors="replace").splitlines() if line.count("\t") > 1]
+    if headers:
+        return _cells(headers[-1]), end
+    width = row[0].count(b"\t") + 1 if row else 0
+    return [*_BED, *(f"column {number}" for number in range(len(_BED), width))][:width], end
 
 
 def _cells(header: str) -> list[str]:
     """The names in a header, which is separated by tabs or commas."""
-    lines = csv.reader([header.lstrip("# ")], delimiter="\t" if "\t" in header else ",")
+    line = header.strip("\r\n").lstrip("# ")
+    lines = csv.reader([line], delimiter="\t" if "\t" in line else ",")
     return [name.strip() for name in next(lines, [])]
