@@ -98,7 +98,7 @@ def test_unknown_names_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         ({"names": ["cg1"], "regions": ["chr1"]}, MatrixError, "needs names or regions"),
         ({"names": ["cg1"], "manifest": "x.csv"}, MatrixError, "a manifest is for regions"),
         ({"names": ["cg1"], "duplicates": "last"}, MatrixError, "duplicates must be one of"),
-        ({"names": [1]}, UnknownFieldError, "are strings; the names are integers"),
+        ({"names": [1]}, UnknownFieldError, "are strings, not integers"),
         ({"names": ["nothing"], "unknown": "skip"}, UnknownFieldError, "1 of 1 features"),
         ({"names": ["cg1", "cg1"]}, MatrixError, "appears twice"),
         ({"regions": ["chr1"]}, UnknownFieldError, "no chromosome chr1; there are none"),

@@ -65,16 +65,12 @@ def check_batch(
     values: Mapping[str, Any],
     source: Mapping[str, str] | None,
 ) -> NewBatch:
-    """The batch with plain arrays, NaN where they are masked.
+    """The batch with plain arrays, NaN where they are masked; MatrixError if it does not fit the matrix.
 
     Args:
         url, state: of the matrix.
         axis: returns the names of the columns; only called for tables that have labels, and for messages.
         batch_id, sample_ids, values, source: as for ``WideMatrix.append``.
-
-    Raises:
-        MatrixError: names, labels, shapes, dtypes or values do not fit the matrix.
-        StoreError: the name of the batch is a URL with credentials.
     """
     where = f"{url}, batch {batch_id!r}"
     check_names("sample_ids", sample_ids, error=MatrixError)
@@ -118,15 +114,7 @@ def check_batch(
 
 
 def append_batch(storage: Storage, state: MatrixState, batch: NewBatch) -> tuple[MatrixState, bool]:
-    """Write the shards of a batch and commit it, unless the matrix already holds it.
-
-    Returns:
-        The new state, and whether this call added the batch.
-
-    Raises:
-        MatrixError: the matrix holds other content under one of the ids, one of them was retired, or it is full.
-        StoreError: the matrix was deleted or replaced.
-    """
+    """Write the shards of a batch and commit it; returns the new state, and False if it already held the batch."""
     digest = batch.digest()
     if _holds(storage.url, state, batch, digest):
         logger.info("%s: already in the matrix", batch.where)
@@ -161,11 +149,7 @@ def in_order(batches: Mapping[str, MatrixBatch]) -> dict[str, MatrixBatch]:
 
 
 def _holds(url: str, state: MatrixState, batch: NewBatch, digest: str) -> bool:
-    """Whether the state holds the batch with this content.
-
-    Raises:
-        MatrixError: it holds other content, or the batch or one of its samples was retired.
-    """
+    """Whether the state holds the batch; MatrixError if with other content, or if the batch or a sample was retired."""
     retired = sorted(state.retired.sample_ids.intersection(batch.sample_ids))
     home = home_of(batch.batch_id, state.retired.batches)
     if home or retired:

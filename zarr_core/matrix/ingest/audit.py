@@ -5,14 +5,15 @@ The audit shares only the query with the loader, so that it finds the loader's e
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
+from zarr_core._util.commands import shell
 from zarr_core.errors import BatchError
-from zarr_core.matrix.store.batch_names import home_of
+from zarr_core.matrix.store.batch_names import home_of, outside
 from zarr_core.matrix.wide import WideMatrix
 from zarr_core.warehouses.protocol import Unloaded, Warehouse
 
@@ -61,11 +62,14 @@ class BatchAudit:
     @property
     def doubles(self) -> list[str]:
         """Duplicates in the warehouse, one message each."""
-        messages = [f"sample {sample_id} is also in another batch" for sample_id in self.elsewhere[:1]]
+        messages = []
+        if self.elsewhere:
+            messages.append(f"batch {self.batch_id}: sample {self.elsewhere[0]} is also in another batch")
         for value, found in self.values.items():
             if found.doubled:
-                messages.append(f"{found.doubled:,} duplicate {value} rows, such as {found.example}")
-        return [f"batch {self.batch_id}: {message}" for message in messages]
+                text = f"{found.doubled:,} duplicate {value} rows, such as {found.example}"
+                messages.append(f"batch {self.batch_id}: {text}")
+        return messages
 
     @property
     def losses(self) -> list[str]:
@@ -107,9 +111,11 @@ def audit_batches(warehouse: Warehouse, matrix: WideMatrix, batch_ids: Sequence[
     """
     warehouse = warehouse.pinned()
     there, retired = set(matrix.sample_ids), matrix.retired.sample_ids
-    listed = warehouse.samples([name for name in batch_ids if name not in matrix.retired.batches])
-    batches = {name: kept for name, ids in listed.items() if (kept := [i for i in ids if i not in retired])}
-    batches_of = warehouse.batches_of([sample_id for ids in batches.values() for sample_id in ids])
+    batches = {}
+    for name, sample_ids in warehouse.samples(outside(batch_ids, matrix.retired.batches)).items():
+        if kept := outside(sample_ids, retired):
+            batches[name] = kept
+    batches_of = warehouse.batches_of(list(chain(*batches.values())))
     with warehouse.unload(batches, list(matrix.values), matrix.feature_ids) as unloaded:
         return [_audit(unloaded, matrix, name, ids, batches_of, there) for name, ids in batches.items()]
 
@@ -123,10 +129,8 @@ def check_unchanged(warehouse: Warehouse, matrix: WideMatrix, batch_ids: Sequenc
     audits = audit_batches(warehouse, matrix, batch_ids)
     changed = [audit for audit in audits if audit.doubles or audit.losses]
     if changed:
-        wrong = "; ".join(words for audit in changed for words in (*audit.doubles, *audit.losses))
-        retire = shlex.join(
-            ["zarr-core", "matrix", "retire", matrix.url, "--batches", *(audit.batch_id for audit in changed)]
-        )
+        wrong = "; ".join(chain(*(audit.doubles + audit.losses for audit in changed)))
+        retire = shell("matrix", "retire", matrix.url, "--batches", *(audit.batch_id for audit in changed))
         raise BatchError(
             f"{wrong}: the warehouse changed after the batch was loaded. Undo it there, or replace the batch: {retire} "
             f"retires it, {retire} --undo allows it again; then load it again. Earlier generations keep the old values"
@@ -142,11 +146,12 @@ def _audit(
     batches_of: Mapping[str, Sequence[str]],
     there: set[str],
 ) -> BatchAudit:
-    absent = [sample_id for sample_id in sample_ids if sample_id not in there]
-    elsewhere = [sample_id for sample_id in sample_ids if len(batches_of[sample_id]) > 1]
-    stored = [i for name, ids in matrix.batches.items() if home_of(name, [batch_id]) for i in ids]
-    withdrawn = [sample_id for sample_id in stored if sample_id not in set(sample_ids)]
-    audit = BatchAudit(batch_id, len(sample_ids), absent, elsewhere, withdrawn)
+    audit = BatchAudit(batch_id, len(sample_ids))
+    audit.absent = outside(sample_ids, there)
+    audit.elsewhere = [sample_id for sample_id in sample_ids if len(batches_of[sample_id]) > 1]
+    for name, stored in matrix.batches.items():
+        if home_of(name, [batch_id]):
+            audit.withdrawn += outside(stored, set(sample_ids))
     for value in matrix.values:
         audit.values[value] = _audit_value(unloaded, matrix, batch_id, sample_ids, there, value)
     return audit

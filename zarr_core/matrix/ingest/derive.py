@@ -12,6 +12,7 @@ import numpy as np
 
 from zarr_core.matrix.read.cells import feature_parts, read_copy
 from zarr_core.matrix.read.fetch import ChunkFetcher
+from zarr_core.matrix.store.batch_names import outside
 from zarr_core.matrix.store.claims import claim_shards, create_shard
 from zarr_core.matrix.store.commits import commit
 from zarr_core.matrix.store.metadata import announce
@@ -21,14 +22,7 @@ from zarr_core.versioning.generations import load_same
 
 
 def derive_columns(storage: Storage, fetcher: ChunkFetcher, state: MatrixState) -> tuple[MatrixState, list[str]]:
-    """Write the batches that the column-major copy lacks; returns the new state and the batches that this call added.
-
-    Raises:
-        MatrixError: the copy is full.
-        StoreError: the matrix was deleted or replaced.
-    """
-    for copy in (state.row_copy, state.column_copy):  # shortens what an earlier version announced
-        announce(storage, copy)
+    """Write the batches that the column-major copy lacks; returns the new state and the added batches."""
     added: list[str] = []
     while blocks := plan_blocks(state):  # planned again after each block: others may derive at the same time
         batches = blocks[0]
@@ -49,17 +43,16 @@ def derive_columns(storage: Storage, fetcher: ChunkFetcher, state: MatrixState) 
 def plan_blocks(state: MatrixState) -> list[tuple[str, ...]]:
     """Batches that the column-major copy lacks, packed in order so that few places are left empty."""
     width = state.column_chunk[1]
-    blocks: list[list[str]] = []
+    blocks: list[tuple[str, ...]] = []
     filled = width
-    for batch_id, batch in state.batches.items():
-        if batch_id in state.transposed:
-            continue
-        if filled + len(batch.sample_ids) > width:
-            blocks.append([])
+    for batch_id in outside(state.batches, state.transposed):
+        count = len(state.batches[batch_id].sample_ids)
+        if filled + count > width:
+            blocks.append(())
             filled = 0
-        blocks[-1].append(batch_id)
-        filled += len(batch.sample_ids)
-    return [tuple(block) for block in blocks]
+        blocks[-1] += (batch_id,)
+        filled += count
+    return blocks
 
 
 def write_block(
@@ -97,7 +90,7 @@ def _commit_block(storage: Storage, state: MatrixState, block: ColumnBlock) -> M
 
     def change(current: MatrixState) -> MatrixState | None:
         unchanged = all(current.batches.get(name) == state.batches[name] for name in block.batches)
-        if not unchanged or not current.transposed.isdisjoint(block.batches):
+        if not unchanged or not current.transposed.keys().isdisjoint(block.batches):
             return None
         return replace(current, column_blocks=(*current.column_blocks, block))
 

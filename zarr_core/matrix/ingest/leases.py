@@ -60,13 +60,13 @@ class Leases:
             self.holders = {}
             for name in names:
                 holder = current.get(name)
-                if holder is not None and (reason := self._takeover_reason(name, holder, now)) is None:
-                    self.holders[name] = describe(holder)
-                    continue
                 if holder is not None:
-                    logger.warning(
-                        "%s: takes over batch %s from %s, which %s", self.storage.url, name, describe(holder), reason
-                    )
+                    reason = self._takeover_reason(name, holder, now)
+                    if reason is None:
+                        self.holders[name] = describe(holder)
+                        continue
+                    text = "%s: takes over batch %s from %s, which %s"
+                    logger.warning(text, self.storage.url, name, describe(holder), reason)
                 current[name] = self._mark()
                 got.append(name)
 
@@ -138,9 +138,8 @@ class Leases:
                 time.sleep(random.uniform(0, 0.02 * 2 ** min(attempt, 6)))
             else:
                 return
-        raise CommitConflict(
-            f"{self.storage.url}/{LEASES}: {_ATTEMPTS} changes in a row were overtaken by other writers"
-        )
+        text = f"{_ATTEMPTS} changes in a row were overtaken by other writers"
+        raise CommitConflict(f"{self.storage.url}/{LEASES}: {text}")
 
 
 def _parse(data: bytes) -> Holders:
@@ -149,4 +148,6 @@ def _parse(data: bytes) -> Holders:
         document = parse_json(data)
     except ValueError:
         return {}
-    return {k: v for k, v in document.items() if isinstance(v, dict)} if isinstance(document, dict) else {}
+    if not isinstance(document, dict):
+        return {}
+    return {name: holder for name, holder in document.items() if isinstance(holder, dict)}

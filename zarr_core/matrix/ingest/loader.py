@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Literal, overload
 
 import numpy as np
@@ -22,7 +23,7 @@ from zarr_core.errors import BatchError, MatrixError, UnknownFieldError, Warehou
 from zarr_core.matrix.ingest.audit import check_unchanged
 from zarr_core.matrix.ingest.leases import Leases
 from zarr_core.matrix.ingest.scatter import WideBlock, scatter
-from zarr_core.matrix.store.batch_names import home_of, later_part
+from zarr_core.matrix.store.batch_names import among, home_of, later_part, outside
 from zarr_core.matrix.wide import WideMatrix
 from zarr_core.warehouses.protocol import Cost, Traced, Unloaded, Versioned, Warehouse
 
@@ -88,7 +89,7 @@ class MatrixLoader:
     """
 
     def __init__(self, warehouse: Warehouse, matrix: WideMatrix, *, lease_seconds: float = 60.0) -> None:
-        absent = [value for value in matrix.values if value not in warehouse.value_names]
+        absent = outside(matrix.values, warehouse.value_names)
         if absent:
             raise WarehouseError(
                 f"{warehouse!r} has no column for {', '.join(absent)}, a value table of {matrix.url}; set the column "
@@ -182,10 +183,10 @@ class MatrixLoader:
         requested = dict.fromkeys(sample_ids)
         if retired := requested.keys() & self.matrix.retired.sample_ids:
             raise UnknownFieldError(f"{self.matrix.url}: sample {min(retired)!r} was retired")
-        lacking = requested.keys() - set(self.matrix.sample_ids)
+        lacking = outside(requested, set(self.matrix.sample_ids))
         if lacking:  # others may have appended since the matrix was opened
-            lacking -= set(self.matrix.refresh().sample_ids)
-        return [sample_id for sample_id in requested if sample_id in lacking]
+            lacking = outside(lacking, set(self.matrix.refresh().sample_ids))
+        return lacking
 
     def batches_of(self, sample_ids: Sequence[str], warehouse: Warehouse | None = None) -> list[str]:
         """Ids of the batches of the warehouse (or of a pinned state of it) that hold the samples.
@@ -195,71 +196,53 @@ class MatrixLoader:
         """
         warehouse = warehouse or self.warehouse
         batches = warehouse.batches_of(sample_ids)
-        unknown = [sample_id for sample_id in sample_ids if sample_id not in batches]
-        if unknown:
+        if unknown := outside(sample_ids, batches):
             more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
             raise UnknownFieldError(f"neither {self.matrix.url} nor {warehouse!r} has the sample {unknown[0]!r}{more}")
-        return sorted({batch_id for found in batches.values() for batch_id in found})
+        return sorted(set(chain(*batches.values())))
 
     def _ingest(self, warehouse: Warehouse, batch_ids: Sequence[str]) -> Ingested:
         batches = warehouse.samples(list(dict.fromkeys(batch_ids)))
-        for batch_id in batch_ids:
-            if batch_id not in batches:
-                raise UnknownFieldError(f"{warehouse!r} has no batch {batch_id!r}")
+        for batch_id in outside(batch_ids, batches):
+            raise UnknownFieldError(f"{warehouse!r} has no batch {batch_id!r}")
+        url = self.matrix.url
         ingested: list[IngestedBatch] = []
         leases = Leases(self.matrix._storage, self.lease_seconds)
         waiting = False
         with leases.renewing():
             while todo := self._todo(batches):
                 mine = leases.take(list(todo))
-                if not mine:
-                    if not waiting:
-                        logger.warning(
-                            "%s: waits for %d batches that others are loading, such as %s (%s); takes over what is not "
-                            "renewed for %g s",
-                            self.matrix.url,
-                            len(todo),
-                            *next(iter(leases.holders.items())),
-                            self.lease_seconds,
-                        )
-                    waiting = True
-                    time.sleep(min(1.0, self.lease_seconds / 4) * random.uniform(0.5, 1))
+                if mine:
+                    ingested += self._take(warehouse, batches, mine, leases)
                     continue
-                try:
-                    # The previous holder may have finished just before this loader got the lease.
-                    todo = self._todo({batch_id: batches[batch_id] for batch_id in mine})
-                    if todo:
-                        ingested += self._take(warehouse, todo, leases)
-                finally:
-                    leases.release(mine)
+                if not waiting:
+                    text = "%s: waits for %d batches that others are loading, such as %s (%s); not longer than %g s "
+                    text += "after a lease was last renewed"
+                    example, holder = next(iter(leases.holders.items()))
+                    logger.warning(text, url, len(todo), example, holder, self.lease_seconds)
+                waiting = True
+                time.sleep(min(1.0, self.lease_seconds / 4) * random.uniform(0.5, 1))
         retired = self.matrix.retired
+        left_out: list[str] = []
         gone = retired.sample_ids
-        left_out = [i for name, ids in batches.items() for i in ids if name in retired.batches or i in gone]
+        for batch_id, sample_ids in batches.items():
+            left_out += sample_ids if batch_id in retired.batches else among(sample_ids, gone)
         if left_out:
-            logger.warning("%s: left out %d retired samples, such as %s", self.matrix.url, len(left_out), left_out[0])
-        done = Ingested(tuple(ingested), warehouse.cost, tuple(left_out))
-        if done.cost.queries:
-            logger.info(
-                "%s: %d batches loaded; %d queries scanned %s, about %.2f USD",
-                self.matrix.url,
-                len(done.batches),
-                done.cost.queries,
-                format_size(done.cost.bytes_scanned),
-                done.cost.usd,
-            )
-        return done
+            logger.warning("%s: left out %d retired samples, such as %s", url, len(left_out), left_out[0])
+        cost = warehouse.cost
+        if cost.queries:
+            text = "%s: %d batches loaded; %d queries scanned %s, about %.2f USD"
+            logger.info(text, url, len(ingested), cost.queries, format_size(cost.bytes_scanned), cost.usd)
+        return Ingested(tuple(ingested), cost, tuple(left_out))
 
     def _todo(self, batches: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
         """Samples that the matrix lacks and may hold, by batch; raises WarehouseError if a sample is in two batches."""
-        homes = {sample: name for name, samples in self.matrix.refresh().batches.items() for sample in samples}
-        retired = self.matrix.retired.sample_ids
+        homes = dict(self.matrix.refresh()._state.batch_of)
+        retired = self.matrix.retired
+        gone = retired.sample_ids
         todo: dict[str, list[str]] = {}
-        for batch_id, sample_ids in batches.items():
-            if batch_id in self.matrix.retired.batches:
-                continue
-            for sample_id in sample_ids:
-                if sample_id in retired:
-                    continue
+        for batch_id in outside(batches, retired.batches):
+            for sample_id in outside(batches[batch_id], gone):
                 home = homes.get(sample_id)
                 if home is None:
                     todo.setdefault(batch_id, []).append(sample_id)
@@ -270,14 +253,23 @@ class MatrixLoader:
                     )
         return todo
 
-    def _take(self, warehouse: Warehouse, todo: Mapping[str, Sequence[str]], leases: Leases) -> Iterator[IngestedBatch]:
-        """Unload batches and append them one by one; yields the batches that this call added."""
-        with warehouse.unload(todo, list(self.matrix.values), self.matrix.feature_ids) as unloaded:
-            for batch_id, sample_ids in todo.items():
-                added = self._append(unloaded, batch_id, sample_ids)
-                if added is not None:
-                    yield added
-                leases.release([batch_id])
+    def _take(
+        self, warehouse: Warehouse, batches: Mapping[str, Sequence[str]], mine: Sequence[str], leases: Leases
+    ) -> Iterator[IngestedBatch]:
+        """Unload the leased batches and append them one by one; yields the batches that this call added."""
+        try:
+            # The previous holder may have finished just before this loader got the lease.
+            todo = self._todo({batch_id: batches[batch_id] for batch_id in mine})
+            if not todo:
+                return
+            with warehouse.unload(todo, list(self.matrix.values), self.matrix.feature_ids) as unloaded:
+                for batch_id, sample_ids in todo.items():
+                    added = self._append(unloaded, batch_id, sample_ids)
+                    if added is not None:
+                        yield added
+                    leases.release([batch_id])
+        finally:
+            leases.release(mine)
 
     def _append(self, unloaded: Unloaded, batch_id: str, sample_ids: Sequence[str]) -> IngestedBatch | None:
         started = time.monotonic()
@@ -287,28 +279,19 @@ class MatrixLoader:
             done = scatter(lambda value=value: unloaded.rows(batch_id, value), block)  # type: ignore[misc]
             tables[value] = done.values
             rows[value], without[value] = done.rows, done.without_value
+        counted = ", ".join(f"{n} {value}" for value, n in rows.items())
         if len(set(rows.values())) > 1:
-            raise WarehouseError(
-                f"batch {batch_id} returned different numbers of rows: "
-                f"{', '.join(f'{n:,} for {value}' for value, n in rows.items())}. It changed meanwhile; load again"
-            )
+            text = f"batch {batch_id} returned different numbers of rows ({counted}). It changed meanwhile; load again"
+            raise WarehouseError(text)
+        url = self.matrix.url
         source = unloaded.source(batch_id) if isinstance(unloaded, Traced) else {}
         if not self._append_once(batch_id, sample_ids, tables, source):
-            logger.info(
-                "%s: samples of batch %s were loaded by another loader in the meantime", self.matrix.url, batch_id
-            )
+            logger.info("%s: samples of batch %s were loaded by another loader in the meantime", url, batch_id)
             return None
         seconds = time.monotonic() - started
         cells = len(sample_ids) * len(self.matrix.feature_ids)
-        logger.info(
-            "%s: batch %s: %d samples, %s rows of %d cells, %.1f s",
-            self.matrix.url,
-            batch_id,
-            len(sample_ids),
-            ", ".join(f"{n} {value}" for value, n in rows.items()),
-            cells,
-            seconds,
-        )
+        text = "%s: batch %s: %d samples, %s rows of %d cells, %.1f s"
+        logger.info(text, url, batch_id, len(sample_ids), counted, cells, seconds)
         return IngestedBatch(batch_id, tuple(sample_ids), rows, without, cells, seconds)
 
     def _append_once(

@@ -37,19 +37,12 @@ def reindex(
     chunk_features: int | None = None,
     progress: bool = False,
 ) -> MatrixState:
-    """Write a copy of one state of a matrix to another axis and commit it; returns its state.
-
-    Memory: the two axes, an encoded shard twice, 64 MiB of cells per value.
+    """Write a copy of one state of a matrix to another axis and commit it; see ``WideMatrix.reindex``.
 
     Args:
         source_storage, fetcher, source, old: the matrix, the state to copy and its axis.
         new, storage: axis and location of the copy.
-        codec, chunk_features: settings of the copy, as for ``WideMatrix.create``; by default those of the source.
-        progress: show a progress bar on stderr.
-
-    Raises:
-        MatrixError: a setting is invalid, the axes have no feature in common, the location holds a matrix, or the copy
-            needs more shards than a matrix can have.
+        codec, chunk_features, progress: as for ``WideMatrix.reindex``.
     """
     features = old.shared(new)
     if not len(features[0]):

@@ -17,7 +17,7 @@ from zarr_core.errors import CorruptChunkError, UnknownFieldError
 from zarr_core.matrix.ingest.append import in_order
 from zarr_core.matrix.ingest.rewrite import BatchRewriter
 from zarr_core.matrix.read.fetch import ChunkFetcher
-from zarr_core.matrix.store.batch_names import home_of
+from zarr_core.matrix.store.batch_names import among, home_of, outside
 from zarr_core.matrix.store.claims import claim_shards
 from zarr_core.matrix.store.commits import commit
 from zarr_core.matrix.store.metadata import announce
@@ -63,7 +63,7 @@ class _Request:
         for name, batch in state.batches.items():
             samples = list(batch.sample_ids)
             if home_of(name, self.batch_ids) is None:
-                samples = [sample_id for sample_id in samples if sample_id in self.sample_ids]
+                samples = among(samples, self.sample_ids)
             if samples:
                 found[name] = samples
         return found
@@ -80,35 +80,27 @@ class _Request:
             else:
                 batches[home] = (*batches[home], *members)
         in_batches = set().union(*batches.values())
-        for sample_id in self.sample_ids:  # also those that no batch held yet
-            if sample_id not in in_batches:
-                samples[sample_id] = None
+        samples |= dict.fromkeys(outside(self.sample_ids, in_batches))  # also those that no batch held yet
         return Retired(batches, tuple(samples), state.next_shard if held else state.retired.next_shard)
 
     def only_described(self, storage: Storage, state: MatrixState) -> tuple[str, ...]:
         """The samples that only the metadata holds; raises UnknownFieldError for unknown samples and batches."""
         homes = {home_of(name, self.batch_ids) for name in state.batches}
-        for batch_id in self.batch_ids:
-            if batch_id not in homes and batch_id not in state.retired.batches:
-                raise UnknownFieldError(f"{storage.url}: no batch {batch_id!r}")
+        for batch_id in outside(self.batch_ids, homes.union(state.retired.batches)):
+            raise UnknownFieldError(f"{storage.url}: no batch {batch_id!r}")
         known = state.retired.sample_ids.union(state.rows)
-        unloaded = tuple(sample_id for sample_id in self.sample_ids if sample_id not in known)
-        for sample_id in set(unloaded) - described(storage, state, unloaded):
+        unloaded = outside(self.sample_ids, known)
+        for sample_id in outside(unloaded, described(storage, state, unloaded)):
             raise UnknownFieldError(f"{storage.url}: no sample {sample_id!r}")
-        return unloaded
+        return tuple(unloaded)
 
 
 def retire(
     storage: Storage, fetcher: ChunkFetcher, state: MatrixState, sample_ids: Sequence[str], batch_ids: Sequence[str]
 ) -> tuple[MatrixState, Retirement]:
-    """Commit a state without the samples and batches; arguments as for ``WideMatrix.retire``.
+    """Commit a state without the samples and batches; see ``WideMatrix.retire``.
 
     What was retired before is left as it is, so a call that died can be repeated.
-
-    Raises:
-        UnknownFieldError: the matrix holds no such sample or batch, and its metadata has no row of the sample.
-        MatrixError: the matrix is full.
-        StoreError: the matrix was deleted or replaced.
     """
     check_names("sample_ids", sample_ids, error=UnknownFieldError)
     check_names("batch_ids", batch_ids, error=UnknownFieldError)
@@ -123,13 +115,13 @@ def retire(
             break
         # Another call has changed the metadata, or the batches or samples to retire.
         state = load_same(storage, HEAD, state)
-    underived = (state.transposed - committed.transposed).intersection(committed.batches)
+    underived = among(outside(state.transposed, committed.transposed), committed.batches)
     return committed, Retirement(
         committed.generation,
-        tuple(batch_id for batch_id in gone if batch_id not in rewritten),
+        tuple(outside(gone, rewritten)),
         {batch_id: tuple(samples) for batch_id, samples in gone.items()},
         unloaded,
-        tuple(batch_id for batch_id in state.batches if batch_id in underived),
+        tuple(among(state.batches, underived)),
         readable_in(storage, committed),
     )
 
@@ -141,9 +133,9 @@ def _rewrite_staying(
     copy = state.row_copy
     staying = {}
     for batch_id, samples in gone.items():
-        members = state.batches[batch_id].sample_ids
-        if len(samples) < len(members):
-            staying[batch_id] = [sample_id for sample_id in members if sample_id not in set(samples)]
+        left = outside(state.batches[batch_id].sample_ids, set(samples))
+        if left:
+            staying[batch_id] = left
     if not staying:
         return {}
     rows = sum(copy.shards_of(len(samples)) for samples in staying.values()) * state.shard_rows
@@ -183,26 +175,18 @@ def _without(
 def reinstate(
     storage: Storage, state: MatrixState, sample_ids: Collection[str], batch_ids: Collection[str]
 ) -> MatrixState:
-    """Commit a state that takes retired samples and batches again when they are appended.
-
-    Raises:
-        UnknownFieldError: one of them was not retired.
-    """
+    """Commit a state that takes retired samples and batches again; see ``WideMatrix.reinstate``."""
 
     def change(current: MatrixState) -> MatrixState:
         retired = current.retired
-        for name in batch_ids:
-            if name not in retired.batches:
-                raise UnknownFieldError(f"{storage.url}: batch {name!r} was not retired")
-        for name in sample_ids:
-            if name not in retired.sample_ids:
-                raise UnknownFieldError(f"{storage.url}: sample {name!r} was not retired")
+        for name in outside(batch_ids, retired.batches):
+            raise UnknownFieldError(f"{storage.url}: batch {name!r} was not retired")
+        for name in outside(sample_ids, retired.sample_ids):
+            raise UnknownFieldError(f"{storage.url}: sample {name!r} was not retired")
         batches = {}
-        for name, members in retired.batches.items():
-            if name not in batch_ids:
-                batches[name] = tuple(sample_id for sample_id in members if sample_id not in sample_ids)
-        samples = tuple(name for name in retired.samples if name not in sample_ids)
-        kept = replace(retired, batches=batches, samples=samples)
+        for name in outside(retired.batches, batch_ids):
+            batches[name] = tuple(outside(retired.batches[name], sample_ids))
+        kept = replace(retired, batches=batches, samples=tuple(outside(retired.samples, sample_ids)))
         return current if kept == retired else replace(current, retired=kept)
 
     committed = commit(storage, state, change)
@@ -231,11 +215,5 @@ def readable_in(storage: Storage, state: MatrixState) -> dict[int, tuple[str, ..
 
 
 def forget(storage: Storage, state: MatrixState) -> GcReport:
-    """Delete every generation that holds a retired sample now, and the shards that only such generations name.
-
-    Nothing else is collected. Readers that have pinned one of these generations fail.
-
-    Raises:
-        StoreError: one of the generations has a tag, or the matrix was deleted or replaced; nothing is deleted.
-    """
+    """Delete the generations that hold a retired sample, and nothing else; see ``WideMatrix.forget_retired``."""
     return collect_garbage(storage, HEAD, float("inf"), drop=readable_in(storage, load_same(storage, HEAD, state)))

@@ -52,9 +52,6 @@ def read_cells(
         places: row of the output for each sample.
         columns: (features,) indices of the features; None: all of them.
         out: (rows, features) of the stored dtype.
-
-    Raises:
-        CorruptChunkError: stored bytes are missing or damaged.
     """
     rows, transposed = state.row_copy, state.column_copy
     features = feature_parts(rows, value, columns)

@@ -11,6 +11,7 @@ import logging
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -80,6 +81,18 @@ class FeatureSelection:
         starts = np.cumsum(kept) - kept
         return FeatureSelection(self.positions[columns], self.names[chosen], self.columns[columns], starts)
 
+    def in_order_of_axis(self) -> FeatureSelection:
+        """The features in the order of their first columns."""
+        if self.starts is None:
+            order = columns = np.argsort(self.positions, kind="stable")
+            starts = None
+        else:
+            order = np.argsort(np.minimum.reduceat(self.positions, self.starts), kind="stable")
+            counts = np.diff(self.starts, append=len(self.positions))[order]
+            starts = np.cumsum(counts) - counts
+            columns = np.repeat(self.starts[order] - starts, counts) + np.arange(len(self.positions))
+        return FeatureSelection(self.positions[columns], self.names[order], self.columns[columns], starts, self.unknown)
+
     def any(self, cells: np.ndarray) -> np.ndarray:
         """Whether any column of a feature is true, (samples, features) bool."""
         return cells if self.starts is None else np.logical_or.reduceat(cells, self.starts, axis=1)
@@ -100,7 +113,8 @@ class Region(NamedTuple):
             raise MatrixError(f"{text!r} is not a region such as chr1:1000-2000, chr1:1000 or chr1")
         if match[2] is None:
             return cls(text, 1, np.iinfo(np.int64).max)
-        start, end = (int(text.replace(",", "")) for text in (match[2], match[3] or match[2]))
+        start = int(match[2].replace(",", ""))
+        end = int(match[3].replace(",", "")) if match[3] else start
         if not 1 <= start <= end:
             raise MatrixError(f"region {text}: positions are counted from 1, and the first is at most the last")
         return cls(match[1], start, end)
@@ -137,12 +151,7 @@ def select_names(
     duplicates: Duplicates = "error",
     unknown: Unknown = "error",
 ) -> FeatureSelection:
-    """Features by name, in the given order; arguments as for ``WideMatrix.select``.
-
-    Raises:
-        UnknownFieldError: a name is not on the axis, and ``unknown`` is "error"; or none is.
-        MatrixError: a name is requested twice, or a stem has several columns and ``duplicates`` is "error".
-    """
+    """Features by name, in the given order; see ``WideMatrix.select``."""
     check_names("names", names, error=UnknownFieldError)
     for option, value, allowed in (
         ("duplicates", duplicates, ("error", "first", "mean")),
@@ -151,16 +160,15 @@ def select_names(
         if value not in allowed:
             raise MatrixError(f"{option} must be one of {', '.join(allowed)}, not {value!r:.80}")
     wanted = FeatureAxis(names)  # refuses a name that is requested twice
-    if wanted.is_text != axis.is_text or (stem and not axis.is_text):
-        kinds = ("strings", "integers") if axis.is_text else ("integers", "strings")
-        raise UnknownFieldError(f"the features of this matrix are {kinds[0]}; the names are {kinds[1]}")
+    axis.check_kind(wanted.is_text or stem, wanted[0])
     on_axis, keys = (stems(axis.ids), stems(wanted.ids)) if stem else (axis.ids, wanted.ids)
     full = np.flatnonzero(keys != wanted.ids)
     width = max(on_axis.dtype.itemsize, keys.dtype.itemsize)
     keys = keys.astype(f"S{width}") if axis.is_text else keys
     order = np.argsort(on_axis, kind="stable")
     in_order = on_axis[order]
-    first, last = (np.searchsorted(in_order, keys.astype(in_order.dtype), side) for side in ("left", "right"))
+    first = np.searchsorted(in_order, keys.astype(in_order.dtype), "left")
+    last = np.searchsorted(in_order, keys.astype(in_order.dtype), "right")
     if len(full):
         # A full name is its own column, not one of its twins; on an axis without suffixes, that of its stem.
         own, plain = axis.locate(wanted.ids[full]), axis.locate(stems(wanted.ids[full]))
@@ -172,12 +180,11 @@ def select_names(
         order = np.concatenate([order, own])
     # A key that is longer than all names of the axis would be cut off above.
     known = (last > first) & (np.char.str_len(keys) <= on_axis.dtype.itemsize if axis.is_text else True)
-    absent = tuple(str(name) for name in np.atleast_1d(wanted[np.flatnonzero(~known)]))
+    absent = tuple(map(str, wanted[np.flatnonzero(~known)]))
     if absent and (unknown == "error" or not known.any()):
-        raise UnknownFieldError(
-            f"{len(absent):,} of {len(wanted):,} features are not on the axis of this matrix ({len(axis):,} features): "
-            f"{', '.join(absent[:5])}{', ...' if len(absent) > 5 else ''}"
-        )
+        few = ", ".join((*absent[:5], "...") if len(absent) > 5 else absent)
+        count = f"{len(absent):,} of {len(wanted):,} features"
+        raise UnknownFieldError(f"{count} are not on the axis of this matrix ({len(axis):,} features): {few}")
     first, last, chosen = first[known], last[known], wanted.ids[known]
     counts = last - first
     if duplicates == "error" and (counts > 1).any():
@@ -204,14 +211,9 @@ def select_regions(
     stem: bool = False,
     duplicates: Duplicates = "error",
 ) -> FeatureSelection:
-    """Features in any of the regions, in the order of the axis; arguments as for ``WideMatrix.select``.
-
-    Raises:
-        MatrixError: a region or the manifest cannot be read.
-        UnknownFieldError: a chromosome is not on the axis or in the manifest, or no region holds a feature.
-    """
+    """Features in any of the regions, in the order of the axis; see ``WideMatrix.select``."""
     check_names("regions", regions, error=MatrixError)
-    parsed = [Region.parse(text) for text in regions]
+    parsed = list(map(Region.parse, regions))
     if manifest is None:
         if not axis.is_text:
             raise MatrixError("features that are integers have no positions; pass a manifest")
@@ -227,19 +229,7 @@ def select_regions(
     if stem:
         chosen = np.unique(stems(chosen))
     selection = select_names(axis, chosen, stem=stem, duplicates=duplicates, unknown="skip")
-    # In the order of the axis, as without a manifest.
-    starts = np.arange(len(selection)) if selection.starts is None else selection.starts
-    parts = np.split(selection.positions, starts[1:])
-    order = np.argsort([part.min() for part in parts], kind="stable")
-    lengths = np.array([len(parts[n]) for n in order])
-    positions = np.concatenate([parts[n] for n in order])
-    return FeatureSelection(
-        positions,
-        selection.names[order],
-        axis.ids[positions],
-        None if selection.starts is None else np.cumsum(lengths) - lengths,
-        selection.unknown,
-    )
+    return selection.in_order_of_axis()
 
 
 def stems(names: np.ndarray) -> np.ndarray:
@@ -296,9 +286,9 @@ def _search(
     for block in loci:
         end = start + len(block.positions)
         kinds, codes = np.unique(block.chromosomes, return_inverse=True)
-        present = [kind.decode() for kind in kinds]
+        present = list(map(bytes.decode, kinds))
         used = np.bincount(codes[block.positions > 0], minlength=len(kinds)) > 0
-        chromosomes |= {kind for kind, is_used in zip(present, used, strict=True) if is_used}
+        chromosomes.update(compress(present, used))
         for number, region in enumerate(regions):
             same = [n for n, kind in enumerate(present) if _bare(kind) == _bare(region.chromosome)]
             inside = (block.positions >= region.start) & (block.positions <= region.end) & np.isin(codes, same)
@@ -311,12 +301,12 @@ def _search(
 def _check_found(
     regions: Sequence[str], parsed: Sequence[Region], found: np.ndarray, chromosomes: set[str], where: str
 ) -> None:
-    known = {_bare(name) for name in chromosomes}
+    known = set(map(_bare, chromosomes))
     for text, region in zip(regions, parsed, strict=True):
         if _bare(region.chromosome) not in known:
             there = ", ".join(sorted(chromosomes)[:30]) or "none"
             raise UnknownFieldError(f"region {text}: {where} have no chromosome {region.chromosome}; there are {there}")
-    empty = [text for text, count in zip(regions, found, strict=True) if not count]
+    empty = list(compress(regions, found == 0))
     if len(empty) == len(regions):
         raise UnknownFieldError(f"no feature is in any of the regions {', '.join(empty[:5]) or '(none was given)'}")
     if empty:

@@ -78,9 +78,9 @@ class FeatureAxis(Sequence[Any]):
         return np.asarray(self[:], dtype)
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, FeatureAxis) and self.ids.dtype == other.ids.dtype and np.array_equal(self.ids, other.ids)
-        )
+        if not isinstance(other, FeatureAxis) or self.ids.dtype != other.ids.dtype:
+            return False
+        return np.array_equal(self.ids, other.ids)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -90,28 +90,26 @@ class FeatureAxis(Sequence[Any]):
         if not len(feature_ids):
             return np.empty(0, np.int64)
         wanted = _as_array(feature_ids)
-        if wanted.dtype.kind != self.ids.dtype.kind:
-            kinds = ("strings", "integers") if self.is_text else ("integers", "strings")
-            raise UnknownFieldError(f"the features of this matrix are {kinds[0]}, not {kinds[1]}: {feature_ids[0]!r}")
-        if wanted.dtype.itemsize > self.ids.dtype.itemsize:  # a comparison would widen a copy of the whole axis
-            too_long = np.char.str_len(wanted) > self.ids.dtype.itemsize
-            if too_long.any():
-                raise self._unknown(wanted[int(np.argmax(too_long))])
-        wanted = wanted.astype(self.ids.dtype)
-        found = self._places(wanted)
-        absent = self.ids[found] != wanted
-        if absent.any():
-            raise self._unknown(wanted[int(np.argmax(absent))])
-        return found.astype(np.int64)
+        self.check_kind(wanted.dtype.kind == "S", feature_ids[0])
+        found = self.locate(wanted)
+        if (found < 0).any():
+            name = self._name(wanted[int(np.argmin(found))])
+            raise UnknownFieldError(f"feature {name!r} is not on the axis of this matrix ({len(self):,} features)")
+        return found
+
+    def check_kind(self, is_text: bool, example: Any) -> None:
+        """Raise UnknownFieldError if names are of another kind than those of the axis."""
+        if is_text != self.is_text:
+            own, given = ("strings", "integers") if self.is_text else ("integers", "strings")
+            raise UnknownFieldError(f"the features of this matrix are {own}, not {given}: {example!r}")
 
     def find(self, names: Any) -> np.ndarray:
         """Positions of an Arrow array of strings, (n,) int64, -1 where a name is null or is not on the axis."""
-        if not self.is_text:
-            raise UnknownFieldError("the features of this matrix are integers, not strings")
+        self.check_kind(True, names[:1])
         return self.locate(from_arrow(names.fill_null("")))
 
     def locate(self, wanted: np.ndarray) -> np.ndarray:
-        """Positions of names, (n,) bytes, on an axis of strings: (n,) int64, -1 where a name is not on the axis."""
+        """Positions of names, (n,) bytes or int64 as those of the axis: (n,) int64, -1 where one is not on the axis."""
         found = np.full(len(wanted), -1, np.int64)
         candidates = np.arange(len(wanted))
         if wanted.dtype.itemsize > self.ids.dtype.itemsize:  # longer names would be cut off: they are not on the axis
@@ -135,9 +133,7 @@ class FeatureAxis(Sequence[Any]):
         Raises:
             UnknownFieldError: the features of one axis are strings, those of the other integers.
         """
-        if self.is_text != other.is_text:
-            kinds = ("strings", "integers") if self.is_text else ("integers", "strings")
-            raise UnknownFieldError(f"the features of this matrix are {kinds[0]}, not {kinds[1]}: {other[0]!r}")
+        self.check_kind(other.is_text, other[0])
         _, here, there = np.intersect1d(self.ids, other.ids, assume_unique=True, return_indices=True)
         order = np.argsort(here)
         return here[order], there[order]
@@ -166,12 +162,8 @@ class FeatureAxis(Sequence[Any]):
         if hashlib.sha256(data).hexdigest() != sha256:
             raise CorruptChunkError(f"{where}: the features are not those that the matrix was created with")
         try:
-            ids = _parse_npy(data)
+            return cls(_parse_npy(data))
         except Exception as error:  # NumPy passes the header to Python's parsers, which raise many kinds of errors
-            raise CorruptChunkError(f"{where} is not a list of features: {error}") from error
-        try:
-            return cls(ids)
-        except MatrixError as error:
             raise CorruptChunkError(f"{where} is not a list of features: {error}") from error
 
     def _places(self, wanted: np.ndarray) -> np.ndarray:
@@ -181,11 +173,6 @@ class FeatureAxis(Sequence[Any]):
 
     def _name(self, stored: Any) -> str | int:
         return str(stored.decode("utf-8")) if self.is_text else int(stored)
-
-    def _unknown(self, stored: Any) -> UnknownFieldError:
-        return UnknownFieldError(
-            f"feature {self._name(stored)!r} is not on the axis of this matrix ({len(self):,} features)"
-        )
 
 
 def _parse_npy(data: bytes) -> np.ndarray:

@@ -1,13 +1,24 @@
-"""Names of batches and samples, and of the batches whose samples joined a batch of the warehouse later."""
+"""Names of batches and samples."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
+from typing import Any
 
 # What :func:`later_part` appends. Any other "@" belongs to the name of a batch.
 _LATER = re.compile(r"(.+)@[0-9a-f]{12}", re.DOTALL)
+
+
+def among(names: Iterable[str], chosen: Container[Any]) -> list[str]:
+    """Those of the names that are chosen, in their order."""
+    return [name for name in names if name in chosen]
+
+
+def outside(names: Iterable[str], known: Container[Any]) -> list[str]:
+    """Those of the names that are not known, in their order."""
+    return [name for name in names if name not in known]
 
 
 def is_name(text: object) -> bool:

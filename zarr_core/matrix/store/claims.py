@@ -22,7 +22,7 @@ CLAIMS = "claims"
 
 
 def claim(storage: Storage, copy: str, start: int, count: int, purpose: str) -> int:
-    """Take ``count`` consecutive shards permanently, in the arrays of all value tables.
+    """Take ``count`` consecutive shards permanently, in the arrays of all value tables; returns the first one's number.
 
     Args:
         storage: root of the matrix.
@@ -30,12 +30,6 @@ def claim(storage: Storage, copy: str, start: int, count: int, purpose: str) -> 
         start: first candidate: the end of an earlier claim, or 0.
         count: number of shards.
         purpose: recorded in the claim, to explain unused rows.
-
-    Returns:
-        Number of the first shard.
-
-    Raises:
-        ManifestError: an existing claim is damaged.
     """
     # Storage.create treats an object with equal bytes as its own, so the claims of two writers must differ.
     writer = uuid.uuid4().hex
@@ -55,16 +49,10 @@ def claim(storage: Storage, copy: str, start: int, count: int, purpose: str) -> 
 
 
 def claim_shards(storage: Storage, state: MatrixState, copy: Copy, samples: int, purpose: str, way_out: str) -> int:
-    """Claim the shards of a block of samples, behind all others of a copy; returns the number of the first.
-
-    Args:
-        storage, state, copy: where.
-        samples: number of samples.
-        purpose: recorded in the claim.
-        way_out: what to do if the copy is full, for the message.
+    """Claim the shards of a number of samples, behind all others of a copy; returns the number of the first.
 
     Raises:
-        MatrixError: the copy is full.
+        MatrixError: the copy is full; ``way_out`` says what to do then.
     """
     count = copy.shards_of(samples)
     if copy.name == "row-major":

@@ -1,4 +1,4 @@
-"""Commit a change of a matrix, unless what it is based on has changed."""
+"""Commits that give up if what they are based on has changed."""
 
 from __future__ import annotations
 
@@ -12,19 +12,11 @@ from zarr_core.versioning import generations
 def commit(
     storage: Storage, since: MatrixState, change: Callable[[MatrixState], MatrixState | None]
 ) -> MatrixState | None:
-    """Commit the next state of a matrix.
+    """Commit the next state of a matrix, and return it; None if the change returned None.
 
     Args:
-        storage: root of the matrix.
-        since: the state that the change is based on.
-        change: makes the next state from the current one; again for a newer one if another commit came first. Returns
-            its argument if nothing is to be committed, and None if other commits changed what it is based on.
-
-    Returns:
-        The committed or unchanged state; None if the change returned None.
-
-    Raises:
-        StoreError: the matrix was deleted or replaced.
+        storage, since: the matrix, and the state that the change is based on.
+        change: as for ``generations.commit``; returns None if other commits changed what it is based on.
     """
     results: list[MatrixState | None] = []
 

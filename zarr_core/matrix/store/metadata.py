@@ -27,16 +27,8 @@ def announce(storage: Storage, copy: Copy, end: int = 0) -> None:
     """Make the arrays of a copy at least ``end`` samples long, and create them if they do not exist.
 
     Writers call this after they have claimed their rows and before they commit them, so a committed row is never
-    beyond the end of its array. An array never gets shorter, except for one that an earlier version announced with
-    room for all shards.
-
-    Args:
-        storage: root of the matrix.
-        copy: of a state of the matrix; its committed samples are always announced.
-        end: samples to announce.
-
-    Raises:
-        CommitConflict: other writers kept changing an array's metadata.
+    beyond the end of its array. An array that this library describes never gets shorter. The committed samples of the
+    copy are always announced.
     """
     for value, layout in copy.layouts.items():
         _announce(storage, f"{copy.path(value)}/{ZARR_JSON}", layout, max(end, copy.end))

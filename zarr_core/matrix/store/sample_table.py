@@ -13,6 +13,7 @@ import os
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import fsspec
@@ -21,7 +22,7 @@ from zarr_core._util.arguments import check_names
 from zarr_core._util.commands import shell
 from zarr_core._util.redaction import printable_cause, redact, refuse_credentials
 from zarr_core.errors import CorruptChunkError, MatrixError, UnknownFieldError
-from zarr_core.matrix.store.batch_names import home_of, is_name
+from zarr_core.matrix.store.batch_names import among, home_of, is_name, outside
 from zarr_core.matrix.store.commits import commit
 from zarr_core.matrix.store.state import HEAD, METADATA, MatrixState, MetadataTable
 from zarr_core.storage import Storage
@@ -70,13 +71,10 @@ class MetadataReport:
 
 
 def read_table(source: Any, kind: Kind, key: str | None = None) -> pa.Table:
-    """A table of metadata with its ids as strings, in the column ``sample_id`` or ``batch_id``.
+    """A table of metadata with its ids as strings, in its first column, ``sample_id`` or ``batch_id``.
 
     Args:
-        source: path or URL of a ``.csv``, ``.tsv`` or ``.parquet`` file, or a table: of pyarrow, or any data frame with
-            the Arrow interface, such as those of pandas and polars.
-        kind: what a row describes.
-        key: name of the column of the ids; by default ``sample_id`` or ``batch_id``.
+        source, kind, key: as for ``WideMatrix.set_metadata``; any table with the Arrow interface will do.
 
     Raises:
         MatrixError: the file cannot be read, an id is missing or repeated, or a column does not hold one value per row.
@@ -109,19 +107,7 @@ def read_table(source: Any, kind: Kind, key: str | None = None) -> pa.Table:
 def set_metadata(
     storage: Storage, state: MatrixState, kind: Kind, given: pa.Table, *, replace_all: bool
 ) -> tuple[MatrixState, MetadataReport]:
-    """Commit a table, or merge it into the one that is there.
-
-    Args:
-        storage, state: of the matrix, now.
-        kind: what a row describes.
-        given: as :func:`read_table` returns it.
-        replace_all: drop earlier rows and columns. Otherwise the given columns of the given ids replace earlier values,
-            and everything else stays.
-
-    Raises:
-        MatrixError: a column has another type than before, is in the other table, or contradicts the matrix; or the
-            matrix was replaced.
-    """
+    """Commit a table that :func:`read_table` returned, or merge it; see ``WideMatrix.set_metadata``."""
     key = KEYS[kind]
     while True:
         gone = state.retired.sample_ids if kind == "samples" else set()
@@ -159,9 +145,9 @@ def _report(
         generation=state.generation,
         rows=len(table),
         columns=tuple(table.column_names[1:]),
-        unknown=tuple(name for name in given if name not in described and name not in retired),
+        unknown=tuple(outside(outside(given, described), retired)),
         missing=tuple(missing),
-        retired=tuple(name for name in given if name in retired),
+        retired=tuple(among(given, retired)),
     )
 
 
@@ -194,24 +180,20 @@ def load_table(storage: Storage, state: MatrixState, kind: Kind) -> pa.Table | N
 def join(
     storage: Storage, state: MatrixState, columns: Sequence[str] | None, sample_ids: Sequence[str] | None
 ) -> pa.Table:
-    """The metadata of samples: a row per sample, null where a table has no row; see ``WideMatrix.samples``.
-
-    Raises:
-        UnknownFieldError: there is no such column or sample.
-    """
+    """The metadata of samples; see ``WideMatrix.samples``."""
     pa = _pyarrow()
     import pyarrow.compute as pc
 
     check_names("columns", columns, error=UnknownFieldError)
     known = joined_columns(state)
     wanted = list(known if columns is None else columns)
-    if unknown := [name for name in wanted if name not in known]:
+    if unknown := outside(wanted, known):
         there = ", ".join(known) or f"none; `{shell('matrix', 'metadata', storage.url, 'TABLE')}` adds a table"
         raise UnknownFieldError(
             f"{storage.url}, generation {state.generation}: no metadata {unknown[0]!r}; columns: {there}"
         )
     ids = list(state.batch_of if sample_ids is None else sample_ids)
-    if absent := [sample for sample in ids if sample not in state.batch_of]:
+    if absent := outside(ids, state.batch_of):
         raise UnknownFieldError(f"{storage.url}, generation {state.generation}: no sample {absent[0]!r}")
     batches = [state.batch_of[sample] for sample in ids]
     found = {"sample_id": pa.array(ids, pa.string()), "batch_id": pa.array(batches, pa.string())}
@@ -223,8 +205,8 @@ def join(
         keys: Sequence[str | None] = ids
         if kind == "batches":
             described = set(rows.to_pylist())
-            homes = {batch: home_of(batch, described) for batch in set(batches)}
-            keys = [homes[batch] for batch in batches]
+            home = cache(partial(home_of, batch_ids=described))
+            keys = list(map(home, batches))
         places[kind] = pc.index_in(pa.array(keys, pa.string()), rows, skip_nulls=True)
     for name in wanted:
         kind = known[name]

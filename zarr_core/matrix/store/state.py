@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
@@ -19,6 +19,7 @@ from zarr_core.format.array_metadata import MAX_CHUNKS, VALUE_DTYPES
 from zarr_core.format.codecs import Codec
 from zarr_core.format.names import check_relative_path
 from zarr_core.format.object_names import ZARR_JSON
+from zarr_core.matrix.store.batch_names import among, outside
 from zarr_core.matrix.store.copies import COLUMNS, Block, Copy
 from zarr_core.matrix.store.layout import ChunkLayout
 from zarr_core.storage import Storage
@@ -240,9 +241,9 @@ class MatrixState:
         return {sample_id: name for name, batch in self.batches.items() for sample_id in batch.sample_ids}
 
     @cached_property
-    def transposed(self) -> set[str]:
-        """Batches that the column-major copy holds."""
-        return {batch_id for block in self.column_blocks for batch_id in block.batches}
+    def transposed(self) -> Mapping[str, ColumnBlock]:
+        """Batches that the column-major copy holds, in the order of its blocks."""
+        return {batch_id: block for block in self.column_blocks for batch_id in block.batches}
 
     @property
     def next_shard(self) -> int:
@@ -251,18 +252,27 @@ class MatrixState:
 
     def samples_of(self, batches: Iterable[str]) -> list[str]:
         """Samples of batches, batch after batch."""
-        return [sample_id for batch_id in batches for sample_id in self.batches[batch_id].sample_ids]
+        found: list[str] = []
+        for batch_id in batches:
+            found += self.batches[batch_id].sample_ids
+        return found
 
     def to_json(self) -> bytes:
         """The content of ``HEAD.json``. Equal states give equal bytes."""
-        optional = {"retired": self.retired != Retired(), METADATA: self.metadata, "origin": self.origin}
-        absent = {key for key, value in optional.items() if not value}
-        version = 3 if self.metadata or self.origin else 2 if optional["retired"] else 1
-        document: dict[str, Any] = {"format": FORMAT, "format_version": version}
-        document |= _STATE.dump_python(self, by_alias=True, exclude={"retention", *absent})
+        document: dict[str, Any] = {"format": FORMAT, "format_version": 1}
+        document |= _STATE.dump_python(self, by_alias=True, exclude={"retention"})
         for batch in document["batches"].values():
             if not batch["source"]:
                 del batch["source"]
+        for key, version, is_empty in (
+            ("retired", 2, self.retired == Retired()),
+            (METADATA, 3, not self.metadata),
+            ("origin", 3, self.origin is None),
+        ):
+            if is_empty:
+                del document[key]
+            else:
+                document["format_version"] = version
         if retention := self.retention.to_document():
             document["retention"] = retention
         return (json.dumps(document, separators=(",", ":"), ensure_ascii=False) + "\n").encode()
@@ -290,20 +300,20 @@ class MatrixState:
         check_values(self.values)
         if self.chunk_features % self.column_chunk[0]:
             raise ValueError("a row-major chunk is not a whole number of column-major chunks")
-        held = [batch_id for block in self.column_blocks for batch_id in block.batches]
-        if len(self.transposed) != len(held) or not self.transposed <= self.batches.keys():
+        n_held = sum(len(block.batches) for block in self.column_blocks)
+        if len(self.transposed) != n_held or not self.transposed.keys() <= self.batches.keys():
             raise ValueError("the column-major copy names a batch twice, or an unknown batch")
         for copy in (self.row_copy, self.column_copy):
             _check_copy(copy, self.max_shards)
         if not self.rows.keys().isdisjoint(self.retired.sample_ids):
             raise ValueError("a retired sample has a row")
-        if len(self.rows) != sum(len(batch.sample_ids) for batch in self.batches.values()):
+        if len(self.rows) != len(self.samples_of(self.batches)):
             raise ValueError("a sample has two rows")
         shards = sum(self.column_copy.shards_of(len(block.sample_ids)) for block in self.column_copy.blocks)
         if shards * -(-self.axis.length // self.chunk_features) > MAX_CHUNKS:
             raise ValueError(f"the column-major copy has more than {MAX_CHUNKS} shards")
-        for written in (*self.batches.values(), *self.column_blocks):
-            if written.bytes.keys() != self.values.keys():
+        for block in (*self.row_copy.blocks, *self.column_copy.blocks):
+            if block.bytes.keys() != self.values.keys():
                 raise ValueError("stored bytes are recorded for other value tables")
 
 
@@ -375,38 +385,28 @@ def changes(before: MatrixState | None, after: MatrixState) -> list[Change]:
         tables = ", ".join(f"{value} {dtype}" for value, dtype in after.values.items())
         return [Change("created", note=f"{after.axis.length:,} features; {tables}; {after.codec}")]
     found = []
-    added = _missing_in(before.batches, after.batches)
-    if added:
+    if added := outside(after.batches, before.batches):
         sources = dict.fromkeys(describe_source(after.batches[batch_id].source) for batch_id in added)
         note = "; ".join([f"{len(after.samples_of(added)):,} samples", *filter(None, sources)])
-        found.append(Change("added", added, note))
-    gone = _missing_in(after.batches, before.batches)
-    if gone:
-        found.append(Change("retired", gone, f"batches, {len(before.samples_of(gone)):,} samples"))
-    kept = _missing_in(gone, before.batches)
-    fewer = _missing_in(after.rows, before.samples_of(kept))
-    unloaded = _missing_in(before.rows, _missing_in(before.retired.samples, after.retired.samples))
+        found.append(Change("added", tuple(added), note))
+    if gone := outside(before.batches, after.batches):
+        found.append(Change("retired", tuple(gone), f"batches, {len(before.samples_of(gone)):,} samples"))
+    fewer = outside(before.samples_of(among(before.batches, after.batches)), after.rows)
+    unloaded = outside(outside(after.retired.samples, set(before.retired.samples)), before.rows)
     if fewer or unloaded:
         found.append(Change("retired", (*fewer, *unloaded)))
-    reinstated = _missing_in(after.retired.batches, before.retired.batches)
-    reinstated += _missing_in(after.retired.samples, before.retired.samples)
-    if reinstated:
-        found.append(Change("reinstated", reinstated))
-    held = (batch_id for block in after.column_blocks for batch_id in block.batches)
-    if transposed := _missing_in(before.transposed, held):
-        found.append(Change("transposed", transposed))
+    again = outside(before.retired.batches, after.retired.batches)
+    again += outside(before.retired.samples, set(after.retired.samples))
+    if again:
+        found.append(Change("reinstated", tuple(again)))
+    if transposed := outside(after.transposed, before.transposed):
+        found.append(Change("transposed", tuple(transposed)))
     for kind in ("samples", "batches"):
         table = after.metadata.get(kind)
         if table != before.metadata.get(kind):
             note = f"{table.rows:,} rows: {', '.join(table.columns)}" if table else "removed"
             found.append(Change(f"metadata of {kind}", note=note))
     return found
-
-
-def _missing_in(known: Collection[str], names: Iterable[str]) -> tuple[str, ...]:
-    """The names that are not known, in their order."""
-    known = set(known)
-    return tuple(name for name in names if name not in known)
 
 
 def describe_source(source: Mapping[str, str]) -> str:
