@@ -301,7 +301,7 @@ def test_values_that_come_in_different_numbers_are_refused(
             yield batch.slice(1) if value == "coverage" else batch
 
     monkeypatch.setattr(PositionJoin, "rows", fewer)
-    with pytest.raises(WarehouseError, match="batch b-1 .*for coverage. It changed meanwhile"):
+    with pytest.raises(WarehouseError, match="batch b-1 .*coverage. It changed meanwhile"):
         loader.load(["s1"])
     assert loader.matrix.refresh().generation == 1
 

@@ -216,8 +216,8 @@ class MatrixLoader:
                     ingested += self._take(warehouse, batches, mine, leases)
                     continue
                 if not waiting:
-                    text = "%s: waits for %d batches that others are loading, such as %s (%s); not longer than %g s "
-                    text += "after a lease was last renewed"
+                    text = "%s: waits for %d batches that others are loading, such as %s (%s)"
+                    text += "; takes over what is not renewed for %g s"
                     example, holder = next(iter(leases.holders.items()))
                     logger.warning(text, url, len(todo), example, holder, self.lease_seconds)
                 waiting = True
@@ -281,7 +281,7 @@ class MatrixLoader:
             rows[value], without[value] = done.rows, done.without_value
         counted = ", ".join(f"{n} {value}" for value, n in rows.items())
         if len(set(rows.values())) > 1:
-            text = f"batch {batch_id} returned different numbers of rows ({counted}). It changed meanwhile; load again"
+            text = f"batch {batch_id} returned different numbers of rows: {counted}. It changed meanwhile; load again"
             raise WarehouseError(text)
         url = self.matrix.url
         source = unloaded.source(batch_id) if isinstance(unloaded, Traced) else {}
