@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from typing import Annotated
 
 from zarr_core._util import command_line as cli
-from zarr_core._util.command_line import format_time, table
 from zarr_core._util.commands import shell
-from zarr_core._util.units import format_size
-from zarr_core.stores.info import SampleInfo, StoreInfo, sample_info, store_info
+from zarr_core._util.units import format_duration, format_size
+from zarr_core.stores.info import SampleInfo, SplitInfo, StoreInfo, sample_info, store_info
 
 __all__ = ["SampleInfo", "StoreInfo", "sample_info", "store_info"]
 
 _NAMES_SHOWN = 5
-_UNITS = {"days": 86_400, "hours": 3600, "minutes": 60, "seconds": 1}
 
 app = cli.verb(
     "info",
@@ -47,30 +46,38 @@ def _command(
 def format_store(info: StoreInfo) -> str:
     """Summary of a store in a few lines, and a table of its fields."""
     kind = "wide matrix" if info.kind == "matrix" else f"point store of {info.name}"
+    settings = {key: value for key, value in info.settings.items() if value not in ("", [])}
+    size = f" ({format_size(info.bytes)})" if info.bytes else ""
     lines = {
         "store": f"{info.store}, {kind}",
-        "generation": f"{info.generation}, committed {format_time(info.committed)}",
-        "tags": ", ".join(f"{tag} (generation {number})" for tag, number in info.tags.items()),
-        "copy of": ", ".join(f"{key} {value}" for key, value in info.origin.items()),
-        "samples": _samples(info),
-        "batches": ", ".join(f"{batch} ({count:,})" for batch, count in info.batches.items()),
+        "generation": f"{info.generation}, committed {cli.format_time(info.committed)}",
+        "tags": _listed("{} (generation {})", info.tags),
+        "copy of": _listed("{} {}", info.origin),
+        "samples": f"{info.samples:,}{size}",
+        "batches": _listed("{} ({:,})", info.batches),
         "metadata": "; ".join(f"of {kind}: {', '.join(columns)}" for kind, columns in info.metadata.items()),
-        "splits": ", ".join(
-            f"{name} ({split.samples:,}{f', {split.missing:,} not in the store' * (split.missing > 0)})"
-            for name, split in info.splits.items()
-        ),
+        "splits": ", ".join(_split(name, split) for name, split in info.splits.items()),
         "retired": _retired(info),
         "points": "; ".join(
             f"{domain}: {points.least:,} to {points.most:,} per sample, {points.total:,} in all"
             for domain, points in info.points.items()
         ),
-        "settings": ", ".join(f"{key} {_text(value)}" for key, value in info.settings.items() if value not in ("", [])),
-        "statistics": _statistics(info),
+        "settings": ", ".join(f"{key} {_text(value)}" for key, value in settings.items()),
     }
+    if info.kind == "matrix":
+        lines["samples"] += f" x {info.features:,} features, {info.column_major:,} samples in the column-major copy"
+    else:
+        lines["samples"] += f", {len(info.quarantined):,} quarantined, {info.excluded:,} excluded"
+        lines["statistics"] = _statistics(info)
     fields = [("field" if info.kind == "points" else "value", "dtype", "components", "units")]
-    fields += [(name, field.dtype, str(field.components), field.units) for name, field in info.fields.items()]
-    refused = [f"quarantined: {sample_id}: {reason}" for sample_id, reason in info.quarantined.items()]
-    return "\n".join([*_aligned(lines), "", table(fields), *([""] if refused else []), *refused])
+    for name, field in info.fields.items():
+        fields.append((name, field.dtype, str(field.components), field.units))
+    text = f"{_aligned(lines)}\n\n{cli.table(fields)}"
+    if info.quarantined:
+        text += "\n"
+    for sample_id, reason in info.quarantined.items():
+        text += f"\nquarantined: {sample_id}: {reason}"
+    return text
 
 
 def format_sample(info: SampleInfo) -> str:
@@ -84,53 +91,54 @@ def format_sample(info: SampleInfo) -> str:
         "source": info.fingerprint,
         "settings": info.settings,
     }
-    rows: list[tuple[str, ...]] = [
-        ("field", "dtype", "points", "components", "chunk", "shard", "units", "RMS error", "max error", "zeroed")
-    ]
-    rows += [
-        (
-            name,
-            array.dtype,
-            *(f"{n:,}" for n in (*array.shape, array.chunk_points, array.shard_points)),
-            array.units,
-            # Relative to the standard deviation of the field.
-            *("" if n is None else f"{100 * n:.2g} %" for n in (array.rms_error, array.max_error, array.zeroed)),
-        )
-        for name, array in info.fields.items()
-    ]
-    return "\n".join([*_aligned(lines), *(["", table(rows)] if info.fields else [])])
+    if not info.fields:
+        return _aligned(lines)
+    counts = ("points", "components", "chunk", "shard")
+    rows: list[tuple[str, ...]] = [("field", "dtype", *counts, "units", "RMS error", "max error", "zeroed")]
+    for name, array in info.fields.items():
+        sizes = map("{:,}".format, (*array.shape, array.chunk_points, array.shard_points))
+        errors = map(_percent, (array.rms_error, array.max_error, array.zeroed))
+        rows.append((name, array.dtype, *sizes, array.units, *errors))
+    return f"{_aligned(lines)}\n\n{cli.table(rows)}"
 
 
-def _samples(info: StoreInfo) -> str:
-    text = f"{info.samples:,}" + f" ({format_size(info.bytes)})" * (info.bytes > 0)
-    if info.kind == "matrix":
-        return f"{text} x {info.features:,} features, {info.column_major:,} samples in the column-major copy"
-    return f"{text}, {len(info.quarantined):,} quarantined, {info.excluded:,} excluded"
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.2g} %"
+
+
+def _listed(template: str, items: Mapping[str, object]) -> str:
+    return ", ".join(template.format(name, value) for name, value in items.items())
+
+
+def _split(name: str, split: SplitInfo) -> str:
+    missing = f", {split.missing:,} not in the store" if split.missing else ""
+    return f"{name} ({split.samples:,}{missing})"
 
 
 def _retired(info: StoreInfo) -> str:
-    samples = ", ".join(info.retired[:_NAMES_SHOWN]) + ", ..." * (len(info.retired) > _NAMES_SHOWN)
-    batches = ", ".join(f"{batch} ({count:,} samples)" for batch, count in info.retired_batches.items())
-    parts = (f"{len(info.retired):,} samples: {samples}" if samples else "", batches and f"batches: {batches}")
-    return "; ".join(part for part in parts if part)
+    parts = []
+    if info.retired:
+        more = ", ..." if len(info.retired) > _NAMES_SHOWN else ""
+        parts.append(f"{len(info.retired):,} samples: {', '.join(info.retired[:_NAMES_SHOWN])}{more}")
+    if info.retired_batches:
+        parts.append(f"batches: {_listed('{} ({:,} samples)', info.retired_batches)}")
+    return "; ".join(parts)
 
 
 def _statistics(info: StoreInfo) -> str:
-    if info.kind == "matrix":
-        return ""
     if info.statistics is None:
-        split = ("--split", "train") * ("train" in info.splits)
+        split = ["--split", "train"] if "train" in info.splits else []
         return f"none; `{shell('statistics', info.store, *split, '--generation', info.generation)}` writes them"
-    age = info.statistics.age
-    text = f"written {format_time(info.statistics.written)}"
-    if age is not None:
-        unit, seconds = next(item for item in _UNITS.items() if age >= item[1] or item[1] == 1)
-        text += f", {age / seconds:.0f} {unit} ago"
-    return text + ", before this generation was committed" * info.statistics.outdated
+    text = f"written {cli.format_time(info.statistics.written)}"
+    if info.statistics.age is not None:
+        text += f", {format_duration(info.statistics.age)} ago"
+    if info.statistics.outdated:
+        text += ", before this generation was committed"
+    return text
 
 
-def _aligned(lines: dict[str, str]) -> list[str]:
-    return [f"{name:<12}{text}" for name, text in lines.items() if text]
+def _aligned(lines: Mapping[str, str]) -> str:
+    return "\n".join(f"{name:<12}{text}" for name, text in lines.items() if text)
 
 
 def _text(value: object) -> str:

@@ -39,20 +39,22 @@ def _command(
                 file.write(found.to_yaml())
         except FileExistsError:
             raise cli.WrongUseError(f"{write} exists; --write does not replace a file") from None
-    return cli.Result(summary(found, write), _document(found))
+    return cli.Result(_summary(found, write), _document(found))
 
 
-def summary(found: Survey, written: str | None = None) -> str:
+def _summary(found: Survey, written: str | None) -> str:
     """What a location could be, in a few lines, and the command that converts it."""
     missing = f", {len(found.incomplete)} incomplete" if found.incomplete else ""
+    plural = "" if found.samples == 1 else "s"
+    splits = [f"{name} {count:,}" for name, count in found.splits.items()]
     lines = [
-        f"{found.url}: {found.samples:,} sample{'s' * (found.samples != 1)}, {format_size(found.n_bytes)}{missing}",
+        f"{found.url}: {found.samples:,} sample{plural}, {format_size(found.n_bytes)}{missing}",
         f"  kind: {' or '.join(found.kinds) or 'none that comes with the library; the description is a guess'}",
         f"  samples: {found.description.samples}",
         "  files of the first sample:",
         *(f"    {_file(file)}" for file in found.files),
         f"  fields: {', '.join(found.description.fields)}",
-        f"  splits: {', '.join(f'{name} {n:,}' for name, n in found.splits.items()) or 'none'}",
+        f"  splits: {', '.join(splits) or 'none'}",
     ]
     if found.incomplete:
         sample_id, files = next(iter(found.incomplete.items()))
@@ -90,30 +92,26 @@ def _file(file: FileSummary) -> str:
 def _document(found: Survey) -> dict[str, Any]:
     return {
         "url": found.url,
-        "kinds": list(found.kinds),
+        "kinds": found.kinds,
         "samples": found.samples,
-        "incomplete": {sample_id: list(files) for sample_id, files in found.incomplete.items()},
+        "incomplete": found.incomplete,
         "bytes": found.n_bytes,
-        "files": [
-            {
-                "pattern": file.pattern,
-                "example": file.example,
-                "bytes": file.size,
-                "problem": file.problem,
-                "points": file.contents.points if file.contents else None,
-                "cells": file.contents.cells if file.contents else None,
-                "arrays": [
-                    {"name": array.name, "at": array.at, "components": array.components, "rows": array.rows}
-                    for array in (file.contents.arrays if file.contents else ())
-                ],
-            }
-            for file in found.files
-        ],
+        "files": [_file_document(file) for file in found.files],
         "fields": list(found.description.fields),
-        "splits": dict(found.splits),
-        "notes": list(found.odd),
+        "splits": found.splits,
+        "notes": found.odd,
         "description": found.to_yaml(),
     }
+
+
+def _file_document(file: FileSummary) -> dict[str, Any]:
+    document = {"pattern": file.pattern, "example": file.example, "bytes": file.size, "problem": file.problem}
+    if file.contents is None:
+        return document | {"points": None, "cells": None, "arrays": []}
+    arrays = []
+    for array in file.contents.arrays:
+        arrays.append({"name": array.name, "at": array.at, "components": array.components, "rows": array.rows})
+    return document | {"points": file.contents.points, "cells": file.contents.cells, "arrays": arrays}
 
 
 main = partial(cli.run, app)

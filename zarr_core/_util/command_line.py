@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -162,7 +162,7 @@ class Result:
 
 
 def command(
-    function: Callable[..., Any] | None = None, *, quiet: bool = True
+    function: Callable[..., Any] | None = None, *, without: Collection[str] = (), quiet: bool = True
 ) -> Callable[[Callable[..., Result]], Callable[..., int]]:
     """Make a function a command, whose result is printed as ``--json`` and ``--quiet`` ask for.
 
@@ -170,6 +170,7 @@ def command(
         function: of the library, which the command calls with its ``**arguments``. The command gets options for the
             keyword arguments of the function that it does not declare itself, with their names, types, defaults and
             descriptions.
+        without: arguments of the function that get no option.
         quiet: whether there is a ``--quiet``.
     """
 
@@ -178,7 +179,7 @@ def command(
         fed: dict[str, inspect.Parameter] = {}
         if function is not None:
             del own["arguments"]
-            fed = _options(function, own)
+            fed = _options(function, {*own, *without})
         argument_of = {option.name: argument for argument, option in fed.items()}
         options = {option.name: option for option in fed.values()}
         if quiet and "quiet" not in own:
@@ -209,8 +210,8 @@ def command(
     return decorate
 
 
-def _options(function: Callable[..., Any], own: Iterable[str]) -> dict[str, inspect.Parameter]:
-    """The options for the keyword arguments of a function, by argument; without those that a command has of its own."""
+def _options(function: Callable[..., Any], without: Collection[str]) -> dict[str, inspect.Parameter]:
+    """The options for the keyword arguments of a function, by argument."""
     from docstring_parser import parse
 
     parameters = inspect.signature(function).parameters.values()
@@ -219,7 +220,7 @@ def _options(function: Callable[..., Any], own: Iterable[str]) -> dict[str, insp
     options = {}
     for parameter in parameters:
         name, hint = _SHARED.get(parameter.name, (parameter.name, None))
-        if parameter.kind is parameter.KEYWORD_ONLY and name not in own:
+        if parameter.kind is parameter.KEYWORD_ONLY and name not in without:
             if hint is None:
                 hint = _option_type(name, hints[parameter.name], parameter.default, _option_help(helps[name]))
             options[parameter.name] = _keyword(name, hint, parameter.default)

@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
+from zarr_core._util.extras import extra
 from zarr_core._util.processes import WorkerDiedError
 from zarr_core._util.redaction import refuse_credentials
 from zarr_core.errors import ZarrCoreError
@@ -47,11 +48,9 @@ def dask_executor(address: str | None, warn: Callable[[str], object] = warnings.
         yield None
         return
     refuse_credentials(address)
-    try:
+    with extra("dask", "a Dask cluster needs dask.distributed"):
         from distributed import Client
         from distributed.comm import get_address_host
-    except ImportError as error:
-        raise ZarrCoreError("a Dask cluster needs dask.distributed: pip install 'zarr-core[dask]'") from error
     try:
         get_address_host(address)  # a client of an unknown scheme waits for a minute when the process ends
         client = Client(address, timeout=_PATIENCE, set_as_default=False)

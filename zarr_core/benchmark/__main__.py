@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import Parameter
-
 from zarr_core._util import command_line as cli
 from zarr_core.benchmark import console_text, run_benchmark
 
@@ -23,18 +21,16 @@ zarr-core benchmark s3://bucket/store --source s3://bucket/ahmedml --limit 8 --o
 
 
 @app.default
-@cli.command(run_benchmark)
+@cli.command(run_benchmark, without=["samples"])
 def _command(
     store: Annotated[str, cli.option(cli.STORE_HELP, "--zarr-root")],
     *,
     source: Annotated[str, cli.option("Folder or URL of the files that the store was made from.", *cli.SOURCE_ALIASES)],
     output: Annotated[str, cli.option("Folder for report.json and report.html.", metavar="DIR")] = "benchmark-report",
-    samples: Annotated[
-        int | None, cli.number("Measure at most the first N samples."), Parameter(name=("--limit", "--samples"))
-    ] = None,
+    limit: Annotated[int | None, cli.number("At most N samples.", "--samples")] = None,
     **arguments: Any,
 ) -> cli.Result:
-    report = run_benchmark(source, store, output, samples=samples, **arguments)
+    report = run_benchmark(source, store, output, samples=limit, **arguments)
     page = (Path(output) / "report.html").resolve()
     text = f"{console_text(report)}\nreport: {page}"
     return cli.Result(text, report | {"page": str(page)}, ok=report["equivalence"]["ok"])

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from zarr_core._util.extras import extra
 from zarr_core.errors import MatrixError
 from zarr_core.exports.matrix_rows import MatrixRows, new_file
 from zarr_core.storage import local_path
@@ -45,11 +46,8 @@ def export_h5ad(rows: MatrixRows, out: str | os.PathLike[str], *, progress: bool
         MatrixError: h5py is not installed.
         CorruptChunkError: stored bytes are missing or damaged.
     """
-    try:
+    with extra("exports", "h5ad needs h5py", MatrixError):
         import h5py
-    except ImportError as error:
-        raise MatrixError("h5ad needs h5py: pip install 'zarr-core[exports]'") from error
-    about = {"store": rows.matrix.url, "generation": str(rows.matrix.generation), "matrix_id": rows.matrix.matrix_id}
     target = local_path(out)
     metadata = rows.metadata({"batch", "_index"}, slash="_")
     with new_file(target) as path, h5py.File(path, "w") as file:
@@ -61,8 +59,8 @@ def export_h5ad(rows: MatrixRows, out: str | os.PathLike[str], *, progress: bool
         for name in ("layers", "obsm", "obsp", "uns", "varm", "varp"):
             _encode(file.create_group(name), "dict", "0.1.0")
         _encode(file["uns"].create_group("zarr_core"), "dict", "0.1.0")
-        for key, text in about.items():
-            file["uns/zarr_core"][key] = text
+        for key, text in rows.origin.items():
+            file["uns/zarr_core"][key] = str(text)
             _encode(file["uns/zarr_core"][key], "string", "0.2.0")
         chunks = tuple(min(pair) for pair in zip(_CHUNK, rows.shape, strict=True))
         arrays: dict[str, Any] = {}

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from zarr_core._util.arguments import check_names
 from zarr_core.datasets.memory_map import row_blocks
-from zarr_core.errors import UnknownFieldError, ZarrCoreError
+from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.store.axis import FeatureAxis
 from zarr_core.matrix.store.sample_table import named_columns
@@ -63,13 +63,11 @@ class MatrixRows:
             raise ZarrCoreError(f"{matrix.url}: no samples, features or value tables are selected")
         if len(set(self.sample_ids)) < len(self.sample_ids):
             raise ZarrCoreError("sample_ids names a sample twice")
-        if unknown := [value for value in self.values if value not in matrix.values]:
-            raise UnknownFieldError(
-                f"{matrix.url} has no value table {unknown[0]!r}; it has {', '.join(matrix.values)}"
-            )
         for value in self.values:
-            matrix.read(self.sample_ids, axis.ids[:0], value)  # names unknown samples before anything is written
-        of = {sample_id: batch for batch, ids in matrix.batches.items() for sample_id in ids}
+            matrix.read(self.sample_ids, axis.ids[:0], value)  # names what is unknown before anything is written
+        of: dict[str, str] = {}
+        for batch, ids in matrix.batches.items():
+            of |= dict.fromkeys(ids, batch)
         self.batches = [of[sample_id] for sample_id in self.sample_ids]
 
     def metadata(self, taken: Collection[str], slash: str = "/") -> dict[str, pyarrow.Array]:
@@ -86,6 +84,12 @@ class MatrixRows:
         if not self.matrix.metadata_columns:
             return {}
         return named_columns(self.matrix.samples(sample_ids=self.sample_ids), taken, slash)
+
+    @property
+    def origin(self) -> dict[str, str | int]:
+        """The store, its generation and the id of the matrix."""
+        matrix = self.matrix
+        return {"store": matrix.url, "generation": matrix.generation, "matrix_id": matrix.matrix_id}
 
     @property
     def shape(self) -> tuple[int, int]:

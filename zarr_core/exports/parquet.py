@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+from zarr_core._util.extras import extra
 from zarr_core.errors import MatrixError
 from zarr_core.exports.matrix_rows import MatrixRows, new_file
 from zarr_core.storage import local_path
@@ -34,27 +35,24 @@ def export_parquet(rows: MatrixRows, out: str | os.PathLike[str], *, progress: b
         MatrixError: pyarrow is not installed.
         CorruptChunkError: stored bytes are missing or damaged.
     """
-    try:
+    with extra("exports", "Parquet needs pyarrow", MatrixError):
         import pyarrow as pa
         import pyarrow.parquet as pq
-    except ImportError as error:
-        raise MatrixError("Parquet needs pyarrow: pip install 'zarr-core[exports]'") from error
     folder, width = local_path(out), len(rows.features)
     if width > _MAX_FEATURES:
         raise MatrixError(f"{width:,} features are more than a list of Parquet holds: {_MAX_FEATURES:,}")
     lists = {value: pa.list_(pa.from_numpy_dtype(rows.dtype(value)), width) for value in rows.values}
-    about = {"store": rows.matrix.url, "generation": rows.matrix.generation, "matrix_id": rows.matrix.matrix_id}
     described = {"sample": pa.array(rows.sample_ids), "batch": pa.array(rows.batches)}
     described |= rows.metadata({*described, *lists})
     kinds = {name: column.type for name, column in described.items()} | lists
-    schema = pa.schema(kinds.items(), {"zarr_core": json.dumps(about)})
+    schema = pa.schema(kinds.items(), {"zarr_core": json.dumps(rows.origin)})
     with new_file(folder / "features.parquet") as path:
         pq.write_table(pa.table({"feature": pa.array(rows.features)}), path)
     with new_file(folder / "samples.parquet") as path, pq.ParquetWriter(path, schema, use_dictionary=False) as writer:
         for block in rows.blocks(progress):
-            columns = [column[block] for column in described.values()] + [
-                pa.FixedSizeListArray.from_arrays(pa.array(rows.read(block, value).reshape(-1)), type=kind)
-                for value, kind in lists.items()
-            ]
+            columns = [column[block] for column in described.values()]
+            for value, kind in lists.items():
+                cells = pa.array(rows.read(block, value).reshape(-1))
+                columns.append(pa.FixedSizeListArray.from_arrays(cells, type=kind))
             writer.write_batch(pa.record_batch(columns, schema=schema))
     return folder

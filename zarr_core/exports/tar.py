@@ -46,7 +46,7 @@ def member(name: str, content: Sequence[bytes]) -> Iterator[bytes]:
 
 
 def end(size: int) -> bytes:
-    """The end of a tar whose members have so many bytes."""
+    """The end of a tar whose members total ``size`` bytes."""
     return bytes(2 * _BLOCK + -(size + 2 * _BLOCK) % _RECORD)
 
 

@@ -111,34 +111,28 @@ def export_webdataset(
     reader = ZarrChunkReader(store_root, generation=generation)
     manifest = reader.manifest
     reader.check_num_points(num_points or {})
-    chosen = manifest.select(split, sample_ids)
-    if sample_ids is None:
-        chosen = [sample_id for sample_id in chosen if sample_id not in manifest.excluded]
-    if not chosen:
-        raise ZarrCoreError(f"{redact(reader.root)}: none of the requested samples is in the store")
-    names = reader.fields if fields is None else reader.check_fields(fields)
-    if lacking := [i for i in chosen if fields is None and not manifest.fields_of(i).keys() >= set(names)]:
-        shared = [name for name in names if all(name in manifest.fields_of(i) for i in chosen)]
-        warnings.warn(
-            f"{redact(reader.root)}: {len(lacking)} of {len(chosen)} samples lack a field, such as {lacking[0]}: their "
-            f"items cannot be in a batch with the others. Export what all of them have, fields={shared}",
-            stacklevel=2,
-        )
+    chosen = _chosen_samples(reader, split, sample_ids)
+    if fields is None:
+        names = reader.fields
+        _warn_of_missing_fields(reader, chosen)
+    else:
+        names = reader.check_fields(fields)
+    task = _Task(
+        store=reader.root,
+        generation=manifest.generation or None,
+        out=target,
+        fields=None if fields is None else tuple(names),
+        num_points=dict(num_points or {}),
+        seed=seed,
+        export=uuid.uuid4().hex,
+    )
     # Draw after draw, so that the draws of a sample lie far apart in the dealing below.
-    draws = range(draws_per_sample) if draws_per_sample else (None,)
-    items: list[_Planned] = [(sample_id, number) for number in draws for sample_id in chosen]
-    per_sample = {sample_id: _raw_bytes(reader, sample_id, names, num_points or {}) for sample_id in chosen}
+    items: list[_Planned] = []
+    for draw in range(draws_per_sample) if draws_per_sample else (None,):
+        items += [(sample_id, draw) for sample_id in chosen]
+    per_sample = {sample_id: _raw_bytes(reader, sample_id, names, task.num_points) for sample_id in chosen}
     sizes = [per_sample[sample_id] for sample_id, _ in items]
     count = _shard_count(shards, sum(sizes), len(items), parse_size(shard_bytes), ranks, loader_workers)
-    task = _Task(
-        reader.root,
-        manifest.generation or None,
-        target,
-        None if fields is None else tuple(names),
-        dict(num_points or {}),
-        seed,
-        uuid.uuid4().hex,
-    )
     plans = []
     for number, places in enumerate(deal(sizes, count, seed)):
         planned = [items[place] for place in places]
@@ -146,16 +140,16 @@ def export_webdataset(
         inputs = _digest([_VERSION, planned, groups, task.fields, task.num_points, seed])
         plans.append(_Plan(f"{number:06d}{_SUFFIX}", inputs, planned))
     index = ShardIndex(
-        Storage(store_root).identity,
-        manifest.dataset_name,
-        manifest.generation,
-        split,
-        tuple(names),
-        task.num_points,
-        draws_per_sample,
-        seed,
-        _digest([plan.inputs for plan in plans]),
-        count,
+        store=Storage(store_root).identity,
+        dataset=manifest.dataset_name,
+        generation=manifest.generation,
+        split=split,
+        fields=tuple(names),
+        num_points=task.num_points,
+        draws_per_sample=draws_per_sample,
+        seed=seed,
+        plan=_digest([plan.inputs for plan in plans]),
+        planned=count,
     )
     index = replace(index, shards=_finished(target, index, plans, check))
     target.write(INDEX, [index.to_json()])
@@ -165,13 +159,41 @@ def export_webdataset(
             for shard in map_in_processes(partial(_write_shard, task), waiting, workers, _failed, executor):
                 if executor is not None:
                     target.check_shared(shard.name)
-                index = replace(index, shards=dict(sorted({**index.shards, shard.name: shard}.items())))
+                finished = {**index.shards, shard.name: shard}
+                index = replace(index, shards=dict(sorted(finished.items())))
                 target.write(INDEX, [index.to_json()])
                 bar.update()
     finally:
         _reader.cache_clear()
     target.sync()
     return index
+
+
+def _chosen_samples(reader: ZarrChunkReader, split: str | None, sample_ids: Collection[str] | None) -> list[str]:
+    """The samples to export; blacklisted ones only if they are named."""
+    chosen = reader.manifest.select(split, sample_ids)
+    if sample_ids is None:
+        chosen = [sample_id for sample_id in chosen if sample_id not in reader.manifest.excluded]
+    if not chosen:
+        raise ZarrCoreError(f"{redact(reader.root)}: none of the requested samples is in the store")
+    return chosen
+
+
+def _warn_of_missing_fields(reader: ZarrChunkReader, chosen: Sequence[str]) -> None:
+    """Warn if samples lack fields of others."""
+    shared, lacking = set(reader.fields), []
+    for sample_id in chosen:
+        own = reader.manifest.fields_of(sample_id).keys()
+        shared &= own
+        if not own >= set(reader.fields):
+            lacking.append(sample_id)
+    if lacking:
+        fields = [name for name in reader.fields if name in shared]
+        warnings.warn(
+            f"{redact(reader.root)}: {len(lacking)} of {len(chosen)} samples lack a field, such as {lacking[0]}: their "
+            f"items cannot be in a batch with the others. Export what all of them have, fields={fields}",
+            stacklevel=3,
+        )
 
 
 def deal(sizes: Sequence[int], shards: int, seed: int) -> list[list[int]]:
@@ -185,13 +207,15 @@ def deal(sizes: Sequence[int], shards: int, seed: int) -> list[list[int]]:
     by_size = np.argsort(-np.asarray(sizes, np.int64), kind="stable")
     dealt: list[list[int]] = [[] for _ in range(shards)]
     for round_, first in enumerate(range(0, len(by_size), shards)):
-        run = by_size[first : first + shards].tolist()
-        for item, shard in zip(run, Permutation(shards, seed=seed, epoch=round_)(np.arange(len(run))), strict=True):
+        run = by_size[first : first + shards]
+        chosen_shards = Permutation(shards, seed=seed, epoch=round_)(np.arange(len(run)))
+        for item, shard in zip(run.tolist(), chosen_shards, strict=True):
             dealt[shard].append(item)
-    return [
-        [held[place] for place in Permutation(len(held), seed=seed, epoch=-1 - number)(np.arange(len(held)))]
-        for number, held in enumerate(dealt)
-    ]
+    shuffled = []
+    for number, held in enumerate(dealt):
+        order = Permutation(len(held), seed=seed, epoch=-1 - number)(np.arange(len(held)))
+        shuffled.append([held[place] for place in order])
+    return shuffled
 
 
 def _shard_count(shards: int | None, total: int, items: int, shard_bytes: int, ranks: int, loader_workers: int) -> int:
@@ -213,9 +237,11 @@ def _raw_bytes(
     reader: ZarrChunkReader, sample_id: str, names: Sequence[str], num_points: Mapping[str, int | None]
 ) -> int:
     """Bytes of an item's arrays, in memory and in a tar."""
-    entry, own = reader.manifest.samples[sample_id], reader.manifest.fields_of(sample_id)
+    entry = reader.manifest.samples[sample_id]
     total = 0
-    for column in (own[name] for name in names if name in own):
+    for name, column in reader.manifest.fields_of(sample_id).items():
+        if name not in names:
+            continue
         domain = column.array_name.partition("/")[0]
         n_points = entry.domains[domain].n_points
         points = min(n_points, num_points.get(domain) or n_points)
@@ -246,8 +272,10 @@ class _Task:
 
     def pieces_of(self, item: _Planned) -> Iterator[bytes]:
         """The tar members of an item, piece by piece."""
-        (sample_id, draw), reader = item, _reader(self.store, self.generation, self.export)
-        key, parameters = item_key(sample_id, draw), reader.read_attributes(sample_id).get("parameters", {})
+        sample_id, draw = item
+        key = item_key(sample_id, draw)
+        reader = _reader(self.store, self.generation, self.export)
+        parameters = reader.read_attributes(sample_id).get("parameters", {})
         about = {"sample_id": sample_id, "draw": draw, "parameters": parameters}
         yield from member(f"{key}.json", [json.dumps(about, sort_keys=True).encode()])
         arrays = reader.read_sample(sample_id, self.num_points, self.fields, seed=self.seed, epoch=draw or 0)
@@ -263,28 +291,28 @@ def _reader(store: str, generation: int | None, export: str) -> ZarrChunkReader:
 
 def _write_shard(task: _Task, plan: _Plan) -> Shard:
     items: list[Item] = []
-    whole, size = hashlib.sha256(), 0
+    whole = hashlib.sha256()
 
     def pieces(hashing: Executor) -> Iterator[bytes]:
-        nonlocal size
-        for item in plan.items:
-            first, checksum = size, 0
-            hashed = []
-            for piece in task.pieces_of(item):
-                size += len(piece)
-                hashed.append(hashing.submit(whole.update, piece))
+        offset = 0
+        for planned in plan.items:
+            content = list(task.pieces_of(planned))
+            hashed = [hashing.submit(whole.update, piece) for piece in content]
+            checksum = 0
+            for piece in content:
                 checksum = google_crc32c.extend(checksum, piece)
                 yield piece
             wait(hashed)  # so that the arrays of one item at a time are in memory
-            items.append(Item(*item, first, size - first, checksum))
-        last = end(size)
-        size += len(last)
+            size = sum(len(piece) for piece in content)
+            items.append(Item(*planned, offset, size, checksum))
+            offset += size
+        last = end(offset)
         whole.update(last)
         yield last
 
     # SHA-256 takes as long as reading the store; OpenSSL computes it without Python's global lock.
     with ThreadPoolExecutor(1) as hashing:
-        task.out.write(plan.name, pieces(hashing))
+        size = task.out.write(plan.name, pieces(hashing))
     return Shard(plan.name, plan.inputs, whole.hexdigest(), size, tuple(items))
 
 
@@ -303,7 +331,8 @@ def _finished(target: Storage, index: ShardIndex, plans: Sequence[_Plan], check:
     before = read_index(target)
     there = target.list()
     if before is None:
-        if others := [name for name in there if name.endswith(_SUFFIX)]:
+        others = [name for name in there if name.endswith(_SUFFIX)]
+        if others:
             raise StoreError(f"{target.url} holds {others[0]}, which no export to it has written; use another folder")
         return {}
     if before.plan != index.plan:
@@ -313,13 +342,13 @@ def _finished(target: Storage, index: ShardIndex, plans: Sequence[_Plan], check:
         )
     target.delete([name for name in there if strip_temp_suffix(name)[1]])  # of an export that was killed
     inputs = {plan.name: plan.inputs for plan in plans}
-    return {
-        name: shard
-        for name, shard in before.shards.items()
-        if inputs.get(name) == shard.inputs
-        and there.get(name) == shard.bytes
-        and (not check or hashlib.sha256(target.read(name)).hexdigest() == shard.sha256)
-    }
+    finished = {}
+    for name, shard in before.shards.items():
+        if inputs.get(name) != shard.inputs or there.get(name) != shard.bytes:
+            continue
+        if not check or hashlib.sha256(target.read(name)).hexdigest() == shard.sha256:
+            finished[name] = shard
+    return finished
 
 
 def _digest(content: Any) -> str:

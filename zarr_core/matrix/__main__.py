@@ -22,7 +22,7 @@ from zarr_core.matrix.ingest.loader import MatrixLoader
 from zarr_core.matrix.ingest.retire import Retirement
 from zarr_core.matrix.store.axis import FeatureAxis
 from zarr_core.matrix.store.axis_file import read_axis_ids, read_feature_ids
-from zarr_core.matrix.store.create import CHUNK_FEATURES, VALUES
+from zarr_core.matrix.store.create import VALUES
 from zarr_core.matrix.store.sample_table import Kind, MetadataReport
 from zarr_core.matrix.store.state import describe_source
 from zarr_core.warehouses.build import open_warehouse
@@ -88,12 +88,8 @@ def _about(matrix: WideMatrix) -> dict[str, Any]:
     }
 
 
-@app.command(
-    name="create",
-    usage="Usage: zarr-core matrix create STORE --features FILE [OPTIONS]",
-    help="Create an empty matrix. Its features can never change; reindex copies it to others.",
-)
-@cli.command()
+@app.command(usage="Usage: zarr-core matrix create STORE --features FILE [OPTIONS]")
+@cli.command(WideMatrix.create, without=["max_shards", "column_chunk"])
 def _create(
     store: cli.Store,
     *,
@@ -106,22 +102,15 @@ def _create(
             several=True,
         ),
     ] = None,
-    codec: Annotated[str, cli.option("Compressor of the chunks, NAME or NAME:LEVEL.")] = "none",
-    chunk_features: Annotated[int, cli.number("Approximate number of features per chunk.")] = CHUNK_FEATURES,
-    shard_rows: Annotated[int | None, cli.number("Samples per shard. [default: 800 MB, at most 512 samples]")] = None,
+    **arguments: Any,
 ) -> cli.Result:
+    """Create an empty matrix. Its features can never change; reindex copies it to others."""
     tables = VALUES if values is None else cli.pairs("--values", values)
-    settings: dict[str, Any] = {"codec": codec, "chunk_features": chunk_features, "shard_rows": shard_rows}
-    matrix = WideMatrix.create(store, read_feature_ids(features), tables, **settings)
+    matrix = WideMatrix.create(store, read_feature_ids(features), tables, **arguments)
     return cli.Result(str(matrix), _about(matrix))
 
 
-@app.command(
-    name="load",
-    usage="Usage: zarr-core matrix load STORE --source FILES [OPTIONS]",
-    help="Load batches of a long table (one row per sample and feature) that the matrix lacks. A batch that cannot be "
-    "loaded is named, and the others are loaded.",
-)
+@app.command(usage="Usage: zarr-core matrix load STORE --source FILES [OPTIONS]")
 @cli.command()
 def _load(
     store: cli.Store,
@@ -148,6 +137,10 @@ def _load(
     ] = None,
     quiet: cli.Quiet = False,
 ) -> cli.Result:
+    """Load batches of a long table (one row per sample and feature) that the matrix lacks.
+
+    A batch that cannot be loaded is named, and the others are loaded.
+    """
     matrix = WideMatrix.open(store)
     warehouse = open_warehouse(source, cli.pairs("--columns", columns or []), list(matrix.values)).pinned()
     loader = MatrixLoader(warehouse, matrix)
@@ -216,12 +209,7 @@ def _sources_of(matrix: WideMatrix, loaded: dict[str, dict[str, Any]]) -> dict[s
     return found
 
 
-@app.command(
-    name="metadata",
-    usage="Usage: zarr-core matrix metadata STORE [TABLE] [OPTIONS]",
-    help="Commit a table about the samples or batches: its columns replace earlier values of the same ids, everything "
-    "else stays. Without TABLE, show the metadata of the samples.",
-)
+@app.command(usage="Usage: zarr-core matrix metadata STORE [TABLE] [OPTIONS]")
 @cli.command()
 def _metadata(
     store: cli.Store,
@@ -237,6 +225,10 @@ def _metadata(
     columns: Annotated[list[str] | None, cli.option("Show only these columns.", metavar="NAME", several=True)] = None,
     generation: cli.Generation = None,
 ) -> cli.Result:
+    """Commit a table about the samples or batches, or show the metadata of the samples.
+
+    The columns of TABLE replace earlier values of the same ids, everything else stays. Without it, metadata is shown.
+    """
     if table is not None:
         if columns is not None or generation is not None:
             raise cli.WrongUseError("--columns and --generation are for showing metadata: leave TABLE out")
@@ -268,11 +260,7 @@ def _described(report: MetadataReport, kind: Kind) -> list[str]:
     return lines
 
 
-@app.command(
-    name="reindex",
-    usage="Usage: zarr-core matrix reindex STORE TARGET [OPTIONS]",
-    help="Copy a matrix to another feature axis or other settings, as a new matrix; without the warehouse.",
-)
+@app.command(usage="Usage: zarr-core matrix reindex STORE TARGET [OPTIONS]")
 @cli.command(WideMatrix.reindex)
 def _reindex(
     store: cli.Store,
@@ -282,6 +270,7 @@ def _reindex(
     union: Annotated[bool, cli.flag("Keep the features of STORE, too.")] = False,
     **arguments: Any,
 ) -> cli.Result:
+    """Copy a matrix to another feature axis or other settings, as a new matrix; without the warehouse."""
     matrix = WideMatrix.open(store)
     old = matrix.feature_ids
     axis = old if features is None else FeatureAxis(read_axis_ids(features, old.is_text))
@@ -301,12 +290,7 @@ def _reindex(
     return cli.Result(text.format(**document), document)
 
 
-@app.command(
-    name="retire",
-    usage="Usage: zarr-core matrix retire STORE [--samples ID...] [--batches ID...] [OPTIONS]",
-    help="Remove samples and batches, for example after a withdrawn consent, and refuse them from now on. Earlier "
-    "generations still hold them until gc deletes these; --forget deletes them now.",
-)
+@app.command(usage="Usage: zarr-core matrix retire STORE [--samples ID...] [--batches ID...] [OPTIONS]")
 @cli.command()
 def _retire(
     store: cli.Store,
@@ -320,6 +304,10 @@ def _retire(
     ] = False,
     undo: Annotated[bool, cli.flag("Allow retired samples and batches to be appended again.")] = False,
 ) -> cli.Result:
+    """Remove samples and batches, for example after a withdrawn consent, and refuse them from now on.
+
+    Earlier generations still hold them until gc deletes these; --forget deletes them now.
+    """
     if undo and forget:
         raise cli.WrongUseError("--undo and --forget exclude each other")
     if not (samples or batches or forget):

@@ -62,9 +62,9 @@ class WideMatrix(MatrixReader):
                 ``warehouse.feature_ids()`` are only those that the warehouse holds now. :meth:`reindex` copies a
                 matrix to other features.
             values: stored dtype by value table; by default ``{"beta": "float32", "coverage": "float32"}``.
-            codec: compressor, "name" or "name:level". Array betas hardly compress, and without a codec are read at the
-                speed of the disk; docs/matrix.md compares codecs. The column-major copy uses the same codec, or
-                "blosc-lz4" instead of none, because its chunks are small and often partly empty.
+            codec: compressor of the chunks, "name" or "name:level". Array betas hardly compress, and without a codec
+                are read at the speed of the disk; docs/matrix.md compares codecs. The column-major copy uses the same
+                codec, or "blosc-lz4" instead of none, because its chunks are small and often partly empty.
             chunk_features: approximate number of features per chunk; a chunk is one sample high.
             shard_rows: samples per shard; a shard is as wide as the matrix. By default 800 MB, at most 512
                 samples and at most 8,192 chunks. Each batch begins a new shard; short shards cost nothing.

@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import Parameter
-
 from zarr_core._util import command_line as cli
 from zarr_core._util.redaction import redact
 from zarr_core._util.units import parse_duration
@@ -28,7 +26,7 @@ zarr-core shootout /data/ahmedml --dataset-kind ahmedml --tiers /data/tmp --num-
 
 
 @app.default
-@cli.command(run_shootout)
+@cli.command(run_shootout, without=["samples"])
 def _command(
     store: Annotated[str, cli.option("Path or URL of a store, or of files that --dataset-kind describes.")],
     *,
@@ -40,16 +38,15 @@ def _command(
     output: Annotated[
         str, cli.option("Folder for shootout.json and shootout.html.", metavar="DIR")
     ] = "shootout-report",
-    samples: Annotated[
+    limit: Annotated[
         int | None,
-        cli.number("Measure with at most N samples. [default: 16 of points, 128 MiB of a matrix]"),
-        Parameter(name=("--limit", "--samples")),
+        cli.number("Measure with at most N samples. [default: 16 of points, 128 MiB of a matrix]", "--samples"),
     ] = None,
     **arguments: Any,
 ) -> cli.Result:
     # A scheduler ends a job by SIGTERM: the folders of the tiers are then removed, as after Ctrl+C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    report = run_shootout(store, _tiers(tiers), output, budget=parse_duration(budget), samples=samples, **arguments)
+    report = run_shootout(store, _tiers(tiers), output, budget=parse_duration(budget), samples=limit, **arguments)
     page = (Path(output) / "shootout.html").resolve()
     verdict = report["verdict"]
     lines = [verdict["headline"], ""]

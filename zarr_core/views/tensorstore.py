@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from zarr_core._util.extras import extra
 from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.matrix.store.state import HEAD as MATRIX
 from zarr_core.matrix.store.state import MatrixState
@@ -50,10 +51,8 @@ def as_tensorstore(
         UnknownFieldError: there is no such sample, field or value table.
         ZarrCoreError: ``sample_id`` is missing, or given for a matrix.
     """
-    try:
+    with extra("tensorstore", "as_tensorstore needs the extra", StoreError):
         import tensorstore as ts
-    except ImportError as error:
-        raise StoreError("as_tensorstore needs the extra: pip install 'zarr-core[tensorstore]'") from error
     storage = Storage(url)
     head = find_head(storage)
     state: Any = load(storage, head, generation)

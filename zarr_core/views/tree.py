@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from zarr_core._util.extras import extra
 from zarr_core.errors import StoreError, ZarrCoreError
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.store.state import HEAD as MATRIX
@@ -56,10 +57,8 @@ def open_store(
         UnknownFieldError: it has no such split or sample.
         ZarrCoreError: xarray is not installed, or ``split`` or ``sample_ids`` are given for a matrix.
     """
-    try:
+    with extra("views", "open_store needs xarray"):
         import xarray as xr
-    except ImportError as error:
-        raise ZarrCoreError("open_store needs xarray: pip install 'zarr-core[views]'") from error
     from zarr_core.views.lazy_tree import lazy_tree
 
     if find_head(Storage(url)) is MATRIX:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from zarr_core._util.extras import extra
 from zarr_core.errors import MatrixError
 from zarr_core.matrix.store.axis import FeatureAxis
 from zarr_core.matrix.store.state import MatrixState
@@ -66,10 +67,8 @@ def row_blocks(state: MatrixState, value: str) -> Iterator[int]:
 
 def to_dask(cells: Cells, state: MatrixState, value: str) -> dask.array.Array:
     """The cells as a dask array; see ``WideMatrix.to_dask``."""
-    try:
+    with extra("views", "to_dask needs dask", MatrixError):
         import dask.array as da
-    except ImportError as error:
-        raise MatrixError("to_dask needs dask: pip install 'zarr-core[views]'") from error
     # dask takes arrays of one name for equal. A staged copy has the id of its matrix, but generations of its own.
     content = [(batch_id, batch.digest, batch.sample_ids) for batch_id, batch in state.batches.items()]
     digest = hashlib.blake2b(json.dumps(content).encode(), digest_size=16).hexdigest()
@@ -88,10 +87,8 @@ def to_xarray(
     chunked: bool,
 ) -> xarray.Dataset:
     """The value tables as an xarray dataset; see ``WideMatrix.to_xarray``."""
-    try:
+    with extra("views", "to_xarray needs xarray", MatrixError):
         import xarray as xr
-    except ImportError as error:
-        raise MatrixError("to_xarray needs xarray: pip install 'zarr-core[views]'") from error
     from zarr_core._util.lazy_arrays import LazyArray, lazy_variable
 
     batches = [batch_id for batch_id, batch in state.batches.items() for _ in batch.sample_ids]

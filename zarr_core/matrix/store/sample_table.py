@@ -20,6 +20,7 @@ import fsspec
 
 from zarr_core._util.arguments import check_names
 from zarr_core._util.commands import shell
+from zarr_core._util.extras import extra
 from zarr_core._util.redaction import printable_cause, redact, refuse_credentials
 from zarr_core.errors import CorruptChunkError, MatrixError, UnknownFieldError
 from zarr_core.matrix.store.batch_names import among, home_of, is_name, outside
@@ -263,10 +264,8 @@ def _columns_of(state: MatrixState, kind: Kind) -> list[str]:
 
 
 def _pyarrow() -> Any:
-    try:
+    with extra("exports", "metadata of samples needs pyarrow", MatrixError):
         import pyarrow
-    except ImportError as error:
-        raise MatrixError("metadata of samples needs pyarrow: pip install 'zarr-core[exports]'") from error
     return pyarrow
 
 
