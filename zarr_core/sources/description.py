@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from functools import cached_property
+from itertools import islice
 from typing import Annotated, Any, Literal
 
 import pydantic
@@ -104,27 +105,24 @@ class MeshFile(_Model):
 
     def field_files(self, domain: str) -> list[FieldFile]:
         """The fields, position first."""
-        choices = {POSITION: (self.file, self.position)}
-        for computed in self.compute:
-            scale, units = (self.length_scale**2, "m2") if computed == "area" else (1.0, "")
-            choices[computed] = (self.file, self._computed(computed, scale, units))
-        for name, entry in self.fields.items():
-            match = f"{domain}_{POSITION}" if entry.file not in ("", self.file) else ""
-            choices[name] = (
-                entry.file or self.file,
-                ArrayChoice(
-                    arrays=entry.array,
-                    at=self.at,
-                    patches=self.patches,
-                    scale=entry.scale,
-                    units=entry.units,
-                    match=match,
-                ),
+        found = [FieldFile(domain=domain, name=POSITION, filename=self.file, choice=self.position)]
+        for name in self.compute:
+            if name == "area":
+                choice = self._computed(name, self.length_scale**2, "m2")
+            else:
+                choice = self._computed(name, 1.0, "")
+            found.append(FieldFile(domain=domain, name=name, filename=self.file, choice=choice))
+        for own_name, entry in self.fields.items():
+            choice = ArrayChoice(
+                arrays=entry.array,
+                at=self.at,
+                patches=self.patches,
+                scale=entry.scale,
+                units=entry.units,
+                match=f"{domain}_{POSITION}" if entry.file not in ("", self.file) else "",
             )
-        return [
-            FieldFile(domain=domain, name=name, filename=filename, choice=choice)
-            for name, (filename, choice) in choices.items()
-        ]
+            found.append(FieldFile(domain=domain, name=own_name, filename=entry.file or self.file, choice=choice))
+        return found
 
     def _computed(self, name: Any, scale: float, units: str) -> ArrayChoice:
         return ArrayChoice(compute=name, at=self.at, patches=self.patches, scale=scale, units=units)
@@ -168,9 +166,12 @@ class ParameterFile(_Model):
     prefix: str = ""
 
 
-def _as_parameter_files(value: Any) -> Any:
-    several = [value] if isinstance(value, str | dict) else value
-    return tuple({"file": each} if isinstance(each, str) else each for each in several)
+def _as_parameter_file(value: Any) -> Any:
+    return {"file": value} if isinstance(value, str) else value
+
+
+def _in_list(value: Any) -> Any:
+    return [value] if isinstance(value, str | dict) else value
 
 
 class SplitFiles(_Model):
@@ -198,8 +199,12 @@ class SplitFiles(_Model):
 
     def assign(self, sample_ids: Collection[str], read_text: ReadText) -> dict[str, list[str]]:
         """Ids by split, for the split files that exist."""
-        found = {split: read_text(name) for split, name in self.filenames.items()}
-        return {split: _lines(text) for split, text in found.items() if text is not None}
+        found = {}
+        for split, name in self.filenames.items():
+            text = read_text(name)
+            if text is not None:
+                found[split] = _lines(text)
+        return found
 
 
 class SplitPermutation(_Model):
@@ -215,7 +220,7 @@ class SplitPermutation(_Model):
     @pydantic.model_validator(mode="after")
     def _check_sizes(self) -> SplitPermutation:
         wanted = sum(self.sizes.values())
-        there = self.count - sum(1 <= number <= self.count for number in self.exclude)
+        there = self.count - len(self.exclude.intersection(range(1, self.count + 1)))
         if wanted > there:
             raise ValueError(f"sizes add up to {wanted}, but only {there} of {self.count} numbers are not excluded")
         return self
@@ -225,12 +230,9 @@ class SplitPermutation(_Model):
         import torch
 
         generator = torch.Generator().manual_seed(self.seed)
-        numbers = [n for n in (torch.randperm(self.count, generator=generator) + 1).tolist() if n not in self.exclude]
-        splits, start = {}, 0
-        for split, size in self.sizes.items():
-            splits[split] = [self.sample_id.format(n) for n in numbers[start : start + size]]
-            start += size
-        return splits
+        numbers = (torch.randperm(self.count, generator=generator) + 1).tolist()
+        ids = iter([self.sample_id.format(number) for number in numbers if number not in self.exclude])
+        return {split: list(islice(ids, size)) for split, size in self.sizes.items()}
 
 
 class SplitFolders(_Model):
@@ -241,10 +243,12 @@ class SplitFolders(_Model):
 
     def assign(self, sample_ids: Collection[str], read_text: ReadText) -> dict[str, list[str]]:
         """Ids by split, of the samples that the source has."""
-        return {
-            split: [sample_id for sample_id in sorted(sample_ids) if sample_id.partition("/")[0] in folders]
-            for split, folders in self.folders.items()
-        }
+        splits: dict[str, list[str]] = {split: [] for split in self.folders}
+        for sample_id in sorted(sample_ids):
+            for split, folders in self.folders.items():
+                if sample_id.partition("/")[0] in folders:
+                    splits[split].append(sample_id)
+        return splits
 
 
 SplitRule = Annotated[SplitFiles | SplitPermutation | SplitFolders, pydantic.Field(discriminator="rule")]
@@ -278,7 +282,10 @@ class SourceDescription(_Model):
     files: dict[str, str | FieldArray] = {}
     optional: frozenset[str] = frozenset()
     meshes: dict[str, MeshFile] = {}
-    parameters: Annotated[tuple[ParameterFile, ...], pydantic.BeforeValidator(_as_parameter_files)] = ()
+    parameters: Annotated[
+        tuple[Annotated[ParameterFile, pydantic.BeforeValidator(_as_parameter_file)], ...],
+        pydantic.BeforeValidator(_in_list),
+    ] = ()
     tables: tuple[TableFile, ...] = ()
     subfolder: str = ""
     splits: SplitRule | None = None
@@ -289,29 +296,33 @@ class SourceDescription(_Model):
         for filename in self.files.values():
             if isinstance(filename, str) and ("/" in filename or filename in ("", ".", "..")):
                 raise ValueError(f"{filename!r} must be the name of a file in the sample's folder")
-        names = [file.filename.removeprefix("./").removesuffix(CASE) for file in self._field_files()]
-        beside = [*self.blacklists, *(table.file for table in self.tables)]
-        beside += [parameter.file for parameter in self.parameters]
-        for path in (*names, self.samples, self.subfolder, *beside):
-            if path:
-                check_relative_path(path)
-        if self.names_contain_id and any(pattern.count("{id}") != 1 for pattern in self.patterns):
-            raise ValueError("if a file's path contains {id}, so must those of all others, once")
-        if self.names_contain_id and any(suffix_of(pattern) in ROOTS for pattern in self.patterns):
-            raise ValueError(f"pieces of {', '.join(ROOTS)} lie in the sample's folder, so {{id}} cannot stand for it")
+        paths = [file.filename.removeprefix("./").removesuffix(CASE) for file in self._field_files()]
+        paths += [self.samples, self.subfolder, *self.blacklists]
+        paths += [table.file for table in self.tables] + [parameter.file for parameter in self.parameters]
+        for path in filter(None, paths):
+            check_relative_path(path)
+        for pattern in self.patterns if self.names_contain_id else ():
+            if pattern.count("{id}") != 1:
+                raise ValueError("if a file's path contains {id}, so must those of all others, once")
+            if suffix_of(pattern) in ROOTS:
+                roots = ", ".join(ROOTS)
+                raise ValueError(f"pieces of {roots} lie in the sample's folder, so {{id}} cannot stand for it")
         by_field: dict[str, FieldFile] = {}
         for file in self._field_files():
-            other = by_field.setdefault(file.field.canonical, file)
-            if other is not file:
-                raise ValueError(f"two files for {file.field.canonical}: {other.filename} and {file.filename}")
-        for domain in {file.domain for file in by_field.values()}:
-            if f"{domain}_{POSITION}" not in by_field:
-                raise ValueError(f"domain {domain!r} has no position: add {domain}_{POSITION} to files")
+            name = file.field.canonical
+            if name in by_field:
+                raise ValueError(f"two files for {name}: {by_field[name].filename} and {file.filename}")
+            by_field[name] = file
+        for file in self._field_files():
+            if f"{file.domain}_{POSITION}" not in by_field:
+                raise ValueError(f"domain {file.domain!r} has no position: add {file.domain}_{POSITION} to files")
         if not by_field:
             raise ValueError("files must name at least one point field")
         for name in sorted(self.optional):
             if name not in by_field or by_field[name].name == POSITION:
-                raise ValueError(f"optional: {name!r} is no field of files, or a position, which no sample may lack")
+                raise ValueError(
+                    f"optional: {name!r} is not a field of files, or it is a position, which no sample may lack"
+                )
         if "**" in self.samples and (self.samples != ANY_DEPTH or self.blacklists or self.patterns):
             raise ValueError("samples: '**' stands alone, without blacklists and without patterns of files")
         return self
@@ -321,20 +332,20 @@ class SourceDescription(_Model):
         for attribute, file in self.files.items():
             if attribute in PARAMETER_ATTRIBUTES:
                 continue
+            choice = None
+            if isinstance(file, FieldArray):
+                if not file.file:
+                    raise ValueError(f"{attribute} names no file")
+                choice = ArrayChoice(arrays=file.array, scale=file.scale, units=file.units)
+            elif suffix_of(file) == ".npy":
+                choice = ArrayChoice()  # it contains one array, as a .pt file contains one tensor
             name = field_name(attribute)
-            if isinstance(file, str):
-                # A .npy file contains one array, as a .pt file contains one tensor.
-                choice = ArrayChoice() if suffix_of(file) == ".npy" else None
-                found.append(FieldFile(domain=name.domain, name=name.name, filename=file, choice=choice))
-                continue
-            if not file.file:
-                raise ValueError(f"{attribute} names no file")
-            choice = ArrayChoice(arrays=file.array, scale=file.scale, units=file.units)
-            found.append(FieldFile(domain=name.domain, name=name.name, filename=file.file, choice=choice))
+            filename = self.filemap[attribute]
+            found.append(FieldFile(domain=name.domain, name=name.name, filename=filename, choice=choice))
         for domain, mesh in self.meshes.items():
             for entry in mesh.field_files(domain):
                 if field_name(entry.field.canonical) != entry.field:
-                    raise ValueError(f"{entry.field.canonical} is no name of a field of the domain {domain!r}")
+                    raise ValueError(f"{entry.field.canonical} is not a name of a field of the domain {domain!r}")
                 found.append(entry)
         return found
 
@@ -352,13 +363,18 @@ class SourceDescription(_Model):
     @property
     def filemap(self) -> dict[str, str]:
         """File name by file-map attribute."""
-        return {a: file if isinstance(file, str) else file.file for a, file in self.files.items()}
+        return {name: file if isinstance(file, str) else file.file for name, file in self.files.items()}
 
     @property
     def parameter_files(self) -> tuple[str, ...]:
         """Files with per-sample scalars."""
-        named = (f for a, f in self.files.items() if a in PARAMETER_ATTRIBUTES and isinstance(f, str))
+        named = [file for name, file in self.files.items() if name in PARAMETER_ATTRIBUTES and isinstance(file, str)]
         return ("params.json", *named, *(parameter.file for parameter in self.parameters))
+
+    @cached_property
+    def used_names(self) -> frozenset[str]:
+        """Names and patterns of all files of a sample."""
+        return frozenset([*(file.filename for file in self.fields.values()), *self.parameter_files])
 
     @cached_property
     def patterns(self) -> tuple[str, ...]:
@@ -416,5 +432,5 @@ class SourceDescription(_Model):
 
 def _lines(text: str) -> list[str]:
     """The different lines, without white space, a byte order mark and the "/" behind the name of a folder."""
-    lines = (line.strip().rstrip("/") for line in text.removeprefix("\ufeff").splitlines())
+    lines = [line.strip().rstrip("/") for line in text.removeprefix("\ufeff").splitlines()]
     return list(dict.fromkeys(filter(None, lines)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from zarr_core.format.names import POSITION
 from zarr_core.sources.arrays import CASE, suffix_of
@@ -35,13 +35,19 @@ _DOMAIN = re.compile(r"^(surface|volume)[_/.]")
 
 def field_of(name: str) -> str:
     """Name of the field in an array or file of this name."""
-    plain = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+    plain = _plain(name)
     while (shorter := _AVERAGES.sub("", plain)) != plain:
         plain = shorter.strip("_")
     if plain in _NAMES:
         return _NAMES[plain]
-    words = [_NAMES[word] for word in plain.split("_") if len(word) > 2 and word in _NAMES]
-    return words[0] if words else plain if plain[:1].isalpha() else f"field_{plain}"
+    for word in plain.split("_"):
+        if len(word) > 2 and word in _NAMES:
+            return _NAMES[word]
+    return plain if plain[:1].isalpha() else f"field_{plain}"
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
 
 
 def domain_of(name: str, contents: Contents | None = None) -> str:
@@ -59,50 +65,74 @@ def describe(files: Mapping[str, Contents | None], patches: Iterable[str] = ()) 
         files: contents by pattern; None for a file with one tensor.
         patches: of an OpenFOAM case, those of the surface.
     """
-    document: dict[str, Any] = {"files": {}, "meshes": {}}
+    meshes: dict[str, Any] = {}
+    arrays: list[_Array] = []
     odd: list[str] = []
-    arrays: list[tuple[str, str, Any]] = []  # name, file and entry of the document
     for pattern, contents in files.items():
         if contents is None or suffix_of(pattern) == ".npy":
-            arrays.append((re.sub(r"\.\w+$", "", pattern), pattern, pattern))
+            arrays.append(_Array(re.sub(r"\.\w+$", "", pattern), pattern, pattern))
         elif suffix_of(pattern) == CASE:
             fields = _fields(contents.arrays, "cells")
             if patches:
                 surface = {"file": pattern, "patches": list(patches), "fields": fields, "compute": ["normals", "area"]}
-                document["meshes"]["surface"] = surface
-            document["meshes"]["volume"] = {"file": pattern, "fields": fields}
+                meshes["surface"] = surface
+            meshes["volume"] = {"file": pattern, "fields": fields}
         elif contents.points:
-            _add(document["meshes"], domain_of(pattern, contents), _mesh(pattern, contents), pattern, odd)
+            _add(meshes, domain_of(pattern, contents), _mesh(pattern, contents), pattern, odd)
             if contents.patches:
-                odd.append(
-                    f"{pattern} has the parts {', '.join(contents.patches)}: choose those of a domain by `patches`"
-                )
+                parts = ", ".join(contents.patches)
+                odd.append(f"{pattern} has the parts {parts}: choose those of a domain by `patches`")
         else:
-            arrays += [(each.name, pattern, {"file": pattern, "array": each.name}) for each in contents.arrays]
-    _add_arrays(document["files"], arrays, odd)
-    tensors = [attribute for attribute, entry in document["files"].items() if isinstance(entry, str)]
-    nested = [attribute for attribute in tensors if "/" in document["files"][attribute]]
-    for attribute in nested if not document["meshes"] else tensors:
-        del document["files"][attribute]
-    if tensors and document["meshes"]:
-        odd.append(f"{len(tensors)} files with one array each were left out, because there are meshes")
+            for each in contents.arrays:
+                arrays.append(_Array(each.name, pattern, {"file": pattern, "array": each.name}))
+    entries = _entries_of(arrays, odd)
+    _drop_files(entries, bool(meshes), odd)
+    _drop_domains_without_position(entries, odd)
+    described = {"files": entries, "meshes": meshes}
+    return {key: value for key, value in described.items() if value}, odd
+
+
+class _Array(NamedTuple):
+    """An array without a mesh: its name, that of its file, and its entry in a description."""
+
+    name: str
+    file: str
+    entry: Any
+
+    @property
+    def told(self) -> tuple[str, str]:
+        """The domain that its name tells, or that of its file does, or ""; and its field."""
+        found = _DOMAIN.match(self.name.lower())
+        if found:
+            return found[1], field_of(self.name[found.end() :])
+        return _domain_in(self.name) or _domain_in(self.file), field_of(self.name)
+
+
+def _drop_files(entries: dict[str, Any], has_meshes: bool, odd: list[str]) -> None:
+    """Leave out files with one array each where there are meshes; otherwise those in folders of a sample's folder."""
+    single = [attribute for attribute, entry in entries.items() if isinstance(entry, str)]
+    nested = [attribute for attribute in single if "/" in entries[attribute]]
+    for attribute in single if has_meshes else nested:
+        del entries[attribute]
+    if single and has_meshes:
+        odd.append(f"{len(single)} files with one array each were left out, because there are meshes")
     elif nested:
         odd.append(f"{len(nested)} files in folders of a sample's folder were left out: name that folder in `samples`")
-    _drop_domains_without_position(document["files"], odd)
-    return {key: value for key, value in document.items() if value}, odd
 
 
-def _add_arrays(entries: dict[str, Any], arrays: Iterable[tuple[str, str, Any]], odd: list[str]) -> None:
-    """Add arrays without a mesh. Their names tell the domain, or that of their file does, or the fields beside them."""
-    split: list[tuple[str, str, str, Any]] = []
-    for name, file, entry in arrays:
-        found = _DOMAIN.match(name.lower())
-        told = found[1] if found else next(filter(None, map(_domain_in, (name, file))), "")
-        split.append((told, field_of(name[found.end() :] if found else name), name, entry))
-    others = "surface" if any(not told and field in _ON_SURFACES for told, field, _, _ in split) else "volume"
-    for told, field, name, entry in split:
-        source = entry if isinstance(entry, str) else f"{name} of {entry['file']}"
-        _add(entries, f"{told or others}_{field}", entry, source, odd)
+def _entries_of(arrays: list[_Array], odd: list[str]) -> dict[str, Any]:
+    """Arrays by domain and field. Of arrays that do not tell their domain the fields of the others do."""
+    entries: dict[str, Any] = {}
+    others = "volume"
+    for array in arrays:
+        domain, field = array.told
+        if not domain and field in _ON_SURFACES:
+            others = "surface"
+    for array in arrays:
+        domain, field = array.told
+        source = array.entry if isinstance(array.entry, str) else f"{array.name} of {array.file}"
+        _add(entries, f"{domain or others}_{field}", array.entry, source, odd)
+    return entries
 
 
 def _domain_in(name: str) -> str:
@@ -120,12 +150,14 @@ def _add(entries: dict[str, Any], key: str, entry: Any, source: str, odd: list[s
 
 
 def _mesh(pattern: str, contents: Contents) -> dict[str, Any]:
-    at = "cells" if any(array.at == "cells" for array in contents.arrays) or suffix_of(pattern) == ".stl" else "points"
+    has_cells = suffix_of(pattern) == ".stl" or any(array.at == "cells" for array in contents.arrays)
+    at = "cells" if has_cells else "points"
     fields = _fields(contents.arrays, at)
     mesh: dict[str, Any] = {"file": pattern, "at": at, "fields": fields}
-    computed = [name for name in ("normals", "area") if name not in fields and (at == "cells" or name == "normals")]
-    if domain_of(pattern, contents) != "volume" and computed:
-        mesh["compute"] = computed
+    computed = ("normals", "area") if has_cells else ("normals",)
+    absent = [name for name in computed if name not in fields]
+    if absent and domain_of(pattern, contents) != "volume":
+        mesh["compute"] = absent
     return mesh
 
 
@@ -135,16 +167,16 @@ def _fields(arrays: Iterable[FoundArray], at: str) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     used: set[str] = set()
     for name in here:
-        components = _components(name, here)
         if name in used:
             continue
-        used |= set(components)
-        plain = name if len(components) == 1 else re.sub(r"[xX](?=$|[^a-z]|avg|mean)", "", name, count=1)
-        field = field_of(plain)
+        components = _components(name, here)
+        used.update(components)
+        is_vector = len(components) > 1
+        field = field_of(re.sub(r"[xX](?=$|[^a-z]|avg|mean)", "", name, count=1) if is_vector else name)
         if field in fields or field == POSITION:
-            field = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+            field = _plain(name)
         if field not in fields and field[:1].isalpha():
-            fields[field] = components[0] if len(components) == 1 else components
+            fields[field] = components if is_vector else name
     return fields
 
 

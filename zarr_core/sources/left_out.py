@@ -16,8 +16,14 @@ _notes: ContextVar[dict[str, str] | None] = ContextVar("notes", default=None)
 
 def some(names: Collection[str]) -> str:
     """The first five names, at most 200 printable characters of each, and how many more there are."""
+    shown = [(name if name.isprintable() else ascii(name))[:200] for name in list(names)[:5]]
     more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
-    return ", ".join((name if name.isprintable() else ascii(name))[:200] for name in list(names)[:5]) + more
+    return ", ".join(shown) + more
+
+
+def counted(reason: str, names: Collection[str]) -> list[str]:
+    """One sentence: the reason, how many names there are, and the first of them; none without names."""
+    return [f"{reason} ({len(names)}): {some(names)}"] if names else []
 
 
 @contextmanager
@@ -39,9 +45,11 @@ def note(reason: str, detail: str) -> None:
         detail: of this sample, such as "3 of 9".
     """
     notes = _notes.get()
-    if notes is not None:
-        known = notes.get(reason)
-        notes[reason] = detail if known in (None, detail) else f"{known}; {detail}"
+    if notes is None:
+        return
+    known = notes.setdefault(reason, detail)
+    if known != detail:
+        notes[reason] = f"{known}; {detail}"
 
 
 def notes_by_reason(notes: Mapping[str, Mapping[str, str]]) -> list[str]:
@@ -53,59 +61,55 @@ def notes_by_reason(notes: Mapping[str, Mapping[str, str]]) -> list[str]:
     return [f"{reason} (samples: {len(named):,}): {some(named)}" for reason, named in by_reason.items()]
 
 
+# Why folders and links are left out, and the way out; in the order in which they are named.
+_REASONS = {
+    "bad id": "their names cannot be sample ids (letters, digits, _.+=@~- and blanks inside can); rename them",
+    "empty": "they match {pattern} but contain none of {files}",
+    "elsewhere": "they contain field files but do not match {pattern} (hidden folders never do); rename them, or "
+    "change `samples` of the description",
+    "repeated": "another folder has the same sample id; remove one of the two",
+    "dangling": "they are links to nothing",
+    "regions": "their OpenFOAM cases have further regions, which are not read; foamToVTK -region NAME writes one as "
+    "files that are",
+}
+
+
 class LeftOut:
     """Collects what one listing leaves out.
 
     Args:
         description: of the dataset.
-
-    Attributes:
-        bad_ids: folders whose names cannot be sample ids.
-        empty: folders that match the description but contain no field file.
-        elsewhere: folders that contain field files but do not match the description.
-        repeated: folders whose sample id another folder has as well.
-        dangling: links to files or folders that do not exist.
-        regions: folders with an OpenFOAM case that has meshes of regions beside its own.
     """
 
     def __init__(self, description: SourceDescription) -> None:
         self._description = description
-        self.bad_ids: list[str] = []
-        self.empty: list[str] = []
-        self.elsewhere: list[str] = []
-        self.repeated: list[str] = []
-        self.dangling: list[str] = []
-        self.regions: list[str] = []
-        self._used = {file.filename for file in description.fields.values()} | set(description.parameter_files)
+        self._names: dict[str, list[str]] = {reason: [] for reason in _REASONS}
         self._unused: Counter[str] = Counter()
+
+    def add(self, reason: str, name: str) -> None:
+        """Record a folder or link with one of the reasons above."""
+        self._names[reason].append(repr(name))
 
     def count_unused(self, filenames: Iterable[str]) -> None:
         """Record the files of a folder that no field uses, such as ``Pressure.PT``."""
-        self._unused.update(n for n in filenames if n not in self._used and n.lower().endswith((".pt", *SUFFIXES)))
+        for name in filenames:
+            if name not in self._description.used_names and name.lower().endswith((".pt", *SUFFIXES)):
+                self._unused[name] += 1
 
     def sentences(self) -> tuple[str, ...]:
         """One sentence per reason to leave out folders, with the way out."""
         pattern = f"{self._description.subfolder}/{self._description.samples}".lstrip("/")
         files = some([file.filename for file in self._description.fields.values()])
-        reasons = {
-            "their names cannot be sample ids (letters, digits, _.+=@~- and blanks inside can); rename "
-            "them": self.bad_ids,
-            f"they match {pattern} but contain none of {files}": self.empty,
-            f"they contain field files but do not match {pattern} (hidden folders never do); rename them, or change "
-            "`samples` of the description": self.elsewhere,
-            "another folder has the same sample id; remove one of the two": self.repeated,
-            "they are links to nothing": self.dangling,
-            "their OpenFOAM cases have further regions, which are not read; foamToVTK -region NAME writes one as files "
-            "that are": self.regions,
-        }
-        return tuple(
-            f"left out: {some([repr(name) for name in names])}: {reason}" for reason, names in reasons.items() if names
-        )
+        found = []
+        for reason, names in self._names.items():
+            if names:
+                found.append(f"left out: {some(names)}: {_REASONS[reason].format(pattern=pattern, files=files)}")
+        return tuple(found)
 
     def unused(self) -> tuple[str, ...]:
         """One sentence that names the files that no field uses, if there are any."""
         if not self._unused:
             return ()
-        counted = [f"{name} ({count:,})" for name, count in sorted(self._unused.items())]
+        names = [f"{name} ({count:,})" for name, count in sorted(self._unused.items())]
         reason = f"no field of {self._description.name} uses these files (number of folders)"
-        return (f"{reason}: {some(counted)}; add them to `files` of the description to convert them",)
+        return (f"{reason}: {some(names)}; add them to `files` of the description to convert them",)

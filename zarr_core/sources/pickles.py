@@ -15,9 +15,7 @@ from typing import IO, Any, NamedTuple
 
 import torch
 
-# Limits of a pickle; that of one tensor has 200 bytes, and nests 3 deep.
-_MAX_BYTES = 1 << 20
-_MAX_DEPTH = 50
+from zarr_core.sources.limits import MAX_PICKLE_BYTES, MAX_PICKLE_DEPTH
 
 _REBUILT = {
     f"torch._utils {name}"
@@ -37,10 +35,10 @@ _WITH_ATTRIBUTES = "torch._tensor _rebuild_from_type_v2"
 _CALLED = {*_REBUILT, _DICT, _WITH_ATTRIBUTES, "torch Size", "torch.serialization _get_layout"}
 _ITEM_BYTES = {
     "torch.storage UntypedStorage": 1,
-    **{f"torch {kind}Storage": 1 for kind in ("Byte", "Char", "Bool")},
-    **{f"torch {kind}Storage": 2 for kind in ("Short", "Half", "BFloat16")},
-    **{f"torch {kind}Storage": 4 for kind in ("Int", "Float")},
-    **{f"torch {kind}Storage": 8 for kind in ("Long", "Double", "ComplexFloat")},
+    **dict.fromkeys(("torch ByteStorage", "torch CharStorage", "torch BoolStorage"), 1),
+    **dict.fromkeys(("torch ShortStorage", "torch HalfStorage", "torch BFloat16Storage"), 2),
+    **dict.fromkeys(("torch IntStorage", "torch FloatStorage"), 4),
+    **dict.fromkeys(("torch LongStorage", "torch DoubleStorage", "torch ComplexFloatStorage"), 8),
     "torch ComplexDoubleStorage": 16,
 }
 _DTYPES = {f"torch {name}" for name, value in vars(torch).items() if isinstance(value, torch.dtype)}
@@ -84,17 +82,17 @@ def _check_archive(file: IO[bytes], size: int) -> None:
         raise RefusedError("truncated or not a torch file: its archive has bytes beside its records")
     with zipfile.ZipFile(file) as archive:
         records = {record.filename.lower(): record for record in archive.infolist()}  # torch ignores case
-        total = sum(record.file_size for record in records.values())
-        if any(record.compress_type != zipfile.ZIP_STORED for record in records.values()) or total > size:
+        packed = {record.compress_type for record in records.values()} - {zipfile.ZIP_STORED}
+        if packed or sum(record.file_size for record in records.values()) > size:
             raise RefusedError(
                 "rejected: contains compressed records, which could expand to any size; torch.save writes none"
             )
-        folders = [name.removesuffix("data.pkl") for name in records if name.endswith("/data.pkl")]
-        if len(folders) != 1 or len(records) != len(archive.infolist()):
+        names = [name for name in records if name.endswith("/data.pkl")]
+        if len(names) != 1 or len(records) != len(archive.infolist()):
             raise RefusedError("truncated or not a torch file: expected one data.pkl, and each record once")
-        (folder,) = folders
-        found = records[f"{folder}data.pkl"]
-        if found.file_size > _MAX_BYTES:
+        found = records[names[0]]
+        folder = names[0].removesuffix("data.pkl")
+        if found.file_size > MAX_PICKLE_BYTES:
             raise RefusedError(_too_large(found.file_size))
         del found.CRC  # torch can be told to write none
         for key, n_bytes in _scan(io.BytesIO(archive.read(found))).items():
@@ -124,7 +122,7 @@ def _ends_with_its_directory(file: IO[bytes], size: int) -> bool:
 def _check_legacy(file: IO[bytes], size: int) -> None:
     """A file of torch before 1.6: five pickles (among them the third, of this machine), then the storages."""
     file.seek(0)
-    head = io.BytesIO(file.read(min(size, _MAX_BYTES)))
+    head = io.BytesIO(file.read(min(size, MAX_PICKLE_BYTES)))
     if head.read(1) != b"\x80":
         raise RefusedError("truncated or not a torch file")
     head.seek(0)
@@ -134,7 +132,8 @@ def _check_legacy(file: IO[bytes], size: int) -> None:
 
 
 def _too_large(size: int) -> str:
-    return f"rejected: its pickle has {size:,} bytes or more, expected at most {_MAX_BYTES:,}; save one tensor per file"
+    most = f"expected at most {MAX_PICKLE_BYTES:,}"
+    return f"rejected: its pickle has {size:,} bytes or more, {most}; save one tensor per file"
 
 
 def _scan(file: io.BytesIO) -> dict[str, int]:
@@ -210,8 +209,8 @@ def _scan(file: io.BytesIO) -> dict[str, int]:
     except RefusedError:
         raise
     except (ValueError, IndexError, KeyError) as error:
-        if file.tell() >= _MAX_BYTES:
-            raise RefusedError(_too_large(_MAX_BYTES)) from error
+        if file.tell() >= MAX_PICKLE_BYTES:
+            raise RefusedError(_too_large(MAX_PICKLE_BYTES)) from error
         raise RefusedError(f"truncated or not a torch file: {error}") from error
     return storages
 
@@ -219,8 +218,8 @@ def _scan(file: io.BytesIO) -> dict[str, int]:
 def _nested(kind: str, items: list[_Value], content: Any = None, depth: int = 0) -> _Value:
     """A value that contains others; ``depth`` is that of what it contains already."""
     depth = max([depth, *(item.depth + 1 for item in items)])
-    if depth > _MAX_DEPTH:
-        raise RefusedError(f"rejected: nested more than {_MAX_DEPTH} deep")
+    if depth > MAX_PICKLE_DEPTH:
+        raise RefusedError(f"rejected: nested more than {MAX_PICKLE_DEPTH} deep")
     return _Value(kind, content, depth)
 
 
@@ -262,10 +261,13 @@ def _storage(persistent: _Value) -> tuple[str, int]:
     kinds = [item.kind for item in items[:5]]
     if kinds != ["text", "name", "text", "text", "number"] or items[0].content != "storage":
         raise RefusedError("rejected: contains a reference to something that is not a storage")
-    views = [part.kind for item in items[5:] for part in (item.content or ())]
     count = items[4].content
-    if not isinstance(count, int) or count < 0 or not set(views) <= {"text", "number"}:
-        raise RefusedError("rejected: contains a storage of no size")
+    if not isinstance(count, int) or count < 0:
+        raise RefusedError("rejected: contains a storage without a size")
+    for view in items[5:]:
+        for part in view.content or ():
+            if part.kind not in ("text", "number"):
+                raise RefusedError("rejected: contains a view of a storage that is not one")
     if items[1].content not in _ITEM_BYTES:
         raise RefusedError(f"rejected: contains a storage of {items[1].content}")
     return items[2].content, count * _ITEM_BYTES[items[1].content]

@@ -31,13 +31,18 @@ def record(sample: SourceSample) -> dict[str, Any]:
     if sample.in_memory:
         return {}
     files: dict[str, dict[str, Any]] = {}
+    parts: dict[str, list[str]] = {}
     for canonical, info in sample.files.items():
         files[canonical] = {"name": info.name, "size": info.size}
         files[canonical] |= {"sha256": info.sha256} if info.sha256 else {"version": info.version}
         if canonical in sample.choices:
             files[canonical]["choice"] = sample.choices[canonical].to_document()
-    parts = {info.name: [part.name for part in info.parts] for info in sample.files.values() if info.parts}
-    return {"folder": sample.folder, "files": files} | ({"parts": parts} if parts else {})
+        if info.parts:
+            parts[info.name] = [part.name for part in info.parts]
+    recorded: dict[str, Any] = {"folder": sample.folder, "files": files}
+    if parts:
+        recorded["parts"] = parts
+    return recorded
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import pydantic
 import yaml
 
-from zarr_core._util.documents import PlainLoader, parse_yaml
+from zarr_core._util.documents import PlainLoader, describe_problems, parse_yaml
 from zarr_core.errors import SourceError
 from zarr_core.sources.description import ANY_DEPTH, SourceDescription
 
@@ -113,23 +113,23 @@ def _find_filemap(cls: type) -> object | None:
     Raises:
         SourceError: there are several.
     """
-    found: dict[str, object]
     for base in cls.__mro__[:-1]:
         init = vars(base).get("__init__")
         parameters = inspect.signature(init).parameters.values() if init else ()
-        for values in (
-            {name: value for name, value in vars(base).items() if name.isupper()},
-            {parameter.name: parameter.default for parameter in parameters},
-            {name: value for name, value in vars(sys.modules[base.__module__]).items() if name.isupper()},
-        ):
-            found = {name: value for name, value in values.items() if _is_filemap(value)}
+        defaults = {parameter.name: parameter.default for parameter in parameters}
+        for values in (_constants(base), defaults, _constants(sys.modules[base.__module__])):
+            found = [name for name, value in values.items() if _is_filemap(value)]
             if len(found) > 1:
                 raise SourceError(
                     f"{cls.__name__}: {', '.join(found)} could be its file map; name it in the class, filemap = ..."
                 )
             if found:
-                return next(iter(found.values()))
+                return values[found[0]]
     return None
+
+
+def _constants(of: object) -> dict[str, object]:
+    return {name: value for name, value in vars(of).items() if name.isupper()}
 
 
 def _is_filemap(value: object) -> bool:
@@ -139,11 +139,11 @@ def _is_filemap(value: object) -> bool:
 def _files(filemap: object) -> dict[str, str]:
     """File name by attribute. An attribute that is None stands for a field that the dataset does not have."""
     if isinstance(filemap, Mapping):
-        entries: Iterable[tuple[str, object]] = filemap.items()
+        entries = dict(filemap)
     else:
-        names = (name for name in dir(filemap) if not name.startswith(("_", "model_")))  # model_: pydantic's own
-        entries = ((name, getattr(filemap, name, None)) for name in names)
-    return {name: value for name, value in entries if isinstance(value, str)}
+        names = [name for name in dir(filemap) if not name.startswith(("_", "model_"))]  # model_: pydantic's own
+        entries = {name: getattr(filemap, name, None) for name in names}
+    return {name: value for name, value in entries.items() if isinstance(value, str)}
 
 
 def describe_filemap(name: str, filemap: object) -> SourceDescription:
@@ -185,9 +185,6 @@ def _validated(data: dict[str, Any], where: str) -> SourceDescription:
     try:
         return SourceDescription.model_validate(data)
     except pydantic.ValidationError as error:
-        reasons = "; ".join(
-            f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}".lstrip(": ") for problem in error.errors()
-        )
-        raise SourceError(f"{where}: {reasons}") from error
+        raise SourceError(f"{where}: {describe_problems(error)}") from error
     except SourceError as error:
         raise SourceError(f"{where}: {error}") from error

@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 import os
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from zarr_core.errors import SourceError, ZarrCoreError
 from zarr_core.sources.aero import AeroDataset, AeroSource
 from zarr_core.sources.description import SourceDescription
 from zarr_core.sources.in_memory import ArraySource
-from zarr_core.sources.left_out import some
+from zarr_core.sources.left_out import counted, some
 from zarr_core.sources.resolve import import_dotted, shipped_name
 from zarr_core.sources.sample import SampleSource, SourceSample
 from zarr_core.sources.tree import SampleTree
@@ -96,19 +97,20 @@ def open_source(
 
 def _open_splits(dataset_class: type, root: str, splits: Sequence[str]) -> AeroSource:
     """Open another framework's class once per split. The source names the splits that it does not open with."""
-    opened, errors = {}, {}
+    opened = {}
+    errors = {}
     for split in splits:
         try:
             opened[split] = _open_split(dataset_class, root, split)
         except Exception as error:  # another framework's constructor may raise anything
             errors[split] = f"{type(error).__name__}: {error}"
+    name = dataset_class.__name__
     if not opened:
         raise SourceError(
-            f"{dataset_class.__name__}(root=..., split=...) failed for every split of {', '.join(splits)} "
+            f"{name}(root=..., split=...) failed for every split of {', '.join(splits)} "
             f"({errors[splits[0]]}); create the dataset object and pass it instead"
         )
-    failed = [f"{dataset_class.__name__}(split={split!r}) failed: {reason}" for split, reason in errors.items()]
-    return AeroSource(opened, failed)
+    return AeroSource(opened, [f"{name}(split={split!r}) failed: {reason}" for split, reason in errors.items()])
 
 
 def _open_split(dataset_class: type, root: str, split: str) -> Any:
@@ -140,6 +142,7 @@ def select_samples(
     """
     check_names("splits", splits, error=SourceError)
     check_names("sample_ids", sample_ids, error=SourceError)
+    requested = set(sample_ids or ())
     found = source.find()
     by_split = source.splits(found.samples)
     excluded = source.excluded()
@@ -149,29 +152,30 @@ def select_samples(
         known = ", ".join(by_split) or "none"
         raise SourceError(f"{source.url} has no split {', '.join(splits)}; {source.description.name} has: {known}")
     chosen_splits = {split: ids for split, ids in by_split.items() if splits is None or split in splits}
-    wanted: Collection[str] = found.samples
+    wanted: Iterable[str] = found.samples
     if splits is not None:
-        wanted = dict.fromkeys(sample_id for split in splits for sample_id in chosen_splits.get(split, ()))
-    if sample_ids is not None:
-        requested = set(sample_ids)
-        wanted = [sample_id for sample_id in wanted if sample_id in requested]
-    chosen = [sample_id for sample_id in wanted if sample_id in found.samples and sample_id not in excluded]
-    notes = [
-        *found.left_out,
-        *found.unused,
-        *([f"{source.description.name} has no split {', '.join(unknown)}; skipped"] if unknown else []),
-        *_absent(source, chosen_splits, found.samples, excluded),
-        *overlaps(by_split, excluded),
-        *_outside_splits(source, by_split, found.samples, excluded),
-        *_of_blacklists(source, found.samples, excluded, documents),
-    ]
-    if sample_ids is not None and (absent := sorted(requested - found.samples.keys())):
-        notes.append(f"requested samples that are not at {source.url} ({len(absent)}): {some(absent)}")
-    if not chosen:
+        wanted = chain.from_iterable(by_split.get(split, ()) for split in splits)
+    samples: dict[str, SourceSample] = {}
+    for sample_id in wanted:
+        is_requested = sample_ids is None or sample_id in requested
+        if is_requested and sample_id in found.samples and sample_id not in excluded:
+            samples[sample_id] = found.samples[sample_id]
+    notes = [*found.left_out, *found.unused]
+    if unknown:
+        notes.append(f"{source.description.name} has no split {', '.join(unknown)}; skipped")
+    notes += _absent(source, chosen_splits, found.samples, excluded)
+    notes += overlaps(by_split, excluded)
+    notes += _outside_splits(source, by_split, found.samples, excluded)
+    notes += counted("samples on a blacklist", [sample_id for sample_id in found.samples if sample_id in excluded])
+    notes += counted("ids on a blacklist that the source does not have", sorted(excluded - found.samples.keys()))
+    no_files = [name for name in source.description.blacklists if name not in documents]
+    if no_files:
+        notes.append(f"there is no {' and no '.join(no_files)} beside the samples")
+    notes += counted(f"requested samples that are not at {source.url}", sorted(requested - found.samples.keys()))
+    if not samples:
         first = next(iter(source.description.fields.values())).filename
         reason = f"{len(found.samples)} folders match {source.description.samples} and contain {first} ..."
         raise SourceError("; ".join([f"{source.url} has no sample to convert: {reason}", *notes]))
-    samples = {sample_id: found.samples[sample_id] for sample_id in chosen}
     return Selection(source, samples, frozenset(found.samples), by_split, frozenset(excluded), documents, tuple(notes))
 
 
@@ -195,11 +199,11 @@ def with_current_splits(selection: Selection, arrived: Collection[str]) -> Selec
 
 
 def _absent(
-    source: SampleSource, splits: Mapping[str, list[str]], found: Collection[str], excluded: Collection[str]
+    source: SampleSource, splits: Mapping[str, list[str]], found: Collection[str], excluded: set[str]
 ) -> list[str]:
     """Ids that the splits list but the source does not have."""
-    listed = list(dict.fromkeys(i for ids in splits.values() for i in ids if i not in excluded))
-    absent = [sample_id for sample_id in listed if sample_id not in found]
+    listed = set().union(*splits.values()) - excluded
+    absent = [i for i in dict.fromkeys(chain.from_iterable(splits.values())) if i in listed and i not in found]
     if not absent:
         return []
     return [
@@ -210,37 +214,27 @@ def _absent(
 
 def overlaps(splits: Mapping[str, Collection[str]], excluded: Collection[str]) -> list[str]:
     """A sentence that names the samples in more than one split, if there are any."""
-    of: dict[str, list[str]] = defaultdict(list)
+    splits_of: dict[str, list[str]] = defaultdict(list)
     for split, ids in splits.items():
         for sample_id in ids:
-            of[sample_id].append(split)
-    several = [f"{i} ({', '.join(names)})" for i, names in of.items() if len(names) > 1 and i not in excluded]
-    return [f"samples in more than one split ({len(several)}): {some(several)}"] if several else []
+            splits_of[sample_id].append(split)
+    several = []
+    for sample_id, names in splits_of.items():
+        if len(names) > 1 and sample_id not in excluded:
+            several.append(f"{sample_id} ({', '.join(names)})")
+    return counted("samples in more than one split", several)
 
 
 def _outside_splits(
-    source: SampleSource, splits: Mapping[str, list[str]], found: Collection[str], excluded: Collection[str]
+    source: SampleSource, splits: Mapping[str, list[str]], found: Collection[str], excluded: set[str]
 ) -> list[str]:
     """Samples in no split, or a source without splits."""
     if not source.lists_all_splits:
         return []
     if not splits:
         return [f"the source has no splits: there is none of {', '.join(source.description.split_files.values())}"]
-    listed = {sample_id for ids in splits.values() for sample_id in ids}
-    outside = [sample_id for sample_id in found if sample_id not in listed and sample_id not in excluded]
-    return [f"samples in no split ({len(outside)}): {some(outside)}"] if outside else []
-
-
-def _of_blacklists(
-    source: SampleSource, found: Collection[str], excluded: Set[str], documents: Collection[str]
-) -> list[str]:
-    """Samples that the blacklists exclude, ids in them that are no samples, and blacklists that do not exist."""
-    hit = [sample_id for sample_id in found if sample_id in excluded]
-    missing = [name for name in source.description.blacklists if name not in documents]
-    unknown = sorted(excluded - set(found))
-    notes = [f"samples on a blacklist ({len(hit)}): {some(hit)}"] if hit else []
-    notes += [f"ids on a blacklist that the source does not have ({len(unknown)}): {some(unknown)}"] if unknown else []
-    return notes + ([f"there is no {' and no '.join(missing)} beside the samples"] if missing else [])
+    inside = excluded.union(*splits.values())
+    return counted("samples in no split", [sample_id for sample_id in found if sample_id not in inside])
 
 
 def hash_samples(selection: Selection) -> tuple[Selection, dict[str, str]]:
@@ -257,14 +251,18 @@ def with_contents(
 ) -> tuple[dict[str, SourceSample], dict[str, str]]:
     """Samples with the SHA-256 of each of their files, and why the others could not be read, both by id."""
 
-    def hashed(sample: SourceSample) -> SourceSample | OSError | ZarrCoreError:
+    def hashed(sample: SourceSample) -> SourceSample | str:
         try:
             return source.with_content(sample)
         except (OSError, ZarrCoreError) as error:
-            return error
+            return f"{type(error).__name__}: {error}"
 
+    found: dict[str, SourceSample] = {}
+    unreadable: dict[str, str] = {}
     with ThreadPoolExecutor(_HASHING_THREADS) as pool:
-        results = dict(zip(samples, pool.map(hashed, samples.values()), strict=True))
-    found = {i: result for i, result in results.items() if isinstance(result, SourceSample)}
-    unreadable = {i: f"{type(e).__name__}: {e}" for i, e in results.items() if not isinstance(e, SourceSample)}
+        for sample_id, result in zip(samples, pool.map(hashed, samples.values()), strict=True):
+            if isinstance(result, str):
+                unreadable[sample_id] = result
+            else:
+                found[sample_id] = result
     return found, unreadable

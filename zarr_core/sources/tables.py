@@ -11,7 +11,7 @@ from typing import Any
 from zarr_core._util.documents import number_or_text, parse_json, parse_table
 from zarr_core.errors import SourceError
 from zarr_core.sources.description import ReadText, SourceDescription, TableFile
-from zarr_core.sources.left_out import some
+from zarr_core.sources.left_out import counted
 
 _NOT_OBJECTS = "expected objects in a list, or objects by key"
 _Rows = dict[str, list[dict[str, Any]]]
@@ -70,10 +70,8 @@ class Tables:
         """Sentences that name absent tables, samples without a row, and cells without a number."""
         notes = [f"there is no {file} beside the samples, so they have no scalars from it" for file in self._absent]
         for file, rows in self._rows:
-            if absent := [sample_id for sample_id in sample_ids if sample_id not in rows]:
-                notes.append(f"samples without a row in {file} ({len(absent)}): {some(absent)}")
-            if empty := self._without_number[file]:
-                notes.append(f"values of {file} that are not a number were left out ({len(empty)}): {some(empty)}")
+            notes += counted(f"samples without a row in {file}", [name for name in sample_ids if name not in rows])
+            notes += counted(f"values of {file} that are not a number were left out", self._without_number[file])
         return notes
 
 

@@ -84,7 +84,7 @@ class SampleTree(SampleSource):
         left_out = LeftOut(description)
         tables = Tables(description, self._read_text)
         if listing is None:
-            listing = self._list("", left_out.dangling) if folders is None else self._list_some(folders)
+            listing = self._list("", left_out) if folders is None else self._list_some(folders)
         folders_of_samples, problems = by_sample(description, listing)
         for folder, files in sorted(folders_of_samples.items()):
             sample_id = folder.removeprefix(f"{description.subfolder}/")
@@ -96,10 +96,10 @@ class SampleTree(SampleSource):
             if not self._is_sample(sample_id, folder, bool(found), bool(own_problems), left_out):
                 continue
             if sample_id in samples:
-                left_out.repeated.append(samples[sample_id].folder)
+                left_out.add("repeated", samples[sample_id].folder)
             is_case = any(info.name.endswith(CASE) for info in found.values())
             if is_case and any(set().union(*meshes_of_cases(files).values())):
-                left_out.regions.append(folder)
+                left_out.add("regions", folder)
             samples[sample_id] = SourceSample(
                 sample_id,
                 "" if description.names_contain_id else folder,
@@ -117,17 +117,17 @@ class SampleTree(SampleSource):
         description = self.description
         if not matches(sample_id, description.samples):
             if has_fields:
-                left_out.elsewhere.append(folder or ".")
+                left_out.add("elsewhere", folder or ".")
             return False
         if not has_fields and not has_problems:
             is_above_samples = f"{description.subfolder}/".startswith(f"{folder}/")
             if description.samples != ANY_DEPTH and not is_above_samples:
-                left_out.empty.append(folder)
+                left_out.add("empty", folder)
             return False
         try:
             check_sample_id(sample_id)
         except SourceError:
-            left_out.bad_ids.append(folder)
+            left_out.add("bad id", folder)
             return False
         return True
 
@@ -242,11 +242,11 @@ class SampleTree(SampleSource):
         found = {name: self._read_text(name) for name in names}
         return {name: text for name, text in found.items() if text is not None}
 
-    def _list(self, below: str = "", dangling: list[str] | None = None) -> Listing:
-        """Files by folder below the root, or below one of its folders; appends links to nothing to ``dangling``."""
+    def _list(self, below: str = "", left_out: LeftOut | None = None) -> Listing:
+        """Files by folder below the root, or below one of its folders; adds links to nothing to ``left_out``."""
         try:
             if is_local(self._storage.root):
-                return dict(self._walk(f"{below}/" if below else "", [] if dangling is None else dangling))
+                return dict(self._walk(f"{below}/" if below else "", left_out))
             listing = self._storage.infos(below)
         except FileNotFoundError as error:
             raise SourceError(f"{self.url} cannot be listed: it does not exist") from error
@@ -265,7 +265,7 @@ class SampleTree(SampleSource):
                     raise
         return found
 
-    def _walk(self, folder: str, dangling: list[str]) -> Iterator[tuple[str, dict[str, FileInfo]]]:
+    def _walk(self, folder: str, left_out: LeftOut | None) -> Iterator[tuple[str, dict[str, FileInfo]]]:
         """Files by folder on a local disk, down to the depth of samples. Follows links: datasets are often linked."""
         files = {}
         levels = depth(self.description)
@@ -273,9 +273,9 @@ class SampleTree(SampleSource):
             if entry.is_file():
                 files[entry.name] = file_info(entry.name, local.info(entry.path))
             elif entry.is_dir() and folder.count("/") < levels:
-                yield from self._walk(f"{folder}{entry.name}/", dangling)
-            elif entry.is_symlink() and not os.path.exists(entry.path):
-                dangling.append(f"{folder}{entry.name}")
+                yield from self._walk(f"{folder}{entry.name}/", left_out)
+            elif left_out is not None and entry.is_symlink() and not os.path.exists(entry.path):
+                left_out.add("dangling", f"{folder}{entry.name}")
         yield folder.rstrip("/"), files
 
     def _read_text(self, name: str) -> str | None:

@@ -16,14 +16,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from zarr_core._util.redaction import printable_cause, redact, refuse_credentials
 from zarr_core._util.units import format_size
 from zarr_core.errors import WarehouseError
 from zarr_core.warehouses.join import axis_table
-from zarr_core.warehouses.long import LongTable
-from zarr_core.warehouses.protocol import Cost, LongColumns
+from zarr_core.warehouses.protocol import Cost, LongColumns, Unloaded, Warehouse
 from zarr_core.warehouses.sql import distinct_query, identifier, in_list, literal, positions_query
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ _ROWS_EACH = 1 << 17
 logger = logging.getLogger(__name__)
 
 
-class AthenaWarehouse(LongTable):
+class AthenaWarehouse(Warehouse):
     """A long table in Athena. boto3 takes credentials and region from the environment.
 
     Args:
@@ -105,7 +104,7 @@ class AthenaWarehouse(LongTable):
                 for part, wanted in enumerate(_parts(batches)):
                     query = self._positions_query(value, wanted, axis)
                     execution = self._unload(query, f"{prefix}/{value}/{part}", ["batch"])
-                    for batch_id in {row[0] for row in wanted}:
+                    for batch_id in {row.batch_id for row in wanted}:
                         queries[batch_id].append(execution)
             yield _UnloadedFiles(repr(self), prefix, numbers, f"{self.database}.{self.table}", queries)
 
@@ -124,16 +123,13 @@ class AthenaWarehouse(LongTable):
     def _quoted(self, table: str) -> str:
         return f"{identifier(self.database)}.{identifier(table)}"
 
-    def _positions_query(self, value: str, wanted: Sequence[tuple[str, str, int, int]], axis: str) -> str:
-        rows = ", ".join(
-            f"({literal(batch_id)}, {literal(sample_id)}, {sample}, {batch})"
-            for batch_id, sample_id, sample, batch in wanted
-        )
-        table = f"(SELECT * FROM (VALUES {rows}) AS rows_wanted (batch_id, sample_id, sample, batch))"
+    def _positions_query(self, value: str, wanted: Sequence[_Wanted], axis: str) -> str:
+        rows = [f"({literal(w.batch_id)}, {literal(w.sample_id)}, {w.sample}, {w.batch})" for w in wanted]
+        table = f"(SELECT * FROM (VALUES {', '.join(rows)}) AS rows_wanted (batch_id, sample_id, sample, batch))"
         query = positions_query(
             self._quoted(self.table), self.columns, value, wanted=table, axis=self._quoted(axis), last="batch"
         )
-        return f"{query} WHERE long.batch_id IN {in_list(dict.fromkeys(row[0] for row in wanted))}"
+        return f"{query} WHERE long.batch_id IN {in_list(dict.fromkeys(row.batch_id for row in wanted))}"
 
     def _unload(self, query: str, path: str, partitioned_by: list[str] | None = None) -> str:
         """Run a query that writes its rows below an empty path; returns the id of its execution."""
@@ -187,7 +183,7 @@ class AthenaWarehouse(LongTable):
 
 
 @dataclass(frozen=True)
-class _UnloadedFiles:
+class _UnloadedFiles(Unloaded):
     warehouse: str
     prefix: str
     numbers: Mapping[str, int]
@@ -207,9 +203,18 @@ class _UnloadedFiles:
             yield from _read(self.warehouse, f"{part}batch={self.numbers[batch_id]}")
 
 
-def _parts(batches: Mapping[str, Sequence[str]]) -> Iterator[list[tuple[str, str, int, int]]]:
-    """Lists of (batch id, sample id, sample number, batch number), each within the limits of one query."""
-    part: list[tuple[str, str, int, int]] = []
+class _Wanted(NamedTuple):
+    """A requested sample: its id and its batch's, and the numbers of both."""
+
+    batch_id: str
+    sample_id: str
+    sample: int
+    batch: int
+
+
+def _parts(batches: Mapping[str, Sequence[str]]) -> Iterator[list[_Wanted]]:
+    """The requested samples in lists, each within the limits of one query."""
+    part: list[_Wanted] = []
     named: set[str] = set()
     characters = 0
     for number, (batch_id, sample_ids) in enumerate(batches.items()):
@@ -218,8 +223,10 @@ def _parts(batches: Mapping[str, Sequence[str]]) -> Iterator[list[tuple[str, str
             more = 2 * len(sample_id) + (2 if batch_id in named else 4) * len(batch_id) + 40
             if part and (characters + more > _MOST_CHARACTERS or len(named | {batch_id}) > _MOST_PARTITIONS):
                 yield part
-                part, named, characters = [], set(), 0
-            part.append((batch_id, sample_id, sample, number))
+                part = []
+                named = set()
+                characters = 0
+            part.append(_Wanted(batch_id, sample_id, sample, number))
             named.add(batch_id)
             characters += more
     if part:
@@ -228,17 +235,8 @@ def _parts(batches: Mapping[str, Sequence[str]]) -> Iterator[list[tuple[str, str
 
 def _short_lists(ids: Sequence[str]) -> Iterator[list[str]]:
     """Lists of ids, each within the limits of one query."""
-    part: list[str] = []
-    characters = 0
-    for name in ids:
-        more = 2 * len(name) + 4
-        if part and characters + more > _MOST_CHARACTERS:
-            yield part
-            part, characters = [], 0
-        part.append(name)
-        characters += more
-    if part:
-        yield part
+    for part in _parts({"": ids}):
+        yield [wanted.sample_id for wanted in part]
 
 
 def _read(warehouse: str, path: str) -> Iterator[pa.RecordBatch]:

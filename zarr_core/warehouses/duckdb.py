@@ -19,8 +19,7 @@ from zarr_core.errors import WarehouseError
 from zarr_core.storage import absolute, is_local
 from zarr_core.warehouses.files import ListedFile, check_unchanged, list_files
 from zarr_core.warehouses.join import PositionJoin, duckdb_connection
-from zarr_core.warehouses.long import LongTable
-from zarr_core.warehouses.protocol import Cost, LongColumns
+from zarr_core.warehouses.protocol import LongColumns, Unloaded, Warehouse
 from zarr_core.warehouses.sql import distinct_query, identifier, literal, value_column
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class DuckDBWarehouse(LongTable):
+class DuckDBWarehouse(Warehouse):
     """A long table in Parquet files.
 
     Args:
@@ -36,8 +35,6 @@ class DuckDBWarehouse(LongTable):
             folder names such as "batch_id=b1", or from the files. Links to files and folders are followed.
         columns: names of the table's columns.
     """
-
-    cost = Cost()
 
     def __init__(self, files: str, columns: LongColumns | None = None) -> None:
         super().__init__(columns)
@@ -123,7 +120,7 @@ class DuckDBWarehouse(LongTable):
 
 
 @dataclass(frozen=True)
-class _JoinedFiles:
+class _JoinedFiles(Unloaded):
     warehouse: DuckDBWarehouse
     files: Sequence[ListedFile]
     join: PositionJoin

@@ -15,8 +15,7 @@ from zarr_core._util.redaction import printable_cause, redact, secrets_of
 from zarr_core.errors import WarehouseError
 from zarr_core.storage import absolute
 from zarr_core.warehouses.join import PositionJoin, duckdb_connection
-from zarr_core.warehouses.long import LongTable
-from zarr_core.warehouses.protocol import Cost, LongColumns
+from zarr_core.warehouses.protocol import LongColumns, Unloaded, Warehouse
 from zarr_core.warehouses.sql import distinct_query, value_column
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 _RELATIVE_SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)((?!file:)[^/:].*)")
 
 
-class IcebergWarehouse(LongTable):
+class IcebergWarehouse(Warehouse):
     """A long table in Iceberg.
 
     Args:
@@ -41,8 +40,6 @@ class IcebergWarehouse(LongTable):
         snapshot_id: snapshot to read instead of the current one.
         columns: names of the table's columns.
     """
-
-    cost = Cost()
 
     def __init__(
         self,
@@ -183,7 +180,7 @@ class IcebergWarehouse(LongTable):
 
 
 @dataclass(frozen=True)
-class _JoinedScans:
+class _JoinedScans(Unloaded):
     warehouse: IcebergWarehouse
     join: PositionJoin
 

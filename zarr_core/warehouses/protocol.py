@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from zarr_core.errors import WarehouseError
+
 if TYPE_CHECKING:
     import pyarrow as pa
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -46,9 +52,10 @@ class Cost:
         return Cost(self.queries + other.queries, self.bytes_scanned + other.bytes_scanned, self.usd + other.usd)
 
 
-class Unloaded(Protocol):
+class Unloaded(ABC):
     """Rows of some batches, readable until the context of :meth:`Warehouse.unload` ends."""
 
+    @abstractmethod
     def rows(self, batch_id: str, value: str) -> Iterator[pa.RecordBatch]:
         """The rows of one batch and value; each call starts again from the first row.
 
@@ -57,20 +64,15 @@ class Unloaded(Protocol):
             ``feature`` (int32, position on the axis; null if the feature is not on it), ``value`` (any number type;
             null if missing) and ``outside`` (id of a feature that is not on the axis; null for all others).
         """
-        ...
-
-
-@runtime_checkable
-class Traced(Protocol):
-    """Unloaded rows that know which state of the warehouse they are from. An optional part of :class:`Unloaded`."""
 
     def source(self, batch_id: str) -> dict[str, str]:
         """The state that the rows of a batch were read from, to be recorded with the batch, without credentials.
 
         Returns:
-            ``kind`` first, as in "iceberg"; then the table or files, and the snapshot or another identification.
+            ``kind`` first, as in "iceberg"; then the table or files, and the snapshot or another identification. Empty
+            if that is not known.
         """
-        ...
+        return {}
 
 
 @runtime_checkable
@@ -78,43 +80,34 @@ class Versioned(Protocol):
     """A warehouse that can tell without a query whether a batch has changed. An optional part of :class:`Warehouse`."""
 
     def is_unchanged(self, batch_id: str, source: Mapping[str, str]) -> bool:
-        """Whether a batch certainly has the rows that it had in the state that :meth:`Traced.source` returned."""
-        ...
+        """Whether a batch certainly has the rows that it had in the state that :meth:`Unloaded.source` returned."""
 
 
-class Warehouse(Protocol):
-    """Interface for querying a long table of measurements."""
+class Warehouse(ABC):
+    """A long table of measurements. A kind of warehouse is a subclass with the abstract methods.
+
+    Args:
+        columns: names of the table's columns.
+
+    Attributes:
+        cost: of all queries of this object so far.
+    """
+
+    cost = Cost()
+
+    def __init__(self, columns: LongColumns | None) -> None:
+        self.columns = columns or LongColumns()
 
     @property
-    def value_names(self) -> Sequence[str]:
+    def value_names(self) -> tuple[str, ...]:
         """Names of the values that can be unloaded."""
-        ...
+        return tuple(self.columns.values)
 
-    @property
-    def cost(self) -> Cost:
-        """Cost of all queries of this object so far."""
-        ...
-
+    @abstractmethod
     def pinned(self) -> Warehouse:
         """The current state of the warehouse, without later changes if the kind supports snapshots."""
-        ...
 
-    def batch_ids(self) -> list[str]:
-        """Every batch id, sorted."""
-        ...
-
-    def samples(self, batch_ids: Sequence[str]) -> dict[str, list[str]]:
-        """Sorted sample ids by batch id. Batches that do not exist are left out."""
-        ...
-
-    def batches_of(self, sample_ids: Sequence[str]) -> dict[str, list[str]]:
-        """Sorted batch ids by sample id. Samples that no batch holds are left out."""
-        ...
-
-    def feature_ids(self) -> list[str]:
-        """Every feature id that the table holds now, sorted."""
-        ...
-
+    @abstractmethod
     def unload(
         self, batches: Mapping[str, Sequence[str]], values: Sequence[str], feature_ids: Sequence[str]
     ) -> AbstractContextManager[Unloaded]:
@@ -125,4 +118,49 @@ class Warehouse(Protocol):
             values: names of values.
             feature_ids: the axis: feature ids in the order of their positions.
         """
-        ...
+
+    @abstractmethod
+    def _distinct(self, names: Sequence[str], among: Sequence[str] | None) -> Iterable[tuple[str | None, ...]]:
+        """Distinct rows of some columns as text, restricted to rows whose first column is in ``among``."""
+
+    def batch_ids(self) -> list[str]:
+        """Every batch id, sorted."""
+        return sorted(self._column(self.columns.batch))
+
+    def samples(self, batch_ids: Sequence[str]) -> dict[str, list[str]]:
+        """Sorted sample ids by batch id. Batches that do not exist are left out."""
+        return self._grouped(self.columns.batch, self.columns.sample, batch_ids)
+
+    def batches_of(self, sample_ids: Sequence[str]) -> dict[str, list[str]]:
+        """Sorted batch ids by sample id. Samples that no batch holds are left out."""
+        return self._grouped(self.columns.sample, self.columns.batch, sample_ids)
+
+    def feature_ids(self) -> list[str]:
+        """Every feature id that the table holds now, sorted: an axis for a matrix of these batches.
+
+        Logs a warning, because a matrix with this axis refuses batches with other features.
+        """
+        found = sorted(self._column(self.columns.feature))
+        logger.warning(
+            "%r holds %d features now. A matrix with this axis refuses later batches that have others: create it with "
+            "all features that you will need, such as the probes of every array type, or see WideMatrix.reindex",
+            *(self, len(found)),
+        )
+        return found
+
+    def _column(self, name: str) -> list[str]:
+        return [value for (value,) in self._complete([name], None)]
+
+    def _grouped(self, by: str, name: str, among: Sequence[str]) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        if among:
+            for key, value in sorted(self._complete([by, name], among)):
+                found.setdefault(key, []).append(value)
+        return found
+
+    def _complete(self, names: Sequence[str], among: Sequence[str] | None) -> Iterable[tuple[str, ...]]:
+        for values in self._distinct(names, among):
+            for name, value in zip(names, values, strict=True):
+                if value is None:
+                    raise WarehouseError(f"{self!r} holds rows without a {name}; remove or complete them")
+            yield values  # type: ignore[misc]

@@ -25,7 +25,7 @@ from zarr_core.matrix.ingest.leases import Leases
 from zarr_core.matrix.ingest.scatter import WideBlock, scatter
 from zarr_core.matrix.store.batch_names import among, home_of, later_part, outside
 from zarr_core.matrix.wide import WideMatrix
-from zarr_core.warehouses.protocol import Cost, Traced, Unloaded, Versioned, Warehouse
+from zarr_core.warehouses.protocol import Cost, Unloaded, Versioned, Warehouse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -284,7 +284,7 @@ class MatrixLoader:
             text = f"batch {batch_id} returned different numbers of rows: {counted}. It changed meanwhile; load again"
             raise WarehouseError(text)
         url = self.matrix.url
-        source = unloaded.source(batch_id) if isinstance(unloaded, Traced) else {}
+        source = unloaded.source(batch_id)
         if not self._append_once(batch_id, sample_ids, tables, source):
             logger.info("%s: samples of batch %s were loaded by another loader in the meantime", url, batch_id)
             return None

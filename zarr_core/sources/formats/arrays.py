@@ -102,20 +102,28 @@ def _header(opened: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
 
 
 def _read_npy(opened: IO[bytes], n_bytes: int, size: int) -> np.ndarray:
+    """The array; raises ValueError.
+
+    Args:
+        opened: its file, or its record of an archive.
+        n_bytes: size of that.
+        size: of the file that contains it.
+    """
     shape, fortran_order, dtype = _header(opened)
-    count = math.prod(shape)
-    if count * dtype.itemsize > n_bytes:
-        raise ValueError(f"truncated: claims an array of {count * dtype.itemsize:,} bytes, and has {n_bytes:,}")
-    check_expansion(count * dtype.itemsize, size)
-    values = np.empty(count, dtype)
-    target = values.view(np.uint8).data
+    claimed = math.prod(shape) * dtype.itemsize
+    if claimed > n_bytes:
+        raise ValueError(f"truncated: claims an array of {claimed:,} bytes, and has {n_bytes:,}")
+    check_expansion(claimed, size)
+    # NumPy reads a stream in pieces of 256 KiB, each of which would be a request for a remote file.
+    values = np.empty(shape[::-1] if fortran_order else shape, dtype)
+    target = values.reshape(-1).view(np.uint8).data
     filled = 0
     try:
         while filled < len(target):
-            piece = opened.readinto(target[filled:]) if hasattr(opened, "readinto") else None
-            if not piece:
+            count = opened.readinto(target[filled:])  # type: ignore[attr-defined]
+            if not count:
                 raise ValueError(f"truncated: {filled:,} of {len(target):,} bytes")
-            filled += piece
+            filled += count
     except (zipfile.BadZipFile, EOFError) as error:
         raise ValueError(f"truncated or damaged: {error}") from error
-    return values.reshape(shape[::-1]).T if fortran_order else values.reshape(shape)
+    return values.T if fortran_order else values

@@ -62,7 +62,7 @@ def _parts(data: Any) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:
                 if part.IsA("vtkMultiBlockDataSet"):
                     patches += leaves(part)
                 else:
-                    zones += [(name, block) for _, block in leaves(part)]
+                    zones += leaves(part, name)
     return zones, patches
 
 

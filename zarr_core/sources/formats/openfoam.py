@@ -14,7 +14,7 @@ import numpy as np
 from zarr_core.sources.arrays import ArrayChoice
 from zarr_core.sources.cases import TIME
 from zarr_core.sources.formats.files import SourceFile
-from zarr_core.sources.formats.vtk import VtkMesh, leaves, select_arrays, vtk_errors
+from zarr_core.sources.formats.vtk import VtkMesh, check_patches, leaves, select_arrays, vtk_errors
 from zarr_core.sources.left_out import note
 from zarr_core.sources.limits import check_claim, most_claimed
 
@@ -45,8 +45,11 @@ def open_file(file: SourceFile, choices: Collection[ArrayChoice]) -> VtkMesh:
     """
     from vtkmodules.vtkIOParallel import vtkPOpenFOAMReader
 
-    if collated := next(filter(None, (_COLLATED.search(part.name) for part in file.info.parts)), None):
-        raise ValueError(f"its latest time is in {collated[0]}, the collated format; run reconstructPar -latestTime")
+    for part in file.info.parts:
+        if collated := _COLLATED.search(part.name):
+            raise ValueError(
+                f"its latest time is in {collated[0]}, the collated format; run reconstructPar -latestTime"
+            )
     with file.local_tree() as case:
         end = _end_of_run(case / "system" / "controlDict")
         for path in case.rglob("*"):
@@ -54,7 +57,8 @@ def open_file(file: SourceFile, choices: Collection[ArrayChoice]) -> VtkMesh:
                 _check(path)
         _move_meshes(case)
         has_mesh = (case / "constant" / "polyMesh").is_dir()
-        processors = {} if has_mesh else {int(path.name[len("processor") :]): path for path in case.glob("processor*")}
+        folders = [] if has_mesh else case.glob("processor*")
+        processors = {int(path.name.removeprefix("processor")): path for path in folders}
         _check_processors(processors, choices)
         _check_time([case, *processors.values()], end, choices)
         (case / "case.foam").touch()
@@ -71,7 +75,8 @@ def open_file(file: SourceFile, choices: Collection[ArrayChoice]) -> VtkMesh:
             select_arrays(reader, choices)
             reader.Update()
             blocks = list(leaves(reader.GetOutput()))
-    cells, patches = ([each for each in blocks if (each[0] == _CELLS) is inside] for inside in (True, False))
+    cells = [block for block in blocks if block[0] == _CELLS]
+    patches = [block for block in blocks if block[0] != _CELLS]
     return VtkMesh(cells, choices, patches)
 
 
@@ -114,13 +119,14 @@ def _check_processors(processors: Mapping[int, Path], choices: Collection[ArrayC
     fields: dict[str, set[int]] = defaultdict(set)
     for number, folder in processors.items():
         for path in folder.glob("constant/polyMesh/boundary"):
-            named |= {int(other) for pair in _BETWEEN.findall(path.read_bytes()) for other in pair}
+            for pair in _BETWEEN.findall(path.read_bytes()):
+                named.update(map(int, pair))
         for file in folder.glob("*/*"):
             if file.is_file():
                 fields[f"{file.parent.name}/{file.name}"].add(number)
     if missing := sorted(named - processors.keys()):
         raise ValueError(f"processor{missing[0]} is missing, which belongs to the decomposed case; upload it")
-    arrays = {array for choice in choices for array in choice.arrays}
+    arrays = set().union(*(choice.arrays for choice in choices))
     for name, having in sorted(fields.items()):
         lacking = sorted(processors.keys() - having)
         if lacking and (not choices or name.partition("/")[2] in arrays):
@@ -132,10 +138,12 @@ def _check_processors(processors: Mapping[int, Path], choices: Collection[ArrayC
 
 def _check_time(folders: Collection[Path], end: float | None, choices: Collection[ArrayChoice]) -> None:
     """Raise ValueError for fields that are initial conditions, and note a time before the end of the run."""
-    names = {path.name for folder in folders for path in folder.iterdir() if re.fullmatch(TIME, path.name)}
-    if not names or (choices and not any(choice.arrays for choice in choices)):
+    times: list[float] = []
+    for folder in folders:
+        times += [float(path.name) for path in folder.iterdir() if re.fullmatch(TIME, path.name)]
+    if not times or (choices and not any(choice.arrays for choice in choices)):
         return
-    latest = max(map(float, names))
+    latest = max(times)
     if latest == 0 and choices:
         raise ValueError("never ran: its latest time is 0; if these are results, give their folder another number")
     if end is not None and latest < end - abs(end) * _SAME_TIME:
@@ -144,15 +152,15 @@ def _check_time(folders: Collection[Path], end: float | None, choices: Collectio
 
 def _select_patches(reader: Any, choices: Collection[ArrayChoice]) -> None:
     names = [reader.GetPatchArrayName(i) for i in range(reader.GetNumberOfPatchArrays())]
-    wanted = {f"{_PATCH}{patch}" for choice in choices for patch in choice.patches}
-    if missing := sorted(wanted.difference(names)):
-        known = ", ".join(name.removeprefix(_PATCH) for name in names if name.startswith(_PATCH))
-        raise ValueError(f"has no patch {missing[0].removeprefix(_PATCH)!r}; it has {known or 'none'}")
-    if any(not choice.patches for choice in choices):
-        wanted.add(_CELLS)
+    patches = [name.removeprefix(_PATCH) for name in names if name.startswith(_PATCH)]
+    wanted: set[str] = set()
+    for choice in choices:
+        check_patches(choice, patches)
+        wanted.update(choice.patches or [_CELLS])
+    if not choices:
+        wanted = {_CELLS, *patches}
     for name in names:
-        chosen = name in wanted if choices else name == _CELLS or name.startswith(_PATCH)
-        reader.SetPatchArrayStatus(name, int(chosen))
+        reader.SetPatchArrayStatus(name, int(name.removeprefix(_PATCH) in wanted))
 
 
 def _check(path: Path) -> None:
