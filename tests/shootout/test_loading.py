@@ -109,8 +109,8 @@ def test_the_items_of_an_epoch_are_read_once_after_empty_batches(
     opened: list[str] = []
     monkeypatch.setattr(Window, "open", lambda format, place, draws: opened.append(place))
     monkeypatch.setattr(Window, "read_batch", lambda *_: {})
-    reading = dataclasses.replace(reading, ready="local copy")
-    assert [len(batch) for batch in loading._Batches(reading, idle=3, batches=2)] == [0, 0, 0, 2, 2]
+    reading = dataclasses.replace(reading, ready="local copy", loader=Loader(1), idle=3, batches=2)
+    assert [len(batch) for batch in loading._Batches(reading)] == [0, 0, 0, 2, 2]
     items = loading._Items(reading)
     assert items.__getitems__([]) == {}
     assert opened == ["local copy"]

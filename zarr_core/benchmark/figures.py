@@ -117,15 +117,14 @@ def _seen_from_front(points: np.ndarray) -> np.ndarray:
 
 def fields_chart(report: Mapping[str, Any]) -> Figure:
     """Small multiples: a histogram per field and component."""
-    histograms = {field: facts["histogram"] for field, facts in report["fields"].items()}
     columns = 4
-    n_rows = -(-len(histograms) // columns)
+    n_rows = -(-len(report["fields"]) // columns)
     with rc_context(STYLE):
         figure = Figure(figsize=(10.4, 1.85 * n_rows + 0.35), layout=ConstrainedLayoutEngine(wspace=0.06, hspace=0.1))
-        for at, (field, histogram) in enumerate(histograms.items(), start=1):
+        for at, (field, facts) in enumerate(report["fields"].items(), start=1):
             axes = figure.add_subplot(n_rows, columns, at, label=f"histogram {field}")
-            edges = np.asarray(histogram["edges"])
-            for component, counts in histogram["counts"].items():
+            edges = np.asarray(facts["histogram"]["edges"])
+            for component, counts in facts["histogram"]["counts"].items():
                 _steps(axes, edges, np.asarray(counts), _COMPONENTS.get(component, DRAWN))
             axes.set_title(field, fontsize=9.5, loc="left", color=INK)
             axes.set_yticks([])

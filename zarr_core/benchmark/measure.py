@@ -107,7 +107,10 @@ def count_reads(
                     fields[field][way] += np.array([size, requests]) / repeats
     if not fields:
         raise ZarrCoreError(f"{redact(store)} has no fields to measure")
-    total = {way: np.sum([ways[way] for ways in fields.values()], axis=0) for way in WAYS}
+    total = _zeros()
+    for ways in fields.values():
+        for way, sums in ways.items():
+            total[way] += sums
     return {
         "samples": n_samples,
         "num_points": dict(num_points),
@@ -145,7 +148,7 @@ def time_reads(
 
     The ways take turns on the same sample. A first round, not timed, warms the caches.
     """
-    seconds: dict[str, list[float]] = {way: [] for way in WAYS}
+    seconds: dict[str, list[float]] = defaultdict(list)
     with _one_torch_thread():
         for epoch in bar(range(repeats + 1), desc="throughput", unit="round"):
             for sample in samples:

@@ -19,6 +19,7 @@ from zarr_core.points.store.group import chunk_object_bytes
 from zarr_core.points.verify.source import ComparedSource
 from zarr_core.points.verify.store import verify_store
 from zarr_core.reports.environment import environment
+from zarr_core.reports.points import points_by_domain
 from zarr_core.storage import Storage, is_local
 
 
@@ -33,7 +34,7 @@ def make_report(request: BenchmarkRequest) -> tuple[dict[str, Any], dict[str, An
         ZarrCoreError: no sample can be found in the source.
     """
     reader = ZarrChunkReader(request.store)
-    num_points = request.num_points(reader.manifest.domains)
+    num_points = points_by_domain(reader.manifest.domains, request.num_surface_points, request.num_volume_points)
     chosen = reader.sample_ids[: request.samples]
     source = ComparedSource.open(request.source, reader.manifest, request.dataset_kind)
     equivalence = verify_store(request.store, source=source, sample_ids=chosen, progress=request.progress)
@@ -77,11 +78,16 @@ def _store_facts(reader: ZarrChunkReader, samples: Sequence[MeasuredSample]) -> 
     manifest = reader.manifest
     points: dict[str, list[int]] = {}
     chunk_points: dict[str, int] = {}
+    bytes_total = bytes_stored = bytes_source = 0
     for entry in manifest.samples.values():
+        bytes_total += entry.bytes
         for domain, grid in entry.domains.items():
             low, high = points.get(domain, (grid.n_points, grid.n_points))
             points[domain] = [min(low, grid.n_points), max(high, grid.n_points)]
             chunk_points[domain] = max(chunk_points.get(domain, 0), grid.chunk_points)
+    for sample in samples:
+        bytes_stored += _stored_bytes(reader, sample.sample_id)
+        bytes_source += sum(sample.sizes.values())
     return {
         "dataset_name": manifest.dataset_name,
         "dataset_kind": manifest.dataset_kind,
@@ -92,9 +98,9 @@ def _store_facts(reader: ZarrChunkReader, samples: Sequence[MeasuredSample]) -> 
         "shuffle_seed": manifest.shuffle_seed,
         "chunk_points": chunk_points,
         "points": points,
-        "bytes_total": sum(entry.bytes for entry in manifest.samples.values()),
-        "bytes_stored": sum(_stored_bytes(reader, sample.sample_id) for sample in samples),
-        "bytes_source": sum(sum(sample.sizes.values()) for sample in samples),
+        "bytes_total": bytes_total,
+        "bytes_stored": bytes_stored,
+        "bytes_source": bytes_source,
     }
 
 

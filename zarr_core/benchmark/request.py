@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from zarr_core._util.arguments import whole_number
@@ -29,22 +28,12 @@ class BenchmarkRequest:
         if self.samples is not None:
             whole_number("samples", self.samples, 1)
 
-    def num_points(self, domains: Iterable[str]) -> dict[str, int]:
-        """Points per draw by domain."""
-        found = dict.fromkeys(domains, self.num_volume_points)
-        for domain in found:
-            if domain.startswith("surface"):
-                found[domain] = self.num_surface_points
-        return found
-
     @property
     def command(self) -> str:
         """The command line that measures again."""
-        words = ["--source", redact(self.source)]
-        words += ["--num-surface-points", str(self.num_surface_points)]
-        words += ["--num-volume-points", str(self.num_volume_points), "--repeats", str(self.repeats)]
-        if self.samples is not None:
-            words += ["--limit", str(self.samples)]
-        if self.dataset_kind is not None:
-            words += ["--dataset-kind", self.dataset_kind]
-        return shell("benchmark", redact(self.store), *words)
+        words = [redact(self.store), "--source", redact(self.source)]
+        for name in ("num_surface_points", "num_volume_points", "repeats", "samples", "dataset_kind"):
+            value = getattr(self, name)
+            if value is not None:
+                words += [f"--{name.replace('_', '-')}", str(value)]
+        return shell("benchmark", *words)

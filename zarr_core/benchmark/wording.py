@@ -7,6 +7,7 @@ from typing import Any
 
 from zarr_core._util.command_line import table
 from zarr_core._util.units import format_size
+from zarr_core.reports.points import describe_points, describe_ranges
 
 #: The ways to get a training sample, in the order of every table and figure: ``.pt`` files, the whole sample of the
 #: store, a draw from it.
@@ -142,14 +143,13 @@ class Wording:
         """What the manifest says."""
         store = self.report["store"]
         in_quarantine = f", {store['quarantined']:,} in quarantine" if store["quarantined"] else ""
-        points = store["points"].items()
         return {
             "store": store["root"],
             "dataset": f"{store['dataset_name']} ({store['dataset_kind']})",
             "samples": f"{store['samples']:,}{in_quarantine}",
             "generation": str(store["generation"]),
-            "points per sample": ", ".join(f"{domain} {low:,} to {high:,}" for domain, (low, high) in points),
-            "chunk": ", ".join(f"{domain} {n:,} points" for domain, n in store["chunk_points"].items()),
+            "points per sample": describe_ranges(store["points"]),
+            "chunk": f"{describe_points(store['chunk_points'])} points",
             "codec": store["codec"],
             "shuffle seed": str(store["shuffle_seed"]),
             "points per draw": self.points,

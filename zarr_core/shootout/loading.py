@@ -34,6 +34,8 @@ class Reading:
         draws: what to read; ``ids`` are the items of an epoch.
         batch_size: items per batch.
         loader: settings of the DataLoader.
+        idle: empty batches that each worker begins with.
+        batches: of all workers after that; None for no end.
         ready: a local copy of the same files. A process that times a first epoch reads an item of it before, so that
             imports are not part of the time; "" if no first epoch is timed.
     """
@@ -44,6 +46,8 @@ class Reading:
     batch_size: int
     loader: Loader = NO_WORKERS
     ready: str = ""
+    idle: int = 0
+    batches: int | None = None
 
     @property
     def epoch(self) -> int:
@@ -99,27 +103,21 @@ class _Items(Dataset[Any]):
 
 
 class _Stream(IterableDataset[Any]):
-    """Batches of a format that streams.
+    """Batches of a format that streams."""
 
-    Args:
-        reading: what and how.
-        idle: empty batches that each worker begins with.
-        batches: of all workers after that; None for no end.
-    """
-
-    def __init__(self, reading: Reading, idle: int = 0, batches: int | None = None) -> None:
-        self.reading, self.idle, self.batches = reading, idle, batches
+    def __init__(self, reading: Reading) -> None:
+        self.reading = reading
         self.format: Format | None = None
 
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
         number, workers = (worker.id, worker.num_workers) if worker else (0, 1)
-        for _ in range(self.idle):
+        for _ in range(self.reading.idle):
             yield self.reading.get_ready()
         if self.format is None:
             self.format = self.reading.open()
         endless = self._items(self.format, number, workers)
-        for _ in itertools.islice(itertools.count(), number, self.batches, workers):
+        for _ in itertools.islice(itertools.count(), number, self.reading.batches, workers):
             yield _tensors(stacked(list(itertools.islice(endless, self.reading.batch_size))))
 
     @staticmethod
@@ -134,29 +132,23 @@ class _Stream(IterableDataset[Any]):
 
 
 class _Batches(Sampler[list[tuple[Any, int]]]):
-    """Batches of shuffled items, an epoch after the other.
+    """Batches of shuffled items, an epoch after the other."""
 
-    Args:
-        reading: what and how.
-        idle: empty batches at the beginning.
-        batches: after that; None for no end.
-    """
-
-    def __init__(self, reading: Reading, idle: int = 0, batches: int | None = None) -> None:
-        self.ids, self.size = list(reading.draws.ids), reading.batch_size
-        self.idle, self.batches = idle, batches
+    def __init__(self, reading: Reading) -> None:
+        self.reading = reading
 
     def __iter__(self) -> Iterator[list[tuple[Any, int]]]:
-        for _ in range(self.idle):
+        for _ in range(self.reading.idle * self.reading.loader.workers):
             yield []
         endless = self._items()
-        for _ in itertools.islice(itertools.count(), self.batches):
-            yield list(itertools.islice(endless, self.size))
+        for _ in itertools.islice(itertools.count(), self.reading.batches):
+            yield list(itertools.islice(endless, self.reading.batch_size))
 
     def _items(self) -> Iterator[tuple[Any, int]]:
+        ids = list(self.reading.draws.ids)
         for epoch in itertools.count():
-            for number in np.random.default_rng(epoch).permutation(len(self.ids)).tolist():
-                yield self.ids[number], epoch
+            for number in np.random.default_rng(epoch).permutation(len(ids)).tolist():
+                yield ids[number], epoch
 
 
 def _tensors(batch: Arrays) -> dict[str, Any]:
@@ -266,7 +258,8 @@ def _first_epoch(reading: Reading, left: float, clock: Callable[[], float]) -> t
     # The loader requests that many batches at its start. They are empty, and as many follow: when the first ones have
     # arrived, every worker is ready, and has not opened a file.
     requested = workers * prefetch
-    with _loading(reading, left, 2 * prefetch, reading.epoch) as (_, batches):
+    reading = replace(reading, idle=2 * prefetch * (workers > 0), batches=reading.epoch)
+    with _loading(reading, left) as (_, batches):
         if not workers:
             reading.get_ready()
         for _ in range(requested):
@@ -282,16 +275,12 @@ def _first_epoch(reading: Reading, left: float, clock: Callable[[], float]) -> t
 
 
 @contextmanager
-def _loading(
-    reading: Reading, left: float, idle: int = 0, batches: int | None = None
-) -> Iterator[tuple[Any, Iterator[Any]]]:
+def _loading(reading: Reading, left: float) -> Iterator[tuple[Any, Iterator[Any]]]:
     """The dataset, and batches of a DataLoader; its workers end with the context.
 
     Args:
         reading: what and how.
         left: seconds that a batch of workers may take.
-        idle: empty batches that each worker begins with.
-        batches: after that; None for no end.
 
     Raises:
         MeasurementError: the format cannot be read, with the reason.
@@ -306,15 +295,13 @@ def _loading(
             context.set_forkserver_preload(["torch", "zarr_core.shootout.loading", "zarr_core.points.read.reader"])
         # A worker that starts slowly, or a batch that does not come, must not use up more than the budget.
         options = {"multiprocessing_context": context, "prefetch_factor": reading.loader.prefetch, "timeout": left}
-    else:
-        idle = 0
     dataset: Any
     if reading.entry.make().streams:
-        dataset = _Stream(reading, idle, batches)
+        dataset = _Stream(reading)
         options["batch_size"] = None
     else:
         dataset = _Items(reading)
-        options["batch_sampler"] = _Batches(reading, idle * workers, batches)
+        options["batch_sampler"] = _Batches(reading)
     pin = reading.loader.pin
     loader: Any = DataLoader(dataset, num_workers=workers, pin_memory=pin, collate_fn=_as_it_is, **options)
     threads = torch.get_num_threads()

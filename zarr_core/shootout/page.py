@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -21,7 +22,7 @@ def render_page(report: dict[str, Any]) -> str:
     facts, tiers, verdict = report["workload"], list(report["tiers"]), report["verdict"]
     named = verdict["setting"]
     words: dict[str, str] = facts["reads"]
-    by_reads: dict[str, list[Row]] = {reads: [] for reads in words}
+    by_reads: dict[str, list[Row]] = defaultdict(list)
     for row in report["measurements"]:
         by_reads[row["reads"]].append(row)
     main = by_reads[named["reads"]]

@@ -6,7 +6,7 @@ import heapq
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from types import MappingProxyType
 
 from zarr_core.errors import ZarrCoreError
 
@@ -32,19 +32,6 @@ class Step:
     repeats: bool = False
 
 
-class Progress(Protocol):
-    """Shows what is being done."""
-
-    def show(self, name: str, done: int, known: int, left: float) -> None:
-        """A step begins.
-
-        Args:
-            name: of the step.
-            done, known: numbers of steps.
-            left: seconds of the budget.
-        """
-
-
 class Planner:
     """Runs steps within a budget.
 
@@ -55,7 +42,7 @@ class Planner:
     Args:
         seconds: the budget.
         clock: monotonic time in seconds.
-        progress: shows each step before it runs.
+        show: called before each step with its name, the numbers of steps done and known, and the seconds left.
         parts: part of the time that is left when :meth:`run` is called, after which no more steps of a priority run,
             by the first number of the priority; 1 for others.
 
@@ -67,10 +54,10 @@ class Planner:
         self,
         seconds: float,
         clock: Callable[[], float] = time.monotonic,
-        progress: Progress | None = None,
-        parts: Mapping[int, float] | None = None,
+        show: Callable[[str, int, int, float], None] = lambda *_: None,
+        parts: Mapping[int, float] = MappingProxyType({}),
     ) -> None:
-        self._clock, self._progress, self._parts = clock, progress, parts or {}
+        self._clock, self._show, self._parts = clock, show, parts
         self.end = clock() + seconds
         self.not_run: list[tuple[str, str]] = []
         self._queue: list[tuple[tuple[int, ...], int, Step]] = []
@@ -90,15 +77,15 @@ class Planner:
             step = heapq.heappop(self._queue)[-1]
             began, part = self._clock(), self._parts.get(step.priority[0], 1)
             stop = self.end if part == 1 else start + part * (self.end - start)
-            left, needed = stop - began, self._took.get(step.kind, step.guess)
-            if step.guess and needed > left:
+            needed = self._took.get(step.kind, step.guess)
+            if step.guess and needed > stop - began:
                 if not step.repeats:
-                    reason = f"about {needed:.1f} s are needed, and {max(left, 0):.1f} s of the budget were left"
+                    left = max(stop - began, 0)
+                    reason = f"about {needed:.1f} s are needed, and {left:.1f} s of the budget were left"
                     reason += " for this kind of measurement" * (part < 1)
                     self.not_run.append((step.name, reason))
                 continue
-            if self._progress:
-                self._progress.show(step.name, self._done, self._added, self.end - began)
+            self._show(step.name, self._done, self._added, self.end - began)
             try:
                 self.add(step.work(stop) or ())
             except (ZarrCoreError, OSError, MeasurementError) as error:

@@ -61,7 +61,7 @@ def measure_all(request: ShootoutRequest) -> dict[str, Any]:
     with ExitStack() as cleanup:
         bar = _Bar(total=1, unit="measurement", desc="shootout", disable=not request.progress)
         cleanup.enter_context(bar)
-        planner = Planner(request.budget * (1 - _RESERVE), progress=bar, parts=_PARTS)
+        planner = Planner(request.budget * (1 - _RESERVE), show=bar.show, parts=_PARTS)
         tiers = [cleanup.enter_context(Tier(name, place)) for name, place in request.tiers.items()]
         folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="zarr-core-shootout-")))
         end = time.monotonic() + _TAKING * request.budget
@@ -96,7 +96,7 @@ class _Bar(tqdm):  # type: ignore[type-arg]
     """The progress bar: steps done, and what is left of the budget."""
 
     def show(self, name: str, done: int, known: int, left: float) -> None:
-        """See :class:`zarr_core.shootout.planner.Progress`."""
+        """See :class:`Planner`."""
         self.total, self.n = known, done
         minutes, seconds = divmod(round(max(left, 0)), 60)
         self.set_postfix_str(f"{minutes}:{seconds:02d} of the budget left; {name}")
@@ -113,7 +113,8 @@ class _Run:
     """
 
     def __init__(self, request: ShootoutRequest, tiers: list[Tier], workload: Workload, folder: Path) -> None:
-        self.request, self.tiers, self.workload = request, tiers, workload
+        self.request, self.workload = request, workload
+        self.tiers = {tier.name: tier for tier in tiers}
         self.measured = Measurements()
         self.absent: list[tuple[str, str]] = []
         self.cold: dict[str, bool] = {}
@@ -150,7 +151,7 @@ class _Run:
             if not entry.installed:
                 self._leave_out(entry.name, f"{entry.package} is not installed")
                 continue
-            for number, tier in enumerate(self.tiers):
+            for number, tier in enumerate(self.tiers.values()):
                 if not tier.local and not entry.make().remote:
                     self._leave_out(f"{entry.name} on {tier.name}", "it reads local files only")
                     continue
@@ -235,13 +236,13 @@ class _Run:
         """Codecs, and then chunk sizes with the fastest codecs."""
         if not self.measured.where(format=OURS):
             return
-        for number, tier in enumerate(self.tiers):
+        for number, tier in enumerate(self.tiers.values()):
             for codec in codecs(self.codec)[1:]:
                 yield self._reading((2, 1, number), tier, self._candidate(self.entries[OURS], codec))
         yield Step((2, 2), "choice of a codec", self._chunks)
 
     def _chunks(self, _: float) -> Iterable[Step]:
-        for number, tier in enumerate(self.tiers):
+        for number, tier in enumerate(self.tiers.values()):
             stores = self._of(tier).where(format=OURS).fastest
             for place, m in enumerate(stores):
                 if m.median < _NEAR * stores[0].median:
@@ -251,7 +252,7 @@ class _Run:
                     yield self._reading((2, 3, place, number), tier, chosen)
 
     def _workers(self, _: float) -> Iterable[Step]:
-        for number, tier in enumerate(self.tiers):
+        for number, tier in enumerate(self.tiers.values()):
             for place, m in enumerate(self._fastest(tier)):
                 for workers in worker_counts(self._most_workers(m)):
                     yield self._reading((3, place, number, workers), tier, m.candidate, loader=Loader(workers))
@@ -279,7 +280,7 @@ class _Run:
 
         if not torch.cuda.is_available():
             self._leave_out("pinned memory", "there is no CUDA device")
-        for number, tier in enumerate(self.tiers):
+        for number, tier in enumerate(self.tiers.values()):
             for best in self._of(tier).fastest[:1]:
                 if not best.workers:
                     continue
@@ -290,7 +291,7 @@ class _Run:
 
     def _decoding(self, _: float) -> Iterable[Step]:
         """The fastest settings, read from local files in memory: what is left without storage."""
-        for tier in self.tiers:
+        for tier in self.tiers.values():
             for m in self._fastest(tier)[:1]:
                 yield self._from_memory(m)
                 yield self._from_memory(self._of(tier).fastest[0])
@@ -304,16 +305,16 @@ class _Run:
         return Step(priority, f"from memory: {m.setting}", work, f"memory {bool(m.workers)}", 2 + 3 * m.workers)
 
     def _finalists(self, end: float) -> Iterable[Step]:
-        yield from self.turns.begin([leaders(self._of(tier)) for tier in self.tiers], end)
+        yield from self.turns.begin([leaders(self._of(tier)) for tier in self.tiers.values()], end)
         yield Step((6,), "choice of the fastest", self._missing_memory)
 
     def _again(self, m: Measurement, end: float) -> list[float]:
-        (tier,) = (tier for tier in self.tiers if tier.name == m.tier)
+        tier = self.tiers[m.tier]
         timing = self._time_cold(m, tier, end) if m.cold else self._time(m, tier.place(m.candidate.copy), end)
         return timing.rates if timing else []
 
     def _missing_memory(self, _: float) -> Iterable[Step]:
-        for tier in self.tiers:
+        for tier in self.tiers.values():
             found = self._of(tier)
             if found and choose(found).memory is None:
                 yield self._from_memory(choose(found), (6, 1))
@@ -342,24 +343,19 @@ class _Run:
         for m in self.measured:  # workers are processes of their own, which count for themselves
             for alone in self.measured.where(tier=m.tier, candidate=m.candidate, reads=m.reads, workers=0):
                 m.requests = m.requests or alone.requests
-        tiers = {name: {**found, "dropped_from_cache": self.cold.get(name)} for name, found in self.tier_facts.items()}
+        tiers = {}
+        for name, found in self.tier_facts.items():
+            tiers[name] = found | {"dropped_from_cache": self.cold.get(name)}
         facts = {**self.workload.facts, "codec": self.codec}
-        case = Case(
-            self.measured,
-            tiers,
-            facts,
-            self.copies.rates,
-            self.request.batch_size,
-            self.request.price_per_1000_gets,
-            memory_bytes(),
-        )
+        batch_size, price = self.request.batch_size, self.request.price_per_1000_gets
+        case = Case(self.measured, tiers, facts, self.copies.rates, batch_size, price, memory_bytes())
         not_measured = [*self.absent, *planner.not_run, *self.turns.left_out]
         return {
             "format": 1,
             "created": datetime.now(UTC).isoformat(timespec="minutes"),
             "environment": environment(),
             "workload": facts,
-            "batch_size": self.request.batch_size,
+            "batch_size": batch_size,
             "budget_seconds": self.request.budget,
             "tiers": tiers,
             "copied_bytes_per_second": self.copies.rates,

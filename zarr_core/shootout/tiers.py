@@ -88,7 +88,7 @@ class Tier:
         def left() -> float:
             found = seconds - (self.clock() - started)
             if found <= 0:
-                size = format_size(sum(path.stat().st_size for path in files.values()))
+                size = format_size(footprint(folder)["bytes"])
                 raise TooSlowError(f"{self.name} is too slow: {size} could not be written within {seconds:.1f} s")
             return found
 
@@ -124,13 +124,17 @@ class Tier:
 
 def footprint(folder: Path) -> dict[str, int]:
     """Bytes, files (objects in a bucket) and inodes (files and folders) of a prepared format."""
-    sizes = [path.stat().st_size for path in _files(folder)]
-    folders = sum(1 for path in folder.rglob("*") if path.is_dir())
-    return {"bytes": sum(sizes), "objects": len(sizes), "inodes": len(sizes) + folders}
+    found = {"bytes": 0, "objects": 0, "inodes": 0}
+    for path in folder.rglob("*"):
+        found["inodes"] += 1
+        if path.is_file():
+            found["bytes"] += path.stat().st_size
+            found["objects"] += 1
+    return found
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    return (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return filter(Path.is_file, sorted(folder.rglob("*")))
 
 
 def _write(storage: Storage, files: Mapping[str, Path], left: Callable[[], float]) -> None:

@@ -96,8 +96,9 @@ class _Judgement:
         self.places = Places(case.facts, case.tiers)
         self.too_large = case.memory_bytes is not None and self.size > case.memory_bytes
         self.measured = Measurements(case.measured)
-        self.reads = next(reads for reads in self.words if self.measured.where(reads=reads))
-        self.unmeasured = [text for reads, text in self.words.items() if not self.measured.where(reads=reads)]
+        there = {m.reads for m in self.measured}
+        self.unmeasured = [text for reads, text in self.words.items() if reads not in there]
+        self.reads = next(filter(there.__contains__, self.words))
         self.left_out = Measurements()
         if self.too_large:
             self._leave_out()

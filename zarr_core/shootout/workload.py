@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from zarr_core.points.convert.publish import Pending, commit_results
 from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.points.read.sampling import draw
 from zarr_core.points.store.head import load_if_any
-from zarr_core.points.store.manifest import ArrayColumn, SampleEntry, StoreManifest
+from zarr_core.reports.points import describe_points, describe_ranges, points_by_domain
 from zarr_core.shootout.candidates import ENTRIES, chunk_sizes
 from zarr_core.shootout.formats import Entry
 from zarr_core.shootout.formats.samples import Draws, Runs, Samples
@@ -78,43 +79,44 @@ def take_points(request: ShootoutRequest, folder: Path, end: float = math.inf) -
     if not manifest.samples:
         raise ZarrCoreError(f"{source} holds no samples")
     fields = list(manifest.fields_of(reader.sample_ids[0]))
-    chosen: list[SampleEntry] = []
-    size = others = 0
+    domains = {field: manifest.fields[field].array_name.partition("/")[0] for field in fields}
+    chosen: dict[str, dict[str, int]] = {}  # numbers of points by domain
+    size = others = chunk_points = 0
     for sample_id in reader.sample_ids:
         if len(chosen) == (request.samples or _SAMPLES):
             break
         if set(manifest.fields_of(sample_id)) != set(fields):
             others += 1
             continue
-        if chosen and (size + _bytes_of(manifest, sample_id) > _MAX_BYTES or time.monotonic() >= end):
+        grids = manifest.samples[sample_id].domains
+        n_bytes = 0
+        for field, column in manifest.fields_of(sample_id).items():
+            n_bytes += grids[domains[field]].n_points * column.dim * np.dtype(column.dtype).itemsize
+        if chosen and (size + n_bytes > _MAX_BYTES or time.monotonic() >= end):
             break
-        sample = folder / "samples" / f"s{len(chosen):05d}"
-        sample.mkdir(parents=True)
+        name = f"s{len(chosen):05d}"
+        (folder / "samples" / name).mkdir(parents=True)
         for field, array in reader.read_sample(sample_id, {}, fields).items():
-            np.save(sample / f"{field}.npy", array)
+            np.save(folder / "samples" / name / f"{field}.npy", array)
             size += array.nbytes
-        chosen.append(manifest.samples[sample_id])
-    domains = {field: _domain(manifest.fields[field]) for field in fields}
-    num_points = dict.fromkeys(domains.values(), request.num_volume_points)
-    points: dict[str, list[int]] = {}
-    chunk_points = 0
-    for domain in num_points:
-        if domain.startswith("surface"):
-            num_points[domain] = request.num_surface_points
-        points[domain] = [sample.domains[domain].n_points for sample in chosen]
-        chunk_points = max(chunk_points, *(sample.domains[domain].chunk_points for sample in chosen))
+        chosen[name] = {}
+        for domain in domains.values():
+            chosen[name][domain] = grids[domain].n_points
+            chunk_points = max(chunk_points, grids[domain].chunk_points)
+    num_points = points_by_domain(domains.values(), request.num_surface_points, request.num_volume_points)
+    ranges: dict[str, list[int]] = {}
     drawn: dict[str, list[dict[str, Runs]]] = {}
     whole: dict[str, list[dict[str, Runs]]] = {}
-    for number in range(len(chosen)):
-        name = f"s{number:05d}"
-        sizes = {domain: points[domain][number] for domain in num_points}
-        whole[name] = [{domain: [(0, n)] for domain, n in sizes.items()}]
+    for name, sizes in chosen.items():
         drawn[name] = [_runs(name, epoch, sizes, num_points, chunk_points) for epoch in range(_EPOCHS)]
+        whole[name] = [{domain: [(0, n)] for domain, n in sizes.items()}]
+        for domain, n in sizes.items():
+            low, high = ranges.get(domain, (n, n))
+            ranges[domain] = [min(low, n), max(high, n)]
     draws = {
         "draws": Draws(drawn, num_points, chunk_points, domains),
         "samples": Draws(whole, {}, chunk_points, domains),
     }
-    ranges = {domain: [min(counts), max(counts)] for domain, counts in points.items()}
     facts = {
         "source": source,
         "is_store": found is not None,
@@ -132,18 +134,14 @@ def take_points(request: ShootoutRequest, folder: Path, end: float = math.inf) -
         "unit": "points",
         "reads": {"draws": "draws", "samples": "whole samples"},
         "described": {
-            "points per sample": ", ".join(f"{name} {low:,} to {high:,}" for name, (low, high) in ranges.items()),
-            "points per draw": ", ".join(f"{name} {count:,}" for name, count in num_points.items()),
+            "points per sample": describe_ranges(ranges),
+            "points per draw": describe_points(num_points),
         },
     }
     wanted = max(num_points.values())
-    largest = max(high for _, high in ranges.values())
+    largest = max(chain(*ranges.values()))
     chunks = chunk_sizes(largest, chunk_points, wanted, 4 * wanted, wanted // 4)
     return Workload(Samples(folder / "samples"), draws, ENTRIES, chunks, facts)
-
-
-def _domain(column: ArrayColumn) -> str:
-    return column.array_name.partition("/")[0]
 
 
 def _runs(
@@ -154,15 +152,6 @@ def _runs(
     for domain, wanted in num_points.items():
         found[domain] = draw(sizes[domain], chunk_points, wanted, epoch=epoch, sample_id=sample, stream=domain).runs
     return found
-
-
-def _bytes_of(manifest: StoreManifest, sample_id: str) -> int:
-    """Bytes of the arrays of a sample, uncompressed."""
-    domains = manifest.samples[sample_id].domains
-    size = 0
-    for column in manifest.fields_of(sample_id).values():
-        size += domains[_domain(column)].n_points * column.dim * np.dtype(column.dtype).itemsize
-    return size
 
 
 def _convert_some(request: ShootoutRequest, store: str, end: float) -> int:

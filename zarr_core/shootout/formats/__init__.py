@@ -60,7 +60,8 @@ def stacked(items: Sequence[Mapping[str, np.ndarray]]) -> Arrays:
     batch: Arrays = {}
     for name in items[0]:
         arrays = [item[name] for item in items]
-        batch[name] = np.stack(arrays) if len({array.shape for array in arrays}) == 1 else arrays
+        shapes = set(map(np.shape, arrays))
+        batch[name] = np.stack(arrays) if len(shapes) == 1 else arrays
     return batch
 
 

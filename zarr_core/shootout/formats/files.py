@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from zarr_core.shootout.formats import Format
 from zarr_core.shootout.formats.samples import Draws, Samples
+
+if TYPE_CHECKING:
+    from zarr_core.storage.byte_ranges import CountingObjects
 
 
 class Files:
@@ -87,14 +90,8 @@ class SampleFiles(Format):
         raise NotImplementedError
 
 
-def counting(place: str | Path) -> tuple[Callable[[str], Any] | None, list[Any]]:
-    """An ``objects_factory`` whose ``CountingObjects`` are in the list; None for local files, which are not counted."""
+def counting(place: str | Path) -> CountingObjects | None:
+    """The objects below a URL, which count their requests; None for local files, which are not counted."""
     from zarr_core.storage.byte_ranges import CountingObjects, open_objects
 
-    counts: list[Any] = []
-
-    def factory(root: str) -> Any:
-        counts.append(CountingObjects(open_objects(root)))
-        return counts[-1]
-
-    return (factory if "://" in str(place) else None), counts
+    return CountingObjects(open_objects(str(place))) if "://" in str(place) else None

@@ -7,6 +7,7 @@ with many in a file, a random item costs many times as much.
 from __future__ import annotations
 
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ class Whole(Format):
         """Open the dataset."""
         self._draws, self._items = draws, self._dataset(str(place))
         each = len(self._items) // len(draws.runs)
-        self._first = {sample: number * each for number, sample in enumerate(sorted(draws.runs))}
+        self._first = dict(zip(sorted(draws.runs), range(0, len(self._items), each), strict=True))
 
     def read(self, sample: str, epoch: int) -> dict[str, np.ndarray]:
         """Take the window of the item."""
@@ -49,7 +50,7 @@ class Pieces(Whole):
         """Let LitData write its chunks."""
         size = Draws.load(samples.folder.with_name("draws.json")).chunk_points
         points = len(samples.arrays(samples.ids[0])[samples.fields[0]])
-        places = [(sample, start) for sample in samples.ids for start in range(0, points, size)]
+        places = list(product(samples.ids, range(0, points, size)))
         _optimize(partial(_piece, samples, size), places, folder, chunk_size=1)
 
     def read(self, sample: str, epoch: int) -> dict[str, np.ndarray]:

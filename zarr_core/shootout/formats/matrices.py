@@ -27,10 +27,6 @@ class Rows:
     store: str
     ids: Sequence[str]
 
-    def to_export(self) -> MatrixRows:
-        """Input of the exports."""
-        return MatrixRows(WideMatrix.open(self.store))
-
 
 @dataclass(frozen=True)
 class Cells:
@@ -48,7 +44,21 @@ class Cells:
 
 
 class _Table(Format):
+    """Cells of a matrix.
+
+    Attributes:
+        export: the function of :mod:`zarr_core.exports` that writes the format.
+        file: that it writes; all of the folder if empty.
+    """
+
     remote = False
+    export = file = ""
+
+    def prepare(self, samples: Rows, folder: Path) -> None:
+        """Export the matrix."""
+        from zarr_core import exports
+
+        getattr(exports, self.export)(MatrixRows(WideMatrix.open(samples.store)), folder / self.file)
 
     def open(self, place: str | Path, draws: Cells) -> None:
         """Open the files."""
@@ -90,7 +100,8 @@ class Matrix(_Table):
             matrix.derive_columns()
 
     def _open(self, place: str) -> None:
-        factory, self._counts = counting(place)
+        self._objects = objects = counting(f"{place}/matrix")
+        factory = None if objects is None else lambda _: objects
         self._matrix = WideMatrix.open(f"{place}/matrix", objects_factory=factory)
         self._ids, self._names = np.array(self._matrix.sample_ids), self._matrix.feature_ids.ids
         (self._value,) = self._matrix.values
@@ -98,8 +109,8 @@ class Matrix(_Table):
     def _cells(self, rows: np.ndarray | None, features: np.ndarray | None) -> np.ndarray:
         ids = self._ids if rows is None else self._ids[rows]
         cells = self._matrix.read(ids.tolist(), None if features is None else self._names[features], self._value)
-        if self._counts:
-            self.requests = sum(count.requests for count in self._counts)
+        if self._objects is not None:
+            self.requests = self._objects.requests
         return cells
 
 
@@ -125,11 +136,7 @@ class ZarrPython(Matrix):
 class Npy(_Table):
     """``zarr-core export npy``, mapped into memory."""
 
-    def prepare(self, samples: Rows, folder: Path) -> None:
-        """Export the matrix."""
-        from zarr_core.exports import export_npy
-
-        export_npy(samples.to_export(), folder)
+    export = "export_npy"
 
     def _open(self, place: str) -> None:
         (file,) = Path(place).glob("*.npy")
@@ -144,11 +151,7 @@ class Npy(_Table):
 class H5ad(_Table):
     """``zarr-core export h5ad``, read with h5py: one slice per row or column, as its lists of indices are slower."""
 
-    def prepare(self, samples: Rows, folder: Path) -> None:
-        """Export the matrix."""
-        from zarr_core.exports import export_h5ad
-
-        export_h5ad(samples.to_export(), folder / "matrix.h5ad")
+    export, file = "export_h5ad", "matrix.h5ad"
 
     def _open(self, place: str) -> None:
         import h5py
@@ -159,18 +162,14 @@ class H5ad(_Table):
         if rows is None:
             assert features is not None
             return np.stack([self._array[:, feature] for feature in features], axis=1)
-        found = np.stack([self._array[row] for row in rows])
+        found = np.stack(list(map(self._array.__getitem__, rows)))
         return found if features is None else found[:, features]
 
 
 class Parquet(_Table):
     """``zarr-core export parquet``: the row groups that hold the samples are read whole."""
 
-    def prepare(self, samples: Rows, folder: Path) -> None:
-        """Export the matrix."""
-        from zarr_core.exports import export_parquet
-
-        export_parquet(samples.to_export(), folder)
+    export = "export_parquet"
 
     def _open(self, place: str) -> None:
         import pyarrow.parquet as pq

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +50,10 @@ class Reader(Format):
         from zarr_core.points.read.reader import ZarrChunkReader
 
         options = dict(self._options)
-        factory, self._counts = counting(place)
-        if options.get("engine", "direct") == "direct":
-            options["objects_factory"] = factory
         self._store = f"{place}/store"
+        self._objects = counting(self._store)
+        if self._objects is not None and options.get("engine", "direct") == "direct":
+            options["objects_factory"] = lambda _: self._objects
         self._reader = ZarrChunkReader(self._store, **options)
         self._num_points = dict(draws.num_points)
         self._selection = self._reader.selection(self._num_points)
@@ -68,11 +69,13 @@ class Reader(Format):
         together = reader.execute_batch(reads)
         batch: Arrays = dict(together or {})
         if together is None:
-            values = iter(reader.execute([read for item in reads for read in item.values()]))
-            found = [dict(zip(item, values, strict=False)) for item in reads]
-            batch = {name: [arrays[name] for arrays in found] for name in reads[0]}
-        if self._counts:
-            self.requests = sum(count.requests for count in self._counts)
+            values = iter(reader.execute(list(chain.from_iterable(map(dict.values, reads)))))
+            for name in chain.from_iterable(reads):
+                arrays = batch.setdefault(name, [])
+                assert isinstance(arrays, list)
+                arrays.append(next(values))
+        if self._objects is not None:
+            self.requests = self._objects.requests
         return batch
 
 
