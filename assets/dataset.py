@@ -1,6 +1,7 @@
 """The declaration of a dataset of points: its source, its store and how samples are converted."""
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -14,8 +15,7 @@ from assets.exports import POINT_FORMATS, check_exports
 from resources.pools import PoolDeclaration
 from zarr_core._util.redaction import redact
 from zarr_core.errors import ZarrCoreError
-from zarr_core.format.codecs import DEFAULT_CODEC
-from zarr_core.points.convert.publish import MAX_RETIRED_SHARE
+from zarr_core.points.convert.request import MAX_RETIRED_SHARE, ConversionRequest
 from zarr_core.points.store.settings import NO_OWN_DTYPE, ConversionSettings
 from zarr_core.sources import SourceDescription, resolve_kind
 
@@ -37,11 +37,15 @@ class DatasetDeclaration(Declaration):
         description="Name of the dataset in its store, the former one if it was renamed; default: name.",
     )
     splits: list[str] | None = Field(default=None, description="Splits to convert; all samples if left out.")
-    chunk_points: int = Field(default=16_384, description="Points per chunk; close to what a training step draws.")
+    chunk_points: int = Field(
+        default=ConversionSettings.chunk_points, description="Points per chunk; close to what a training step draws."
+    )
     shard_points: int | None = Field(default=None, description="Maximum points per shard; no limit if left out.")
-    values_dtype: str = Field(default="float16", description="Stored dtype of everything but positions.")
+    values_dtype: str = Field(
+        default=ConversionSettings.values_dtype, description="Stored dtype of everything but positions."
+    )
     field_dtypes: dict[str, str] = Field(default={}, description="Stored dtype of single fields.")
-    codec: str = Field(default=DEFAULT_CODEC, description="Compressor of the chunks, name or name:level.")
+    codec: str = Field(default=ConversionSettings.codec, description="Compressor of the chunks, name or name:level.")
     shuffle_seed: int = Field(default=0, description="Seed of the order of points.")
     fingerprint: Literal["version", "content"] | None = Field(
         default=None, description="Notice changed files by version (etag or time) or content; default: as the store."
@@ -153,12 +157,29 @@ class DatasetDeclaration(Declaration):
         """The job that begins a migration to the declared settings."""
         return f"{self.name}_migrate"
 
-    def conversion_arguments(self, settings: ConversionSettings) -> dict[str, Any]:
-        """Keyword arguments of ``iter_convert`` and ``publish``."""
+    def request(
+        self, settings: ConversionSettings, fields_of_store: Iterable[str] = (), **options: Any
+    ) -> ConversionRequest:
+        """What a run converts or publishes.
+
+        Args:
+            settings: how samples are written.
+            fields_of_store: fields that the store has a dtype for, and the kind no longer has.
+            **options: other fields of the request.
+        """
         # Every setting is named, also that a field has no dtype of its own.
-        dtypes = {name: settings.field_dtypes.get(name, NO_OWN_DTYPE) for name in self.description.fields}
-        place = {"source_url": self.source, "splits": self.splits, "fingerprint": self.fingerprint}
-        return {**place, **settings.to_document(), "field_dtypes": dtypes}
+        dtypes = dict.fromkeys(fields_of_store, NO_OWN_DTYPE)
+        for name in self.description.fields:
+            dtypes[name] = settings.field_dtypes.get(name, NO_OWN_DTYPE)
+        return ConversionRequest(
+            self.kind,
+            self.store,
+            source_url=self.source,
+            splits=self.splits,
+            fingerprint=self.fingerprint,
+            settings={**settings.to_document(), "field_dtypes": dtypes},
+            **options,
+        )
 
     @property
     def code_version(self) -> str:

@@ -17,7 +17,7 @@ from sensors.operating import if_red
 from zarr_core._util.digests import short_digest
 from zarr_core._util.units import format_size
 from zarr_core.errors import RetirementError
-from zarr_core.points.convert.publish import PublishReport, publish
+from zarr_core.points.convert.publish import PublishReport, publish_finished
 from zarr_core.points.store.manifest import Quarantine, StoreManifest
 from zarr_core.points.store.recorded_settings import held_settings
 from zarr_core.versioning.generations import archived
@@ -47,7 +47,7 @@ def manifest_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
     )
     def manifest(context: dg.AssetExecutionContext, stores: StoreAccess) -> Iterator[dg.MaterializeResult]:
         found = stores.source(dataset.kind, dataset.source).discover()
-        before = stores.manifest_if_any(dataset.store)  # as long as it is in memory, publish() does not parse it again
+        before = stores.manifest_if_any(dataset.store)  # as long as it is in memory, it is not parsed again
         if not found and before is None and not context.instance.get_dynamic_partitions(dataset.partitions_name):
             context.log.info(f"{dataset.shown_source} holds no samples yet: there is nothing to publish")
             return  # what follows is skipped
@@ -56,15 +56,14 @@ def manifest_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
             raise dg.Failure(f"{dataset.shown_source} holds no samples: is it there? Nothing was published.")
         versions = observed_versions(context.instance, dataset.observed)
         try:
-            report = publish(
-                dataset.kind,
-                dataset.store,
+            request = dataset.request(
+                held_settings(stores.store(dataset.store), before, dataset.settings),
                 dataset_name=dataset.dataset_name or dataset.name,
                 # Two listings apart in time did not find these.
                 retire_vanished=[i for i, version in versions.items() if version == ABSENT],
                 max_retired_share=float(context.run.tags.get(SHARE_TAG, dataset.max_retired_share)),
-                **dataset.conversion_arguments(held_settings(stores.store(dataset.store), before, dataset.settings)),
             )
+            report = publish_finished(request)
         except RetirementError as error:
             way_out = f"Check the source, or run {dataset.name}_refresh with the tag {SHARE_TAG} = 1"
             raise dg.Failure(f"{error}. {way_out}", allow_retries=False) from error

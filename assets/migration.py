@@ -9,8 +9,8 @@ from assets.dataset import DatasetDeclaration
 from resources.stores import StoreAccess
 from sensors.migration import CHECK, check_settings
 from sensors.operating import if_red
-from zarr_core.points.convert.publish import publish
-from zarr_core.points.store.settings import NO_OWN_DTYPE
+from zarr_core.points.convert.publish import publish_finished
+from zarr_core.points.store.recorded_settings import current_settings
 from zarr_core.sources.listing import list_samples
 
 
@@ -25,13 +25,11 @@ def migration_job(dataset: DatasetDeclaration) -> dg.JobDefinition:
             return
         listing = list_samples(stores.source(dataset.kind, dataset.source), dataset.splits)
         context.log.info(check_settings(context.instance, dataset, manifest, listing).description)
-        arguments = dataset.conversion_arguments(dataset.settings)
-        # The store may have a dtype for a field that the kind no longer has.
-        own = manifest.conversion.settings[manifest.conversion.current]["field_dtypes"] if manifest.conversion else {}
-        arguments["field_dtypes"] = dict.fromkeys(own, NO_OWN_DTYPE) | arguments["field_dtypes"]
-        manifest = publish(
-            dataset.kind, dataset.store, dataset_name=dataset.dataset_name or dataset.name, reconvert=True, **arguments
-        ).manifest
+        held = current_settings(manifest)
+        name = dataset.dataset_name or dataset.name
+        own = held.field_dtypes if held else ()
+        request = dataset.request(dataset.settings, own, dataset_name=name, reconvert=True)
+        manifest = publish_finished(request).manifest
         state = check_settings(context.instance, dataset, manifest, listing)
         context.log.info(f"generation {manifest.generation}: {state.description}")
 

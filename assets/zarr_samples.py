@@ -24,7 +24,7 @@ from zarr_core._util.documents import parse_json
 from zarr_core._util.units import format_duration, format_size
 from zarr_core.errors import CorruptChunkError, ManifestError
 from zarr_core.format.object_names import ZARR_JSON
-from zarr_core.points.convert.conversion import ConversionResult, iter_convert
+from zarr_core.points.convert.conversion import ConversionResult, convert_each
 from zarr_core.points.read.engines import FieldRead
 from zarr_core.points.read.engines.direct import DirectEngine
 from zarr_core.points.read.sampling import Draw
@@ -97,14 +97,8 @@ def _convert(
     # A line per sample would cost as much as the sample's materialization, which says the same.
     progress_every = max(1, len(sample_ids) // _PROGRESS_LINES)
     with MaterializationBatch(context) as recorded, conversion_pool.executor(dataset.workers, dataset.pool) as executor:
-        for result in iter_convert(
-            dataset.kind,
-            dataset.store,
-            sample_ids=sample_ids,
-            force=force,
-            executor=executor,
-            **dataset.conversion_arguments(settings),
-        ):
+        request = dataset.request(settings, sample_ids=sample_ids, force=force)
+        for result in convert_each(request, executor=executor):
             sample_id = result.sample_id
             remaining.remove(sample_id)
             entry = reader.entry(result)

@@ -78,10 +78,10 @@ def test_the_code_version_follows_what_changes_the_bytes(dataset: DatasetDeclara
 
 def test_a_conversion_gets_every_setting_of_the_declaration(dataset: DatasetDeclaration) -> None:
     declared = dataset.model_copy(update={"field_dtypes": {"surface_pressure": "float32"}, "fingerprint": "content"})
-    arguments = declared.conversion_arguments(declared.settings)
-    assert arguments["fingerprint"] == "content"
-    given = {name: arguments[name] for name in ConversionSettings.__dataclass_fields__}
-    assert ConversionSettings(**given) == declared.settings
+    request = declared.request(declared.settings)
+    assert request.fingerprint == "content"
+    assert request.settings.keys() == ConversionSettings.__dataclass_fields__.keys()
+    assert ConversionSettings(**request.settings) == declared.settings
 
 
 @pytest.mark.parametrize(

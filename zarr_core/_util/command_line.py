@@ -109,6 +109,10 @@ SOURCE_ALIASES = ("--root", "--pt-root", "--source-url")
 
 Store = Annotated[str, option(STORE_HELP)]
 Split = Annotated[str | None, option("Only the samples of this split.")]
+Splits = Annotated[
+    list[str] | None,
+    option("Only the samples of these splits. [default: all samples]", "--splits", several=True),
+]
 Samples = Annotated[list[str] | None, option("Only these samples.", metavar="ID", several=True)]
 Generation = Annotated[
     int | str | None, generation_parameter("Read this generation: a number or a tag. [default: latest]")
@@ -133,6 +137,7 @@ Json = Annotated[bool, flag("Print one JSON document to stdout instead of text."
 #: Options that mean the same in all verbs, by the argument of the library: its name on the command line, and its type.
 _SHARED: dict[str, tuple[str, Any]] = {
     "split": ("split", Split),
+    "splits": ("split", Splits),
     "sample_ids": ("samples", Samples),
     "fields": ("fields", Fields),
     "generation": ("generation", Generation),
@@ -162,7 +167,11 @@ class Result:
 
 
 def command(
-    function: Callable[..., Any] | None = None, *, without: Collection[str] = (), quiet: bool = True
+    function: Callable[..., Any] | None = None,
+    *,
+    settings: type | None = None,
+    without: Collection[str] = (),
+    quiet: bool = True,
 ) -> Callable[[Callable[..., Result]], Callable[..., int]]:
     """Make a function a command, whose result is printed as ``--json`` and ``--quiet`` ask for.
 
@@ -170,7 +179,8 @@ def command(
         function: of the library, which the command calls with its ``**arguments``. The command gets options for the
             keyword arguments of the function that it does not declare itself, with their names, types, defaults and
             descriptions.
-        without: arguments of the function that get no option.
+        settings: a class whose fields become options, too. They are None if they are not given: a store has its own.
+        without: arguments and settings that get no option.
         quiet: whether there is a ``--quiet``.
     """
 
@@ -180,6 +190,8 @@ def command(
         if function is not None:
             del own["arguments"]
             fed = _options(function, {*own, *without})
+        if settings is not None:
+            fed |= _settings_options(settings, without)
         argument_of = {option.name: argument for argument, option in fed.items()}
         options = {option.name: option for option in fed.values()}
         if quiet and "quiet" not in own:
@@ -212,19 +224,40 @@ def command(
 
 def _options(function: Callable[..., Any], without: Collection[str]) -> dict[str, inspect.Parameter]:
     """The options for the keyword arguments of a function, by argument."""
-    from docstring_parser import parse
-
     parameters = inspect.signature(function).parameters.values()
-    hints = get_type_hints(function)
-    helps = {described.arg_name: described.description or "" for described in parse(function.__doc__ or "").params}
+    hints, helps = get_type_hints(function), _descriptions(function)
     options = {}
     for parameter in parameters:
         name, hint = _SHARED.get(parameter.name, (parameter.name, None))
         if parameter.kind is parameter.KEYWORD_ONLY and name not in without:
             if hint is None:
-                hint = _option_type(name, hints[parameter.name], parameter.default, _option_help(helps[name]))
+                hint = _option_type(name, hints[parameter.name], parameter.default, helps[name])
             options[parameter.name] = _keyword(name, hint, parameter.default)
     return options
+
+
+def _settings_options(settings: type, without: Collection[str]) -> dict[str, inspect.Parameter]:
+    """The options for the fields of a class of settings, which checks their values."""
+    helps = _descriptions(settings)
+    options = {}
+    for name, parameter in inspect.signature(settings).parameters.items():
+        if name in without:
+            continue
+        text = helps[name]
+        if parameter.default is not None:
+            text += f" [default of a new store: {parameter.default}]"
+        whole = parameter.default is None or isinstance(parameter.default, int)
+        hint = Annotated[int | None, number(text, least=None)] if whole else Annotated[str | None, option(text)]
+        options[name] = _keyword(name, hint, None)
+    return options
+
+
+def _descriptions(function: Callable[..., Any]) -> dict[str, str]:
+    """What a docstring says of each argument or attribute, as help of an option."""
+    from docstring_parser import parse
+
+    described = parse(function.__doc__ or "").params
+    return {argument.arg_name: _option_help(argument.description or "") for argument in described}
 
 
 def _option_type(name: str, hint: Any, default: Any, text: str) -> Any:

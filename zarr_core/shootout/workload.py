@@ -18,6 +18,7 @@ from zarr_core.errors import ZarrCoreError
 from zarr_core.points.convert.conversion import convert_samples
 from zarr_core.points.convert.job import ConversionJob
 from zarr_core.points.convert.publish import Pending, commit_results
+from zarr_core.points.convert.request import ConversionRequest
 from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.points.read.sampling import draw
 from zarr_core.points.store.head import load_if_any
@@ -28,7 +29,6 @@ from zarr_core.shootout.formats.samples import Draws, Runs, Samples
 from zarr_core.shootout.request import ShootoutRequest
 from zarr_core.sources.resolve import short_name
 from zarr_core.sources.sample import SourceSample
-from zarr_core.sources.selection import open_source
 from zarr_core.storage import Storage, is_local
 
 # Upper limit on the bytes of the samples: they are written once per format and tier.
@@ -162,8 +162,8 @@ def _convert_some(request: ShootoutRequest, store: str, end: float) -> int:
     source = redact(request.source)
     if request.dataset_kind is None:
         raise ZarrCoreError(f"{source} is not a store; if it holds files to convert, pass --dataset-kind")
-    place = {"root" if is_local(request.source) else "source_url": request.source}
-    job = ConversionJob.open(open_source(request.dataset_kind, **place), store, {})
+    root, source_url = (request.source, None) if is_local(request.source) else (None, request.source)
+    job = ConversionJob.open(ConversionRequest(request.dataset_kind, store, root=root, source_url=source_url))
     tasks: list[tuple[SourceSample, str | None]] = []
     size = 0
     for sample in job.selection.samples.values():

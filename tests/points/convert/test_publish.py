@@ -21,6 +21,7 @@ from zarr_core.points.convert import conversion as convert_module
 from zarr_core.points.convert.conversion import convert, convert_samples, iter_convert
 from zarr_core.points.convert.job import ConversionJob
 from zarr_core.points.convert.publish import Pending, commit_results, publish
+from zarr_core.points.convert.request import ConversionRequest
 from zarr_core.points.convert.sample import ConversionResult
 from zarr_core.points.convert.writer import GroupWriter
 from zarr_core.points.store.head import HEAD, load_manifest
@@ -29,7 +30,7 @@ from zarr_core.points.store.settings import ConversionSettings
 from zarr_core.points.verify.store import verify_store
 from zarr_core.sources.description import SourceDescription
 from zarr_core.sources.parts import Part
-from zarr_core.sources.selection import open_source, select_samples
+from zarr_core.sources.selection import select_samples
 from zarr_core.storage import Storage
 from zarr_core.storage.temporary import add_temp_suffix
 from zarr_core.versioning.generations import commit
@@ -55,9 +56,10 @@ def two_states(tmp_path: Path) -> tuple[Path, Callable[[], None]]:
     return source, change
 
 
-def _job(source: Path, store: Path) -> ConversionJob:
+def _job(source: Path, store: Path, **options: Any) -> ConversionJob:
     writer = GroupWriter(store, ConversionSettings(chunk_points=16))
-    return ConversionJob(select_samples(open_source(KIND, root=source)), writer)
+    request = ConversionRequest(KIND, store, root=source, **options)
+    return ConversionJob(request, select_samples(request.open_source()), writer)
 
 
 def _converted(source: Path, store: Path) -> tuple[ConversionJob, Pending]:
@@ -145,14 +147,14 @@ def test_a_stale_refusal_does_not_quarantine_a_repaired_sample(
 def test_a_sample_that_arrived_after_the_listing_is_not_retired(tmp_path: Path) -> None:
     source = write_source(tmp_path / "source", ("run_1", "run_2", "run_3"))
     (source / "run_2").rename(tmp_path / "run_2")
-    early = _job(source, tmp_path / "store")
+    early = _job(source, tmp_path / "store", retire_vanished=True)
     (tmp_path / "run_2").rename(source / "run_2")
     convert(KIND, tmp_path / "store", root=source, chunk_points=16)
     (source / "run_3").rename(tmp_path / "run_3")
-    report = commit_results(early, Pending(), retire_vanished=True)
+    report = commit_results(early, Pending())
     assert (report.retired, sorted(report.manifest.samples)) == ([], ["run_1", "run_2", "run_3"])
-    late = _job(source, tmp_path / "store")
-    report = commit_results(late, Pending(), retire_vanished=True)
+    late = _job(source, tmp_path / "store", retire_vanished=True)
+    report = commit_results(late, Pending())
     assert (report.retired, sorted(report.manifest.samples)) == (["run_3"], ["run_1", "run_2"])
 
 
@@ -162,7 +164,7 @@ def test_splits_are_those_at_the_commit_of_a_conversion_that_began_earlier(
     source, store = write_source(tmp_path / "source", kind="drivaernet"), tmp_path / "store"
     train = source / "train_design_ids.txt"
     train.write_text("run_1\n")
-    early = ConversionJob.open(open_source("drivaernet", root=source), store, {})
+    early = ConversionJob.open(ConversionRequest("drivaernet", store, root=source))
     train.write_text("run_1\nrun_2\n")
     (source / "test_design_ids.txt").write_text("run_3\n")
     now = {"train": ["run_1", "run_2"], "test": ["run_3"]}
@@ -189,7 +191,7 @@ def test_splits_of_folders_have_the_samples_of_a_later_listing(tmp_path: Path) -
         torch.save(torch.zeros(5, 3), tmp_path / "source" / sample_id / "p.pt")
 
     add_sample("new/run_1")
-    early = ConversionJob.open(open_source(kind, root=tmp_path / "source"), tmp_path / "store", {})
+    early = ConversionJob.open(ConversionRequest(kind, tmp_path / "store", root=tmp_path / "source"))
     add_sample("new/run_2")
     convert(kind, tmp_path / "store", root=tmp_path / "source")
     assert commit_results(early, Pending()).manifest.splits == {"train": ["new/run_1", "new/run_2"]}

@@ -35,14 +35,16 @@ from zarr_core.errors import SourceError, StoreError
 from zarr_core.format.object_names import ZARR_JSON, sample_folder
 from zarr_core.points.convert.job import ConversionJob
 from zarr_core.points.convert.plan import Task, plan
-from zarr_core.points.convert.publish import MAX_RETIRED_SHARE, Pending, PublishReport, commit_results
+from zarr_core.points.convert.publish import Pending, PublishReport, commit_results
+from zarr_core.points.convert.request import MAX_RETIRED_SHARE, ConversionRequest, Fingerprint
 from zarr_core.points.convert.sample import ConversionResult, Status, convert_sample, failure, quarantined
+from zarr_core.points.convert.writer import GroupWriter
 from zarr_core.points.store.columns import expected_columns, misfit
-from zarr_core.points.store.manifest import StoreManifest
+from zarr_core.points.store.manifest import SampleEntry, StoreManifest
 from zarr_core.sources.left_out import notes_by_reason, some
 from zarr_core.sources.parts import Part
 from zarr_core.sources.sample import SourceSample
-from zarr_core.sources.selection import DatasetKind, open_source
+from zarr_core.sources.selection import DatasetKind
 from zarr_core.storage import is_local
 from zarr_core.versioning.generations import Retention
 
@@ -104,7 +106,7 @@ def convert(
     retire_vanished: bool = False,
     max_retired_share: float = MAX_RETIRED_SHARE,
     reconvert: bool = False,
-    fingerprint: str | None = None,
+    fingerprint: Fingerprint | None = None,
     workers: int = 1,
     executor: Executor | None = None,
     progress: bool = False,
@@ -112,44 +114,15 @@ def convert(
 ) -> ConversionReport:
     """Convert and commit the samples that are new or changed.
 
-    Dataset name, kind and settings are part of the store: a later conversion takes from the store what is not given. If
-    there is no store yet and every sample is refused, nothing is committed and the location stays empty; but a part
+    If there is no store yet and every sample is refused, nothing is committed and the location stays empty; but a part
     commits its refusals in any case.
 
     Args:
-        dataset_kind: short name ("ahmedml"), dotted path, YAML file, description, class or dataset object.
-        store_root: the store, a local path or fsspec URL.
-        root: local folder of the dataset, converted by split.
-        source_url: fsspec location of the dataset, found by listing and streamed without a local copy.
-        splits: splits to convert; None: everything that is there.
-        sample_ids: only these.
-        part: only the samples of this part. Processes that convert one part each, at the same time or not, make the
-            store that one process would make; each commits its own samples.
-        limit: convert at most this many of the samples that are missing or changed.
-        dataset_name: name of the store; the kind's name if None and the store is new.
-        retry_quarantined: convert refused samples again, even if their source and the settings are unchanged.
-        force: convert all selected samples again, even if they are up to date. Damaged and missing objects of their
-            groups are repaired, in every generation that names them. A sample whose source has other content under the
-            same sizes and times gets a new group, and earlier generations keep the old one.
-        retire_vanished: remove samples from the manifest that the source no longer holds. Excludes ``splits``, because
-            the whole source has to be listed. The groups stay as long as a kept generation names them.
-        max_retired_share: maximum share of the store's samples, from 0 to 1, that are retired at once. A single sample
-            may be retired in any case, unless the share is 0. If more vanished, RetirementError is raised after
-            everything else is committed.
-        reconvert: use the given settings even if the store has others, and convert all samples again: a migration. It
-            first commits the new settings, so that every later conversion, which takes them from the store, continues
-            what this one did not finish. Readers see each sample's earlier group until its new one is committed.
-        fingerprint: how to notice changed samples. "version" compares names, sizes, and etags or modification times of
-            the files. "content" compares the SHA-256 of each file, which copies of the data share; every file is read
-            once more at each conversion. None: as the store does; "version" for a new store.
-        workers: processes; 1 converts in this process, several small samples at a time if the source is on a network.
-            The stored bytes are the same. Any error of a sample, also that
-            its worker process was killed for memory, is its own result and does not stop the others. So is that it took
-            more than ``ZARR_CORE_SAMPLE_SECONDS`` (six hours if the environment does not set it). In this process a
-            sample that kills it ends the run, and one in C code that keeps Python's lock is not interrupted.
-        executor: runs the conversions instead of ``workers`` processes; it is not shut down. With ``workers > 1``, it
-            has ``2 * workers + 2`` samples at a time, otherwise up to 1,024.
-        progress: show a progress bar.
+        dataset_kind, store_root, root, source_url, splits, sample_ids, part, limit, dataset_name, retry_quarantined,
+            force, retire_vanished, max_retired_share, reconvert, fingerprint: as in
+            :class:`~zarr_core.points.convert.request.ConversionRequest`. ``retire_vanished`` excludes ``splits``,
+            because the whole source has to be listed.
+        workers, executor, progress: as for :func:`run_conversion`.
         **settings: ``chunk_points``, ``shard_points``, ``values_dtype``, ``field_dtypes``, ``codec`` and
             ``shuffle_seed``, as in :class:`zarr_core.points.store.settings.ConversionSettings`.
 
@@ -158,82 +131,116 @@ def convert(
         StoreError: the store cannot be used, or holds another dataset, or was converted with other settings; samples
             converted before are committed.
     """
-    if retire_vanished and splits is not None:
-        raise SourceError("retire_vanished needs the whole source to be listed; do not give splits")
-    workers = whole_number("workers", workers, 1, error=SourceError)
-    if limit is not None:
-        limit = whole_number("limit", limit, 1, error=SourceError)
-    started = committed_at = time.monotonic()
-    job = ConversionJob.open(
-        open_source(dataset_kind, root=root, source_url=source_url, splits=splits),
+    request = ConversionRequest(
+        dataset_kind,
         store_root,
-        settings,
+        root=root,
+        source_url=source_url,
         splits=splits,
         sample_ids=sample_ids,
+        part=part,
+        limit=limit,
         dataset_name=dataset_name,
+        retry_quarantined=retry_quarantined,
+        force=force,
+        retire_vanished=retire_vanished,
+        max_retired_share=max_retired_share,
         reconvert=reconvert,
         fingerprint=fingerprint,
+        settings=settings,
     )
-    finished, todo = plan(job, retry_quarantined, force, part)
-    remaining = 0 if limit is None else max(len(todo) - limit, 0)
-    todo = todo[:limit]
-    pending = Pending()
+    return run_conversion(request, workers=workers, executor=executor, progress=progress)
 
-    def save(*, retire: bool = False) -> PublishReport:
-        nonlocal pending
-        # Commit each result once only: later, other converters may have replaced it.
-        saved, pending = pending, Pending()
-        report = commit_results(
-            job,
-            saved,
-            retire_vanished=retire,
-            max_retired_share=max_retired_share,
-            create_empty=part is not None and part.count > 1,  # other parts may convert samples
-        )
-        if not report.manifest.generation:
-            pending = saved  # all refused so far: they are recorded as soon as a sample is converted
-        for at, result in enumerate(finished):
-            if result.sample_id in report.misfits:
-                finished[at] = quarantined(result.sample_id, report.misfits[result.sample_id], result.seconds)
-            if result.sample_id in report.collected:
-                reason = "its group was garbage collected before the commit; run again"
-                finished[at] = ConversionResult(result.sample_id, "failed", reason=reason)
-        return report
 
-    if reconvert and job.manifest is not None:
-        save()  # The new settings: whatever ends this run, every later conversion continues it.
-    with closing(convert_samples(job, todo, retry_quarantined, workers, executor)) as running:
+def run_conversion(
+    request: ConversionRequest, *, workers: int = 1, executor: Executor | None = None, progress: bool = False
+) -> ConversionReport:
+    """Convert and commit what is requested.
+
+    Args:
+        request: what to convert.
+        workers: processes; 1 converts in this process, several small samples at a time if the source is on a network.
+            The stored bytes are the same. Any error of a sample, also that
+            its worker process was killed for memory, is its own result and does not stop the others. So is that it took
+            more than ``ZARR_CORE_SAMPLE_SECONDS`` (six hours if the environment does not set it). In this process a
+            sample that kills it ends the run, and one in C code that keeps Python's lock is not interrupted.
+        executor: runs the conversions instead of ``workers`` processes; it is not shut down. With ``workers > 1``, it
+            has ``2 * workers + 2`` samples at a time, otherwise up to 1,024.
+        progress: show a progress bar.
+
+    Raises:
+        SourceError, StoreError: as for :func:`convert`.
+    """
+    if request.retire_vanished and request.splits is not None:
+        raise SourceError("retire_vanished needs the whole source to be listed; do not give splits")
+    workers = whole_number("workers", workers, 1, error=SourceError)
+    started = time.monotonic()
+    job = ConversionJob.open(request)
+    planned = plan(job)
+    run = _Run(job, planned.done)
+    if request.reconvert and job.manifest is not None:
+        run.commit()  # The new settings: whatever ends this run, every later conversion continues it.
+    with closing(convert_samples(job, planned.todo, workers, executor)) as running:
         try:
-            for result in _with_progress(running, len(todo)) if progress else running:
-                finished.append(result)
-                if result.written is not None:
-                    pending.written[result.sample_id] = result.written
-                if result.quarantine is not None:
-                    pending.refused[result.sample_id] = result.quarantine
-                if time.monotonic() - committed_at > _COMMIT_SECONDS:
-                    save()
-                    committed_at = time.monotonic()
+            for result in _with_progress(running, len(planned.todo)) if progress else running:
+                run.add(result)
+                if time.monotonic() - run.committed_at > _COMMIT_SECONDS:
+                    run.commit()
         except BaseException:
             # Commit the converted samples even if the run is interrupted.
-            if pending.written or pending.refused:
-                save()
+            if run.pending.written or run.pending.refused:
+                run.commit()
             raise
-    report = save(retire=retire_vanished)
+    report = run.commit(retire=True)
     if job.manifest is None and not report.manifest.generation:
-        _remove_refused(job, pending)
+        _remove_refused(job, run.pending)
     seconds = time.monotonic() - started
-    of_samples = notes_by_reason({r.sample_id: r.notes for r in finished if r.status == "converted"})
-    notes = (*report.notes, *_replaced_contents(job, finished), *of_samples)
-    return ConversionReport(finished, report.manifest, seconds, report.retired, notes, remaining)
+    of_samples = notes_by_reason({r.sample_id: r.notes for r in run.results if r.status == "converted"})
+    notes = (*report.notes, *_replaced_contents(job, run.results), *of_samples)
+    return ConversionReport(run.results, report.manifest, seconds, report.retired, notes, planned.remaining)
+
+
+class _Run:
+    """A conversion that runs: its results, and those that are not committed yet."""
+
+    def __init__(self, job: ConversionJob, results: list[ConversionResult]) -> None:
+        self.results = results
+        self.pending = Pending()
+        self.committed_at = time.monotonic()
+        self._job = job
+
+    def add(self, result: ConversionResult) -> None:
+        """Take the result of a sample."""
+        self.results.append(result)
+        if result.written is not None:
+            self.pending.written[result.sample_id] = result.written
+        if result.quarantine is not None:
+            self.pending.refused[result.sample_id] = result.quarantine
+
+    def commit(self, *, retire: bool = False) -> PublishReport:
+        """Commit what is pending. Results of samples that were not committed are replaced by the reason."""
+        # Commit each result once only: later, other converters may have replaced it.
+        saved, self.pending = self.pending, Pending()
+        report = commit_results(self._job, saved, retire=retire)
+        self.committed_at = time.monotonic()
+        if not report.manifest.generation:
+            self.pending = saved  # all refused so far: they are recorded as soon as a sample is converted
+        for at, result in enumerate(self.results):
+            if result.sample_id in report.misfits:
+                self.results[at] = quarantined(result.sample_id, report.misfits[result.sample_id], result.seconds)
+            if result.sample_id in report.collected:
+                reason = "its group was garbage collected before the commit; run again"
+                self.results[at] = ConversionResult(result.sample_id, "failed", reason=reason)
+        return report
 
 
 def _replaced_contents(job: ConversionJob, results: Iterable[ConversionResult]) -> list[str]:
     """A sentence that names the samples whose source was replaced under the same version, if there are any."""
-    before = job.manifest.samples if job.manifest else {}
-    written = {result.sample_id: result.written for result in results if result.written}
-    replaced = [
-        i for i, entry in written.items() if entry.content and i in before and before[i].version != entry.version
-    ]
+    replaced = []
+    for result in results:
+        new, old = result.written, job.samples.get(result.sample_id)
+        if new is not None and old is not None and new.content and new.version != old.version:
+            replaced.append(result.sample_id)
     if not replaced:
         return []
     return [
@@ -261,62 +268,77 @@ def iter_convert(
     retry_quarantined: bool = False,
     force: bool = False,
     reconvert: bool = False,
-    fingerprint: str | None = None,
+    fingerprint: Fingerprint | None = None,
     workers: int = 1,
     executor: Executor | None = None,
     **settings: Any,
 ) -> Iterator[ConversionResult]:
-    """Convert the samples that are new or changed, and yield each result when it is done.
-
-    :func:`zarr_core.points.convert.publish.publish` commits. It finds groups by the versions of their source files, so
-    samples whose files have other content under the same version are committed here, at the end. Arguments are those of
-    :func:`convert`.
-    """
-    workers = whole_number("workers", workers, 1, error=SourceError)
-    job = ConversionJob.open(
-        open_source(dataset_kind, root=root, source_url=source_url, splits=splits),
+    """:func:`convert_each` for a :class:`~zarr_core.points.convert.request.ConversionRequest` of these fields."""
+    request = ConversionRequest(
+        dataset_kind,
         store_root,
-        settings,
+        root=root,
+        source_url=source_url,
         splits=splits,
         sample_ids=sample_ids,
         dataset_name=dataset_name,
+        retry_quarantined=retry_quarantined,
+        force=force,
         reconvert=reconvert,
         fingerprint=fingerprint,
+        settings=settings,
     )
+    return convert_each(request, workers=workers, executor=executor)
+
+
+def convert_each(
+    request: ConversionRequest, *, workers: int = 1, executor: Executor | None = None
+) -> Iterator[ConversionResult]:
+    """Convert the samples that are new or changed, and yield each result when it is done.
+
+    :func:`zarr_core.points.convert.publish.publish` commits. It finds groups by the versions of their source files, so
+    samples whose files have other content under the same version are committed here, at the end. ``workers`` and
+    ``executor`` are as for :func:`run_conversion`.
+    """
+    workers = whole_number("workers", workers, 1, error=SourceError)
+    job = ConversionJob.open(request)
     for note in job.selection.notes:
         logger.warning("%s", note)
-    done, todo = plan(job, retry_quarantined, force)
-    yield from done
-    expected = expected_columns(job.manifest, {sample.sample_id: sample for sample, _ in todo})
+    planned = plan(job)
+    yield from planned.done
+    expected = expected_columns(job.manifest, {sample.sample_id for sample, _ in planned.todo})
     replaced: list[ConversionResult] = []
+    contents: dict[str, SampleEntry] = {}
     try:
-        for result in convert_samples(job, todo, retry_quarantined, workers, executor):
-            refusal = None if result.written is None else misfit(result.written, expected)
-            if result.written is not None and result.written.content and refusal is None:
+        for result in convert_samples(job, planned.todo, workers, executor):
+            entry = result.written
+            refusal = None if entry is None else misfit(entry, expected)
+            if refusal is not None:
+                yield quarantined(result.sample_id, refusal, result.seconds)
+                continue
+            if entry is not None and entry.content:
                 replaced.append(result)
-            yield result if refusal is None else quarantined(result.sample_id, refusal, result.seconds)
+                contents[result.sample_id] = entry
+            yield result
     finally:
-        if replaced:
-            commit_results(job, Pending({result.sample_id: result.written for result in replaced if result.written}))
+        if contents:
+            commit_results(job, Pending(contents), retire=False)
             for note in _replaced_contents(job, replaced):
                 logger.warning("%s", note)
 
 
 def convert_samples(
-    job: ConversionJob,
-    tasks: Sequence[Task],
-    retry_quarantined: bool = False,
-    workers: int = 1,
-    executor: Executor | None = None,
+    job: ConversionJob, tasks: Sequence[Task], workers: int = 1, executor: Executor | None = None
 ) -> Generator[ConversionResult, None, None]:
     """Convert samples in this process, in worker processes or on an executor; yields each result when it is done."""
     source, writer, seconds = job.selection.source, job.writer, sample_seconds()
+    again = job.request.retry_quarantined
     if executor is None and (workers == 1 or len(tasks) < 2):
         if len(tasks) > 1 and not is_local(source.url):
-            yield from _convert_overlapping(job, tasks, retry_quarantined, seconds)
+            yield from _convert_overlapping(job, tasks, seconds)
             return
         for sample, repair in tasks:
-            yield convert_sample(writer, source, sample, retry_quarantined, repair, seconds)
+            yield convert_sample(writer, source, sample, again, repair, seconds)
         return
 
     # Every call carries its writer, so the writer carries only its sample's tombstones.
@@ -326,14 +348,16 @@ def convert_samples(
 
     def call(sample: SourceSample, repair: str | None) -> tuple[str, partial[ConversionResult]]:
         mine = tombstones.get(sample_folder(sample.sample_id), {})
-        own = writer.with_retention(Retention({}, mine, writer.retention.collections))
-        return sample.sample_id, partial(convert_sample, own, source, sample, retry_quarantined, repair, seconds)
+        own = GroupWriter(writer.storage.root, writer.settings, Retention({}, mine, writer.retention.collections))
+        return sample.sample_id, partial(convert_sample, own, source, sample, again, repair, seconds)
 
     with ExitStack() as cleanup:
         executor = executor or cleanup.enter_context(WorkerPool(workers))
+        in_flight = EXECUTOR_IN_FLIGHT
         if isinstance(executor, WorkerPool):
-            workers = executor.workers
-        in_flight = calls_in_flight(workers) if isinstance(executor, WorkerPool) or workers > 1 else EXECUTOR_IN_FLIGHT
+            in_flight = calls_in_flight(executor.workers)
+        elif workers > 1:
+            in_flight = calls_in_flight(workers)
         for sample_id, result in each_result(executor, (call(*task) for task in tasks), in_flight):
             if isinstance(result, WorkerDiedError) and result.seconds > result.deaths * seconds:
                 # It ended itself, because its code could not be interrupted; or it waited for a worker of the cluster.
@@ -352,7 +376,7 @@ def _shared(job: ConversionJob, result: ConversionResult) -> ConversionResult:
 
 
 def _convert_overlapping(
-    job: ConversionJob, tasks: Sequence[Task], retry_quarantined: bool, seconds: float
+    job: ConversionJob, tasks: Sequence[Task], seconds: float
 ) -> Generator[ConversionResult, None, None]:
     """Convert samples in threads of this process, so that some wait for the network while others are encoded."""
     budget = Budget(_OVERLAPPING_BYTES)
@@ -360,7 +384,8 @@ def _convert_overlapping(
     def convert_one(task: Task) -> ConversionResult:
         sample, repair = task
         with budget.taking(sample.n_bytes):
-            return convert_sample(job.writer, job.selection.source, sample, retry_quarantined, repair, seconds)
+            again = job.request.retry_quarantined
+            return convert_sample(job.writer, job.selection.source, sample, again, repair, seconds)
 
     with ThreadPoolExecutor(_OVERLAPPING, thread_name_prefix="zarr_core.convert") as threads:
         yield from map_in_processes(

@@ -2,79 +2,72 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from zarr_core._util.redaction import refuse_credentials
 from zarr_core.errors import SourceError, StoreError
+from zarr_core.points.convert.request import ConversionRequest
 from zarr_core.points.convert.writer import GroupWriter
 from zarr_core.points.store.head import load_if_any
 from zarr_core.points.store.manifest import Quarantine, SampleEntry, StoreManifest
 from zarr_core.points.store.recorded_settings import choose_settings
-from zarr_core.sources.sample import SampleSource, SourceSample
+from zarr_core.sources.sample import SourceSample
 from zarr_core.sources.selection import Selection, hash_samples, select_samples
 from zarr_core.storage import Storage
-
-#: How source files can be identified: by name, size and etag or modification time, or by name, size and SHA-256.
-FINGERPRINTS = ("version", "content")
 
 
 @dataclass(frozen=True)
 class ConversionJob:
-    """Which samples of a source are converted to which store, and how.
+    """A request that was compared with its store, and the samples that its source has.
 
     Attributes:
+        request: what was asked.
         selection: the samples. Their fingerprints are those that the store identifies samples by.
         writer: of the store, with its settings and its retention.
         manifest: of the store; None if there is no store yet.
-        dataset_name: requested name of the store; None for the store's own, or that of the kind if the store is new.
-        reconvert: whether the writer's settings replace those of the store.
-        fingerprints: one of ``FINGERPRINTS``.
+        fingerprints: how the store identifies source files: "version" or "content".
         unreadable: reason by id of each sample that was left out because its files could not be read.
     """
 
+    request: ConversionRequest
     selection: Selection
     writer: GroupWriter
     manifest: StoreManifest | None = None
-    dataset_name: str | None = None
-    reconvert: bool = False
-    fingerprints: str = FINGERPRINTS[0]
+    fingerprints: str = "version"
     unreadable: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def open(
-        cls,
-        source: SampleSource,
-        store_root: str | os.PathLike[str],
-        settings: Mapping[str, Any],
-        *,
-        splits: Sequence[str] | None = None,
-        sample_ids: Collection[str] | None = None,
-        dataset_name: str | None = None,
-        reconvert: bool = False,
-        fingerprint: str | None = None,
-    ) -> ConversionJob:
-        """Compare the arguments of a conversion with its store, then list its source.
+    def open(cls, request: ConversionRequest) -> ConversionJob:
+        """Compare a request with its store, then list its source.
 
         Raises:
             SourceError: the source cannot be used, or holds nothing to convert; a setting is invalid.
             StoreError: the store is another dataset's, or has other settings.
         """
-        storage = Storage(store_root)
+        source = request.open_source()
+        storage = Storage(request.store_root)
         manifest = load_if_any(storage)
-        check_dataset(storage, manifest, source.description.name, dataset_name)
-        chosen = choose_settings(storage, manifest, settings, reconvert=reconvert)
+        check_dataset(storage, manifest, source.description.name, request.dataset_name)
+        chosen = choose_settings(storage, manifest, request.settings, reconvert=request.reconvert)
         # Fields that the store has a dtype for may have been removed from the kind; those of the caller must exist.
-        replace(chosen, field_dtypes=settings.get("field_dtypes", {})).check_fields(source.description.fields)
-        fingerprints = _choose_fingerprints(manifest, fingerprint)
-        selection = select_samples(source, splits, sample_ids)
+        replace(chosen, field_dtypes=request.settings.get("field_dtypes", {})).check_fields(source.description.fields)
+        fingerprints = _choose_fingerprints(manifest, request.fingerprint)
+        selection = select_samples(source, request.splits, request.sample_ids)
         unreadable: dict[str, str] = {}
         if fingerprints == "content":
             selection, unreadable = hash_samples(selection)
-        writer = GroupWriter(store_root, chosen, None if manifest is None else manifest.retention)
-        return cls(selection, writer, manifest, dataset_name, reconvert, fingerprints, unreadable)
+        writer = GroupWriter(request.store_root, chosen, None if manifest is None else manifest.retention)
+        return cls(request, selection, writer, manifest, fingerprints, unreadable)
+
+    @property
+    def samples(self) -> Mapping[str, SampleEntry]:
+        """The samples that the store had when the job was opened, by id."""
+        return self.manifest.samples if self.manifest else {}
+
+    @property
+    def refused(self) -> Mapping[str, Quarantine]:
+        """The samples that the store had refused when the job was opened, by id."""
+        return self.manifest.quarantine if self.manifest else {}
 
     def is_current(self, entry: SampleEntry | Quarantine | None, sample: SourceSample) -> bool:
         """Whether an entry of the manifest was made from these source files with these settings."""
@@ -84,7 +77,6 @@ class ConversionJob:
 
 def check_dataset(storage: Storage, manifest: StoreManifest | None, kind: str, name: str | None) -> None:
     """Raise StoreError if a store is of another kind than the dataset to be converted, or has another name."""
-    refuse_credentials(name)
     if manifest is None:
         return
     if manifest.dataset_kind not in ("", kind):
@@ -101,13 +93,13 @@ def check_dataset(storage: Storage, manifest: StoreManifest | None, kind: str, n
 
 def _choose_fingerprints(manifest: StoreManifest | None, requested: str | None) -> str:
     """How the samples of a store are identified: the store's way, or for a new store the requested one."""
-    if requested not in (None, *FINGERPRINTS):
-        raise SourceError(f"fingerprint {requested!r} is not one of {', '.join(FINGERPRINTS)}")
-    if manifest is None or not (manifest.samples or manifest.quarantine):
-        return requested or (manifest.fingerprints if manifest else FINGERPRINTS[0])
-    if requested not in (None, manifest.fingerprints):
+    if manifest is None:
+        return requested or "version"
+    if requested is None or requested == manifest.fingerprints:
+        return manifest.fingerprints
+    if manifest.samples or manifest.quarantine:
         raise SourceError(
             f"the store identifies samples by the {manifest.fingerprints} of their files, not by {requested}: leave "
             "fingerprint out, or convert to a new store"
         )
-    return manifest.fingerprints
+    return requested

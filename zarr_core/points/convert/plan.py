@@ -2,63 +2,79 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from zarr_core.points.convert.job import ConversionJob
+from zarr_core.points.convert.request import ConversionRequest
 from zarr_core.points.convert.sample import ConversionResult, quarantined
-from zarr_core.points.store.manifest import Quarantine, SampleEntry, StoreManifest
+from zarr_core.points.store.manifest import SampleEntry, StoreManifest
 from zarr_core.points.store.recorded_settings import describe_changes
 from zarr_core.sources.formats import require_libraries
 from zarr_core.sources.parts import Part
 from zarr_core.sources.sample import SourceSample
-from zarr_core.sources.selection import DatasetKind, open_source
 
 #: A sample to convert, and the path of the group that it is compared with ("": that of its name; None: a new group).
 Task = tuple[SourceSample, str | None]
 
 
-def plan(
-    job: ConversionJob, retry_quarantined: bool, force: bool, part: Part | None = None
-) -> tuple[list[ConversionResult], list[Task]]:
-    """Results of samples that need no conversion, and the samples to convert.
+@dataclass(frozen=True)
+class Plan:
+    """What a conversion does with the selected samples.
+
+    Attributes:
+        done: results of the samples that need no conversion.
+        todo: the samples to convert.
+        remaining: number of samples that are still to be converted afterwards, because of ``limit``.
+    """
+
+    done: list[ConversionResult]
+    todo: list[Task]
+    remaining: int
+
+
+def plan(job: ConversionJob) -> Plan:
+    """What a conversion does with the selected samples.
 
     Raises:
         SourceError: there are samples to convert, and a library that reads their files is not installed.
     """
-    entries = job.manifest.samples if job.manifest else {}
-    refusals = job.manifest.quarantine if job.manifest else {}
-    part = part or Part(0, 1)
-    unreadable = {sample_id: reason for sample_id, reason in job.unreadable.items() if part.has(sample_id)}
-    done = [ConversionResult(sample_id, "failed", reason=reason) for sample_id, reason in unreadable.items()]
+    part = job.request.part or Part(0, 1)
+    done = [ConversionResult(i, "failed", reason=why) for i, why in job.unreadable.items() if part.has(i)]
     todo: list[Task] = []
     for sample_id, sample in job.selection.samples.items():
-        if not part.has(sample_id):
-            continue
-        entry, refusal = entries.get(sample_id), refusals.get(sample_id)
-        current = job.is_current(entry, sample)
-        if not job.is_current(refusal, sample):
-            refusal = None
-        # Both, if the sample was refused after its files had changed under the same version.
-        if force or (current and refusal and retry_quarantined):
-            todo.append((sample, entry.relpath if entry and current else ""))
-        elif current and refusal is None:
-            done.append(ConversionResult(sample_id, "up to date"))
-        elif (
-            refusal
-            and not retry_quarantined
-            # A sample that was converted, but did not fit the columns of the store, may fit them now.
-            and (current or not isinstance(job.writer.find(sample_id, sample.fingerprint), SampleEntry))
-        ):
-            done.append(quarantined(sample_id, refusal))
-        else:
-            todo.append((sample, None))
+        if part.has(sample_id):
+            step = _step(job, sample)
+            if isinstance(step, ConversionResult):
+                done.append(step)
+            else:
+                todo.append(step)
     if todo:  # a missing library is one error, not one per sample
         fields = job.selection.source.description.fields.values()
         require_libraries([file.filename for file in fields if file.choice is not None])
-    return done, todo
+    limit = len(todo) if job.request.limit is None else job.request.limit
+    return Plan(done, todo[:limit], max(len(todo) - limit, 0))
+
+
+def _step(job: ConversionJob, sample: SourceSample) -> ConversionResult | Task:
+    """The result of a sample that needs no conversion, or the sample with the group that it is compared with."""
+    request, sample_id = job.request, sample.sample_id
+    entry, refusal = job.samples.get(sample_id), job.refused.get(sample_id)
+    is_current = job.is_current(entry, sample)
+    if refusal is not None and not job.is_current(refusal, sample):
+        refusal = None
+    # It has both if it was refused after its files had changed under the same version.
+    retried = is_current and refusal is not None and request.retry_quarantined
+    if request.force or retried:
+        return sample, entry.relpath if entry is not None and is_current else ""
+    if is_current and refusal is None:
+        return ConversionResult(sample_id, "up to date")
+    if refusal is None or request.retry_quarantined:
+        return sample, None
+    # A sample that was converted, but did not fit the columns of the store, may fit them now.
+    if not is_current and isinstance(job.writer.find(sample_id, sample.fingerprint), SampleEntry):
+        return sample, None
+    return quarantined(sample_id, refusal)
 
 
 @dataclass(frozen=True)
@@ -83,53 +99,27 @@ class ConversionPreview:
     notes: tuple[str, ...]
 
 
-def preview(
-    dataset_kind: DatasetKind,
-    store_root: str | os.PathLike[str],
-    *,
-    root: str | os.PathLike[str] | None = None,
-    source_url: str | None = None,
-    splits: Sequence[str] | None = None,
-    sample_ids: Collection[str] | None = None,
-    part: Part | None = None,
-    limit: int | None = None,
-    dataset_name: str | None = None,
-    retry_quarantined: bool = False,
-    force: bool = False,
-    reconvert: bool = False,
-    fingerprint: str | None = None,
-    **settings: Any,
-) -> ConversionPreview:
-    """What :func:`zarr_core.points.convert.conversion.convert` would do with the same arguments. Nothing is written.
+def preview(request: ConversionRequest) -> ConversionPreview:
+    """What a conversion of this request would do. Nothing is written.
 
     Raises:
         SourceError, StoreError: as :func:`zarr_core.points.convert.conversion.convert`.
     """
-    job = ConversionJob.open(
-        open_source(dataset_kind, root=root, source_url=source_url, splits=splits),
-        store_root,
-        settings,
-        splits=splits,
-        sample_ids=sample_ids,
-        dataset_name=dataset_name,
-        reconvert=reconvert,
-        fingerprint=fingerprint,
-    )
-    others, todo = plan(job, retry_quarantined, force, part)
-    entries: dict[str, SampleEntry | Quarantine] = {}
-    if job.manifest is not None:
-        entries = {**job.manifest.quarantine, **job.manifest.samples}
-    digest = job.writer.settings.digest
+    job = ConversionJob.open(request)
+    planned = plan(job)
+    settings = job.writer.settings
     to_convert: dict[str, list[SourceSample]] = {"new": [], "changed": [], "stale": [], "again": []}
-    for sample, _ in todo[:limit]:
-        entry = entries.get(sample.sample_id)
+    stale: set[str] = set()
+    for sample, _ in planned.todo:
+        entry = job.samples.get(sample.sample_id) or job.refused.get(sample.sample_id)
         if entry is None:
             to_convert["new"].append(sample)
         elif entry.fingerprint != sample.fingerprint:
             to_convert["changed"].append(sample)
+        elif entry.settings != settings.digest:
+            to_convert["stale"].append(sample)
+            stale.add(entry.settings)
         else:
-            to_convert["stale" if entry.settings != digest else "again"].append(sample)
-    stale = {entries[sample.sample_id].settings for sample in to_convert["stale"]}
-    changes = describe_changes(job.manifest, stale, job.writer.settings) if job.manifest and stale else ""
-    remaining = 0 if limit is None else max(len(todo) - limit, 0)
-    return ConversionPreview(to_convert, changes, others, remaining, job.manifest, job.selection.notes)
+            to_convert["again"].append(sample)
+    changes = describe_changes(job.manifest, stale, settings) if job.manifest and stale else ""
+    return ConversionPreview(to_convert, changes, planned.done, planned.remaining, job.manifest, job.selection.notes)

@@ -17,8 +17,9 @@ from zarr_core._util.processes import WorkerDiedError
 from zarr_core._util.time_limit import TimeLimitError, call_within
 from zarr_core.errors import SampleError, SourceError
 from zarr_core.format.names import POSITION
-from zarr_core.points.convert.writer import GroupWriter
+from zarr_core.points.convert.writer import GroupWriter, SampleContent
 from zarr_core.points.store.manifest import Quarantine, SampleEntry
+from zarr_core.sources.formats.contents import Mesh
 from zarr_core.sources.left_out import collected_notes
 from zarr_core.sources.recorded import record
 from zarr_core.sources.sample import SampleSource, SourceSample
@@ -142,30 +143,30 @@ def _write(writer: GroupWriter, source: SampleSource, sample: SourceSample, repa
     def load(canonical: str) -> torch.Tensor:
         return unchanged(source.load(sample, canonical))
 
+    def load_mesh(canonical: str) -> Mesh:
+        return unchanged(source.load_mesh(sample, canonical))
+
     fields = [file for canonical, file in source.description.fields.items() if canonical in sample.files]
-    # Loaded before the fields, so that checks after each field cover it.
-    parameters = source.load_parameters(sample)
     # A file of several arrays is loaded once for all its fields. A group that exists may need them twice.
     ahead = not is_local(source.url) and not sample.choices and repair is None
     names = [file.field.canonical for file in fields]
+    content = SampleContent(
+        sample.sample_id,
+        sample.fingerprint,
+        fields,
+        load,
+        source=record(sample),
+        # Loaded before the fields, so that checks after each field cover it.
+        parameters=source.load_parameters(sample),
+        meshes={
+            canonical.removesuffix(f"_{POSITION}"): partial(load_mesh, canonical)
+            for canonical, choice in sample.choices.items()
+            if choice.keep_mesh
+        },
+    )
+    relpath = writer.relpath(sample.sample_id, sample.fingerprint) if repair == "" else repair
     with Uploads(writer.storage) as uploads, loaded_ahead(load, names) if ahead else nullcontext(load) as next_field:
-        return writer.write_sample(
-            sample.sample_id,
-            fields,
-            next_field,
-            fingerprint=sample.fingerprint,
-            source=record(sample),
-            parameters=parameters,
-            meshes={
-                canonical.removesuffix(f"_{POSITION}"): partial(
-                    lambda c: unchanged(source.load_mesh(sample, c)), canonical
-                )
-                for canonical, choice in sample.choices.items()
-                if choice.keep_mesh
-            },
-            relpath=None if repair is None else repair or writer.relpath(sample.sample_id, sample.fingerprint),
-            uploads=uploads,
-        )
+        return writer.write_sample(replace(content, load=next_field), relpath=relpath, uploads=uploads)
 
 
 @contextmanager

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pydantic import TypeAdapter
 
-from zarr_core._util.documents import expect, parse_json
+from zarr_core._util.documents import parse_json, parse_model
 from zarr_core.errors import SampleError, StoreError
 from zarr_core.format.array_metadata import EMPTY_GROUP, ArrayLayout, group_zarr_json
 from zarr_core.format.moments import FieldMoments, MomentsAccumulator
@@ -28,7 +28,7 @@ from zarr_core.points.convert.comparison import GroupComparison
 from zarr_core.points.convert.stored_values import as_points, checked_rounding, is_lossless, not_finite, stored_blocks
 from zarr_core.points.store.group import GROUP_FORMAT, entry_of, group_of, is_complete
 from zarr_core.points.store.manifest import Quarantine, SampleEntry
-from zarr_core.points.store.mesh import write_mesh
+from zarr_core.points.store.mesh import Write, write_mesh
 from zarr_core.points.store.settings import ConversionSettings, digest
 from zarr_core.sources.description import FieldFile
 from zarr_core.sources.formats.contents import Mesh
@@ -41,11 +41,35 @@ if TYPE_CHECKING:
 
 # Possible names of a group. Names after the first replace names that are tombstoned.
 _NAMES = 4
+_REFUSAL = TypeAdapter(Quarantine)
 
 
 @dataclass(frozen=True)
 class Unfinished:
     """Objects in the folder of a group that is not complete: its conversion runs or was killed, or it is damaged."""
+
+
+@dataclass(frozen=True)
+class SampleContent:
+    """A sample to write.
+
+    Attributes:
+        sample_id: id of the sample.
+        fingerprint: of the source files.
+        fields: the fields to write, each domain's position first.
+        load: returns the tensor of a field, (n_points,) or (n_points, dim), given its canonical name.
+        source: location of the source files; ``verify`` uses it.
+        parameters: scalars of the whole sample.
+        meshes: load the mesh of a domain; called after the fields of the domain.
+    """
+
+    sample_id: str
+    fingerprint: str
+    fields: Sequence[FieldFile]
+    load: Callable[[str], torch.Tensor]
+    source: Mapping[str, Any]
+    parameters: Mapping[str, Any]
+    meshes: Mapping[str, Callable[[], Mesh]]
 
 
 class GroupWriter:
@@ -70,10 +94,6 @@ class GroupWriter:
         self.settings = settings or ConversionSettings()
         self.retention = retention or Retention()
 
-    def with_retention(self, retention: Retention) -> GroupWriter:
-        """The same writer with another retention."""
-        return GroupWriter(self.storage.root, self.settings, retention)
-
     def relpath(self, sample_id: str, fingerprint: str, content: str = "") -> str:
         """Path of the group of a sample made from these source files: the first of its names that is not tombstoned.
 
@@ -94,71 +114,60 @@ class GroupWriter:
         raise StoreError(f"{self.storage.url}, {sample_id}: {reason}")
 
     def _relpaths(self, sample_id: str, fingerprint: str, content: str = "") -> list[str]:
-        inputs = [GROUP_FORMAT, sample_id, fingerprint, self.settings.digest] + [content] * bool(content)
-        digests = [digest(inputs + [again] * bool(again)) for again in range(_NAMES)]
-        return [f"{sample_folder(check_sample_id(sample_id))}/{name}" for name in digests]
+        inputs = [GROUP_FORMAT, sample_id, fingerprint, self.settings.digest]
+        if content:
+            inputs.append(content)
+        folder = sample_folder(check_sample_id(sample_id))
+        first = f"{folder}/{digest(inputs)}"
+        return [first, *(f"{folder}/{digest([*inputs, again])}" for again in range(1, _NAMES))]
 
     def write_sample(
-        self,
-        sample_id: str,
-        fields: Sequence[FieldFile],
-        load: Callable[[str], torch.Tensor],
-        *,
-        fingerprint: str,
-        source: Mapping[str, Any] | None = None,
-        parameters: Mapping[str, Any] | None = None,
-        relpath: str | None = None,
-        meshes: Mapping[str, Callable[[], Mesh]] | None = None,
-        uploads: Uploads | None = None,
+        self, content: SampleContent, *, relpath: str | None = None, uploads: Uploads | None = None
     ) -> SampleEntry:
-        """Write one sample.
+        """Write one sample; returns its entry of the manifest.
 
         Memory: one source tensor, the permutation of its domain, one encoded shard and a few blocks of points, and what
         waits for its upload.
 
         Args:
-            sample_id: id of the sample.
-            fields: the fields to write, each domain's position first.
-            load: returns the tensor of a field, (n_points,) or (n_points, dim), given its canonical name.
-            fingerprint: of the source files.
-            source: location of the source files; ``verify`` uses it.
-            parameters: scalars of the whole sample.
-            meshes: load the mesh of a domain; called after the fields of the domain.
+            content: the sample.
             relpath: path of a group of the sample that may exist. Its damaged and missing objects are written, all
                 others stay as they are. If it has other content, the sample is written to another path. Either way
-                ``load`` is called again for every field. None: nothing is at the path of the sample's group.
+                every field is loaded again. None: nothing is at the path of the sample's group.
             uploads: writes a new group's objects, several at a time; the group is complete when it has finished.
 
         Raises:
             SampleError: a field is empty, misaligned, of the wrong width, not finite, does not fit its stored dtype, or
                 would lose too much by rounding (:mod:`zarr_core.format.rounding`).
         """
-        make = partial(
-            self._write_arrays, sample_id, fields, load, fingerprint, source or {}, parameters or {}, meshes or {}
-        )
-        if relpath is None or not self._holds_objects(relpath):
-            write = (uploads or self.storage).write
-            relpath = relpath or self.relpath(sample_id, fingerprint)
-            group = make(relpath, write, {})
-            if uploads is not None:
-                uploads.finish()  # the last object tells that the others are there
-            write(f"{relpath}/{ZARR_JSON}", _json(group))
-            return entry_of(relpath, group)
+        if relpath is not None and self._holds_objects(relpath):
+            return self._write_over(content, relpath)
+        write = (uploads or self.storage).write
+        relpath = relpath or self.relpath(content.sample_id, content.fingerprint)
+        group = self._write_arrays(content, relpath, write, {})
+        if uploads is not None:
+            uploads.finish()  # the last object tells that the others are there
+        write(f"{relpath}/{ZARR_JSON}", _json(group))
+        return entry_of(relpath, group)
+
+    def _write_over(self, content: SampleContent, relpath: str) -> SampleEntry:
+        """Repair the group at a path if it has this content; otherwise write the sample to another path."""
+        sample_id, fingerprint = content.sample_id, content.fingerprint
         stored = GroupComparison(self.storage, relpath)
-        group = make(relpath, stored.compare, stored.layouts)
-        content = stored.content(group)
+        group = self._write_arrays(content, relpath, stored.compare, stored.layouts)
+        made = stored.content(group)
         if relpath in self._relpaths(sample_id, fingerprint):
             same = stored.is_same(group)
-            content = "" if same else content
+            made = "" if same else made
         else:  # the path itself tells the content
-            same = relpath in self._relpaths(sample_id, fingerprint, content)
-        if content:
-            group["attributes"][ATTRIBUTES_KEY]["content"] = content
+            same = relpath in self._relpaths(sample_id, fingerprint, made)
+        if made:
+            group["attributes"][ATTRIBUTES_KEY]["content"] = made
         stored.compare(f"{relpath}/{ZARR_JSON}", _json(group))
         if not same:
-            relpath = self.relpath(sample_id, fingerprint, content)
+            relpath = self.relpath(sample_id, fingerprint, made)
         if not same or stored.differs:
-            make(relpath, self._repair, {})
+            self._write_arrays(content, relpath, self._repair, {})
             self._repair(f"{relpath}/{ZARR_JSON}", _json(group))
         return entry_of(relpath, group)
 
@@ -167,76 +176,74 @@ class GroupWriter:
         return any(group_of(name) and not name.endswith(f"/{QUARANTINE}") for name in self.storage.list(relpath))
 
     def _write_arrays(
-        self,
-        sample_id: str,
-        fields: Sequence[FieldFile],
-        load: Callable[[str], torch.Tensor],
-        fingerprint: str,
-        source: Mapping[str, Any],
-        parameters: Mapping[str, Any],
-        meshes: Mapping[str, Callable[[], Mesh]],
-        relpath: str,
-        write: Callable[[str, Iterable[bytes]], int],
-        arrays: dict[str, ArrayLayout],
+        self, content: SampleContent, relpath: str, write: Write, arrays: dict[str, ArrayLayout]
     ) -> dict[str, Any]:
         """Write everything but the group's ``zarr.json``, and return that; adds each layout to ``arrays``."""
         moments: dict[str, Any] = {}
         rounding: dict[str, Any] = {}
         stored: dict[str, int] = {}
         chunk_bytes: dict[str, str] = {}
-        kept: dict[str, Any] = {}
+        meshes: dict[str, Any] = {}
         permutation, domain = np.empty(0, np.int64), ""
-        for number, file in enumerate(fields):
+        last_fields = {file.field.domain: file for file in content.fields}
+        for file in content.fields:
             name = file.field
-            values = as_points(sample_id, name, load(name.canonical))
+            values = as_points(content.sample_id, name, content.load(name.canonical))
             if name.domain != domain:
                 domain = name.domain
-                permutation = shuffle_permutation(self.settings.shuffle_seed, sample_id, domain, len(values))
+                permutation = shuffle_permutation(self.settings.shuffle_seed, content.sample_id, domain, len(values))
             if len(values) != len(permutation):
                 reason = f"has {len(values)} points, {domain}_position has {len(permutation)}"
                 way_out = "every field of a domain must describe the same points in the same order"
-                raise SampleError(sample_id, name.canonical, reason, way_out)
-            layout = self.settings.layout(name, len(values), values.shape[1])
-            layout = replace(layout, units=file.choice.units if file.choice else "")
-            if layout.excess:
-                reason = f"has {layout.excess}; no reader opens such an array"
-                raise SampleError(sample_id, name.canonical, reason, "check the shape and chunk_points")
+                raise SampleError(content.sample_id, name.canonical, reason, way_out)
+            layout = self._layout(content.sample_id, file, values)
             arrays[name.array_name] = layout
-            lengths: list[int] = []
-            written = self._write_array(sample_id, name, layout, values, permutation, relpath, lengths, write)
-            moments[name.canonical], rounding[name.canonical] = written[0].to_json(), written[1].to_json()
-            stored[name.canonical] = written[2]
-            if max(lengths) < 2**32:  # otherwise readers use the shard index
-                chunk_bytes[name.array_name] = pack_lengths(lengths)
-            del values
-            load_mesh = meshes.get(domain)
-            if load_mesh is not None and not any(other.domain == domain for other in fields[number + 1 :]):
-                kept[domain] = write_mesh(write, relpath, domain, load_mesh())
+            array = _Array(content.sample_id, name, layout, values)
+            stored[name.canonical] = array.write(permutation, f"{relpath}/{name.array_name}", write)
+            measured = array.check()
+            moments[name.canonical] = measured[0].to_json()
+            rounding[name.canonical] = measured[1].to_json()
+            if max(array.lengths) < 2**32:  # otherwise readers use the shard index
+                chunk_bytes[name.array_name] = pack_lengths(array.lengths)
+            del values, array
+            if domain in content.meshes and file is last_fields[domain]:
+                meshes[domain] = write_mesh(write, relpath, domain, content.meshes[domain]())
         attributes = {
             "format": GROUP_FORMAT,
-            "sample_id": sample_id,
-            "fingerprint": fingerprint,
+            "sample_id": content.sample_id,
+            "fingerprint": content.fingerprint,
             "settings": self.settings.digest,
             "shuffle_seed": self.settings.shuffle_seed,
-            "source": dict(source),
-            "parameters": dict(parameters),
+            "source": dict(content.source),
+            "parameters": dict(content.parameters),
             "moments": moments,
             "rounding": rounding,
             "stored_bytes": stored,
             "chunk_bytes": chunk_bytes,
-        } | ({"meshes": kept} if kept else {})
+        }
+        if meshes:
+            attributes["meshes"] = meshes
         group = group_zarr_json({ATTRIBUTES_KEY: attributes}, arrays)
-        for domain in sorted({name.partition("/")[0] for name in arrays}):
+        for domain in sorted(last_fields):
             write(f"{relpath}/{domain}/{ZARR_JSON}", _json(EMPTY_GROUP))
         for array_name, layout in arrays.items():
             write(f"{relpath}/{array_name}/{ZARR_JSON}", _json(layout.to_zarr_json()))
         return group
 
+    def _layout(self, sample_id: str, file: FieldFile, values: torch.Tensor) -> ArrayLayout:
+        """The layout of the array that stores a field."""
+        layout = self.settings.layout(file.field, len(values), values.shape[1])
+        if file.choice is not None:
+            layout = replace(layout, units=file.choice.units)
+        if layout.excess:
+            reason = f"has {layout.excess}; no reader opens such an array"
+            raise SampleError(sample_id, file.field.canonical, reason, "check the shape and chunk_points")
+        return layout
+
     def write_quarantine(self, sample_id: str, fingerprint: str, error: SampleError) -> Quarantine:
         """Write ``quarantine.json`` in place of the group. The next commit adds it to the manifest."""
         quarantine = Quarantine(fingerprint, self.settings.digest, error.field, error.explanation)
-        record = {name: getattr(quarantine, name) for name in quarantine.__slots__}
-        self.storage.write(f"{self.relpath(sample_id, fingerprint)}/{QUARANTINE}", _json(record))
+        self.storage.write(f"{self.relpath(sample_id, fingerprint)}/{QUARANTINE}", _json(asdict(quarantine)))
         return quarantine
 
     def find(self, sample_id: str, fingerprint: str) -> SampleEntry | Quarantine | Unfinished | None:
@@ -268,53 +275,10 @@ class GroupWriter:
         except (FileNotFoundError, ValueError, StoreError):
             pass  # missing, or damaged by a crash or a disk: convert again
         try:
-            record = expect(dict, parse_json(self.storage.read(f"{relpath}/{QUARANTINE}")), QUARANTINE)
-            refusal = Quarantine(*(expect(str, record.get(name), name) for name in Quarantine.__slots__))
+            refusal = parse_model(_REFUSAL, self.storage.read(f"{relpath}/{QUARANTINE}"))
         except (FileNotFoundError, ValueError):
             return Unfinished()
         return refusal if (refusal.fingerprint, refusal.settings) == wanted else Unfinished()
-
-    def _write_array(
-        self,
-        sample_id: str,
-        name: FieldName,
-        layout: ArrayLayout,
-        values: torch.Tensor,
-        permutation: np.ndarray,
-        relpath: str,
-        lengths: list[int],
-        write: Callable[[str, Iterable[bytes]], int],
-    ) -> tuple[FieldMoments, RoundingError, int]:
-        """Gather, cast, encode and write one array; appends to ``lengths``.
-
-        Returns:
-            The array's moments, rounding error and stored bytes.
-        """
-        moments = MomentsAccumulator()
-        rounding = None if is_lossless(values, layout.dtype) else RoundingAccumulator(layout.dim)
-        size = 0
-
-        def chunks(rows: np.ndarray) -> Iterator[np.ndarray]:
-            for points in stored_blocks(values, rows, layout, rounding):
-                moments.add(points)
-                for start in range(0, len(points), layout.chunk_points):
-                    yield points[start : start + layout.chunk_points]
-
-        for shard in range(layout.n_shards):
-            rows = permutation[shard * layout.shard_points : (shard + 1) * layout.shard_points]
-            pieces = encode_shard(layout, chunks(rows), lengths)
-            size += write(f"{relpath}/{name.array_name}/{layout.shard_key(shard)}", pieces)
-        result = moments.result()
-        if not np.isfinite([result.min, result.max]).all():
-            raise not_finite(sample_id, name, layout, values)
-        if not result.is_finite:
-            reason = (
-                f"largest value {max(result.max.max(), -result.min.min()):.6g} is so large that its square is infinite"
-            )
-            raise SampleError(sample_id, name.canonical, reason, "repair the source, or leave the sample out")
-        if rounding is None:
-            return result, RoundingError.none(layout.dim), size
-        return result, checked_rounding(sample_id, name, layout, values, rounding, result), size
 
     def _repair(self, name: str, pieces: Iterable[bytes]) -> int:
         """Write an object, unless it has these bytes already; returns their number."""
@@ -325,6 +289,57 @@ class GroupWriter:
         except OSError:
             pass  # missing or not readable
         return self.storage.write(name, [data])
+
+
+class _Array:
+    """Writes the array of one field of a sample: gathered, cast, encoded, and measured on the way.
+
+    Args:
+        sample_id: id of the sample.
+        name: of the field.
+        layout: of the array.
+        values: (n_points, dim), in the order of the source.
+
+    Attributes:
+        lengths: bytes of each encoded chunk.
+    """
+
+    def __init__(self, sample_id: str, name: FieldName, layout: ArrayLayout, values: torch.Tensor) -> None:
+        self.lengths: list[int] = []
+        self._field = (sample_id, name, layout, values)
+        self._moments = MomentsAccumulator()
+        self._rounding = None if is_lossless(values, layout.dtype) else RoundingAccumulator(layout.dim)
+
+    def write(self, permutation: np.ndarray, path: str, write: Write) -> int:
+        """Write all shards; returns their bytes."""
+        layout = self._field[2]
+        size = 0
+        for shard in range(layout.n_shards):
+            rows = permutation[shard * layout.shard_points : (shard + 1) * layout.shard_points]
+            pieces = encode_shard(layout, self._chunks(rows), self.lengths)
+            size += write(f"{path}/{layout.shard_key(shard)}", pieces)
+        return size
+
+    def _chunks(self, rows: np.ndarray) -> Iterator[np.ndarray]:
+        _, _, layout, values = self._field
+        for points in stored_blocks(values, rows, layout, self._rounding):
+            self._moments.add(points)
+            for start in range(0, len(points), layout.chunk_points):
+                yield points[start : start + layout.chunk_points]
+
+    def check(self) -> tuple[FieldMoments, RoundingError]:
+        """The moments and the rounding error of what was written; raises SampleError if it must not be stored."""
+        sample_id, name, layout, _ = self._field
+        moments = self._moments.result()
+        if not np.isfinite([moments.min, moments.max]).all():
+            raise not_finite(*self._field)
+        if not moments.is_finite:
+            largest = max(moments.max.max(), -moments.min.min())
+            reason = f"largest value {largest:.6g} is so large that its square is infinite"
+            raise SampleError(sample_id, name.canonical, reason, "repair the source, or leave the sample out")
+        if self._rounding is None:
+            return moments, RoundingError.none(layout.dim)
+        return moments, checked_rounding(*self._field, self._rounding, moments)
 
 
 def _json(document: Mapping[str, Any]) -> list[bytes]:

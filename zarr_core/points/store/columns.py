@@ -7,7 +7,7 @@ have wins, and that of the first sample by id if there is a tie.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -54,7 +54,7 @@ def misfit(entry: SampleEntry, expected: Mapping[str, ArrayColumn]) -> Quarantin
     return None
 
 
-def expected_columns(manifest: StoreManifest | None, without: Mapping[str, object]) -> dict[str, ArrayColumn]:
+def expected_columns(manifest: StoreManifest | None, without: Collection[str]) -> dict[str, ArrayColumn]:
     """The columns of the samples of a store, those of some samples excepted."""
     if manifest is None:
         return {}

@@ -111,6 +111,10 @@ class SampleEntry:
         """Whether this library wrote the sample. Other programs record no fingerprint."""
         return bool(self.fingerprint)
 
+    def differs(self, other: SampleEntry) -> bool:
+        """Whether two entries are of different groups. A commit may add the record of the fields to an entry."""
+        return replace(self, fields=None) != replace(other, fields=None)
+
     @property
     def version(self) -> tuple[str, str, str]:
         """Digests of what the sample is made of. Samples of other programs have none: they are empty."""

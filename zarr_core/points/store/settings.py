@@ -30,11 +30,11 @@ class ConversionSettings:
 
     Attributes:
         chunk_points: points per chunk; choose a value close to the number of points that a training step draws.
-        shard_points: maximum points per shard, rounded to whole chunks, at least one; None for one shard per array.
-        values_dtype: stored dtype of all fields except positions, which are float32.
+        shard_points: maximum points per shard, rounded to whole chunks, at least one. By default one shard per array.
+        values_dtype: stored dtype of all fields except positions, which are float32: float16, float32 or float64.
         field_dtypes: stored dtype of individual fields, by canonical name. "default" is the same as no entry; given to
             a conversion, it removes the entry of the store.
-        codec: compressor of the chunks, ``name`` or ``name:level``.
+        codec: compressor of the chunks, NAME or NAME:LEVEL, as zstd:3; or none.
         shuffle_seed: seed of the order of points.
 
     Raises:
