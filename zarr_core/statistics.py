@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from zarr_core._util import command_line as cli
-from zarr_core._util.dask_cluster import dask_executor
 from zarr_core._util.redaction import redact
 from zarr_core.points.statistics import calculate_store_statistics, write_statistics
 from zarr_core.points.store.head import load_manifest
@@ -27,61 +26,30 @@ zarr-core statistics /data/store --exclude-fields surface_area --limit 100 --out
 
 
 @app.default
+@cli.command(calculate_store_statistics)
 def _command(
     store: cli.Store,
     *,
     split: cli.Split = None,
-    split_file: Annotated[
-        str | None,
-        cli.option(
-            "Only the samples that this file lists; a bare name is a file in the root of STORE.", metavar="FILE"
-        ),
-    ] = None,
-    fields: Annotated[list[str] | None, cli.option("Only these fields.", metavar="FIELD", several=True)] = None,
-    exclude_fields: Annotated[
-        list[str] | None, cli.option("Without these fields.", metavar="FIELD", several=True)
-    ] = None,
-    limit: Annotated[int | None, cli.number("At most N samples, the first by id.")] = None,
     generation: cli.Generation = None,
-    recompute: Annotated[
-        bool, cli.flag("Read every array, also of samples whose moments were recorded when they were written.")
-    ] = False,
-    workers: cli.Workers = 1,
-    scheduler: cli.Scheduler = None,
-    read_concurrency: Annotated[int, cli.number("Concurrent reads per worker.")] = 1,
     output_yaml: Annotated[
         str | None, cli.option("Write YAML to this file instead of recording it in STORE.", metavar="FILE")
     ] = None,
     output_json: Annotated[
         str | None, cli.option("Write JSON to this file instead of recording it in STORE.", metavar="FILE")
     ] = None,
-    quiet: cli.Quiet = False,
-    json: cli.Json = False,
-) -> int:
-    parts = {"--split-file": split_file, "--fields": fields, "--exclude-fields": exclude_fields, "--limit": limit}
-    given = [option for option, value in parts.items() if value is not None]
+    **arguments: Any,
+) -> cli.Result:
+    given = [name for name in ("split_file", "sample_ids", "fields", "exclude_fields", "limit") if arguments[name]]
     if given and output_yaml is None and output_json is None:
+        options = ", ".join(f"--{name.replace('sample_ids', 'samples').replace('_', '-')}" for name in given)
         raise cli.WrongUseError(
-            f"STORE records the statistics of its splits only (--split): name a file for those of {', '.join(given)}, "
-            "with --output-yaml or --output-json"
+            f"STORE records the statistics of its splits only (--split): name a file for those of {options}, with "
+            "--output-yaml or --output-json"
         )
     manifest = load_manifest(store, generation)
-    with dask_executor(scheduler) as executor:
-        statistics = calculate_store_statistics(
-            store,
-            split=split,
-            split_file=split_file,
-            limit=limit,
-            fields=fields,
-            exclude_fields=exclude_fields or (),
-            generation=manifest.generation or None,
-            recompute=recompute,
-            workers=workers,
-            executor=executor,
-            read_concurrency=read_concurrency,
-            progress=not quiet,
-        )
-    chosen = [text for text in (split and f"split {split}", split_file) if text]
+    statistics = calculate_store_statistics(store, split=split, generation=manifest.generation or None, **arguments)
+    chosen = [text for text in (split and f"split {split}", arguments["split_file"]) if text]
     written = write_statistics(
         store,
         statistics,
@@ -92,8 +60,7 @@ def _command(
         output_json=output_json,
     )
     document = {"store": redact(store), "written": written, "statistics": statistics}
-    cli.show("\n".join(f"wrote {target}" for target in written), document, json=json, quiet=quiet)
-    return cli.DONE
+    return cli.Result("\n".join(f"wrote {target}" for target in written), document)
 
 
 main = partial(cli.run, app)

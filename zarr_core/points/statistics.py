@@ -12,7 +12,7 @@ import json
 import math
 import os
 import warnings
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -48,7 +48,7 @@ def calculate_store_statistics(
     sample_ids: Collection[str] | None = None,
     limit: int | None = None,
     fields: Collection[str] | None = None,
-    exclude_fields: Collection[str] | None = (),
+    exclude_fields: Sequence[str] | None = None,
     generation: int | str | None = None,
     recompute: bool = False,
     workers: int = 1,
@@ -65,13 +65,13 @@ def calculate_store_statistics(
             Blacklisted ids are left out; ids that the store lacks are skipped with one warning.
         sample_ids: only these samples; those that the store lacks are skipped with one warning.
         limit: at most this many samples, the first by id.
-        fields, exclude_fields: canonical names of the only fields, and of fields to leave out.
+        fields: canonical names of the only fields.
+        exclude_fields: canonical names of fields to leave out.
         generation: number or tag of the generation whose samples are meant; the latest by default.
         recompute: read every array instead of merging the recorded moments.
         workers: processes that recompute.
         executor: works instead of processes, such as that of a cluster; it is not shut down.
-        read_concurrency: reads in flight per process; without ``recompute``, the metadata of
-            ``workers * read_concurrency`` samples are read at a time.
+        read_concurrency: concurrent reads per process.
         progress: show a progress bar.
 
     Returns:

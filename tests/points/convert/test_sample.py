@@ -524,7 +524,7 @@ def test_the_last_object_of_a_group_is_uploaded_when_the_others_are_there(source
     written: set[str] = set()
     unfinished_before: dict[str, set[str]] = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(clients._BACKENDS, "memory", Delayed)
+        patch.setitem(clients._ON_FSSPEC, "memory", Delayed)
         assert convert("ahmedml", memory_root, source_url=str(source), sample_ids=["run_1"], chunk_points=32).ok
     objects = [path for path in begun if "/run_1/" in path]
     assert len(objects) > 10
