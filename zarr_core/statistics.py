@@ -40,7 +40,8 @@ def _command(
     ] = None,
     **arguments: Any,
 ) -> cli.Result:
-    given = [name for name in ("split_file", "sample_ids", "fields", "exclude_fields", "limit") if arguments[name]]
+    of_a_part = ("split_file", "sample_ids", "fields", "exclude_fields", "limit")
+    given = [name for name in of_a_part if arguments.get(name) is not None]
     if given and output_yaml is None and output_json is None:
         options = ", ".join(f"--{name.replace('sample_ids', 'samples').replace('_', '-')}" for name in given)
         raise cli.WrongUseError(
@@ -49,7 +50,7 @@ def _command(
         )
     manifest = load_manifest(store, generation)
     statistics = calculate_store_statistics(store, split=split, generation=manifest.generation or None, **arguments)
-    chosen = [text for text in (split and f"split {split}", arguments["split_file"]) if text]
+    chosen = [text for text in (split and f"split {split}", arguments.get("split_file")) if text]
     written = write_statistics(
         store,
         statistics,

@@ -12,7 +12,7 @@ import json
 import math
 import os
 import warnings
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -33,11 +33,23 @@ from zarr_core.format.names import POSITION
 from zarr_core.format.object_names import ALL_SAMPLES, STATISTICS, STATISTICS_YAML, ZARR_JSON, statistics_name
 from zarr_core.points.read.scan import read_chunks
 from zarr_core.points.store.group import read_metadata, recorded_attributes, recorded_moments
-from zarr_core.points.store.head import load_manifest
+from zarr_core.points.store.head import load_manifest, read_lines
 from zarr_core.points.store.manifest import StoreManifest
+from zarr_core.sources.left_out import some
 from zarr_core.storage import Storage
 
 SampleMoments = dict[str, FieldMoments]
+
+# Attributes of the moments of a field, by their name in the statistics.
+_NAMES = {
+    "mean": "mean",
+    "std": "std",
+    "min": "min",
+    "max": "max",
+    "count": "count",
+    "logscale_mean": "log_mean",
+    "logscale_std": "log_std",
+}
 
 
 def calculate_store_statistics(
@@ -94,18 +106,28 @@ def calculate_store_statistics(
     if not chosen:
         raise ZarrCoreError(f"{storage.url}: none of the requested samples is in the store")
     groups = [(sample_id, manifest.samples[sample_id].relpath) for sample_id in chosen]
-    bar = partial(tqdm, unit="sample", disable=not progress)
-    recorded: list[SampleMoments | None] = [None] * len(groups)
+    recorded: dict[str, SampleMoments | None] = {}
     if not recompute:
         with ThreadPoolExecutor(workers * read_concurrency) as threads:
             found = threads.map(partial(_recorded_moments, storage), groups)
-            recorded = list(bar(found, desc="recorded statistics", total=len(groups)))
-    unknown = [group for group, moments in zip(groups, recorded, strict=True) if moments is None]
-    one = partial(_recomputed_moments, storage, read_concurrency, wanted)
-    computed = map_in_processes(one, unknown, workers, _not_computed, executor) if unknown else iter(())
-    computed = iter(bar(computed, desc="statistics of arrays", total=len(unknown), disable=not (progress and unknown)))
-    samples = (next(computed) if moments is None else moments for moments in recorded)
-    return _flat({name: m for name, m in moments.items() if name in wanted} for moments in samples)
+            shown = tqdm(found, "recorded statistics", len(groups), unit="sample", disable=not progress)
+            recorded = dict(zip(chosen, shown, strict=True))
+    unknown = [group for group in groups if recorded.get(group[0]) is None]
+    computed: Iterable[SampleMoments] = ()
+    if unknown:
+        one = partial(_recomputed_moments, storage, read_concurrency, wanted)
+        computed = map_in_processes(one, unknown, workers, _not_computed, executor)
+        computed = tqdm(computed, "statistics of arrays", len(unknown), unit="sample", disable=not progress)
+    return _flat(_in_order(chosen, recorded, iter(computed)), wanted)
+
+
+def _in_order(
+    sample_ids: Iterable[str], recorded: Mapping[str, SampleMoments | None], computed: Iterator[SampleMoments]
+) -> Iterator[SampleMoments]:
+    """The moments of samples: those recorded, and in their places those computed."""
+    for sample_id in sample_ids:
+        moments = recorded.get(sample_id)
+        yield next(computed) if moments is None else moments
 
 
 def _chosen_fields(
@@ -138,25 +160,22 @@ def _chosen_samples(
     if split_file is not None:
         listed[split_file] = set(_lines(storage, split_file)) - set(manifest.excluded)
     for where, ids in listed.items():
-        if missing := sorted(ids - set(manifest.samples)):
-            shown = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
-            warnings.warn(
-                f"{where}: {len(missing)} of {len(ids)} listed samples are not in the store and were skipped ({shown})",
-                stacklevel=3,
-            )
+        missing = sorted(ids - set(manifest.samples))
+        if missing:
+            counts = f"{len(missing)} of {len(ids)} listed samples"
+            warnings.warn(f"{where}: {counts} are not in the store and were skipped ({some(missing)})", stacklevel=3)
         chosen &= ids
     return chosen
 
 
 def _lines(storage: Storage, split_file: str) -> list[str]:
-    """Non-empty lines of a text file: a bare name lies in the store's root, any other is a path or URL."""
+    """Lines of a text file that are not empty: a bare name lies in the store's root, any other is a path or URL."""
     folder, _, name = split_file.rpartition("/")
-    try:
-        text = (Storage(folder or "/") if "/" in split_file else storage).read(name).decode()
-    except FileNotFoundError:
-        where = storage.url if "/" not in split_file else folder
-        raise ZarrCoreError(f"there is no split file {name!r} in {where}") from None
-    return [line.strip() for line in text.splitlines() if line.strip()]
+    place = Storage(folder or "/") if "/" in split_file else storage
+    lines = read_lines(place, name)
+    if lines is None:
+        raise ZarrCoreError(f"there is no split file {name!r} in {place.url}")
+    return lines
 
 
 def _recorded_moments(storage: Storage, group: tuple[str, str]) -> SampleMoments | None:
@@ -200,11 +219,13 @@ def _not_computed(group: tuple[str, str], error: Exception) -> SampleMoments:
     raise ZarrCoreError(f"{group[0]}: {error}") from error
 
 
-def _flat(samples: Iterable[SampleMoments]) -> dict[str, Any]:
+def _flat(samples: Iterable[SampleMoments], wanted: Collection[str]) -> dict[str, Any]:
     """Merge samples in the order given (otherwise the last bits would depend on timing) and name the results."""
     total: SampleMoments = {}
     for sample in samples:
         for field, moments in sample.items():
+            if field not in wanted:
+                continue
             components = {len(moments.mean), len(total.get(field, moments).mean)}
             if len(components) > 1:
                 raise StoreError(
@@ -213,15 +234,9 @@ def _flat(samples: Iterable[SampleMoments]) -> dict[str, Any]:
             total[field] = total[field].merge(moments) if field in total else moments
     flat: dict[str, Any] = {}
     for field, moments in sorted(total.items()):
-        flat |= {
-            f"{field}_mean": _plain(moments.mean),
-            f"{field}_std": _plain(moments.std),
-            f"{field}_min": _plain(moments.min),
-            f"{field}_max": _plain(moments.max),
-            f"{field}_count": moments.count,
-            f"{field}_logscale_mean": _plain(moments.log_mean),
-            f"{field}_logscale_std": _plain(moments.log_std),
-        }
+        for name, attribute in _NAMES.items():
+            value = getattr(moments, attribute)
+            flat[f"{field}_{name}"] = _plain(value) if isinstance(value, np.ndarray) else value
     positions = [moments for field, moments in total.items() if field.endswith(f"_{POSITION}")]
     if positions:
         flat["raw_pos_min"] = min(float(moments.min.min()) for moments in positions)
@@ -230,7 +245,8 @@ def _flat(samples: Iterable[SampleMoments]) -> dict[str, Any]:
 
 
 def _plain(values: np.ndarray) -> float | list[float]:
-    return float(values[0]) if len(values) == 1 else [float(value) for value in values]
+    numbers: list[float] = values.astype(float).tolist()
+    return numbers[0] if len(numbers) == 1 else numbers
 
 
 def to_yaml(statistics: dict[str, Any], heading: str) -> bytes:
@@ -286,19 +302,21 @@ def write_statistics(
         ZarrCoreError: the store records statistics by generation and none is given, or the split's name cannot be part
             of a file name.
     """
-    root = store_root.rstrip("/")
-    targets: list[tuple[str | None, str | None]] = [(output_yaml, output_json)]
-    if output_yaml is None and output_json is None:
-        names = _recorded_names(Storage(store_root), split, generation)
-        targets = [(f"{root}/{name}.yaml", f"{root}/{name}.json") for name in names]
-    contents = to_yaml(statistics, f"Normalisation statistics of {of}, by zarr_core.statistics"), to_json(statistics)
-    written = []
-    for target, data in ((target, data) for pair in targets for target, data in zip(pair, contents, strict=True)):
-        if target is not None:
-            folder, slash, name = target.rpartition("/")
-            Storage(folder or slash or ".").write(name, [data])
-            written.append(redact(target))
-    return written
+    as_yaml = to_yaml(statistics, f"Normalisation statistics of {of}, by zarr_core.statistics")
+    as_json = to_json(statistics)
+    files: dict[str, bytes] = {}
+    if output_yaml is not None:
+        files[output_yaml] = as_yaml
+    if output_json is not None:
+        files[output_json] = as_json
+    if not files:
+        root = store_root.rstrip("/")
+        for name in _recorded_names(Storage(store_root), split, generation):
+            files |= {f"{root}/{name}.yaml": as_yaml, f"{root}/{name}.json": as_json}
+    for target, data in files.items():
+        folder, slash, name = target.rpartition("/")
+        Storage(folder or slash or ".").write(name, [data])
+    return [redact(target) for target in files]
 
 
 def _recorded_names(storage: Storage, split: str | None, generation: int | None) -> list[str]:

@@ -15,7 +15,6 @@ import torch
 from zarr_core import ZarrChunkReader, ZarrStoreWriter, calculate_store_statistics
 from zarr_core.convert import convert_aero_dataset, convert_fsspec_source
 from zarr_core.errors import SampleError, SourceError, StoreError, ZarrCoreError
-from zarr_core.points.store.settings import ConversionSettings
 
 FILES = {
     "surface_position": "surface_points.pt",
@@ -95,9 +94,6 @@ def test_the_settings_of_a_writer(tmp_path: Path) -> None:
     assert (writer.manifest.shuffle_seed, writer.manifest.compressor) == (3, "blosc-zstd:7")
     with pytest.raises(SourceError, match="coords_dtype must be float32"):
         ZarrStoreWriter(tmp_path, FILEMAP, coords_dtype="float16")
-    old: Any = ConversionSettings(chunk_points=16)
-    with pytest.raises(SourceError, match="settings are keywords"):
-        ZarrStoreWriter(tmp_path, old)
 
 
 def test_a_dataset_object(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -114,7 +114,7 @@ def fields_of_kind() -> dict[str, np.ndarray]:
         ({"surface_pressure": ["a"] * 50}, "surface_pressure: is a list of <U1, not an array of numbers"),
         ({"surface_pressure": np.zeros(50, bool)}, "expected real numbers"),
         ({"surface_heat": np.zeros((50, 2))}, "has 2 components per point, the store's samples have 1"),
-        ({"surface_presure": np.zeros(50)}, "surface_presure: is no field of this store's samples"),
+        ({"surface_presure": np.zeros(50)}, "surface_presure: is not a field of this store's samples"),
         ({"surface_pressure": None}, "surface_pressure: is missing; the samples of this store have it"),
     ],
 )
@@ -163,7 +163,7 @@ def test_a_kind_decides_which_fields_are_needed(tmp_path: Path) -> None:
     assert load_manifest(tmp_path).dataset_kind == KIND
     with pytest.raises(SampleError, match=r"volume_pressure: is missing"):
         write_sample(tmp_path, "run_3", {name: values for name, values in given.items() if name != "volume_pressure"})
-    with pytest.raises(SampleError, match=r"surface_heat: is no field"):
+    with pytest.raises(SampleError, match=r"surface_heat: is not a field"):
         write_sample(tmp_path, "run_3", given | {"surface_heat": np.ones(30)})
 
 

@@ -10,7 +10,8 @@ from typing import Any
 from zarr_core.errors import SourceError, StoreError
 from zarr_core.format.array_metadata import COORDS_DTYPE
 from zarr_core.format.object_names import MANIFEST
-from zarr_core.points.convert.conversion import ConversionReport, convert
+from zarr_core.points.convert.conversion import ConversionReport, run_conversion
+from zarr_core.points.convert.request import ConversionRequest
 from zarr_core.points.convert.sample import ConversionResult
 from zarr_core.points.convert.write_sample import write_sample
 from zarr_core.points.store.head import load_if_any
@@ -19,6 +20,7 @@ from zarr_core.points.store.settings import ConversionSettings
 from zarr_core.sources.aero import AeroDataset
 from zarr_core.sources.description import SourceDescription
 from zarr_core.sources.resolve import describe_filemap, resolve_kind
+from zarr_core.sources.selection import DatasetKind
 from zarr_core.storage import Storage
 
 logger = logging.getLogger(__name__)
@@ -60,8 +62,6 @@ class ZarrStoreWriter:
         field_dtypes: Mapping[str, str] | None = None,
         compression_level: int | None = None,
     ) -> None:
-        if isinstance(filemap, ConversionSettings):
-            raise SourceError("settings are keywords, as in ZarrStoreWriter(root, chunk_points=4096)")
         if coords_dtype != COORDS_DTYPE:
             raise SourceError(f"coords_dtype must be {COORDS_DTYPE}, not {coords_dtype!r}: positions are exact")
         given = {
@@ -119,34 +119,26 @@ def convert_aero_dataset(
         StoreError: the store cannot be used, or has other settings.
     """
     _check_writer(writer)
-    return _convert(dataset, writer, workers=max_workers, limit=limit)
+    return _convert(dataset, writer, max_workers, limit)
 
 
 def convert_fsspec_source(
-    source_url: str,
-    filemap: object,
-    writer: ZarrStoreWriter,
-    *,
-    max_workers: int = 1,
-    limit: int | None = None,
+    source_url: str, filemap: object, writer: ZarrStoreWriter, *, max_workers: int = 1, limit: int | None = None
 ) -> ConversionReport:
-    """Convert and commit a tree of files at any fsspec location.
+    """Convert and commit a tree of files at any fsspec location; see :func:`convert_aero_dataset`.
 
     Args:
         source_url: the location; its samples are the folders, at any depth, that have all files.
         filemap: a mapping or an object with a file name per field, or a kind of dataset as for
             :func:`~zarr_core.convert.convert`.
         writer, max_workers, limit: as for :func:`convert_aero_dataset`.
-
-    Returns, Raises:
-        As for :func:`convert_aero_dataset`.
     """
     _check_writer(writer)
     if isinstance(filemap, str | SourceDescription | type):
         description = resolve_kind(filemap)
     else:
         description = describe_filemap(writer.dataset_name or _KIND, filemap)
-    return _convert(description, writer, source_url=source_url, workers=max_workers, limit=limit)
+    return _convert(description, writer, max_workers, limit, source_url)
 
 
 def _check_writer(writer: object) -> None:
@@ -157,12 +149,22 @@ def _check_writer(writer: object) -> None:
         )
 
 
-def _convert(kind: Any, writer: ZarrStoreWriter, **arguments: Any) -> ConversionReport:
+def _convert(
+    kind: DatasetKind, writer: ZarrStoreWriter, workers: int, limit: int | None, source_url: str | None = None
+) -> ConversionReport:
     """Convert, and say what was left out as Noether does."""
-    report = convert(kind, writer.storage.root, dataset_name=writer.dataset_name, **arguments, **writer.settings)
+    request = ConversionRequest(
+        kind,
+        writer.storage.root,
+        source_url=source_url,
+        limit=limit,
+        dataset_name=writer.dataset_name,
+        settings=writer.settings,
+    )
+    report = run_conversion(request, workers=workers)
     for note in report.notes:
         logger.warning("%s", note)
-    refused = [result for result in report.results if result.status not in ("converted", "up to date")]
+    refused = [*report.having("quarantined"), *report.having("failed")]
     for result in refused:
         logger.warning("sample %s is left out: %s", result.sample_id, result.reason)
     if refused and len(refused) == len(report.results):

@@ -8,7 +8,8 @@ from typing import Any
 
 from zarr_core._util.arguments import check_mapping
 from zarr_core.errors import SampleError, SourceError, StoreError
-from zarr_core.points.convert.conversion import convert
+from zarr_core.points.convert.conversion import run_conversion
+from zarr_core.points.convert.request import ConversionRequest
 from zarr_core.points.convert.sample import ConversionResult
 from zarr_core.points.store.head import load_if_any
 from zarr_core.sources.description import SourceDescription
@@ -71,13 +72,16 @@ def write_sample(
     name = described.name if described else _KIND if manifest is None else manifest.dataset_kind
     description = describe_filemap(name, {str(field): str(field) for field in arrays})
     if len(description.fields) != len(arrays):
-        raise SourceError("design_parameters are no field of points: pass them as parameters")
+        raise SourceError("design_parameters is not a point field: pass it as parameters")
     others = [] if manifest is None else [set(manifest.fields_of(i)) for i in manifest.samples if i != sample_id]
-    required = set(described.required_fields) if described else set.intersection(*others) if others else set()
-    known = set(described.fields) if described else set.union(*others) if others else set(description.fields)
-    _check_fields(sample_id, set(description.fields), required, known)
+    given = set(description.fields)
+    if described is not None:
+        _check_fields(sample_id, given, set(described.required_fields), set(described.fields))
+    elif others:
+        _check_fields(sample_id, given, set.intersection(*others), set.union(*others))
     source = ArraySource(sample_id, arrays, description, split, parameters)
-    (result,) = convert(source, store_root, dataset_name=dataset_name, **settings).results
+    request = ConversionRequest(source, store_root, dataset_name=dataset_name, settings=settings)
+    (result,) = run_conversion(request).results
     if result.quarantine is not None:
         raise SampleError(sample_id, result.quarantine.field, result.quarantine.reason)
     if result.status == "failed":
@@ -88,7 +92,7 @@ def write_sample(
 def _check_fields(sample_id: str, given: set[str], required: set[str], known: set[str]) -> None:
     """Raise SampleError if a sample has other fields than it must have."""
     for name in sorted(given - known):
-        reason = f"is no field of this store's samples, which have {', '.join(sorted(known))}"
+        reason = f"is not a field of this store's samples, which have {', '.join(sorted(known))}"
         raise SampleError(sample_id, name, reason, "check the name, or pass a kind that has it as an optional field")
     for name in sorted(required - given):
         reason = "is missing; the samples of this store have it"

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 from zarr_core.errors import StoreError
 from zarr_core.format.object_names import ZARR_JSON
@@ -31,13 +32,16 @@ def find_misfits(committed: Mapping[str, SampleEntry], written: Mapping[str, Sam
     """
     refused: dict[str, Quarantine] = {}
     while True:
-        staying = {i: entry for i, entry in committed.items() if i not in written or i in refused}
         coming = {i: entry for i, entry in sorted(written.items()) if i not in refused}
+        staying = {i: entry for i, entry in committed.items() if i not in coming}
         expected = _most_common(coming) | _most_common(staying)
-        found = {i: refusal for i, entry in coming.items() if (refusal := misfit(entry, expected))}
-        if not found:
+        known = len(refused)
+        for sample_id, entry in coming.items():
+            refusal = misfit(entry, expected)
+            if refusal is not None:
+                refused[sample_id] = refusal
+        if len(refused) == known:
             return refused
-        refused |= found
 
 
 def misfit(entry: SampleEntry, expected: Mapping[str, ArrayColumn]) -> Quarantine | None:
@@ -66,7 +70,7 @@ def expected_columns(manifest: StoreManifest | None, without: Collection[str]) -
 def with_recorded_fields(
     storage: Storage, manifest: StoreManifest, known: dict[str, SampleEntry]
 ) -> dict[str, SampleEntry]:
-    """The samples of a store with their fields. Published stores, and earlier versions, do not record them.
+    """The samples of a store with their fields. Published stores do not record them.
 
     Args:
         storage: the store.
@@ -74,21 +78,23 @@ def with_recorded_fields(
         known: samples that were read before, by path; those read now are added.
     """
     unknown = {i: entry for i, entry in manifest.samples.items() if entry.fields is None}
-    missing = [(i, entry) for i, entry in unknown.items() if entry.relpath not in known]
-
-    def read(item: tuple[str, SampleEntry]) -> SampleEntry:
-        sample_id, entry = item
-        try:
-            group = read_metadata(storage, f"{entry.relpath}/{ZARR_JSON}")
-            fields = entry_of(entry.relpath, group).fields
-        except (OSError, ValueError, StoreError):  # damaged, or another program's: the manifest is all that is known
-            fields = manifest.fields_of(sample_id)
-        return replace(entry, fields=fields)
-
+    missing = [i for i, entry in unknown.items() if entry.relpath not in known]
     if missing:
         with ThreadPoolExecutor(_READS) as pool:
-            known |= {entry.relpath: entry for entry in pool.map(read, missing)}
-    return {i: known[entry.relpath] if i in unknown else entry for i, entry in manifest.samples.items()}
+            for entry in pool.map(partial(_with_fields, storage, manifest), missing):
+                known[entry.relpath] = entry
+    return {**manifest.samples, **{i: known[entry.relpath] for i, entry in unknown.items()}}
+
+
+def _with_fields(storage: Storage, manifest: StoreManifest, sample_id: str) -> SampleEntry:
+    """The entry of a sample with the fields that its group has."""
+    entry = manifest.samples[sample_id]
+    try:
+        group = read_metadata(storage, f"{entry.relpath}/{ZARR_JSON}")
+        fields = entry_of(entry.relpath, group).fields
+    except (OSError, ValueError, StoreError):  # damaged, or another program's: the manifest is all that is known
+        fields = manifest.fields_of(sample_id)
+    return replace(entry, fields=fields)
 
 
 def _most_common(samples: Mapping[str, SampleEntry]) -> dict[str, ArrayColumn]:
@@ -97,5 +103,8 @@ def _most_common(samples: Mapping[str, SampleEntry]) -> dict[str, ArrayColumn]:
     for fields, count in different_fields(samples):
         for name, column in fields.items():
             found[name][column.array_name, column.dim] += count
-    common = {name: counts.most_common(1)[0][0] for name, counts in found.items()}
-    return {name: ArrayColumn(array_name, name, "", dim) for name, (array_name, dim) in common.items()}
+    common = {}
+    for name, counts in found.items():
+        (array_name, dim), _ = counts.most_common(1)[0]
+        common[name] = ArrayColumn(array_name, name, "", dim)
+    return common

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
-from typing import Any
+from itertools import chain
 from weakref import WeakValueDictionary
 
 from zarr_core.format.names import listed_id
@@ -24,48 +24,61 @@ _STATISTICS_FILE = re.compile(rf"({STATISTICS}/\d{{8}})/[^/]+\.(?:yaml|json)")
 def changes(before: StoreManifest | None, after: StoreManifest) -> list[Change]:
     """What a commit changed: which samples, and which settings."""
     then = before or StoreManifest(after.dataset_name)
-    both = [(i, then.samples[i], entry) for i, entry in after.samples.items() if i in then.samples]
-    # The record of the fields is made when a newer version of this library commits first: the sample stays the same.
-    replaced = [i for i, old, new in both if replace(old, fields=new.fields) != new]
-    done = {
-        "added": [i for i in after.samples if i not in then.samples],
-        "replaced": replaced,
-        "retired": [i for i in then.samples if i not in after.samples],
-        "quarantined": [i for i, entry in after.quarantine.items() if then.quarantine.get(i) != entry],
-        "released": [i for i in then.quarantine if i not in after.quarantine],
-    }
+    done: dict[str, list[str]] = {"added": [], "replaced": [], "retired": [], "quarantined": [], "released": []}
+    done["retired"] = [i for i in then.samples if i not in after.samples]
+    done["released"] = [i for i in then.quarantine if i not in after.quarantine]
+    for sample_id, entry in after.samples.items():
+        earlier = then.samples.get(sample_id)
+        if earlier is None:
+            done["added"].append(sample_id)
+        elif earlier.differs(entry):
+            done["replaced"].append(sample_id)
+    for sample_id, refusal in after.quarantine.items():
+        if then.quarantine.get(sample_id) != refusal:
+            done["quarantined"].append(sample_id)
     found = []
     for what, ids in done.items():
-        settings = sorted({after.samples[i].settings for i in ids if i in after.samples} - {""})
-        note = f"settings {', '.join(settings)}" if settings and what in ("added", "replaced") else ""
-        found += [Change(what, tuple(sorted(ids)), note)] if ids else []
+        settings = {after.samples[i].settings for i in ids} if what in ("added", "replaced") else set()
+        note = f"settings {', '.join(sorted(settings))}" if any(settings) else ""
+        if ids:
+            found.append(Change(what, tuple(sorted(ids)), note))
     if before is None:
         return found
-    values: dict[str, Callable[[StoreManifest], Any]] = {
-        "dataset name": lambda state: state.dataset_name,
-        "kind": lambda state: state.dataset_kind,
-        "settings": lambda state: state.conversion.current if state.conversion else "not recorded",
-        "shuffle seed": lambda state: state.shuffle_seed,
-        "values dtype": lambda state: state.values_dtype,
-        "codec": lambda state: state.compressor,
-        "points per chunk": lambda state: _grids(state, replaced, "chunk_points"),
-        "points per shard": lambda state: _grids(state, replaced, "shard_points"),
-        "fields": lambda state: ", ".join(f"{name} {column.dtype}" for name, column in state.fields.items()),
-        "splits": lambda state: ", ".join(f"{name} {len(ids)}" for name, ids in state.splits.items()),
-        "excluded": lambda state: len(state.excluded),
+    new = _described(after, done["replaced"])
+    for what, old in _described(before, done["replaced"]).items():
+        if old != new[what]:
+            found.append(Change(what, note=f"{old} -> {new[what]}"))
+    return found
+
+
+def _described(state: StoreManifest, replaced: Collection[str]) -> dict[str, object]:
+    """What a state says besides its samples. The grids are those of the samples that a commit replaced."""
+    grids = [grid for i in replaced for grid in state.samples[i].domains.values()]
+    return {
+        "dataset name": state.dataset_name,
+        "kind": state.dataset_kind,
+        "settings": state.conversion.current if state.conversion else "not recorded",
+        "shuffle seed": state.shuffle_seed,
+        "values dtype": state.values_dtype,
+        "codec": state.compressor,
+        "points per chunk": _range({grid.chunk_points for grid in grids}),
+        "points per shard": _range({grid.shard_points for grid in grids}),
+        "fields": ", ".join(f"{name} {column.dtype}" for name, column in state.fields.items()),
+        "splits": ", ".join(f"{name} {len(ids)}" for name, ids in state.splits.items()),
+        "excluded": len(state.excluded),
     }
-    pairs = {what: (value(before), value(after)) for what, value in values.items()}
-    return found + [Change(what, note=f"{old} -> {new}") for what, (old, new) in pairs.items() if old != new]
 
 
-def _grids(manifest: StoreManifest, sample_ids: Iterable[str], attribute: str) -> str:
-    grids = (grid for i in sample_ids for grid in manifest.samples[i].domains.values())
-    values = sorted({getattr(grid, attribute) for grid in grids})
-    return f"{values[0]:,}" if len(values) == 1 else f"{values[0]:,} to {values[-1]:,}" if values else ""
+def _range(numbers: Collection[int]) -> str:
+    if not numbers:
+        return ""
+    least, most = min(numbers), max(numbers)
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
 
 
 def _named(manifest: StoreManifest) -> Iterable[str]:
-    yield from (entry.relpath for entry in manifest.samples.values())
+    for entry in manifest.samples.values():
+        yield entry.relpath
     if manifest.generation:
         yield statistics_folder(manifest.generation)
 
@@ -123,19 +136,24 @@ def load_if_any(storage: Storage) -> StoreManifest | None:
 
 
 def _with_split_files(manifest: StoreManifest, storage: Storage) -> StoreManifest:
-    def lines(name: str) -> list[str] | None:
-        try:
-            text = storage.read(name).decode()
-        except FileNotFoundError:
-            return None
-        return [line.strip() for line in text.splitlines() if line.strip()]
-
-    splits = {split: lines(split_list(split)) for split in ("train", "val", "test")}
-    blacklisted = [line for name in BLACKLISTS for line in lines(name) or ()]
-    ids = (*manifest.samples, *(sample_id for listed in splits.values() for sample_id in listed or ()))
+    splits = dict(manifest.splits)
+    for split in ("train", "val", "test"):
+        listed = read_lines(storage, split_list(split))
+        if listed is not None:
+            splits[split] = listed
+    ids = {*manifest.samples, *chain.from_iterable(splits.values())}
     depths = {sample_id.count("/") + 1 for sample_id in ids}
-    return replace(
-        manifest,
-        splits=dict(manifest.splits) | {split: ids for split, ids in splits.items() if ids is not None},
-        excluded=manifest.excluded | {listed_id(line, depth) for line in blacklisted for depth in depths},
-    )
+    excluded = set(manifest.excluded)
+    for name in BLACKLISTS:
+        for line in read_lines(storage, name) or ():
+            excluded.update(listed_id(line, depth) for depth in depths)
+    return replace(manifest, splits=splits, excluded=frozenset(excluded))
+
+
+def read_lines(storage: Storage, name: str) -> list[str] | None:
+    """The lines of a text file that are not empty; None if there is no such file."""
+    try:
+        lines = storage.read(name).decode().splitlines()
+    except FileNotFoundError:
+        return None
+    return [line.strip() for line in lines if line.strip()]

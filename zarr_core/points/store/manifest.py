@@ -411,7 +411,7 @@ class _UsualFields:
         if listed is None:
             return usual
         for name in listed.keys() - usual.keys():
-            raise DocumentError(f"{entry.relpath}: field {name!r} is no column of the store")
+            raise DocumentError(f"{entry.relpath}: field {name!r} is not a column of the store")
         return {name: replace(usual[name], dtype=dtype, dim=dim) for name, (dtype, dim) in listed.items()}
 
 

@@ -65,16 +65,21 @@ def describe_changes(manifest: StoreManifest, digests: Iterable[str], settings: 
     documents = [known.get(digest, {}) for digest in sorted(set(digests))]
     changes = []
     for name, new in settings.to_document().items():
+        # Settings that the store does not record are named below.
         old = dict.fromkeys(repr(document[name]) for document in documents if document.get(name, new) != new)
-        changes += [f"{name}: {' or '.join(old)} -> {new!r}"] if old else []
-    unknown = [] if all(documents) else ["other settings, which the store does not record"]
-    return "; ".join([*changes, *unknown])
+        if old:
+            changes.append(f"{name}: {' or '.join(old)} -> {new!r}")
+    if not all(documents):
+        changes.append("other settings, which the store does not record")
+    return "; ".join(changes)
 
 
 def check_agreement(storage: Storage, recorded: ConversionSettings, chosen: ConversionSettings) -> None:
     """Raise StoreError if settings contradict those of the store."""
-    pairs = ((name, getattr(recorded, name), getattr(chosen, name)) for name in recorded.__dataclass_fields__)
-    different = [f"{name} is {then!r} in the store, not {now!r}" for name, then, now in pairs if then != now]
+    held, asked = recorded.to_document(), chosen.to_document()
+    different = [
+        f"{name} is {held[name]!r} in the store, not {asked[name]!r}" for name in held if held[name] != asked[name]
+    ]
     if different:
         raise StoreError(
             f"{storage.url}: {'; '.join(different)}. Leave out what contradicts the store, or convert all samples "
@@ -99,9 +104,9 @@ def current_settings(manifest: StoreManifest) -> ConversionSettings | None:
 
 def recorded_conversion(manifest: StoreManifest, settings: ConversionSettings) -> Conversion:
     """What the manifest records after a conversion with these settings. Settings that no sample names are dropped."""
-    known = {} if manifest.conversion is None else dict(manifest.conversion.settings)
     named = {entry.settings for entry in manifest.samples.values()}
-    named |= {refusal.settings for refusal in manifest.quarantine.values()}
+    named.update(refusal.settings for refusal in manifest.quarantine.values())
+    known = {} if manifest.conversion is None else manifest.conversion.settings
     kept = {digest: document for digest, document in known.items() if digest in named}
     kept[settings.digest] = settings.to_document()
     return Conversion(settings.digest, dict(sorted(kept.items())))
