@@ -11,6 +11,7 @@ from assets.tables import table
 from assets.wide_matrix.declaration import MatrixDeclaration
 from resources.warehouses import WarehouseAccess
 from sensors.operating import if_red
+from zarr_core.matrix.quality.measure import missing_share
 
 _PICTURED_BATCHES = 6
 
@@ -41,21 +42,20 @@ def quality_report_asset(declared: MatrixDeclaration) -> dg.AssetsDefinition:
 
 
 def _metadata(folder: Path, report: dict[str, Any]) -> dict[str, Any]:
-    batches: dict[str, dict[str, Any]] = report["batches"]
-    shares = {name: batch["missing"] / batch["cells"] for name, batch in batches.items()}
-    pictured = [(f"{name}: {shares[name]:.1%}", shares[name]) for name in list(batches)[-_PICTURED_BATCHES:]]
-    outliers = [
-        {name: found[name] for name in ("sample", "batch", "reason", "found", "usual")} for found in report["outliers"]
-    ]
-    return {
+    pictured = []
+    for name, batch in list(report["batches"].items())[-_PICTURED_BATCHES:]:
+        share = batch["missing"] / batch["cells"]
+        pictured.append((f"{name}: {share:.1%}", share))
+    metadata: dict[str, Any] = {
         "missing": dg.MetadataValue.md(bars(pictured, "share of cells that are missing, latest batches")),
         "report": dg.MetadataValue.path(folder / "quality.html"),
         "generation": report["generation"],
         "samples": report["samples"],
         "batches_read": len(report["measured_batches"]),
-        "missing_share": round(
-            sum(batch["missing"] for batch in batches.values()) / sum(batch["cells"] for batch in batches.values()), 4
-        ),
+        "missing_share": round(missing_share(report), 4),
         "outlier_samples": len({found["sample"] for found in report["outliers"]}),
-        **({"outliers": table(outliers)} if outliers else {}),
     }
+    if report["outliers"]:
+        columns = ("sample", "batch", "reason", "found", "usual")
+        metadata["outliers"] = table([{name: found[name] for name in columns} for found in report["outliers"]])
+    return metadata

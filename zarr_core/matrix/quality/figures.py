@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
-from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from zarr_core.matrix.quality.measure import COVERAGE_EDGES
+from zarr_core.matrix.quality.measure import COVERAGE_EDGES, HISTOGRAM_BINS
 from zarr_core.reports.charts import DRAWN, FULL, INK, MUTED, PT, STYLE
 
 #: Number of batches that a figure shows: the latest ones.
@@ -27,29 +28,28 @@ def shown(report: Mapping[str, Any]) -> dict[str, Any]:
 
 def distributions(report: Mapping[str, Any]) -> Figure:
     """Histogram of each batch, in front of the histogram of all batches."""
-    batches = shown(report)
-    everything = np.sum([batch["histogram"] for batch in report["batches"].values()], axis=0)
-    edges = np.linspace(0, 1, len(everything) + 1)
-    n_rows = -(-len(batches) // _COLUMNS)
-    with rc_context(STYLE):
-        figure = Figure(figsize=(10.4, 1.75 * n_rows + 0.2), layout=ConstrainedLayoutEngine(wspace=0.05, hspace=0.1))
-        for at, (batch_id, batch) in enumerate(batches.items(), start=1):
-            axes = figure.add_subplot(n_rows, _COLUMNS, at, label=f"distribution {batch_id}")
-            axes.stairs(_share(everything), edges, color=PT, alpha=0.35, fill=True)
-            axes.stairs(_share(batch["histogram"]), edges, color=DRAWN, lw=1.4)
-            axes.set_title(f"{batch_id} ({len(batch['samples'])})", fontsize=9.5, loc="left", color=INK)
-            axes.set_yticks([])
-            axes.set_ylim(0)
-            axes.set_xticks([0, 0.5, 1])
-            axes.tick_params(axis="x", labelsize=8, length=2)
-    return figure
+    everything = np.zeros(HISTOGRAM_BINS)
+    for batch in report["batches"].values():
+        everything += batch["histogram"]
+    edges = np.linspace(0, 1, HISTOGRAM_BINS + 1)
+
+    def draw(axes: Axes, batch_id: str, batch: Mapping[str, Any]) -> None:
+        axes.stairs(_share(everything), edges, color=PT, alpha=0.35, fill=True)
+        axes.stairs(_share(batch["histogram"]), edges, color=DRAWN, lw=1.4)
+        axes.set_title(f"{batch_id} ({len(batch['samples'])})", fontsize=9.5, loc="left", color=INK)
+        axes.set_yticks([])
+        axes.set_ylim(0)
+        axes.set_xticks([0, 0.5, 1])
+        axes.tick_params(axis="x", labelsize=8, length=2)
+
+    return _panels("distribution", shown(report), 1.75, draw)
 
 
 def missingness(report: Mapping[str, Any]) -> Figure:
     """Share of missing cells along the axis, one row per batch; dark means missing."""
     batches = shown(report)
     shares = np.array([batch["missing_along_axis"] for batch in batches.values()])
-    colours = LinearSegmentedColormap.from_list("missing", [(*_rgb(FULL), 0.06), (*_rgb(FULL), 1.0)])
+    colours = LinearSegmentedColormap.from_list("missing", [to_rgba(FULL, 0.06), to_rgba(FULL)])
     with rc_context(STYLE):
         figure = Figure(figsize=(10.4, 0.9 + 0.3 * len(batches)), layout="constrained")
         axes = figure.add_subplot(label="missing along the axis")
@@ -73,23 +73,25 @@ def missingness(report: Mapping[str, Any]) -> Figure:
 def samples_chart(report: Mapping[str, Any]) -> Figure:
     """Scatter plot of the samples: missing share and distance from the batch; samples that stand out are named."""
     far = {(found["batch"], found["sample"]) for found in report["outliers"]}
-    points = [
-        (batch_id, sample_id, sample["missing"], sample["distance"])
-        for batch_id, batch in report["batches"].items()
-        for sample_id, sample in batch["samples"].items()
-        if sample["distance"] is not None
-    ]
+    usual: list[tuple[float, float]] = []
+    named: dict[str, tuple[float, float]] = {}
+    for batch_id, batch in report["batches"].items():
+        for sample_id, sample in batch["samples"].items():
+            if sample["distance"] is None:
+                continue
+            place = 100 * sample["missing"], sample["distance"]
+            if (batch_id, sample_id) in far:
+                named[sample_id] = place
+            else:
+                usual.append(place)
     with rc_context(STYLE):
         figure = Figure(figsize=(10.4, 3.6), layout="constrained")
         axes = figure.add_subplot(label="samples")
-        for is_far, colour, size in ((False, FULL, 22), (True, DRAWN, 44)):
-            some = [point for point in points if ((point[0], point[1]) in far) is is_far]
-            places = np.array([point[2:] for point in some], float).reshape(-1, 2)
-            axes.scatter(100 * places[:, 0], places[:, 1], s=size, color=colour, alpha=0.75, linewidths=0)
-            for point in some[:12] if is_far else []:
-                axes.annotate(
-                    point[1], (100 * point[2], point[3]), (6, 3), textcoords="offset points", fontsize=8.5, color=INK
-                )
+        for places, colour, size in ((usual, FULL, 22), (list(named.values()), DRAWN, 44)):
+            x, y = np.array(places, float).reshape(-1, 2).T
+            axes.scatter(x, y, s=size, color=colour, alpha=0.75, linewidths=0)
+        for sample_id, place in list(named.items())[:12]:
+            axes.annotate(sample_id, place, (6, 3), textcoords="offset points", fontsize=8.5, color=INK)
         axes.set_xlabel("missing, % of the features that the batch measures")
         axes.set_ylabel(f"distance from the batch's median, {report['value']}")
         axes.margins(0.08)
@@ -101,20 +103,31 @@ def coverage_chart(report: Mapping[str, Any]) -> Figure:
     """Histogram of the coverage of each batch, as shares of its cells with a coverage."""
     batches = {name: batch["coverage"] for name, batch in shown(report).items() if batch["coverage"]}
     # Empty bins at the end are left out, because they would make the others narrow.
-    n_bins = 1 + max(int(np.flatnonzero(coverage["histogram"]).max()) for coverage in batches.values())
-    labels = [f"{low}" if high - low == 1 else f"{low}–{high - 1}" for low, high in pairwise(COVERAGE_EDGES)] + [
-        f"≥{COVERAGE_EDGES[-1]}"
-    ]
-    n_rows = -(-len(batches) // _COLUMNS)
+    totals = np.sum([coverage["histogram"] for coverage in batches.values()], axis=0)
+    n_bins = 1 + int(np.flatnonzero(totals).max())
+    labels = []
+    for low, high in pairwise(COVERAGE_EDGES):
+        labels.append(f"{low}" if high - low == 1 else f"{low}–{high - 1}")
+    labels.append(f"≥{COVERAGE_EDGES[-1]}")
+
+    def draw(axes: Axes, batch_id: str, coverage: Mapping[str, Any]) -> None:
+        axes.bar(range(n_bins), _share(coverage["histogram"])[:n_bins], color=FULL, width=0.8)
+        axes.set_title(f"{batch_id}, mean {coverage['mean']:.1f}", fontsize=9.5, loc="left", color=INK)
+        axes.set_xticks(range(n_bins), labels[:n_bins], rotation=60, fontsize=8)
+        axes.set_yticks([])
+        axes.tick_params(axis="x", length=0)
+
+    return _panels("coverage", batches, 2.1, draw)
+
+
+def _panels(label: str, contents: Mapping[str, Any], height: float, draw: Callable[[Axes, str, Any], None]) -> Figure:
+    """A figure with a panel for each batch."""
+    n_rows = -(-len(contents) // _COLUMNS)
     with rc_context(STYLE):
-        figure = Figure(figsize=(10.4, 2.1 * n_rows + 0.2), layout=ConstrainedLayoutEngine(wspace=0.05, hspace=0.1))
-        for at, (batch_id, coverage) in enumerate(batches.items(), start=1):
-            axes = figure.add_subplot(n_rows, _COLUMNS, at, label=f"coverage {batch_id}")
-            axes.bar(range(n_bins), _share(coverage["histogram"])[:n_bins], color=FULL, width=0.8)
-            axes.set_title(f"{batch_id}, mean {coverage['mean']:.1f}", fontsize=9.5, loc="left", color=INK)
-            axes.set_xticks(range(n_bins), labels[:n_bins], rotation=60, fontsize=8)
-            axes.set_yticks([])
-            axes.tick_params(axis="x", length=0)
+        layout = ConstrainedLayoutEngine(wspace=0.05, hspace=0.1)
+        figure = Figure(figsize=(10.4, height * n_rows + 0.2), layout=layout)
+        for at, (batch_id, content) in enumerate(contents.items(), start=1):
+            draw(figure.add_subplot(n_rows, _COLUMNS, at, label=f"{label} {batch_id}"), batch_id, content)
     return figure
 
 
@@ -122,8 +135,3 @@ def _share(counts: Any) -> np.ndarray:
     counts = np.asarray(counts, float)
     shares: np.ndarray = counts / max(1.0, counts.sum())
     return shares
-
-
-def _rgb(colour: str) -> tuple[float, float, float]:
-    red, green, blue = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
-    return red, green, blue

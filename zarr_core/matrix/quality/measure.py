@@ -58,24 +58,34 @@ def measure_quality(
         "coverage": coverage,
         "features": matrix.shape[1],
     }
-    earlier = known["batches"] if known and {name: known.get(name) for name in about} == about else {}
-    members = matrix.batches
-    # A batch that lost samples by retirement is measured again.
-    kept = {name: batch for name, batch in earlier.items() if set(batch["samples"]) == set(members.get(name, ()))}
-    batches = {
-        batch_id: kept[batch_id] if batch_id in kept else measure_batch(matrix, sample_ids, value, coverage)
-        for batch_id, sample_ids in members.items()
-    }
+    earlier = known["batches"] if known and about.items() <= known.items() else {}
+    batches, measured, outliers = {}, [], []
+    for batch_id, sample_ids in matrix.batches.items():
+        batch = earlier.get(batch_id)
+        if batch is None or batch["samples"].keys() != set(sample_ids):  # a retirement may have taken samples
+            batch = measure_batch(matrix, sample_ids, value, coverage)
+            measured.append(batch_id)
+        batches[batch_id] = batch
+        outliers += find_outliers(batch_id, batch)
     return {
         **about,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "url": matrix.url,
         "generation": matrix.generation,
         "samples": matrix.shape[0],
-        "measured_batches": sorted(batches.keys() - kept.keys()),
+        "measured_batches": sorted(measured),
         "batches": batches,
-        "outliers": [found for batch_id, batch in batches.items() for found in find_outliers(batch_id, batch)],
+        "outliers": outliers,
     }
+
+
+def missing_share(report: Report) -> float:
+    """Share of missing cells in all cells."""
+    missing = cells = 0
+    for batch in report["batches"].values():
+        missing += batch["missing"]
+        cells += batch["cells"]
+    return missing / max(1, cells)
 
 
 def measure_batch(matrix: WideMatrix, sample_ids: Sequence[str], value: str, coverage: str | None) -> dict[str, Any]:
@@ -107,19 +117,19 @@ def measure_batch(matrix: WideMatrix, sample_ids: Sequence[str], value: str, cov
         # Relative to the features that the batch measures at all.
         sample["missing"] = round(1 - sample["values"] / measured, 6) if measured else 1.0
         sample["distance"] = distance
+    missing_along_axis = []
+    for part in np.array_split(observed, min(AXIS_PARTS, n_features)):
+        missing_along_axis.append(round(1 - float(part.mean()) / len(sample_ids), 4))
     cells = len(sample_ids) * n_features
     return {
         "cells": cells,
-        "missing": cells - sum(sample["values"] for sample in samples.values()),
+        "missing": cells - int(observed.sum()),
         "features": {
             "in every sample": int(np.count_nonzero(observed == len(sample_ids))),
             "in some samples": int(np.count_nonzero((observed > 0) & (observed < len(sample_ids)))),
             "in no sample": n_features - measured,
         },
-        "missing_along_axis": [
-            round(1 - float(part.mean()) / len(sample_ids), 4)
-            for part in np.array_split(observed, min(AXIS_PARTS, n_features))
-        ],
+        "missing_along_axis": missing_along_axis,
         "histogram": histogram.tolist(),
         "below": below,
         "above": above,
@@ -129,7 +139,7 @@ def measure_batch(matrix: WideMatrix, sample_ids: Sequence[str], value: str, cov
 
 
 def find_outliers(batch_id: str, batch: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Samples that stand out from their batch, with the reason; none in a batch of less than four samples.
+    """Samples that stand out from their batch, with the reason; none in a batch of fewer than four samples.
 
     A sample stands out if it lies more than five robust standard deviations (1.4826 times the median absolute
     deviation) above the median of the batch, and by more than a minimum.
@@ -142,9 +152,11 @@ def find_outliers(batch_id: str, batch: Mapping[str, Any]) -> list[dict[str, Any
         ("missing", _LEAST_MISSING, "lacks values"),
         ("distance", _LEAST_DISTANCE, "differs from its batch"),
     ):
-        numbers = np.array([np.nan if s[name] is None else s[name] for s in samples.values()], float)
-        usual = float(np.nanmedian(numbers)) if not np.isnan(numbers).all() else 0.0
-        spread = 1.4826 * float(np.nanmedian(np.abs(numbers - usual))) if not np.isnan(numbers).all() else 0.0
+        numbers = np.array([sample[name] for sample in samples.values()], float)  # None becomes NaN
+        if np.isnan(numbers).all():
+            continue
+        usual = float(np.nanmedian(numbers))
+        spread = 1.4826 * float(np.nanmedian(np.abs(numbers - usual)))
         for sample_id, number in zip(samples, numbers.tolist(), strict=True):
             if number - usual > max(_FAR * spread, least):
                 found.append({"batch": batch_id, "sample": sample_id, "reason": words, "found": number, "usual": usual})
