@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 import numpy as np
 
@@ -180,7 +181,7 @@ def _differences(storage: Storage, state: MatrixState) -> Iterator[tuple[str, st
                     by_columns = np.empty_like(by_rows)
                     for copy, out in ((state.row_copy, by_rows), (state.column_copy, by_columns)):
                         features = feature_parts(copy, value, columns)
-                        read_copy(fetcher, copy, value, sample_ids, features, out, np.arange(len(sample_ids)))
+                        read_copy(fetcher, copy, value, dict(zip(sample_ids, count(), strict=False)), features, out)
                     same = (by_rows == by_columns) | (np.isnan(by_rows) & np.isnan(by_columns))
                     if not same.all():
                         row, column = np.argwhere(~same)[0]

@@ -5,7 +5,7 @@ Committed batches that the copy lacks are packed into blocks. Each block is writ
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -62,27 +62,21 @@ def write_block(
 
     Memory: a few column shards.
     """
-    sample_ids = state.samples_of(batches)
-    written = {value: sum(_write_value(storage, fetcher, state, value, sample_ids, first)) for value in state.values}
+    sample_ids, copy = state.samples_of(batches), state.row_copy
+    written = dict.fromkeys(state.values, 0)
+    for value, layout in state.column_copy.layouts.items():
+        # One chunk of each row after another goes to shards of as many features, so that none is decoded twice.
+        parts = feature_parts(copy, value, None)
+        width = layout.shard[1]
+        for along, start in enumerate(range(0, len(sample_ids), width), first):
+            members = sample_ids[start : start + width]
+            places = dict(zip(members, range(len(members)), strict=True))
+            for across, part in enumerate(parts):
+                cells = np.empty((len(members), part.inside.stop), layout.dtype)
+                read_copy(fetcher, copy, value, places, [part._replace(to=part.inside)], cells)
+                name = state.column_copy.shard_name(value, along, across)
+                written[value] += create_shard(storage, name, layout.encode_blocks([np.ascontiguousarray(cells.T)]))
     return ColumnBlock(first * state.column_chunk[1], tuple(batches), written)
-
-
-def _write_value(
-    storage: Storage, fetcher: ChunkFetcher, state: MatrixState, value: str, sample_ids: Sequence[str], first: int
-) -> Iterator[int]:
-    """Write the shards of one value; yields their sizes in bytes."""
-    layout = state.column_copy.layouts[value]
-    features, width = layout.shard  # as many features as a row chunk has, so that no row chunk is decoded twice
-    for number, start in enumerate(range(0, len(sample_ids), width)):
-        members = sample_ids[start : start + width]
-        for shard in range(layout.shards_across):
-            count = min(features, layout.shape[0] - shard * features)
-            cells = np.empty((len(members), count), layout.dtype)
-            columns = np.arange(shard * features, shard * features + count)
-            parts = feature_parts(state.row_copy, value, columns)
-            read_copy(fetcher, state.row_copy, value, members, parts, cells, np.arange(len(members)))
-            name = state.column_copy.shard_name(value, first + number, shard)
-            yield create_shard(storage, name, layout.encode_blocks([np.ascontiguousarray(cells.T)]))
 
 
 def _commit_block(storage: Storage, state: MatrixState, block: ColumnBlock) -> MatrixState | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -15,24 +17,21 @@ from zarr_core.storage import Storage
 _BLOCK_BYTES = 64 << 20  # cells of one value that are in memory together, beside the encoded shard that they go to
 
 
+@dataclass(frozen=True, eq=False)
 class BatchRewriter:
     """Reads batches of one state of a matrix, and writes them to another state.
 
-    Args:
+    Attributes:
         fetcher, source: the matrix and the state to read.
         length: number of features of the state to write.
         features: positions of the features that both have, in the source and in the state to write; None for all,
             where the axes are the same.
     """
 
-    def __init__(
-        self,
-        fetcher: ChunkFetcher,
-        source: MatrixState,
-        length: int,
-        features: tuple[np.ndarray, np.ndarray] | None = None,
-    ) -> None:
-        self._fetcher, self._source, self._length, self._features = fetcher, source, length, features
+    fetcher: ChunkFetcher
+    source: MatrixState
+    length: int
+    features: tuple[np.ndarray, np.ndarray] | None = None
 
     def write(
         self, storage: Storage, state: MatrixState, batches: Mapping[str, Sequence[str]], first: int
@@ -44,12 +43,12 @@ class BatchRewriter:
         """
         height = state.shard_rows
         for batch_id, sample_ids in batches.items():
+            parts = [sample_ids[start : start + height] for start in range(0, len(sample_ids), height)]
             written = {}
-            for value in self._source.values:
-                parts = (sample_ids[start : start + height] for start in range(0, len(sample_ids), height))
-                shards = (self._blocks(value, part) for part in parts)
+            for value in self.source.values:
+                shards = map(partial(self._blocks, value), parts)
                 written[value] = write_shards(storage, state, value, first, shards)
-            source = self._source.batches[batch_id].source
+            source = self.source.batches[batch_id].source
             digest = self._digest(sample_ids)
             yield batch_id, MatrixBatch(first * height, tuple(sample_ids), digest, written, source)
             first += state.row_copy.shards_of(len(sample_ids))
@@ -59,21 +58,21 @@ class BatchRewriter:
 
         def rows() -> Iterator[tuple[str, Mapping[str, np.ndarray]]]:
             names = iter(ordered)
-            for blocks in zip(*(self._blocks(value, ordered) for value in self._source.values), strict=True):
+            for blocks in zip(*(self._blocks(value, ordered) for value in self.source.values), strict=True):
                 for cells in zip(*blocks, strict=True):
-                    yield next(names), dict(zip(self._source.values, cells, strict=True))
+                    yield next(names), dict(zip(self.source.values, cells, strict=True))
 
         return digest_rows(rows())
 
     def _blocks(self, value: str, sample_ids: Sequence[str]) -> Iterator[np.ndarray]:
         """Rows of samples, as many at a time as fit into a block; for all values equally many."""
-        copy = self._source.row_copy
-        columns, to = self._features or (None, None)
+        copy = self.source.row_copy
+        columns, to = self.features or (None, None)
         features = feature_parts(copy, value, columns, to)
-        itemsize = max(np.dtype(dtype).itemsize for dtype in self._source.values.values())
-        count = max(1, _BLOCK_BYTES // (itemsize * self._length))
+        itemsize = max(np.dtype(dtype).itemsize for dtype in self.source.values.values())
+        count = max(1, _BLOCK_BYTES // (itemsize * self.length))
         for start in range(0, len(sample_ids), count):
             members = sample_ids[start : start + count]
-            cells = np.full((len(members), self._length), np.nan, copy.layouts[value].dtype)
-            read_copy(self._fetcher, copy, value, members, features, cells, np.arange(len(members)))
+            cells = np.full((len(members), self.length), np.nan, copy.layouts[value].dtype)
+            read_copy(self.fetcher, copy, value, dict(zip(members, range(len(members)), strict=True)), features, cells)
             yield cells

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from zarr_core.matrix.read.fetch import ChunkFetcher, ReadCost, WantedChunk
+from zarr_core.matrix.store.batch_names import among, outside
 from zarr_core.matrix.store.copies import Copy
 from zarr_core.matrix.store.state import MatrixState
 
@@ -55,14 +56,15 @@ def read_cells(
     """
     rows, transposed = state.row_copy, state.column_copy
     features = feature_parts(rows, value, columns)
-    held = {} if columns is None else {i: place for i, place in places.items() if i in transposed.positions}
+    held = among(places, transposed.positions)
     if columns is not None and held:
-        row_cost = _expected_cost(rows, value, held, np.array([part.number for part in features]))
-        height = transposed.layouts[value].chunk[0]
-        if _expected_cost(transposed, value, held, np.unique(columns // height)).weight < row_cost.weight:
-            otherwise = f" (rows: about {row_cost})"
-            _read_logged(fetcher, transposed, value, held, feature_parts(transposed, value, columns), out, otherwise)
-            places = {i: place for i, place in places.items() if i not in held}
+        by_rows = _expected_cost(rows, value, held, np.array([part.number for part in features]))
+        across = np.unique(columns // transposed.layouts[value].chunk[0])
+        if _expected_cost(transposed, value, held, across).weight < by_rows.weight:
+            transposed_features = feature_parts(transposed, value, columns)
+            there = {sample_id: places[sample_id] for sample_id in held}
+            _read_logged(fetcher, transposed, value, there, transposed_features, out, f" (rows: about {by_rows})")
+            places = {sample_id: places[sample_id] for sample_id in outside(places, there)}
     if places:
         _read_logged(fetcher, rows, value, places, features, out)
 
@@ -77,7 +79,7 @@ def _read_logged(
     otherwise: str = "",
 ) -> None:
     started = time.perf_counter()
-    cost = read_copy(fetcher, copy, value, list(places), features, out, np.array(list(places.values())))
+    cost = read_copy(fetcher, copy, value, places, features, out)
     ms = (time.perf_counter() - started) * 1e3
     text = "%s: %s of %d samples x %d features from %s: %s, %.1f ms%s"
     kind = "rows" if copy.name == "row-major" else "columns"
@@ -107,26 +109,25 @@ def read_copy(
     fetcher: ChunkFetcher,
     copy: Copy,
     value: str,
-    sample_ids: Sequence[str],
+    places: Mapping[str, int],
     features: Sequence[Part],
     out: np.ndarray,
-    places: np.ndarray,
 ) -> ReadCost:
     """Read samples that one copy holds into rows of an output array.
 
     Args:
         fetcher, copy, value: the array to read.
-        sample_ids: samples to read, without duplicates.
+        places: row of the output for each sample.
         features: returned by :func:`feature_parts`.
         out: (rows, features) of the stored dtype. Whole chunks are decoded in place if its rows are contiguous.
-        places: (samples,) row of the output for each sample.
     """
     layout = copy.layouts[value]
     by_rows = layout.sample_axis == 0
-    positions = np.array([copy.positions[i] for i in sample_ids], np.int64)
-    name_at = dict(zip(places.tolist(), sample_ids, strict=True))
+    positions = np.array([copy.positions[sample_id] for sample_id in places], np.int64)
+    to_rows = np.array(list(places.values()), np.int64)
+    name_at = dict(zip(places.values(), places, strict=True))
     chunks: list[WantedChunk] = []
-    for samples in _parts(positions, places, layout.chunk[layout.sample_axis]):
+    for samples in _parts(positions, to_rows, layout.chunk[layout.sample_axis]):
         rows = [samples.to] if isinstance(samples.to, int) else np.r_[samples.to].tolist()
         more = f" and {len(rows) - 1} others" if len(rows) > 1 else ""
         label = f"{value} of sample {name_at[rows[0]]!r}{more}"
@@ -185,7 +186,7 @@ def _expected_cost(copy: Copy, value: str, sample_ids: Collection[str], across: 
     height = layout.chunk[layout.sample_axis]
     chunks_across = math.ceil(layout.shape[layout.feature_axis] / layout.chunk[layout.feature_axis])
     runs = 1 + int(np.count_nonzero(np.diff(across) > 1))  # neighbouring chunks of a shard are one request
-    along = np.unique([copy.positions[i] // height for i in sample_ids])
+    along = np.unique([copy.positions[sample_id] // height for sample_id in sample_ids])
     expected = ReadCost()
     for block in copy.blocks:
         first, length = block.first // height, math.ceil(len(block.sample_ids) / height)

@@ -258,21 +258,12 @@ class _Loci(NamedTuple):
 
 def _loci(names: np.ndarray) -> Iterator[_Loci]:
     """Loci that names of the form ``chromosome:position`` state, block by block."""
-    width = names.dtype.itemsize
     for start in range(0, len(names), _BLOCK):
-        letters = np.ascontiguousarray(names[start : start + _BLOCK]).view(np.uint8).reshape(-1, width)
-        ends = np.char.str_len(names[start : start + _BLOCK])
-        colons = width - 1 - np.argmax(letters[:, ::-1] == ord(":"), axis=1)
-        is_locus = (letters == ord(":")).any(axis=1) & (ends - colons - 1 > 0) & (ends - colons - 1 < 19)
-        positions = np.zeros(len(letters), np.int64)
-        for place in range(width):
-            digits = letters[:, place].astype(np.int64) - ord("0")
-            inside = (place > colons) & (place < ends)
-            is_locus &= ~inside | ((digits >= 0) & (digits <= 9))
-            np.multiply(positions, 10, out=positions, where=inside & is_locus)
-            np.add(positions, digits, out=positions, where=inside & is_locus)
-        chromosomes = np.where(np.arange(width) < colons[:, None], letters, 0).astype(np.uint8)
-        yield _Loci(chromosomes.view(f"S{width}").reshape(-1), np.where(is_locus, positions, 0))
+        chromosomes, colons, digits = np.strings.rpartition(names[start : start + _BLOCK], b":")
+        is_locus = (colons == b":") & np.strings.isdigit(digits) & (np.strings.str_len(digits) < 19)
+        positions = np.zeros(len(digits), np.int64)
+        positions[is_locus] = digits[is_locus].astype(np.int64)
+        yield _Loci(chromosomes, positions)
 
 
 def _search(
