@@ -1,7 +1,7 @@
 """Train a few steps on a point store: ``zarr-core first-step STORE``.
 
 A small network predicts the fields of one domain at a point from its position. It shows that a store can be trained
-from; it is no model of anything.
+from; the network is of no other use.
 """
 
 from __future__ import annotations

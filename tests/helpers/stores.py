@@ -17,7 +17,7 @@ from zarr_core.points.store.head import load_manifest
 from zarr_core.points.verify.store import verify_store
 from zarr_core.storage import Storage
 from zarr_core.storage.zarr_stores import make_store
-from zarr_core.stores.info import StoreInfo, store_info
+from zarr_core.stores.summary import StoreInfo, store_info
 
 
 def objects(root: str | Path) -> dict[str, bytes]:

@@ -21,7 +21,7 @@ from zarr_core.points.stage.store import stage_store
 from zarr_core.points.store.head import HEAD, load_manifest
 from zarr_core.points.store.manifest import SampleEntry, StoreManifest
 from zarr_core.storage import Storage
-from zarr_core.stores.info import store_info
+from zarr_core.stores.summary import store_info
 from zarr_core.versioning import archive
 from zarr_core.versioning.gc import collect_garbage
 from zarr_core.versioning.generations import Change, commit, load

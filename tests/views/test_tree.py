@@ -139,7 +139,7 @@ def test_25000_samples_cost_no_request_each(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(Storage, "read", lambda self, name, *part: (read.append(name), original(self, name, *part))[1])
     tree = open_store(tmp_path)
     assert (len(tree.children), read) == (25_000, ["manifest.json"])
-    monkeypatch.setattr("zarr_core.views.tree._sample", lambda *_: ({}, {}))
+    monkeypatch.setattr("zarr_core.views.lazy_tree._sample", lambda *_: ({}, {}))
     assert "24,988 more nodes" in repr(tree)
     assert "24,988 more nodes" in tree._repr_html_()
 

@@ -192,16 +192,17 @@ def command(
             fed = _options(function, {*own, *without})
         if settings is not None:
             fed |= _settings_options(settings, without)
+        takes_progress = fed.pop("progress", None) is not None
         argument_of = {option.name: argument for argument, option in fed.items()}
-        options = {option.name: option for option in fed.values()}
+        options = [*own.values(), *fed.values()]
         if quiet and "quiet" not in own:
-            options["quiet"] = _keyword("quiet", Quiet, False)
-        options["json"] = _keyword("json", Json, False)
+            options.append(_keyword("quiet", Quiet, False))
+        options.append(_keyword("json", Json, False))
 
         @wraps(run_command)
         def run_and_show(*positional: Any, json: bool = False, quiet: bool = False, **given: Any) -> int:
             arguments = {argument_of.get(name, name): value for name, value in given.items()}
-            if "progress" in fed:
+            if takes_progress:
                 arguments["progress"] = not quiet
             if "quiet" in own:
                 arguments["quiet"] = quiet
@@ -214,8 +215,7 @@ def command(
             show(result.text, result.document, json=json, quiet=quiet, problems=result.problems)
             return DONE if result.ok else FAILED
 
-        signature = inspect.Signature([*own.values(), *options.values()])
-        run_and_show.__signature__ = signature  # type: ignore[attr-defined]
+        run_and_show.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
         run_and_show.__annotations__ = {}  # cyclopts takes those of the signature
         return run_and_show
 

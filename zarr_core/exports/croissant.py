@@ -17,8 +17,8 @@ from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix.store.state import MatrixState
 from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.storage import Storage
-from zarr_core.stores.info import FieldInfo, StoreInfo, store_info
 from zarr_core.stores.kinds import find_head
+from zarr_core.stores.summary import FieldInfo, StoreInfo, store_info
 from zarr_core.versioning.archive import find_archive
 from zarr_core.versioning.generations import load
 

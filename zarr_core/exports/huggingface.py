@@ -26,7 +26,7 @@ from zarr_core.matrix import WideMatrix
 from zarr_core.points.store.head import load_manifest
 from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.storage import Storage, is_local, local_path
-from zarr_core.stores.info import SampleGroup, StoreInfo, store_info
+from zarr_core.stores.summary import SampleGroup, StoreInfo, store_info
 
 CARD = "README.md"
 _TAG = "zarr_core"
@@ -120,8 +120,7 @@ def export_huggingface(
         data["configs"] = [_config("default", {split: f"data/{split}/*.tar" for split in splits})]
         counts = {split: len(sample_ids) for split, sample_ids in splits.items()}
         use = _POINTS.format(split=next(iter(splits)))
-    head = _metadata(info, license) | data
-    target.write(CARD, [_card(head, info, counts, description, use, cite_as).encode()])
+    target.write(CARD, [_card(info, counts, data, use, license, description, cite_as).encode()])
     return counts
 
 
@@ -138,7 +137,7 @@ class _HubFolder(Storage):
     """A folder whose unfinished files lie where an upload to the Hub leaves them out."""
 
     def write(self, name: str, pieces: Iterable[bytes]) -> int:
-        """As that of Storage."""
+        """As ``Storage.write``."""
         if not is_local(self.root):
             return super().write(name, pieces)
         unfinished = f"{_UNFINISHED}/{name}"
@@ -198,7 +197,7 @@ def _features(
                 dtypes[name] = np.result_type(dtypes.get(name, column.dtype), column.dtype)
     types: dict[str, str | None] = {}
     with ThreadPoolExecutor(_READS) as threads:
-        for group in threads.map(partial(SampleGroup.read, storage, manifest), sample_ids):
+        for group in threads.map(partial(SampleGroup, storage, manifest), sample_ids):
             for name, value in group.parameters.items():
                 types[name] = _common_type(types.get(name), value)
     parameters = [{"name": name, "dtype": kind or "string"} for name, kind in types.items()]
@@ -228,29 +227,29 @@ def _config(name: str, paths: Mapping[str, str]) -> dict[str, Any]:
     return {"config_name": name, "data_files": [{"split": split, "path": path} for split, path in paths.items()]}
 
 
-def _metadata(info: StoreInfo, license: str) -> dict[str, Any]:
-    """The head of a card, without what describes the files."""
-    head: dict[str, Any] = {"pretty_name": _title(info)}
+def _card(
+    info: StoreInfo,
+    counts: Mapping[str, int],
+    data: Mapping[str, Any],
+    use: str,
+    license: str,
+    description: str,
+    cite_as: str,
+) -> str:
+    """The dataset card: metadata as YAML, and text."""
+    name = info.name or info.store.rstrip("/").rpartition("/")[2]
+    head: dict[str, Any] = {"pretty_name": name}
     if license:
         head["license"] = license.lower()
     size = next((label for limit, label in _SIZES.items() if info.samples < limit), "n>10M")
-    return head | {"size_categories": [size], "tags": [_TAG, info.kind]}
-
-
-def _title(info: StoreInfo) -> str:
-    return info.name or info.store.rstrip("/").rpartition("/")[2]
-
-
-def _card(
-    head: Mapping[str, Any], info: StoreInfo, counts: Mapping[str, int], description: str, use: str, cite_as: str
-) -> str:
-    lines = [f"---\n{yaml.safe_dump(head, sort_keys=False, allow_unicode=True)}---\n\n# {_title(info)}\n"]
+    head |= {"size_categories": [size], "tags": [_TAG, info.kind], **data}
+    lines = [f"---\n{yaml.safe_dump(head, sort_keys=False, allow_unicode=True)}---\n\n# {name}\n"]
     if description:
         lines.append(f"{description}\n")
     lines.append(f"{info.samples:,} samples, exported from generation {info.generation} of a store of zarr_core.\n")
     lines.append("| field | dtype | components | units |\n|---|---|---|---|")
-    for name, field in info.fields.items():
-        lines.append(f"| {name} | {field.dtype} | {field.components} | {field.units} |")
+    for field, one in info.fields.items():
+        lines.append(f"| {field} | {one.dtype} | {one.components} | {one.units} |")
     lines.append("\n| split | samples |\n|---|---|")
     for split, count in counts.items():
         lines.append(f"| {split} | {count:,} |")

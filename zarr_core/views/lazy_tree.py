@@ -1,4 +1,4 @@
-"""An ``xarray.DataTree`` that makes its nodes when they are first used. Needs xarray, so it is imported on use.
+"""The nodes of the tree of a point store, which are made when they are first used. Needs xarray, so imported on use.
 
 xarray attaches children one by one and compares each with all before it, so a tree of 25,000 samples would take
 minutes, and a request per sample.
@@ -6,10 +6,99 @@ minutes, and a request per sample.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
+from typing import Any
 
+import numpy as np
 import xarray as xr
+
+from zarr_core._util.lazy_arrays import LazyArray, lazy_variable
+from zarr_core.errors import StoreError
+from zarr_core.points.read.engines import FieldRead
+from zarr_core.points.read.reader import ZarrChunkReader
+from zarr_core.points.read.sampling import Draw
+from zarr_core.storage import Storage
+from zarr_core.stores.summary import ArrayInfo, SampleGroup
+
+
+def samples_below(
+    reader: ZarrChunkReader, chunked: bool, folder: str, sample_ids: Iterable[str]
+) -> dict[str, Callable[[], xr.DataTree]]:
+    """By name, makes the nodes of the samples whose ids begin with ``folder``, which is "" or ends with "/"."""
+    parts: dict[str, list[str]] = {}
+    for sample_id in sample_ids:
+        parts.setdefault(sample_id[len(folder) :].partition("/")[0], []).append(sample_id)
+    return {name: partial(_node, reader, chunked, folder + name, ids) for name, ids in parts.items()}
+
+
+def _node(reader: ZarrChunkReader, chunked: bool, path: str, sample_ids: list[str]) -> xr.DataTree:
+    """The node of the sample with the id ``path``, of samples whose ids begin with it, or of both."""
+    nodes = samples_below(reader, chunked, f"{path}/", [deeper for deeper in sample_ids if deeper != path])
+    attributes: dict[str, Any] = {}
+    if path in sample_ids:
+        attributes, domains = _sample(reader, chunked, path)
+        for domain, dataset in domains.items():
+            if domain in nodes:
+                raise StoreError(f"{path!r} is a sample with a domain {domain!r}, and begins the id of another sample")
+            nodes[domain] = partial(xr.DataTree, dataset, name=domain)
+    return lazy_tree(xr.Dataset(attrs=attributes), path.rpartition("/")[2], nodes)
+
+
+def _sample(reader: ZarrChunkReader, chunked: bool, sample_id: str) -> tuple[dict[str, Any], dict[str, xr.Dataset]]:
+    """Parameters of a sample, and its fields by domain."""
+    storage, manifest = Storage(reader.root), reader.manifest
+    group = SampleGroup(storage, manifest, sample_id)
+    arrays = group.arrays()
+    # A reader of this sample alone, so that a task of dask does not carry the manifest of all samples.
+    alone = copy.copy(reader)
+    alone.manifest = replace(manifest, samples={sample_id: manifest.samples[sample_id]}, splits={}, quarantine={})
+    domains: dict[str, dict[str, Any]] = {}
+    for field, read in reader.field_reads(sample_id, fields=arrays).items():
+        array = arrays[field]
+        values = LazyArray(array.shape, array.dtype, _Points(alone, read, array))
+        variable = lazy_variable(
+            (f"{read.domain}_points", f"components_{array.shape[1]}"),
+            values,
+            {"units": array.units} if array.units else {},
+            (array.shard_points, -1) if chunked else None,
+        )
+        domains.setdefault(read.domain, {})[read.array_name.partition("/")[2]] = variable
+    return group.parameters, {domain: xr.Dataset(fields) for domain, fields in domains.items()}
+
+
+@dataclass(frozen=True)
+class _Points:
+    """Reads points of one field of one sample.
+
+    Attributes:
+        reader: of the store; its manifest need not hold other samples.
+        whole: the read of the whole field.
+        array: the stored array.
+    """
+
+    reader: ZarrChunkReader
+    whole: FieldRead
+    array: ArrayInfo
+
+    def __call__(self, key: tuple[Any, ...]) -> np.ndarray:
+        """Values at a pair of integers and slices."""
+        points, components = key
+        inside: int | slice
+        rows = range(self.array.shape[0])[points]
+        if isinstance(rows, int):
+            first, last, inside = rows, rows, 0
+        elif not rows:
+            return np.empty((0, self.array.shape[1]), self.array.dtype)[:, components]
+        else:
+            first, last = min(rows[0], rows[-1]), max(rows[0], rows[-1])
+            inside = slice(None, None, rows.step)
+        drawn = Draw(((first, last + 1),), self.whole.drawn.chunk_points)
+        (values,) = self.reader.execute([self.whole._replace(drawn=drawn)])
+        return np.asarray(values[inside, components])
 
 
 class LazyTree(xr.DataTree):  # type: ignore[misc]

@@ -20,7 +20,7 @@ from zarr_core.points.convert.stored_values import checked_rounding
 from zarr_core.points.verify.store import verify_store
 from zarr_core.sources import resolve_kind
 from zarr_core.statistics import calculate_store_statistics, write_statistics
-from zarr_core.stores.info import sample_info
+from zarr_core.stores.summary import sample_info
 
 PRESSURE = resolve_kind(KIND).fields["surface_pressure"].filename
 

@@ -17,7 +17,7 @@ from zarr_core.errors import ManifestError, SourceError, StoreError
 from zarr_core.points.store.recorded_settings import describe_changes, held_settings
 from zarr_core.points.store.settings import ConversionSettings
 from zarr_core.storage import Storage
-from zarr_core.stores.info import store_info
+from zarr_core.stores.summary import store_info
 
 
 @pytest.fixture

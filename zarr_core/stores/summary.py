@@ -232,7 +232,7 @@ def sample_info(
             "splits": tuple(split for split, ids in state.splits.items() if sample_id in ids),
             "fingerprint": entry.fingerprint,
             "settings": entry.settings,
-            "fields": SampleGroup.read(storage, state, sample_id).arrays(),
+            "fields": SampleGroup(storage, state, sample_id).arrays(),
         }
     return SampleInfo(storage.url, sample_id, state.generation, **about)
 
@@ -240,11 +240,11 @@ def sample_info(
 def _points_info(storage: Storage, state: StoreManifest, committed: float | None) -> dict[str, Any]:
     """What the summary of a point store has beside that of every store."""
     entries = list(state.samples.values())
-    units = {}
+    units: dict[str, str] = {}
     for first in list(state.samples)[:1]:  # arrays of a store are alike: it has the units of all
         try:
-            arrays = SampleGroup.read(storage, state, first).arrays()
-            units = {name: array.units for name, array in arrays.items()}
+            for name, array in SampleGroup(storage, state, first).arrays().items():
+                units[name] = array.units
         except StoreError as error:
             warnings.warn(str(error), stacklevel=3)
     splits = {}
@@ -327,69 +327,49 @@ def _matrix_info(state: MatrixState) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
 class SampleGroup:
-    """The metadata of the group of a sample: the content of its ``zarr.json``.
+    """The metadata of the group of a sample, its ``zarr.json``; costs one request.
 
     Attributes:
-        storage: the store.
-        state: a state of the store that holds the sample.
-        sample_id: id of the sample.
-        metadata: the document.
-        recorded: what this library recorded in it; empty in a group of another program.
+        parameters: of the sample, by name.
+
+    Raises:
+        StoreError: it is missing or damaged.
     """
 
-    storage: Storage
-    state: StoreManifest
-    sample_id: str
-    metadata: Mapping[str, Any]
-    recorded: dict[str, Any]
-
-    @classmethod
-    def read(cls, storage: Storage, state: StoreManifest, sample_id: str) -> SampleGroup:
-        """Read it with one request; raises StoreError if it is missing or damaged."""
-        name = f"{state.samples[sample_id].relpath}/{ZARR_JSON}"
-        metadata = read_metadata(storage, name)
+    def __init__(self, storage: Storage, state: StoreManifest, sample_id: str) -> None:
+        self._storage, self._entry, self._columns = storage, state.samples[sample_id], state.fields_of(sample_id)
+        name = f"{self._entry.relpath}/{ZARR_JSON}"
+        group = read_metadata(storage, name)
+        self._inline = _mapping(_mapping(group.get("consolidated_metadata")).get("metadata"))
         try:
-            recorded = recorded_attributes(metadata) or {}
-            expect(dict, recorded.get("parameters", {}), "parameters")
+            recorded = recorded_attributes(group) or {}
+            self._rounding = recorded_rounding(recorded)
+            self.parameters: dict[str, Any] = expect(dict, recorded.get("parameters", {}), "parameters")
         except DocumentError as error:
             raise StoreError(f"{storage.url}: {name} cannot be read: {error}") from error
-        return cls(storage, state, sample_id, metadata, recorded)
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """Parameters of the sample by name."""
-        return dict(self.recorded.get("parameters", {}))
 
     def arrays(self) -> dict[str, ArrayInfo]:
         """Arrays by canonical field name, as the metadata describes them.
 
         If another program wrote the group without the metadata of its arrays, each array costs one request.
-
-        Raises:
-            StoreError: the metadata is damaged.
         """
-        entry = self.state.samples[self.sample_id]
-        inline = _mapping(_mapping(self.metadata.get("consolidated_metadata")).get("metadata"))
-        try:
-            rounding = recorded_rounding(self.recorded)
-        except DocumentError as error:
-            raise StoreError(f"{entry.relpath}/{ZARR_JSON} cannot be read: {error}") from error
         found = {}
-        for name, column in self.state.fields_of(self.sample_id).items():
+        for name, column in self._columns.items():
             path = column.array_name
-            if inline and path not in inline:
+            if self._inline and path not in self._inline:
                 continue
-            metadata = inline.get(path) or read_metadata(self.storage, f"{entry.relpath}/{path}/{ZARR_JSON}")
-            grid = entry.domains[path.partition("/")[0]]
+            metadata = self._inline.get(path)
+            if metadata is None:
+                metadata = read_metadata(self._storage, f"{self._entry.relpath}/{path}/{ZARR_JSON}")
+            grid = self._entry.domains[path.partition("/")[0]]
             found[name] = ArrayInfo(
                 str(_mapping(metadata).get("data_type", column.dtype)),
                 (grid.n_points, column.dim),
                 grid.chunk_points,
                 grid.shard_points,
                 str(_mapping(_mapping(metadata).get("attributes")).get("units", "")),
-                *(rounding[name].largest if name in rounding else ()),
+                *(self._rounding[name].largest if name in self._rounding else ()),
             )
         return found
 
