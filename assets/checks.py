@@ -18,6 +18,7 @@ from assets.zarr_samples import FORCE_TAG
 from resources.stores import StoreAccess
 from sensors.behind import COMPLETE_CHECK, check_complete
 from sensors.migration import CHECK, check_settings
+from sensors.observations import KnownItems
 from sensors.operating import if_red
 from sensors.pending import natural_order
 from zarr_core.errors import StoreError
@@ -59,7 +60,8 @@ def _settings(dataset: DatasetDeclaration) -> dg.AssetChecksDefinition:
     )
     def settings(context: dg.AssetCheckExecutionContext, stores: StoreAccess) -> dg.AssetCheckResult:
         listing = list_samples(stores.source(dataset.kind, dataset.source), dataset.splits)
-        return check_result(check_settings(context.instance, dataset, stores.manifest_if_any(dataset.store), listing))
+        known = KnownItems(context.instance, dataset)
+        return check_result(check_settings(known, dataset, stores.manifest_if_any(dataset.store), listing))
 
     return settings
 

@@ -8,6 +8,7 @@ import dagster as dg
 from assets.dataset import DatasetDeclaration
 from resources.stores import StoreAccess
 from sensors.migration import CHECK, check_settings
+from sensors.observations import KnownItems
 from sensors.operating import if_red
 from zarr_core.points.convert.publish import publish_finished
 from zarr_core.points.store.recorded_settings import current_settings
@@ -24,13 +25,13 @@ def migration_job(dataset: DatasetDeclaration) -> dg.JobDefinition:
             context.log.info(f"{dataset.shown_store} holds no samples: they will be converted as declared")
             return
         listing = list_samples(stores.source(dataset.kind, dataset.source), dataset.splits)
-        context.log.info(check_settings(context.instance, dataset, manifest, listing).description)
+        context.log.info(check_settings(KnownItems(context.instance, dataset), dataset, manifest, listing).description)
         held = current_settings(manifest)
         name = dataset.dataset_name or dataset.name
         own = held.field_dtypes if held else ()
         request = dataset.request(dataset.settings, own, dataset_name=name, reconvert=True)
         manifest = publish_finished(request).manifest
-        state = check_settings(context.instance, dataset, manifest, listing)
+        state = check_settings(KnownItems(context.instance, dataset), dataset, manifest, listing)
         context.log.info(f"generation {manifest.generation}: {state.description}")
 
     @dg.job(

@@ -3,7 +3,7 @@
 import dagster as dg
 
 from sensors.behind import CONVERTED_CHECK, check_converted, conversions
-from sensors.observations import WatchedSource
+from sensors.observations import KnownItems, WatchedSource
 from sensors.operating import if_red
 
 
@@ -23,7 +23,7 @@ def source_converted_check(source: WatchedSource, sensor: str) -> dg.AssetChecks
         + if_red("a-cancelled-run", f"materialize the named partitions of {source.converted.to_user_string()}"),
     )
     def source_converted(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        return check_result(check_converted(source, conversions(context.instance, source)))
+        return check_result(check_converted(source, conversions(KnownItems(context.instance, source))))
 
     return source_converted
 

@@ -8,7 +8,7 @@ from assets.dataset import DatasetDeclaration
 from assets.tables import table
 from resources.stores import StoreAccess
 from sensors.dagster_internals.tags import kind_tags
-from sensors.observations import changes_now, listing_counts, listing_observation, report_now
+from sensors.observations import KnownItems, changes_now, listing_counts, listing_observation, report_now
 from sensors.operating import if_red
 from sensors.takeover import take_over
 from zarr_core.sources.listing import list_samples
@@ -33,8 +33,9 @@ def source_samples_asset(dataset: DatasetDeclaration) -> dg.SourceAsset:
         time.sleep(dataset.settle_seconds)
         second = list_samples(tree, dataset.splits)
         manifest = stores.manifest_if_any(dataset.store)
-        known, changes = changes_now(context.instance, dataset, first, second)
-        changes, held = take_over(context.instance, dataset, tree, manifest, second, known, changes, in_a_tick=False)
+        known = KnownItems(context.instance, dataset)
+        changes = changes_now(known, first, second)
+        changes, held = take_over(dataset, tree, manifest, second, known, changes, in_a_tick=False)
         return report_now(context, dataset, second, changes, "samples", held)
 
     return source_samples

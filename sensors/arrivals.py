@@ -1,24 +1,37 @@
-"""Lists a dataset's source at intervals and reports which samples are new, changed or gone."""
+"""The path of an arrival, from the first listing that shows it until it is published and checked.
+
+The sensor of a dataset lists its source once per tick:
+
+1. The source is listed. With notifications, only the samples that messages name are (:mod:`sensors.notifications`).
+2. Changes are found. A change counts when two ticks agree on it (:mod:`sensors.pending`).
+3. Samples that the store holds already are found, so that no run converts them again (:mod:`sensors.takeover`).
+4. The rest becomes partitions, and observations of their versions (:mod:`sensors.observations`). So that it shows what
+   no run reports, the tick also evaluates checks (:mod:`sensors.behind`, :mod:`sensors.migration`) and the overview.
+
+Then the automation (``assets/conditions.py``) requests two runs. The first converts the samples; if these are few, it
+lists their folders alone (``assets/zarr_samples.py``). The second lists the source once and publishes what agrees with
+it (``assets/manifest.py``); the checks that follow take the same listing (``assets/checks.py``).
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import dagster as dg
 
 from resources.stores import StoreAccess
-from sensors.behind import Conversions, check_complete, check_converted, conversions
+from sensors.behind import check_complete, check_converted, conversions
 from sensors.dagster_internals.queries import has_open_work
 from sensors.deadline import within_the_tick
 from sensors.migration import MigratingDataset, check_settings, manifest_within_the_tick
-from sensors.notifications import MAX_FOLDERS, Message, delete, folders_of, needs_listing, receive, recorded
+from sensors.notifications import Message, Notified, delete_recorded, notified
 from sensors.observations import (
+    KnownItems,
     SeenListing,
     changed_checks,
-    known_items,
     latest_listing,
     listing_counts,
     listing_observation,
@@ -34,9 +47,6 @@ from zarr_core.sources import SampleTree
 from zarr_core.sources.listing import Listing, list_samples
 
 Event = dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation
-
-# With notifications, the whole source is listed this often: the listing decides.
-LIST_SECONDS = 3600
 
 
 class WatchedSamples(MigratingDataset, Protocol):
@@ -68,37 +78,27 @@ def arrivals_sensor(dataset: WatchedSamples) -> dg.SensorDefinition:
         + if_red("a-source-that-does-not-answer", "read its error, and look whether source and store are there"),
     )
     def arrivals(context: dg.SensorEvaluationContext, stores: StoreAccess) -> dg.SensorResult:
-        instance = context.instance
         before = PendingChanges.from_cursor(context.cursor)
-        known = known_items(instance, dataset)
-        last = latest_listing(instance, dataset.listing_key)
-        look = within_the_tick(
-            f"listing {dataset.shown_source}", lambda: _look(context, dataset, stores, before, known, last)
-        )
+        known = KnownItems(context.instance, dataset)
+        last = latest_listing(context.instance, dataset.listing_key)
+        look = _look(context, dataset, stores, before, last, is_new=not known.registered)
         manifest = manifest_within_the_tick(dataset)
-        changes = find_changes(look.listing, look.known(known), before)
-        if dataset.notifications:
-            changes = changes.with_listed_at(look.at if look.whole else before.listed_at)
-        changes, held = within_the_tick(
-            f"reading samples of {dataset.shown_source}",
-            lambda: take_over(instance, dataset, look.tree, manifest, look.listing, known, changes, in_a_tick=True),
-        )
-        changes = prepare_partitions(instance, dataset, changes)
+
+        changes = _find_changes(dataset, look, known, before)
+        changes, held = _take_over(dataset, look, manifest, known, changes)
+        changes = prepare_partitions(context.instance, dataset, changes)
+
         # The daemon stores events in this order, and then registers the partitions: the automation converts none of
         # those that the store holds.
         events: list[Event] = [*held, *_listing_events(dataset, look, known, changes, last)]
         if look.whole:
-            found = conversions(instance, dataset)
-            checks: list[dg.AssetCheckEvaluation] = []
-            if manifest is not None:
-                at_rest = changes.is_empty and not held
-                checks = _check_events(instance, dataset, manifest, look.listing, found, at_rest=at_rest)
-            events += [*checks, *overview_events(context, dataset, found, len(look.listing.incomplete), checks)]
+            is_at_rest = changes.is_empty and not held
+            events += _state_events(context, dataset, look.listing, manifest, known, is_at_rest=is_at_rest)
         noun = "samples" if look.whole else "notified samples"
         held_ids = [event.partition for event in held if event.partition]
         result = sensor_result(context, dataset, look.listing, changes, noun, events, held_ids)
         if dataset.notifications and not look.whole:
-            _delete_messages(dataset.notifications, look, known, before)
+            delete_recorded(dataset.notifications, look.messages, look.tree, look.listing, known.observed, before)
         return result
 
     return arrivals
@@ -122,41 +122,69 @@ class _Look:
     messages: Sequence[Message]
     at: float
 
-    def known(self, known: Mapping[str, str | None]) -> Mapping[str, str | None]:
-        """Known samples that the listing would show if they were there."""
-        if self.whole:
-            return known
-        return {i: known[i] for i in {*self.listing.items, *self.listing.incomplete} & known.keys()}
-
 
 def _look(
     context: dg.SensorEvaluationContext,
     dataset: WatchedSamples,
     stores: StoreAccess,
     before: PendingChanges,
-    known: Mapping[str, str | None],
     last: SeenListing,
+    *,
+    is_new: bool,
 ) -> _Look:
-    """List the source, or the folders that its notifications name."""
-    tree, now = stores.source(dataset.kind, dataset.source), time.time()
-    messages: Sequence[Message] = []
-    folders: set[str] | None = None
-    if dataset.notifications:
-        messages, folders = _notified(dataset.notifications, tree, before, now)
-    unknown = sum(not message.is_known for message in messages)
+    """List the source, or the samples that its notifications name.
+
+    The whole source is listed, too, if its split files or blacklists have changed, unless it never had a sample.
+    """
+
+    def look() -> _Look:
+        tree = stores.source(dataset.kind, dataset.source)
+        now = time.time()
+        named = Notified((), None)
+        if dataset.notifications:
+            named = notified(dataset.notifications, tree, before, now)
+        listing = list_samples(tree, dataset.splits, named.folders)
+        whole = named.folders is None
+        is_empty = is_new and not listing.items
+        if not whole and not is_empty and listing.documents_digest != last.documents:
+            listing = list_samples(tree, dataset.splits)
+            whole = True
+        return _Look(tree, listing, whole, named.messages, now)
+
+    found = within_the_tick(f"listing {dataset.shown_source}", look)
+    unknown = sum(not message.is_known for message in found.messages)
     if unknown:
         context.log.warning(
             f"{unknown} messages of {dataset.notifications} are not notifications of S3, SNS or EventBridge: this "
             "tick lists the whole source"
         )
-    listing = list_samples(tree, dataset.splits, folders)
-    if folders is not None and (known or listing.items) and listing.documents_digest != last.documents:
-        folders, listing = None, list_samples(tree, dataset.splits)
-    return _Look(tree, listing, folders is None, messages, now)
+    return found
+
+
+def _find_changes(dataset: WatchedSamples, look: _Look, known: KnownItems, before: PendingChanges) -> Changes:
+    """What has changed since Dagster observed the samples."""
+    observed: Mapping[str, str | None] = known.observed
+    if not look.whole:
+        shown = {*look.listing.items, *look.listing.incomplete}
+        observed = {sample_id: version for sample_id, version in observed.items() if sample_id in shown}
+    changes = find_changes(look.listing, observed, before)
+    if dataset.notifications:
+        return changes.with_listed_at(look.at if look.whole else before.listed_at)
+    return changes
+
+
+def _take_over(
+    dataset: WatchedSamples, look: _Look, manifest: StoreManifest | None, known: KnownItems, changes: Changes
+) -> tuple[Changes, Sequence[dg.AssetMaterialization]]:
+    """The changes for which the tick has time, and materializations of the samples that the store holds already."""
+    return within_the_tick(
+        f"reading samples of {dataset.shown_source}",
+        lambda: take_over(dataset, look.tree, manifest, look.listing, known, changes, in_a_tick=True),
+    )
 
 
 def _listing_events(
-    dataset: WatchedSamples, look: _Look, known: Mapping[str, str | None], changes: Changes, last: SeenListing
+    dataset: WatchedSamples, look: _Look, known: KnownItems, changes: Changes, last: SeenListing
 ) -> list[dg.AssetObservation]:
     """An observation of the listing as a whole, if what it shows has changed.
 
@@ -165,7 +193,7 @@ def _listing_events(
     """
     listing = look.listing
     # As long as there is no sample, no asset can follow a change of the listing.
-    if not changes.vanished and not known and not changes.new:
+    if not changes.vanished and not known.registered and not changes.new:
         return []
     version = last.version
     if version is None or changes.vanished or listing.documents_digest != last.documents:
@@ -176,46 +204,23 @@ def _listing_events(
     return [listing_observation(dataset.listing_key, listing, version, counts)]
 
 
-def _check_events(
-    instance: dg.DagsterInstance,
+def _state_events(
+    context: dg.SensorEvaluationContext,
     dataset: WatchedSamples,
-    manifest: StoreManifest,
     listing: Listing,
-    converted: Conversions,
+    manifest: StoreManifest | None,
+    known: KnownItems,
     *,
-    at_rest: bool,
-) -> list[dg.AssetCheckEvaluation]:
-    """Checks of the manifest whose result is another one than Dagster knows, although nothing was published."""
-    checks = [
-        check_settings(instance, dataset, manifest, listing),
-        check_complete(listing, dataset.complete_within_hours, dataset.published),
-    ]
-    if at_rest and not has_open_work(instance, dataset.converted, dataset.conversion_job):
-        checks.append(check_converted(dataset, converted))
-    return changed_checks(instance, checks)
-
-
-def _delete_messages(queue: str, look: _Look, known: Mapping[str, str | None], before: PendingChanges) -> None:
-    """Delete the messages about samples that Dagster knows as they are now."""
-    listing = look.listing
-    differing = set()
-    for sample_id, item in listing.items.items():
-        if known.get(sample_id) != item.fingerprint:
-            differing.add(listing.details[sample_id]["folder"])
-    watched = {folder for sample_id in before.seen_once for folder in look.tree.folders_of(sample_id)}
-    delete(queue, recorded(look.messages, (differing - watched).__contains__))
-
-
-def _notified(
-    queue: str, tree: SampleTree, before: PendingChanges, now: float
-) -> tuple[Sequence[Message], set[str] | None]:
-    """Messages of the queue, and the folders of the samples to look at; None if the whole source is to be listed.
-
-    That is the case once per hour, when known samples are missing, and when it is faster.
-    """
-    messages = receive(queue, tree, before.listed_at)
-    pending = {folder for sample_id in before.seen_once for folder in tree.folders_of(sample_id)}
-    folders = folders_of(messages) | pending
-    if now - before.listed_at > LIST_SECONDS or before.gone_once or needs_listing(messages):
-        return messages, None
-    return messages, folders if len(folders) <= MAX_FOLDERS else None
+    is_at_rest: bool,
+) -> Collection[Event]:
+    """Checks of the manifest with another result than Dagster knows, although nothing was published; the overview."""
+    instance = context.instance
+    found = conversions(known)
+    checks = []
+    if manifest is not None:
+        checks.append(check_settings(known, dataset, manifest, listing))
+        checks.append(check_complete(listing, dataset.complete_within_hours, dataset.published))
+        if is_at_rest and not has_open_work(instance, dataset.converted, dataset.conversion_job):
+            checks.append(check_converted(dataset, found))
+    checks = changed_checks(instance, checks)
+    return [*checks, *overview_events(context, dataset, found, len(listing.incomplete), checks)]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import dagster as dg
 
 from sensors.dagster_internals.partitions import cancelled_partitions, failed_partitions, unconverted_partitions
-from sensors.observations import WatchedSource
+from sensors.observations import KnownItems, WatchedSource
 from sensors.pending import natural_order
 from zarr_core.sources.left_out import some
 from zarr_core.sources.listing import Listing
@@ -44,18 +44,29 @@ class Conversions:
         return self.total - sum(map(len, (self.waiting, self.cancelled, self.stale, self.refused)))
 
 
-def conversions(instance: dg.DagsterInstance, source: WatchedSource) -> Conversions:
+def conversions(known: KnownItems) -> Conversions:
     """What became of the samples or batches of a source, from what Dagster has recorded."""
-    total = len(instance.get_dynamic_partitions(source.partitions_name))
-    pending = unconverted_partitions(instance, source.observed, source.converted, source.partitions_name)
+    instance, source = known.instance, known.source
+    pending = unconverted_partitions(instance, source.observed, source.converted, known.registered)
     cancelled = cancelled_partitions(instance, source.converted, [source.observed]) & pending.keys()
-    attempts = failed_partitions(instance, source.converted)
-    stale, refused = set(), set()
-    for name in pending.keys() & attempts.keys() - cancelled:
-        if attempts[name] > pending[name].observed_at:
-            (stale if pending[name].converted_before else refused).add(name)
+    failed_at = failed_partitions(instance, source.converted)
+    stale = set()
+    refused = set()
+    for name in pending.keys() & failed_at.keys() - cancelled:
+        if failed_at[name] < pending[name].observed_at:
+            continue  # another version failed
+        if pending[name].converted_before:
+            stale.add(name)
+        else:
+            refused.add(name)
     waiting = pending.keys() - cancelled - stale - refused
-    return Conversions(total, *map(frozenset, (waiting, cancelled, stale, refused)))
+    return Conversions(
+        total=len(known.registered),
+        waiting=frozenset(waiting),
+        cancelled=frozenset(cancelled),
+        stale=frozenset(stale),
+        refused=frozenset(refused),
+    )
 
 
 def check_converted(source: WatchedSource, found: Conversions) -> dg.AssetCheckEvaluation:

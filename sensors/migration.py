@@ -15,9 +15,8 @@ import dagster as dg
 
 from resources.stores import StoreAccess
 from sensors.dagster_internals.partitions import cancelled_partitions
-from sensors.dagster_internals.queries import materialized_versions
 from sensors.deadline import within_the_tick
-from sensors.observations import WatchedSource
+from sensors.observations import KnownItems, WatchedSource
 from zarr_core._util.units import format_size
 from zarr_core.points.store.manifest import SampleEntry, StoreManifest
 from zarr_core.points.store.recorded_settings import current_settings, describe_changes
@@ -69,21 +68,21 @@ def samples_to_migrate(instance: dg.DagsterInstance, dataset: MigratingDataset) 
     """Samples that a migration under way has still to convert, in the order of the partitions."""
     manifest = manifest_within_the_tick(dataset)
     held = settings_now(dataset, manifest)
-    return [] if held is None else _without(held, _settings_of_samples(instance, dataset, manifest))
+    return [] if held is None else _without(held, _settings_of_samples(KnownItems(instance, dataset), manifest))
 
 
 def check_settings(
-    instance: dg.DagsterInstance, dataset: MigratingDataset, manifest: StoreManifest | None, listing: Listing
+    known: KnownItems, dataset: MigratingDataset, manifest: StoreManifest | None, listing: Listing
 ) -> dg.AssetCheckEvaluation:
     """Compare the settings of the samples with those of the store, and these with the declared ones.
 
     Args:
-        instance: where.
+        known: what Dagster has recorded of the samples.
         dataset: of the samples.
         manifest: of its store.
         listing: of its source, for the sizes of the samples.
     """
-    found = _settings_of_samples(instance, dataset, manifest)
+    found = _settings_of_samples(known, manifest)
     held = settings_now(dataset, manifest)
     stale = _without(dataset.settings, found)
     left = [] if held is None else _without(held, found)
@@ -95,10 +94,13 @@ def check_settings(
             f"{_amount(left, listing)} left"
         )
         refused = [i for i in left if i in manifest.quarantine and manifest.quarantine[i].settings == held.digest]
-        sentences += [f"refused, and kept as they were: {some(refused)}"] if refused else []
-        cancelled = sorted(cancelled_partitions(instance, dataset.converted, [dataset.observed]).intersection(left))
+        if refused:
+            sentences.append(f"refused, and kept as they were: {some(refused)}")
+        cancelled = cancelled_partitions(known.instance, dataset.converted, [dataset.observed]).intersection(left)
         if cancelled:
-            sentences.append(f"paused, because conversions were cancelled; to go on, materialize {some(cancelled)}")
+            sentences.append(
+                f"paused, because conversions were cancelled; to go on, materialize {some(sorted(cancelled))}"
+            )
     if manifest and stale and held != dataset.settings:
         changes = describe_changes(manifest, [held.digest] if held else _digests(manifest, stale), dataset.settings)
         sentences.append(
@@ -128,20 +130,21 @@ def settings_now(dataset: MigratingDataset, manifest: StoreManifest | None) -> C
     return dataset.settings if manifest is None or not manifest.samples else current_settings(manifest)
 
 
-def _settings_of_samples(
-    instance: dg.DagsterInstance, dataset: MigratingDataset, manifest: StoreManifest | None
-) -> dict[str, set[str]]:
+def _settings_of_samples(known: KnownItems, manifest: StoreManifest | None) -> dict[str, set[str]]:
     """Digests of the settings of each registered and converted sample: as Dagster recorded them, and in the store.
 
     They differ as long as a converted sample waits for its publication.
     """
-    recorded = materialized_versions(instance, dataset.converted)
     entries = manifest.samples if manifest else {}
     found = {}
-    for sample_id in instance.get_dynamic_partitions(dataset.partitions_name):
-        if sample_id in recorded or sample_id in entries:
-            in_store = {entries[sample_id].settings} if sample_id in entries else set()
-            found[sample_id] = {recorded.get(sample_id, "").rpartition("/")[0], *in_store}
+    for sample_id in known.registered:
+        digests = set()
+        if sample_id in known.converted:
+            digests.add(known.converted[sample_id].rpartition("/")[0])
+        if sample_id in entries:
+            digests.add(entries[sample_id].settings)
+        if digests:
+            found[sample_id] = digests
     return found
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -22,8 +22,12 @@ from urllib.parse import unquote_plus
 
 import pydantic
 
+from sensors.pending import PendingChanges
 from zarr_core.sources import SampleTree
+from zarr_core.sources.listing import Listing
 
+# With notifications, the whole source is listed this often: the listing decides.
+LIST_SECONDS = 3600
 # A tick has to end within its minute. SQS gives at most ten messages per request, and keeps them from other requests
 # for a time.
 _RECEIVE_SECONDS, _MESSAGES, _REQUESTS, _INVISIBLE_SECONDS = 10.0, 10, 8, 30
@@ -102,6 +106,71 @@ class Message:
     is_known: bool = True
 
 
+@dataclass(frozen=True)
+class Notified:
+    """What a queue reports of a source.
+
+    Attributes:
+        messages: of the queue.
+        folders: of the samples to look at; None if the whole source has to be listed.
+    """
+
+    messages: Sequence[Message]
+    folders: frozenset[str] | None
+
+
+def notified(queue: str, tree: SampleTree, before: PendingChanges, now: float) -> Notified:
+    """The messages of a queue, and the folders of the samples that they name or that are pending.
+
+    The whole source has to be listed once per hour, when known samples are missing, and when it is faster.
+
+    Args:
+        queue: URL of the queue.
+        tree: the source.
+        before: changes that the last tick left pending.
+        now: seconds since 1970.
+    """
+    messages = receive(queue, tree, before.listed_at)
+    if now - before.listed_at > LIST_SECONDS or before.gone_once or needs_listing(messages):
+        return Notified(messages, None)
+    folders = folders_of(messages) | _pending_folders(tree, before)
+    return Notified(messages, frozenset(folders) if len(folders) <= MAX_FOLDERS else None)
+
+
+def delete_recorded(
+    queue: str,
+    messages: Sequence[Message],
+    tree: SampleTree,
+    listing: Listing,
+    observed: Mapping[str, str | None],
+    before: PendingChanges,
+) -> None:
+    """Delete the messages about samples that Dagster knows as they are now.
+
+    Args:
+        queue: URL of the queue.
+        messages: of this tick.
+        tree: the source.
+        listing: of the samples that the messages name.
+        observed: fingerprint that Dagster has recorded of each sample.
+        before: changes that the last tick left pending: its cursor has recorded these.
+    """
+    unrecorded = set()
+    for sample_id, item in listing.items.items():
+        if observed.get(sample_id) != item.fingerprint:
+            unrecorded.add(listing.details[sample_id]["folder"])
+    unrecorded -= _pending_folders(tree, before)
+    delete(queue, [message.receipt for message in messages if unrecorded.isdisjoint(message.folders)])
+
+
+def _pending_folders(tree: SampleTree, pending: PendingChanges) -> set[str]:
+    """Folders of the samples that were new or changed in the last tick."""
+    folders: set[str] = set()
+    for sample_id in pending.seen_once:
+        folders.update(tree.folders_of(sample_id))
+    return folders
+
+
 def receive(queue: str, tree: SampleTree, listed_at: float) -> list[Message]:
     """Take messages until the queue is empty, ten seconds have passed, or a listing of the source is needed.
 
@@ -133,12 +202,7 @@ def needs_listing(messages: Sequence[Message]) -> bool:
 
 def folders_of(messages: Sequence[Message]) -> set[str]:
     """The samples' folders that messages report."""
-    return {folder for message in messages for folder in message.folders}
-
-
-def recorded(messages: Sequence[Message], unrecorded: Callable[[str], bool]) -> list[str]:
-    """Receipts of the messages of which no folder holds an ``unrecorded`` change."""
-    return [message.receipt for message in messages if not any(map(unrecorded, message.folders))]
+    return set().union(*(message.folders for message in messages))
 
 
 def delete(queue: str, receipts: Sequence[str]) -> None:
@@ -166,13 +230,17 @@ def _parse(message: Mapping[str, Any], tree: SampleTree) -> Message:
     except pydantic.ValidationError:
         return Message(receipt, sent, needs_listing=True, is_known=False)
     root = f"{tree.url.rstrip('/')}/"
-    folders, others = set(), not objects
+    folders = set()
+    needs_listing = not objects
     for url, created in objects:
-        if url.startswith(root):
-            folder = tree.folder_of(url.removeprefix(root))
-            others |= folder is None or not created
-            folders |= {folder} if folder else set()
-    return Message(receipt, sent, frozenset(folders), others)
+        if not url.startswith(root):
+            continue
+        folder = tree.folder_of(url.removeprefix(root))
+        if folder is not None:
+            folders.add(folder)
+        if folder is None or not created:
+            needs_listing = True
+    return Message(receipt, sent, frozenset(folders), needs_listing)
 
 
 def _objects(body: str) -> list[tuple[str, bool]]:
@@ -183,10 +251,11 @@ def _objects(body: str) -> list[tuple[str, bool]]:
         case _BridgeEvent(detail_type=kind, detail=place):
             return [(f"s3://{place.bucket.name}/{place.object.key}", kind == "Object Created")]
         case _Notification(Records=records):
-            return [
-                (f"s3://{r.s3.bucket.name}/{unquote_plus(r.s3.object.key)}", r.eventName.startswith("ObjectCreated"))
-                for r in records
-            ]
+            objects = []
+            for record in records:
+                url = f"s3://{record.s3.bucket.name}/{unquote_plus(record.s3.object.key)}"
+                objects.append((url, record.eventName.startswith("ObjectCreated")))
+            return objects
     return []
 
 
@@ -195,5 +264,5 @@ def _client(queue: str) -> Any:
     """A client, which threads share. The address of a queue of AWS names its region."""
     import boto3
 
-    region = re.match(r"https://sqs\.([a-z0-9-]+)\.amazonaws\.com", queue)
-    return boto3.client("sqs", **({"region_name": region[1]} if region else {}))
+    address = re.match(r"https://sqs\.([a-z0-9-]+)\.amazonaws\.com", queue)
+    return boto3.client("sqs", region_name=address[1] if address else None)

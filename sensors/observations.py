@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import dagster as dg
@@ -18,6 +19,7 @@ from sensors.dagster_internals.queries import (
     is_being_evaluated,
     latest_check,
     latest_observation,
+    materialized_versions,
     observed_versions,
 )
 from sensors.dagster_internals.tags import DATA_VERSION
@@ -59,40 +61,62 @@ class WatchedSource(Protocol):
         """The job that materializes the converted asset."""
 
 
-def known_items(instance: dg.DagsterInstance, source: WatchedSource) -> dict[str, str | None]:
-    """Registered items and the fingerprint last observed of each (None: never observed). Takes two queries."""
-    versions = observed_versions(instance, source.observed)
-    return {item_id: versions.get(item_id) for item_id in instance.get_dynamic_partitions(source.partitions_name)}
+class KnownItems:
+    """What Dagster has recorded of the items of a source, each part read once, when it is first asked for.
+
+    A tick of a sensor reads it before it reports anything.
+
+    Args:
+        instance: where it is recorded.
+        source: of the items.
+    """
+
+    def __init__(self, instance: dg.DagsterInstance, source: WatchedSource) -> None:
+        self.instance = instance
+        self.source = source
+
+    @cached_property
+    def registered(self) -> Sequence[str]:
+        """The items that have a partition, in the order of the partitions."""
+        return self.instance.get_dynamic_partitions(self.source.partitions_name)
+
+    @cached_property
+    def observed(self) -> dict[str, str | None]:
+        """The fingerprint last observed of each registered item; None if it was never observed."""
+        versions = observed_versions(self.instance, self.source.observed)
+        return {item_id: versions.get(item_id) for item_id in self.registered}
+
+    @cached_property
+    def converted(self) -> dict[str, str]:
+        """The data version of the latest materialization of each item that was converted, registered or not."""
+        return materialized_versions(self.instance, self.source.converted)
 
 
 def observations(source: WatchedSource, listing: Listing, changes: Changes) -> list[dg.AssetObservation]:
     """One event per changed item, with its new version."""
-    present = [
-        dg.AssetObservation(
-            source.observed,
-            partition=item_id,
-            metadata=dict(listing.details.get(item_id, {})),
-            tags={DATA_VERSION: listing.items[item_id].fingerprint},
-        )
-        for item_id in changes.new + changes.changed
-    ]
-    return present + [
-        dg.AssetObservation(source.observed, partition=item_id, tags={DATA_VERSION: ABSENT})
-        for item_id in changes.vanished
-    ]
+    events = []
+    for item_id in changes.new + changes.changed:
+        tags = {DATA_VERSION: listing.items[item_id].fingerprint}
+        metadata = dict(listing.details.get(item_id, {}))
+        events.append(dg.AssetObservation(source.observed, partition=item_id, metadata=metadata, tags=tags))
+    for item_id in changes.vanished:
+        events.append(dg.AssetObservation(source.observed, partition=item_id, tags={DATA_VERSION: ABSENT}))
+    return events
 
 
 def listing_metadata(listing: Listing) -> dict[str, Any]:
     """What the UI shows of a listing as a whole."""
-    lines = "\n".join(f"* {sentence}" for sentence in listing.left_out)
     size = sum(details["source_bytes"] for details in listing.details.values())
-    return {
+    metadata: dict[str, Any] = {
         "samples": len(listing.items),
         "incomplete": len(listing.incomplete),
         "size": format_size(size),
         "source_bytes": size,
-        **({"left out": dg.MetadataValue.md(lines)} if lines else {}),
     }
+    if listing.left_out:
+        lines = [f"* {sentence}" for sentence in listing.left_out]
+        metadata["left out"] = dg.MetadataValue.md("\n".join(lines))
+    return metadata
 
 
 @dataclass(frozen=True)
@@ -199,9 +223,11 @@ def sensor_result(
     events = [*observations(source, listing, changes), *more_events]
     if len(events) > _MANY_EVENTS:
         # The daemon would store them one by one, which takes 10 ms each.
-        of_items = [event for event in events if not isinstance(event, dg.AssetCheckEvaluation)]
-        report_runless_events(context.instance, of_items)
-        events = [event for event in events if isinstance(event, dg.AssetCheckEvaluation)]
+        checks = [event for event in events if isinstance(event, dg.AssetCheckEvaluation)]
+        report_runless_events(
+            context.instance, [event for event in events if not isinstance(event, dg.AssetCheckEvaluation)]
+        )
+        events = checks
     summary = describe(listing, changes, noun, held)
     context.log.info(summary)
     return dg.SensorResult(
@@ -213,14 +239,10 @@ def sensor_result(
     )
 
 
-def changes_now(
-    instance: dg.DagsterInstance, source: WatchedSource, first: Listing, second: Listing
-) -> tuple[dict[str, str | None], Changes]:
-    """The known items, and all changes that two listings agree on."""
-    known = known_items(instance, source)
-    no_limit = {"limit": None, "new_limit": None}
-    pending = find_changes(first, known, PendingChanges(), **no_limit).pending
-    return known, find_changes(second, known, pending, **no_limit)
+def changes_now(known: KnownItems, first: Listing, second: Listing) -> Changes:
+    """All changes that two listings agree on."""
+    pending = find_changes(first, known.observed, PendingChanges(), limit=None, new_limit=None).pending
+    return find_changes(second, known.observed, pending, limit=None, new_limit=None)
 
 
 def report_now(

@@ -10,9 +10,9 @@ from functools import cache
 
 import dagster as dg
 
-from sensors.dagster_internals.queries import materialized_versions
 from sensors.dagster_internals.tags import DATA_VERSION, version_tags
 from sensors.migration import MigratingDataset, data_version_of, group_name
+from sensors.observations import KnownItems
 from sensors.pending import MAX_NEW, Changes
 from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.sources import SampleTree
@@ -25,12 +25,11 @@ _MAX_READ_BYTES = 2**31
 
 
 def take_over(
-    instance: dg.DagsterInstance,
     dataset: MigratingDataset,
     tree: SampleTree,
     manifest: StoreManifest | None,
     listing: Listing,
-    known: Mapping[str, str | None],
+    known: KnownItems,
     changes: Changes,
     *,
     in_a_tick: bool,
@@ -38,12 +37,11 @@ def take_over(
     """Find samples that the store holds, from the source as it is now, without Dagster's knowledge.
 
     Args:
-        instance: where.
         dataset: of the samples.
         tree: the source.
         manifest: of the dataset's store; None if there is no store.
         listing: of the source.
-        known: registered samples, with the fingerprints that Dagster knows.
+        known: what Dagster has recorded of the samples.
         changes: of the source since then.
         in_a_tick: take no more than a tick of a sensor has time for; the next tick continues.
 
@@ -56,8 +54,10 @@ def take_over(
     contents: dict[str, str] = {}
     if manifest.fingerprints == "content":
         changes, contents = _compare_contents(tree, manifest, listing, changes, _MAX_READ_BYTES if in_a_tick else None)
-    coming = {i: listing.items[i].fingerprint for i in changes.new + changes.changed}
-    held = _held_samples(instance, dataset, manifest, {**known, **coming}, contents)
+    versions = dict(known.observed)
+    for sample_id in changes.new + changes.changed:
+        versions[sample_id] = listing.items[sample_id].fingerprint
+    held = _held_samples(dataset, manifest, known, versions, contents)
     return changes, held[:MAX_NEW] if in_a_tick else held
 
 
@@ -73,7 +73,9 @@ def _compare_contents(
         The changes without those that stay pending, and the fingerprint of the content of each sample that was read.
     """
     held = [listing.items[sample_id] for sample_id in changes.new if sample_id in manifest.samples]
-    chosen, waiting, n_bytes = {}, {}, 0
+    chosen: dict[str, SourceSample] = {}
+    waiting: dict[str, str] = {}
+    n_bytes = 0
     for sample in held:
         if not isinstance(sample, SourceSample) or (max_bytes is not None and sample.n_bytes > max_bytes):
             continue
@@ -87,25 +89,23 @@ def _compare_contents(
 
 
 def _held_samples(
-    instance: dg.DagsterInstance,
     dataset: MigratingDataset,
     manifest: StoreManifest,
+    known: KnownItems,
     versions: Mapping[str, str | None],
     contents: Mapping[str, str],
 ) -> list[dg.AssetMaterialization]:
     """Materializations of the samples whose group in the store is of these versions of their sources."""
     code_version_of = cache(dataset.code_version_of)
     current = manifest.conversion.current if manifest.conversion else None
-    known = materialized_versions(instance, dataset.converted)
     found = []
     for sample_id, version in versions.items():
         entry = manifest.samples.get(sample_id)
         if entry is None or version is None or entry.fingerprint != contents.get(sample_id, version):
             continue
+        converted = known.converted.get(sample_id)
         # A sample with other settings than the store's may have been converted since, and wait for its publication.
-        if sample_id in known and (
-            group_name(known[sample_id]) == group_name(entry.relpath) or entry.settings != current
-        ):
+        if converted is not None and (group_name(converted) == group_name(entry.relpath) or entry.settings != current):
             continue
         observation = {DATA_VERSION: version}, None
         tags = version_tags(code_version_of(entry.settings), data_version_of(entry), dataset.observed, observation)

@@ -11,7 +11,7 @@ from resources.warehouses import WarehouseAccess
 from sensors.behind import check_converted, conversions
 from sensors.dagster_internals.queries import has_open_work
 from sensors.deadline import within_the_tick
-from sensors.observations import WatchedSource, changed_checks, known_items, prepare_partitions, sensor_result
+from sensors.observations import KnownItems, WatchedSource, changed_checks, prepare_partitions, sensor_result
 from sensors.operating import if_red
 from sensors.overview import overview_events
 from sensors.pending import PendingChanges, find_changes
@@ -63,10 +63,10 @@ def warehouse_batches_sensor(declared: WatchedWarehouse) -> dg.SensorDefinition:
             lambda: list_warehouse(warehouses.warehouse(declared.warehouse)),
         )
         matrix = matrix_within_the_tick(declared)
-        known = known_items(instance, declared)
-        changes = find_changes(listing, known, PendingChanges.from_cursor(context.cursor))
+        known = KnownItems(instance, declared)
+        changes = find_changes(listing, known.observed, PendingChanges.from_cursor(context.cursor))
         changes = prepare_partitions(instance, declared, changes)
-        found = conversions(instance, declared)
+        found = conversions(known)
         checks = []
         if (
             matrix is not None

@@ -14,7 +14,7 @@ from assets.wide_matrix.declaration import MatrixDeclaration
 from resources.warehouses import WarehouseAccess
 from sensors.dagster_internals.queries import latest_observations, planned_partitions
 from sensors.dagster_internals.tags import kind_tags, version_tags
-from sensors.observations import changes_now, report_now
+from sensors.observations import KnownItems, changes_now, report_now
 from sensors.operating import if_red
 from sensors.refusals import refusal_tags, refused_batches, state_of
 from sensors.warehouse_batches import list_warehouse
@@ -42,7 +42,7 @@ def warehouse_batches_asset(declared: MatrixDeclaration) -> dg.SourceAsset:
         first = list_warehouse(warehouses.warehouse(declared.warehouse))
         time.sleep(declared.settle_seconds)
         second = list_warehouse(warehouses.warehouse(declared.warehouse))
-        _, changes = changes_now(context.instance, declared, first, second)
+        changes = changes_now(KnownItems(context.instance, declared), first, second)
         return report_now(context, declared, second, changes, "batches")
 
     return warehouse_batches

@@ -25,7 +25,7 @@ class Unconverted:
 
 
 def unconverted_partitions(
-    instance: dg.DagsterInstance, source: dg.AssetKey, converted: dg.AssetKey, partitions_name: str
+    instance: dg.DagsterInstance, source: dg.AssetKey, converted: dg.AssetKey, partitions: Iterable[str]
 ) -> dict[str, Unconverted]:
     """Partitions that changed at their source, or arrived there, and were not materialized since.
 
@@ -33,13 +33,13 @@ def unconverted_partitions(
         instance: where.
         source: the observable asset.
         converted: the asset that is made from it, with the same partitions.
-        partitions_name: name of the partitions.
+        partitions: those that are registered.
     """
     storage = instance.event_log_storage
     made = storage.get_latest_storage_id_by_partition(converted, dg.DagsterEventType.ASSET_MATERIALIZATION)
     observed = storage.get_latest_storage_id_by_partition(source, dg.DagsterEventType.ASSET_OBSERVATION)
     found = {}
-    for partition in instance.get_dynamic_partitions(partitions_name):
+    for partition in partitions:
         at = observed.get(partition, 0)
         if at > made.get(partition, 0):
             found[partition] = Unconverted(at, partition in made)

@@ -303,7 +303,8 @@ def older_than_its_source(instance: dg.DagsterInstance, graph: BaseAssetGraph, k
             continue
         for made_of_it in graph.get(source).child_keys & ancestors:
             if graph.get(made_of_it).partitions_def == partitions:
-                left = unconverted_partitions(instance, source, made_of_it, partitions.name)
+                registered = instance.get_dynamic_partitions(partitions.name)
+                left = unconverted_partitions(instance, source, made_of_it, registered)
                 oldest = sorted(each.observed_at for each in left.values())[:1]
                 records = dg.AssetRecordsFilter(source, storage_ids=oldest, before_timestamp=at)
                 if oldest and instance.fetch_observations(records, limit=1).records:

@@ -15,6 +15,7 @@ from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 
 from sensors.behind import check_complete, check_converted, conversions
 from sensors.dagster_internals.queries import latest_check, older_than_its_source
+from sensors.observations import KnownItems
 from tests.platform.test_source_watch import Watcher
 from tests.platform.trial import Trial, corrupt, write_run
 from zarr_core.sources import SampleTree
@@ -51,12 +52,12 @@ def is_late(trial: Trial) -> bool:
 
 def test_changed_samples_of_a_cancelled_backfill_are_named(published: Trial) -> None:
     trial = published
-    assert check_converted(trial.dataset, conversions(trial.instance, trial.dataset)).passed
+    assert check_converted(trial.dataset, conversions(KnownItems(trial.instance, trial.dataset))).passed
     assert not is_late(trial)
     for number in (1, 2):
         write_run(trial.source, number, shift=1.0)
     assert trial.run("look").success
-    assert check_converted(trial.dataset, conversions(trial.instance, trial.dataset)).passed, (
+    assert check_converted(trial.dataset, conversions(KnownItems(trial.instance, trial.dataset))).passed, (
         "they are about to be converted"
     )
     cancel_backfill(trial, "run_1", "run_2")
@@ -72,7 +73,7 @@ def test_changed_samples_of_a_cancelled_backfill_are_named(published: Trial) -> 
     assert is_late(trial), "although the manifest is newer than the change"
 
     assert trial.run("convert", "run_1", "run_2").success
-    assert check_converted(trial.dataset, conversions(trial.instance, trial.dataset)).passed
+    assert check_converted(trial.dataset, conversions(KnownItems(trial.instance, trial.dataset))).passed
     assert trial.publish().success
     assert not is_late(trial)
 
@@ -117,7 +118,7 @@ def test_a_changed_sample_that_cannot_be_converted_is_named_and_a_new_one_is_not
         corrupt(published.source / f"run_{number}")
     assert published.run("look").success
     assert not published.run("convert", "run_2", "run_4").success
-    check = check_converted(published.dataset, conversions(published.instance, published.dataset))
+    check = check_converted(published.dataset, conversions(KnownItems(published.instance, published.dataset)))
     assert "1 samples changed or arrived at the source and their conversion failed: run_2." in str(check.description)
 
 

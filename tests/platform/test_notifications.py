@@ -16,6 +16,7 @@ import pydantic
 import pytest
 
 import sensors.arrivals
+import sensors.notifications
 from assets.dataset import DatasetDeclaration
 from tests.platform.test_source_watch import Watcher, observed
 from tests.platform.trial import Trial, write_run
@@ -143,7 +144,7 @@ def test_the_listing_of_the_whole_source_decides(bucket: Bucket, monkeypatch: py
     bucket.upload(3)
     bucket.settle()
     assert (bucket.looked, registered(bucket)) == ([], ["run_1", "run_2"]), "messages that never came"
-    bucket.now += sensors.arrivals.LIST_SECONDS
+    bucket.now += sensors.notifications.LIST_SECONDS
     bucket.settle()
     assert registered(bucket) == ["run_1", "run_2", "run_3"]
     bucket.notify()

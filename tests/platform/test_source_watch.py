@@ -11,7 +11,7 @@ import pytest
 from resources.stores import StoreAccess
 from sensors.arrivals import arrivals_sensor
 from sensors.dagster_internals.queries import observed_versions
-from sensors.observations import known_items, latest_listing, listing_metadata
+from sensors.observations import KnownItems, latest_listing, listing_metadata
 from sensors.pending import PendingChanges, find_changes
 from tests.platform.trial import Trial, write_run
 from zarr_core.points.store.head import load_manifest
@@ -48,7 +48,7 @@ class Watcher:
         return self.tick()
 
     def versions(self) -> dict[str, str | None]:
-        return known_items(self.trial.instance, self.trial.dataset)
+        return KnownItems(self.trial.instance, self.trial.dataset).observed
 
 
 @pytest.fixture

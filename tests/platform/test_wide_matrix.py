@@ -21,7 +21,7 @@ from dagster._core.loader import LoadingContextForTest
 from assets.wide_matrix.checks import choose
 from assets.wide_matrix.component import WarehouseMatrix
 from resources.warehouses import WarehouseAccess
-from sensors.observations import known_items
+from sensors.observations import KnownItems
 from sensors.warehouse_batches import list_warehouse, warehouse_batches_sensor
 from tests.platform.automation import Automation
 from tests.platform.matrix_trial import FEATURES, MatrixTrial, declare, long_rows
@@ -329,10 +329,10 @@ def test_the_sensor_registers_settled_batches_and_starts_nothing(trial: MatrixTr
     third = tick(trial, second.cursor)
     fourth = tick(trial, third.cursor)
     assert trial.registered() == ["b0", "b1"]
-    before = known_items(trial.instance, trial.dataset)
+    before = KnownItems(trial.instance, trial.dataset).observed
     trial.write("b1", long_rows("b1", shift=0.1))
     fifth = tick(trial, tick(trial, fourth.cursor).cursor)
-    after = known_items(trial.instance, trial.dataset)
+    after = KnownItems(trial.instance, trial.dataset).observed
     assert before["b0"] == after["b0"]
     assert before["b1"] != after["b1"]
     shutil.rmtree(trial.folder / "long" / "batch_id=b0")
