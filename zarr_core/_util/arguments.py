@@ -30,7 +30,7 @@ def whole_number(
         error: class of the error.
 
     Raises:
-        ZarrCoreError: the value is no integer (a bool, a float and a string are none), or is out of range.
+        ZarrCoreError: the value is not an integer (nor are a bool, a float and a string), or is out of range.
     """
     try:
         number = None if isinstance(value, bool) else operator.index(value)

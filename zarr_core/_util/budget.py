@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 class Budget:
-    """An amount that threads share; one that needs more than there is waits until it is alone.
+    """An amount that threads share. An oversized request waits for the whole budget.
 
     Args:
         total: the amount, for example bytes.
@@ -20,7 +20,7 @@ class Budget:
 
     @contextmanager
     def taking(self, amount: int) -> Iterator[None]:
-        """Wait until so much is left, and use it for the duration of a block."""
+        """Wait until this amount is left, and hold it for the duration of a block."""
         amount = min(amount, self._total)
         with self._changed:
             self._changed.wait_for(lambda: self._left >= amount)

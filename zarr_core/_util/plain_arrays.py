@@ -24,7 +24,7 @@ def plain_array(values: Any, *, numbers: bool = True, masked_is_nan: bool = Fals
 
     Args:
         values: array of any library, tensor, or nested lists of numbers or arrays.
-        numbers: refuse whatever is not real numbers or truth values. Otherwise the caller looks at the dtype.
+        numbers: accept only real numbers and truth values. Otherwise the caller looks at the dtype.
         masked_is_nan: masked elements become NaN. Otherwise they are refused.
 
     Raises:

@@ -98,7 +98,7 @@ class WorkerPool(Executor):
                 process.terminate()
 
     def renew(self) -> None:
-        """End the processes, whatever earlier calls still do in them; the next call starts new ones."""
+        """End the processes and the calls that still run in them; the next call starts new ones."""
         self.terminate()
         self.shutdown(wait=False)
         self._pool = None

@@ -38,7 +38,7 @@ _AUTHORIZATION = re.compile(r"(?<!/)\b(authorization['\"]?\s{0,9}[:=]\s{0,9})[^\
 _BEARER = re.compile(r"\b(bearer\s{1,9})[^\s'\",;})\]]{8,}+", re.IGNORECASE)
 # Tokens that are known by their form: of Hugging Face, GitHub, GitLab and Slack, and JSON web tokens.
 _KNOWN_FORMS = re.compile(r"\b(?:(?:hf|gh[pousr]|github_pat)_|glpat-|xox[abps]-|eyJ)\w{16}\S*+")
-# name=value and name: value. A part of a path, as in "/data/sigma=0.5" and "bucket/token=3", is none.
+# name=value and name: value, but not a part of a path, as in "/data/sigma=0.5" and "bucket/token=3".
 _ASSIGNMENT = re.compile(r"(?<![\w/.\-])([\w.\-]++)['\"]?\s{0,9}[=:]\s{0,9}")
 _VALUE = re.compile(r"""'[^'\n]*+|"[^"\n]*+|[^&\s'",;})\]]++""")
 _IN_QUERY = re.compile(r"[?&;]([\w.\-%]++)=")

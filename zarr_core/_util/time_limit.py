@@ -1,4 +1,4 @@
-"""A limit on the time of a call, whatever the call does: a loop without end, a file that never answers, C code."""
+"""A limit on the time of any call: one with an endless loop, on a file that never answers, in C code."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TimeLimitError(Exception):
 
 
 def sample_seconds() -> float:
-    """The limit of one sample that the environment sets, or six hours; raises SourceError if it is no number."""
+    """The limit of one sample that the environment sets, or six hours; raises SourceError if it is not a number."""
     text = os.environ.get(SAMPLE_SECONDS, str(_DEFAULT_SECONDS))
     try:
         seconds = float(text)
@@ -61,9 +61,8 @@ def sample_seconds() -> float:
 def call_within(seconds: float, function: Callable[[], _Result]) -> _Result:
     """The result of a function, which is called in a thread of its own.
 
-    A thread cannot be stopped. One that is over the limit goes on, but nobody waits for it. In a worker process it ends
-    together with the process shortly after, and so does code that keeps Python's lock, so that not even the limit can
-    be noticed.
+    A thread cannot be stopped: over the limit it goes on, and its result is dropped. A worker process ends shortly
+    afterwards, with the thread, even if its code never releases Python's lock.
 
     Raises:
         TimeLimitError: the function has not ended within the limit.

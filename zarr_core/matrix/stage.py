@@ -323,7 +323,7 @@ def _failed_batches(state: MatrixState, problems: Mapping[str, str]) -> dict[str
 
 
 def _check_not_collected(url: str, current: MatrixState, part: MatrixState) -> None:
-    """Raise StoreError if the copy was collected so lately that no commit can name some of these objects yet."""
+    """Raise StoreError if garbage collection of the copy has tombstoned objects that this commit must name."""
     tombstones = current.retention.tombstones
     pending = sorted((set(named(part)) - set(named(current))) & tombstones.keys())
     if pending:

@@ -55,7 +55,7 @@ class MatrixVerification:
 def verify_matrix(url: str | os.PathLike[str]) -> MatrixVerification:
     """Check the names of the features, every chunk's checksum, the arrays' metadata, and compare both copies.
 
-    Others may append, retire and collect garbage at the same time: what a collection deletes meanwhile is no damage.
+    Others may append, retire and collect garbage at the same time: what a collection deletes meanwhile is not damage.
 
     Returns:
         The report. Damage is listed in it and never raised.

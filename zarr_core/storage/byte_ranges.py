@@ -231,7 +231,7 @@ class CountingObjects(Objects):
             yield data
 
     def count(self, request: Request, n_bytes: int) -> None:
-        """Count a request that returned so many bytes."""
+        """Count a request that returned ``n_bytes`` bytes."""
         self.requests += 1
         self.bytes += n_bytes
         self.by_key[request.key][0] += 1

@@ -78,8 +78,8 @@ class DiskCache:
     for other bytes: use the full URL and version of an object.
 
     Args:
-        folder: where to keep entries; created if needed. A full or read-only disk is no error: the cache warns once and
-            stops storing for a while.
+        folder: where to keep entries; created if needed. On a full or read-only disk, the cache warns once and stops
+            storing for a while.
         limit: bytes to keep at most, "200GB" or a number; the least recently used entries go first.
 
     Attributes:

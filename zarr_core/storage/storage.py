@@ -236,7 +236,7 @@ class Storage:
             yield StoredObject(path[len(self.location) + 1 :], info.size, info.modified)
 
     def delete(self, names: Sequence[str]) -> None:
-        """Remove objects, and folders of a local disk that become empty. Missing objects are no error."""
+        """Remove objects, and folders of a local disk that become empty. Missing objects are ignored."""
         paths = [self.path(name) for name in names]
         if self.is_local:
             local.delete(paths, self.location)

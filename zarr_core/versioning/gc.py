@@ -26,7 +26,7 @@ DEFAULT_GRACE = "24h"
 # collector that was suspended (on a laptop that slept) deletes nothing in use; it stops after half of the time.
 TOMBSTONE_SECONDS = 24 * 3600
 _DELETED_AT_A_TIME = 1000
-# A temporary file that is younger may have a writer, which would fail without it, whatever the grace period.
+# A temporary file that is younger may have a writer, which would fail without it, regardless of the grace period.
 _TEMPORARY_SECONDS = 3600
 
 
@@ -60,7 +60,7 @@ class GcReport:
         kept: numbers of the kept generations.
         expired: numbers of the deleted generations.
         prefixes: deleted objects by prefix, without generations.
-        temporary: temporary files that killed writers left behind; at least an hour old, whatever the grace period.
+        temporary: temporary files that killed writers left behind; at least an hour old, regardless of the grace period.
         young: number of prefixes that no generation names, but that are within the grace period.
         foreign: number of objects that no writer of this kind of store makes; they are never deleted.
     """
@@ -90,7 +90,7 @@ def collect_garbage(
         storage, head: the store.
         grace: seconds.
         dry_run: delete nothing. Ages are then by this machine's clock alone.
-        drop: generations to delete whatever their age, with everything that only they name.
+        drop: generations to delete regardless of their age, with everything that only they name.
 
     Raises:
         StoreError: there is no store, another program wrote it, a tagged generation is missing or to be dropped, or the

@@ -324,7 +324,7 @@ class _StoreCopy:
         return committed
 
     def _has_these_fields(self, current: StoreManifest) -> bool:
-        """Whether the samples of a copy have the requested fields, as far as the source has them."""
+        """Whether the samples of a copy have the requested fields, except those that the source lacks."""
         wanted = {name for layout in self.domains.values() for name in layout.arrays}
         unchanged = self._unchanged(current)
         if any(entry.fields is None for entry in unchanged.values()):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,7 @@ def check_sample(storage: Storage, source: RecordedSource | None, columns: Colum
     sample_id, entry, listed = item
     found = SampleFindings(sample_id)
     try:
-        _check(storage, source, columns, entry, listed, found)
+        _SampleCheck(storage, columns, entry, found).run(source, listed)
     except ValueError as error:  # metadata is untrusted JSON
         found.add("", f"its metadata is invalid: {error}")
     return found
@@ -62,158 +62,165 @@ def not_checked(item: Item, error: Exception) -> SampleFindings:
     return found
 
 
-def _check(
-    storage: Storage,
-    source: RecordedSource | None,
-    columns: Columns,
-    entry: SampleEntry,
-    listed: Mapping[str, Any] | None,
-    found: SampleFindings,
-) -> None:
-    group = _read_json(found, storage, f"{entry.relpath}/{ZARR_JSON}", "")
-    if group is None:
-        return
-    objects = storage.list(entry.relpath)
-    attributes = expect(dict, group.get("attributes", {}), "attributes")
-    recorded = expect(dict, attributes.get(ATTRIBUTES_KEY, {}), f"attribute {ATTRIBUTES_KEY!r}")
-    _check_attributes(found, entry, recorded)
-    files = None if source is None else SourceFiles.find(source, found, recorded, columns.shuffle_seed, listed)
-    expected = {f"{entry.relpath}/{ZARR_JSON}", f"{entry.relpath}/{QUARANTINE}"}  # of an earlier refusal
-    for domain, grid in entry.domains.items():
-        expected.add(f"{entry.relpath}/{domain}/{ZARR_JSON}")
-        if domain not in columns.domains:
-            found.add("", f"the manifest lists no arrays of its domain {domain!r}")
-        own = columns.domains.get(domain, {})
-        if entry.fields is not None:
-            own = {name: column for name, column in entry.fields.items() if name in own}
-        elif entry.is_ours:  # earlier versions did not record the dtype of each sample, and mixed dtypes
-            own = {name: replace(column, dtype="") for name, column in own.items()}
-        for name, column in own.items():
-            array = _Array(storage, f"{entry.relpath}/{column.array_name}", name, column, grid, found)
-            expected |= array.check(group, objects, recorded, files.rows(domain, name) if files else None)
+class _SampleCheck:
+    """The check of one sample.
+
+    Attributes:
+        group: content of its group's ``zarr.json``.
+        recorded: what this library recorded in it.
+        objects: bytes by name of all objects of the group.
+        expected: names of the objects that belong to the sample.
+    """
+
+    def __init__(self, storage: Storage, columns: Columns, entry: SampleEntry, found: SampleFindings) -> None:
+        self.storage, self.columns, self.entry, self.found = storage, columns, entry, found
+        self.group: dict[str, Any] = {}
+        self.recorded: dict[str, Any] = {}
+        self.objects: dict[str, int] = {}
+        self.expected = {f"{entry.relpath}/{name}" for name in (ZARR_JSON, QUARANTINE)}  # the latter from earlier
+
+    def run(self, source: RecordedSource | None, listed: Mapping[str, Any] | None) -> None:
+        """Check the sample; compare it with its source if that is given. The problems are added to the findings."""
+        group = self._read_json(f"{self.entry.relpath}/{ZARR_JSON}", "")
+        if group is None:
+            return
+        self.group = group
+        attributes = expect(dict, group.get("attributes", {}), "attributes")
+        self.recorded = expect(dict, attributes.get(ATTRIBUTES_KEY, {}), f"attribute {ATTRIBUTES_KEY!r}")
+        self.objects = self.storage.list(self.entry.relpath)
+        self._check_attributes()
+        files = None
+        if source is not None:
+            files = SourceFiles.find(source, self.found, self.recorded, self.columns.shuffle_seed, listed)
+        for domain in self.entry.domains:
+            self._check_domain(domain, files)
+        total = sum(tally.bytes for tally in self.found.fields.values())
+        if self.entry.is_ours and not self.found.problems and self.entry.bytes != total:
+            self.found.add("", f"its arrays have {total:,} bytes, the manifest says {self.entry.bytes:,}")
+        self._check_meshes()
+        for path in sorted(self.objects.keys() - self.expected):
+            if not strip_temp_suffix(path)[1]:  # those belong to a running or killed converter; gc removes them
+                name = path.removeprefix(f"{self.entry.relpath}/")
+                self.found.add("", f"{name} belongs to no array of the manifest")
+
+    def _check_attributes(self) -> None:
+        if not self.entry.is_ours:
+            return  # another program wrote the group and recorded nothing
+        said = {
+            "sample_id": self.found.sample_id,
+            "fingerprint": self.entry.fingerprint,
+            "settings": self.entry.settings,
+        }
+        for key, value in said.items():
+            if self.recorded.get(key) != value:
+                self.found.add("", f"its group's {key} is {self.recorded.get(key)!r}, the manifest says {value!r}")
+
+    def _check_domain(self, domain: str, files: SourceFiles | None) -> None:
+        """Check the arrays of a domain, and compare them with their files if these are given."""
+        self.expected.add(f"{self.entry.relpath}/{domain}/{ZARR_JSON}")
+        if domain not in self.columns.domains:
+            self.found.add("", f"the manifest lists no arrays of its domain {domain!r}")
+        columns = self.columns.domains.get(domain, {})
+        if self.entry.fields is not None:
+            columns = {name: column for name, column in self.entry.fields.items() if name in columns}
+        for name, column in columns.items():
+            self._check_array(domain, name, column, files)
         if files is not None:
             files.check_rows(domain)
-    total = sum(tally.bytes for tally in found.fields.values())
-    if entry.is_ours and not found.problems and entry.bytes != total:
-        found.add("", f"its arrays have {total:,} bytes, the manifest says {entry.bytes:,}")
-    meshes = tuple(f"{entry.relpath}/{name}" for name in mesh_names(recorded))
-    of_meshes = {path: size for path, size in objects.items() if meshes and path.startswith(meshes)}
-    size = chunk_object_bytes(of_meshes, entry.relpath)
-    if size != sum(mesh_bytes(recorded).values()):
-        found.add("", f"its meshes have {size:,} bytes, {sum(mesh_bytes(recorded).values()):,} were recorded")
-    elif meshes:
+
+    def _check_meshes(self) -> None:
+        folders = tuple(f"{self.entry.relpath}/{name}" for name in mesh_names(self.recorded))
+        objects = {path: size for path, size in self.objects.items() if path.startswith(folders)} if folders else {}
+        self.expected.update(objects)
+        size, recorded = chunk_object_bytes(objects, self.entry.relpath), sum(mesh_bytes(self.recorded).values())
+        if size != recorded:
+            self.found.add("", f"its meshes have {size:,} bytes, {recorded:,} were recorded")
+            return
         try:
-            for _ in read_meshes(storage.root, entry.relpath, recorded):
+            for _ in read_meshes(self.storage.root, self.entry.relpath, self.recorded):
                 pass
         except CorruptChunkError as error:
-            found.add("", f"its mesh cannot be read: {error}")
-    for path in sorted(set(objects) - expected - of_meshes.keys()):
-        if not strip_temp_suffix(path)[1]:  # temporary files belong to a running or killed converter; gc removes them
-            found.add("", f"{path.removeprefix(entry.relpath + '/')} belongs to no array of the manifest")
+            self.found.add("", f"its mesh cannot be read: {error}")
 
+    def _read_json(self, path: str, name: str) -> dict[str, Any] | None:
+        """A JSON object of the store; None and a problem if it cannot be read."""
+        try:
+            return expect(dict, parse_json(self.storage.read(path)), "the document")
+        except FileNotFoundError:
+            self.found.add(name, f"{path} is missing")
+        except (ValueError, OSError) as error:
+            self.found.add(name, f"{path} is not readable: {error}")
+        return None
 
-def _check_attributes(found: SampleFindings, entry: SampleEntry, recorded: Mapping[str, Any]) -> None:
-    if not entry.is_ours:
-        return  # another program wrote the group and recorded nothing
-    expected = {"sample_id": found.sample_id, "fingerprint": entry.fingerprint, "settings": entry.settings}
-    for key, value in expected.items():
-        if recorded.get(key) != value:
-            found.add("", f"its group's {key} is {recorded.get(key)!r}, the manifest says {value!r}")
-
-
-def _read_json(found: SampleFindings, storage: Storage, path: str, name: str) -> dict[str, Any] | None:
-    """A JSON object of the store; None and a problem if it cannot be read."""
-    try:
-        return expect(dict, parse_json(storage.read(path)), "the document")
-    except FileNotFoundError:
-        found.add(name, f"{path} is missing")
-    except (ValueError, OSError) as error:
-        found.add(name, f"{path} is not readable: {error}")
-    return None
-
-
-@dataclass(frozen=True)
-class _Array:
-    """One array to check."""
-
-    storage: Storage
-    path: str
-    name: str
-    column: ArrayColumn
-    grid: DomainGrid
-    found: SampleFindings
-
-    def check(
-        self,
-        group: Mapping[str, Any],
-        objects: Mapping[str, int],
-        recorded: dict[str, Any],
-        source: Callable[[ArrayLayout], Comparison | None] | None,
-    ) -> set[str]:
-        """Check the array; returns the names of its objects."""
-        expected = {f"{self.path}/{ZARR_JSON}"}
-        layout = self._layout(group)
+    def _check_array(self, domain: str, name: str, column: ArrayColumn, files: SourceFiles | None) -> None:
+        path = f"{self.entry.relpath}/{column.array_name}"
+        self.expected.add(f"{path}/{ZARR_JSON}")
+        layout = self._layout(path, name, column, self.entry.domains[domain])
         if layout is None:
-            return expected
-        shards = [f"{self.path}/{layout.shard_key(shard)}" for shard in range(layout.n_shards)]
-        size = sum(objects.get(shard, 0) for shard in shards)
-        recorded_size = stored_bytes(recorded).get(self.name, size) if "stored_bytes" in recorded else size
-        if recorded_size != size and all(shard in objects for shard in shards):
-            self.found.add(self.name, f"its shards have {size:,} bytes, {recorded_size:,} were recorded")
-        tally = self.found.fields[self.name] = FieldTally(samples=1, bytes=size)
-        comparison = source(layout) if source is not None else None
-        moments = self._read(layout, tally, comparison)
-        if moments is not None and comparison is not None and not comparison.n_different:
-            problem = comparison.rounding_problem(moments, recorded_rounding(recorded).get(self.name))
+            return
+        shards = [f"{path}/{layout.shard_key(shard)}" for shard in range(layout.n_shards)]
+        self.expected.update(shards)
+        size = sum(self.objects.get(shard, 0) for shard in shards)
+        recorded_size = stored_bytes(self.recorded).get(name, size) if "stored_bytes" in self.recorded else size
+        if recorded_size != size and self.objects.keys() >= set(shards):
+            self.found.add(name, f"its shards have {size:,} bytes, {recorded_size:,} were recorded")
+        self.found.fields[name] = FieldTally(samples=1, bytes=size)
+        comparison = files.compare(domain, name, layout) if files is not None else None
+        moments = self._read(name, column, layout, comparison)
+        if moments is None:
+            return
+        if comparison is not None and not comparison.n_different:
+            problem = comparison.rounding_problem(moments, recorded_rounding(self.recorded).get(name))
             if problem:
-                self.found.add(self.name, problem)
-        if moments is not None and "moments" in recorded:
-            expected_moments = recorded_moments(recorded).get(self.name)
-            if expected_moments is not None:
-                self._check_moments(moments, expected_moments)
-        return expected | set(shards)
+                self.found.add(name, problem)
+        recorded = recorded_moments(self.recorded).get(name) if "moments" in self.recorded else None
+        for moment in moments.differing(recorded) if recorded is not None else ():
+            now, then = np.asarray(getattr(moments, moment)).tolist(), np.asarray(getattr(recorded, moment)).tolist()
+            self.found.add(name, f"recorded {moment} {then} differs from that of its points, {now}")
 
-    def _layout(self, group: Mapping[str, Any]) -> ArrayLayout | None:
-        """The stored layout of the array; None if its metadata is unreadable."""
-        own = _read_json(self.found, self.storage, f"{self.path}/{ZARR_JSON}", self.name)
-        consolidated = expect(dict, group.get("consolidated_metadata") or {}, "consolidated_metadata")
-        inlined = expect(dict, consolidated.get("metadata", {}), "metadata").get(self.column.array_name)
+    def _layout(self, path: str, name: str, column: ArrayColumn, grid: DomainGrid) -> ArrayLayout | None:
+        """The stored layout of an array; None if its metadata is unreadable."""
+        own = self._read_json(f"{path}/{ZARR_JSON}", name)
+        consolidated = expect(dict, self.group.get("consolidated_metadata") or {}, "consolidated_metadata")
+        inlined = expect(dict, consolidated.get("metadata", {}), "metadata").get(column.array_name)
         if inlined is None:
-            self.found.add(self.name, "is not in the metadata of its group")
+            self.found.add(name, "is not in the metadata of its group")
         elif own is not None and own != inlined:
-            self.found.add(self.name, "its zarr.json differs from the copy in that of its group")
+            self.found.add(name, "its zarr.json differs from the copy in that of its group")
         metadata = own or inlined
         if metadata is None:
             return None
         try:
             layout = ArrayLayout.from_zarr_json(metadata)
         except StoreError as error:
-            self.found.add(self.name, str(error))
+            self.found.add(name, str(error))
             return None
         pairs = {
-            "points": (layout.n_points, self.grid.n_points),
-            "points per chunk": (layout.chunk_points, self.grid.chunk_points),
-            "points per shard": (layout.shard_points, self.grid.shard_points),
-            "chunks": (layout.n_chunks, self.grid.n_chunks),
-            "components": (layout.dim, self.column.dim),
-            "dtype": (layout.dtype, self.column.dtype),
+            "points": (layout.n_points, grid.n_points),
+            "points per chunk": (layout.chunk_points, grid.chunk_points),
+            "points per shard": (layout.shard_points, grid.shard_points),
+            "chunks": (layout.n_chunks, grid.n_chunks),
+            "components": (layout.dim, column.dim),
+            "dtype": (layout.dtype, column.dtype),
         }
-        for name, (stored, expected) in pairs.items():
-            if stored != expected and expected != "":
-                self.found.add(self.name, f"{name}: the array has {stored}, the manifest says {expected}")
+        for what, (stored, said) in pairs.items():
+            if stored != said:
+                self.found.add(name, f"{what}: the array has {stored}, the manifest says {said}")
         return layout
 
-    def _read(self, layout: ArrayLayout, tally: FieldTally, comparison: Comparison | None) -> FieldMoments | None:
+    def _read(
+        self, name: str, column: ArrayColumn, layout: ArrayLayout, comparison: Comparison | None
+    ) -> FieldMoments | None:
         """Check the checksum, values and source rows of every chunk; returns the moments if all are intact."""
         moments: FieldMoments | None = None
-        intact = True
-        for chunk in read_chunks(self.storage, self.path, layout):
+        intact, tally = True, self.found.fields[name]
+        for chunk in read_chunks(self.storage, f"{self.entry.relpath}/{column.array_name}", layout):
             tally.chunks += 1
             if chunk.rows is None or chunk.number is None:
                 intact = False
                 where = f"shard {chunk.shard}" if chunk.number is None else f"chunk {chunk.number}"
-                place = f"{self.column.array_name}/{layout.shard_key(chunk.shard)}"
-                self.found.add(self.name, f"{where}: {chunk.problem} ({place})")
+                place = f"{column.array_name}/{layout.shard_key(chunk.shard)}"
+                self.found.add(name, f"{where}: {chunk.problem} ({place})")
                 continue
             tally.points += len(chunk.rows)
             if comparison is not None:
@@ -221,15 +228,10 @@ class _Array:
             n_bad = int(np.count_nonzero(~np.isfinite(chunk.rows)))
             if n_bad:
                 intact = False
-                self.found.add(self.name, f"chunk {chunk.number}: {n_bad} values are not finite")
+                self.found.add(name, f"chunk {chunk.number}: {n_bad} values are not finite")
             else:
                 part = FieldMoments.of(chunk.rows)
                 moments = moments.merge(part) if moments else part
         if comparison is not None and comparison.n_different:
-            self.found.add(self.name, comparison.message)
+            self.found.add(name, comparison.message)
         return moments if intact else None
-
-    def _check_moments(self, taken: FieldMoments, recorded: FieldMoments) -> None:
-        for name in taken.differing(recorded):
-            now, then = np.asarray(getattr(taken, name)).tolist(), np.asarray(getattr(recorded, name)).tolist()
-            self.found.add(self.name, f"recorded {name} {then} differs from that of its points, {now}")

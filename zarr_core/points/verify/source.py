@@ -6,9 +6,8 @@ of a domain, each with the values of all its fields, are compared as a multiset.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -81,11 +80,13 @@ class SourceFiles:
         seed = expect(int, recorded.get("shuffle_seed", shuffle_seed), "shuffle_seed")
         return cls(sample, found, None if found.any_order else seed)
 
-    def rows(self, domain: str, name: str) -> Callable[[ArrayLayout], Comparison | None]:
-        """A function that opens the comparison of a field, given the layout of its array."""
-        return partial(self._comparison, domain, name)
+    def compare(self, domain: str, name: str, layout: ArrayLayout) -> Comparison | None:
+        """Open the comparison of a field; None and a problem if that is not possible.
 
-    def _comparison(self, domain: str, name: str, layout: ArrayLayout) -> Comparison | None:
+        Args:
+            domain, name: of the field; its canonical name.
+            layout: of its array.
+        """
         file = self.sample.files.get(name)
         if file is None:
             self.found.add(name, "cannot be compared: the file that it was made from was not recorded", damage=False)
@@ -122,14 +123,17 @@ class SourceFiles:
         """Compare the rows of a domain whose order is not known, after all its arrays were read."""
         comparisons = {name: each for name, each in self.unordered.items() if each.n_rows == len(each.expected)}
         self.unordered.clear()
-        if comparisons and _same_rows(list(comparisons.values())):
+        missing = _missing_rows(list(comparisons.values())) if comparisons else ""
+        if not missing:
             return
-        different = {name: each for name, each in comparisons.items() if not _same_rows([each])}
-        for name, each in different.items():
-            self.found.add(name, f"{_missing_rows([each])}{each.changed}")
-        if comparisons and not different:
-            reason = _missing_rows(list(comparisons.values()))
-            self.found.add("", f"{domain}: its fields are not aligned: {reason}, though each field is equal by itself")
+        is_explained = False
+        for name, comparison in comparisons.items():
+            missing_of_field = _missing_rows([comparison])
+            if missing_of_field:
+                self.found.add(name, f"{missing_of_field}{comparison.changed}")
+                is_explained = True
+        if not is_explained:
+            self.found.add("", f"{domain}: its fields are not aligned: {missing}, though each field is equal by itself")
 
 
 @dataclass(frozen=True)
@@ -273,18 +277,12 @@ def _rows(arrays: list[np.ndarray]) -> np.ndarray:
     return joined.view(f"S{joined.shape[1]}")[:, 0]
 
 
-def _same_rows(comparisons: list[UnorderedComparison]) -> bool:
-    """Whether the stored points, with all their fields, are those of the source, each as often."""
-    stored, expected = (
-        np.sort(_rows([getattr(each, name) for each in comparisons])) for name in ("stored", "expected")
-    )
-    return np.array_equal(stored, expected)
-
-
 def _missing_rows(comparisons: list[UnorderedComparison]) -> str:
-    """How many stored points are not those of the source, and one of them."""
+    """How many stored points, with all their fields, are not those of the source, and one of them; "" if none is."""
     rows = _rows([each.stored for each in comparisons])
     stored, expected = np.sort(rows), np.sort(_rows([each.expected for each in comparisons]))
+    if np.array_equal(stored, expected):
+        return ""
     # A row that is stored for the n-th time must be in the source n times.
     times = np.arange(len(stored)) - np.searchsorted(stored, stored, "left")
     missing = stored[times >= np.searchsorted(expected, stored, "right") - np.searchsorted(expected, stored, "left")]

@@ -25,7 +25,7 @@ _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 
 
 def read(path: str, start: int | None = None, stop: int | None = None) -> bytes:
-    """Bytes ``[start, stop)`` of a file; raises FileNotFoundError for a folder as well, which is no object."""
+    """Bytes ``[start, stop)`` of a file; raises FileNotFoundError for a folder, too: a folder is not an object."""
     try:
         with open(path, "rb") as file:
             file.seek(start or 0)
@@ -59,7 +59,7 @@ def walk(top: str, *, follow_links: bool, recursive: bool = True) -> Iterator[tu
 
 
 def delete(paths: Sequence[str], root: str) -> None:
-    """Remove files and the folders that become empty, but never the root. Missing files are no error."""
+    """Remove files and the folders that become empty, but never the root. Missing files are ignored."""
     for path in paths:
         with suppress(FileNotFoundError):
             os.unlink(path)
