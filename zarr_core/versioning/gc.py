@@ -60,7 +60,7 @@ class GcReport:
         kept: numbers of the kept generations.
         expired: numbers of the deleted generations.
         prefixes: deleted objects by prefix, without generations.
-        temporary: temporary files that killed writers left behind; at least an hour old, regardless of the grace period.
+        temporary: temporary files that killed writers left behind; at least an hour old, for any grace period.
         young: number of prefixes that no generation names, but that are within the grace period.
         foreign: number of objects that no writer of this kind of store makes; they are never deleted.
     """
