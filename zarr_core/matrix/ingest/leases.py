@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-import random
 import threading
 import time
 import uuid
@@ -19,12 +18,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from zarr_core._util.documents import parse_json
-from zarr_core.errors import CommitConflict
 from zarr_core.matrix.ingest.holders import describe, has_ended, identity
+from zarr_core.matrix.store.commits import update_object
 from zarr_core.storage import Storage
 
 LEASES = "leases.json"
-_ATTEMPTS = 20
 
 logger = logging.getLogger(__name__)
 
@@ -122,24 +120,13 @@ class Leases:
         return {"owner": self._owner, "beat": self._beat, **identity()}
 
     def _change(self, change: Callable[[Holders], None]) -> None:
-        for attempt in range(_ATTEMPTS):
-            try:
-                data, version = self.storage.read_versioned(LEASES)
-            except FileNotFoundError:
-                data, version = b"{}", None
+        def update(data: bytes) -> bytes | None:
             before = _parse(data)
             after = dict(before)
             change(after)
-            if after == before:
-                return
-            try:
-                self.storage.replace(LEASES, json.dumps(after, indent=1).encode(), version)
-            except CommitConflict:
-                time.sleep(random.uniform(0, 0.02 * 2 ** min(attempt, 6)))
-            else:
-                return
-        text = f"{_ATTEMPTS} changes in a row were overtaken by other writers"
-        raise CommitConflict(f"{self.storage.url}/{LEASES}: {text}")
+            return None if after == before else json.dumps(after, indent=1).encode()
+
+        update_object(self.storage, LEASES, update)
 
 
 def _parse(data: bytes) -> Holders:

@@ -249,11 +249,11 @@ class MatrixReader:
                 CpG_beg and chromStart, and in the column start of a ``.bed`` file: there from 0.
             stem: find loci whose probes have suffixes, as in EPICv2: "cg00000029" selects all columns with that stem,
                 such as "cg00000029_TC21" and, on an axis of several array types, "cg00000029". A full name,
-                "cg00000029_TC21", selects its own column alone, or the column "cg00000029" where there is no such one.
+                "cg00000029_TC21", selects its own column alone, or the column "cg00000029" where that is absent.
             duplicates: what a stem with several columns becomes: an "error", the "first" of them in the order of the
                 axis, or the "mean" of those with a value.
             unknown: "skip" leaves names out that are not on the axis, with a warning. For regions, probes of the
-                manifest that are not on the axis are always left out so.
+                manifest that are not on the axis are always left out in this way.
 
         Raises:
             UnknownFieldError: a name or chromosome is not on the axis, or nothing is selected.

@@ -76,7 +76,7 @@ def read_axis_ids(url: str, text: bool) -> np.ndarray:
     """The names of :func:`read_feature_ids` in the type of an axis: bytes, or int64 if not ``text``.
 
     Raises:
-        MatrixError: the file cannot be read, or a name is no integer.
+        MatrixError: the file cannot be read, or a name is not an integer.
     """
     names = read_feature_ids(url)
     try:

@@ -1,12 +1,17 @@
-"""Commits that give up if what they are based on has changed."""
+"""Compare-and-swap: of the head of a matrix, and of small objects beside it."""
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Callable
 
+from zarr_core.errors import CommitConflict
 from zarr_core.matrix.store.state import HEAD, MatrixState
 from zarr_core.storage import Storage
 from zarr_core.versioning import generations
+
+_ATTEMPTS = 50
 
 
 def commit(
@@ -28,3 +33,30 @@ def commit(
 
     committed = generations.commit(storage, HEAD, step, since)
     return None if results[-1] is None else committed
+
+
+def update_object(storage: Storage, name: str, change: Callable[[bytes], bytes | None]) -> None:
+    """Replace the bytes of a small object; repeated on newer bytes if another writer came first.
+
+    Args:
+        storage, name: the object; it need not exist.
+        change: makes the new bytes from the present ones (b"" if there is no object); None leaves the object alone.
+
+    Raises:
+        CommitConflict: other writers kept coming first.
+    """
+    for attempt in range(_ATTEMPTS):
+        try:
+            data, version = storage.read_versioned(name)
+        except FileNotFoundError:
+            data, version = b"", None
+        changed = change(data)
+        if changed is None:
+            return
+        try:
+            storage.replace(name, changed, version)
+        except CommitConflict:
+            time.sleep(random.uniform(0, 0.02 * 2 ** min(attempt, 6)))
+        else:
+            return
+    raise CommitConflict(f"{storage.url}/{name}: {_ATTEMPTS} changes in a row were overtaken by other writers")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 from typing import NamedTuple
 
 from zarr_core.matrix.store.layout import ChunkLayout
@@ -44,7 +45,10 @@ class Copy:
     @cached_property
     def positions(self) -> Mapping[str, int]:
         """Position of each sample along the axis of the samples."""
-        return {sample_id: block.first + n for block in self.blocks for n, sample_id in enumerate(block.sample_ids)}
+        found: dict[str, int] = {}
+        for block in self.blocks:
+            found.update(zip(block.sample_ids, count(block.first), strict=False))
+        return found
 
     @property
     def end(self) -> int:
@@ -63,7 +67,7 @@ class Copy:
         return layout.shard[layout.sample_axis]
 
     def shards_of(self, samples: int) -> int:
-        """Number of shards that a block of so many samples takes. Each block begins a new shard."""
+        """Number of shards that a block of ``samples`` samples takes. Each block begins a new shard."""
         return -(-samples // self.shard_samples)
 
     def path(self, value: str) -> str:

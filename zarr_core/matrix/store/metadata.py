@@ -6,13 +6,13 @@ would make other readers plan millions of chunks that do not exist.
 
 from __future__ import annotations
 
-import contextlib
 import json
+from functools import partial
 from typing import Any
 
 from zarr_core._util.documents import expect, parse_json
-from zarr_core.errors import CommitConflict
 from zarr_core.format.object_names import ZARR_JSON
+from zarr_core.matrix.store.commits import update_object
 from zarr_core.matrix.store.copies import Copy
 from zarr_core.matrix.store.layout import ChunkLayout
 from zarr_core.storage import Storage
@@ -20,7 +20,6 @@ from zarr_core.storage import Storage
 # In the attributes: where the samples of the rows are recorded. Arrays of earlier versions, announced with all the
 # rows that they may ever get, lack it.
 _HEAD = {"head": "../HEAD.json"}
-_ATTEMPTS = 100
 
 
 def announce(storage: Storage, copy: Copy, end: int = 0) -> None:
@@ -30,13 +29,22 @@ def announce(storage: Storage, copy: Copy, end: int = 0) -> None:
     beyond the end of its array. An array that this library describes never gets shorter. The committed samples of the
     copy are always announced.
     """
+    end = max(end, copy.end)
+
+    def change(layout: ChunkLayout, data: bytes) -> bytes | None:
+        announced = announced_rows(layout, data)
+        if announced is not None and announced >= end:
+            return None
+        return json.dumps(array_metadata(layout, end), indent=1).encode()
+
     for value, layout in copy.layouts.items():
-        _announce(storage, f"{copy.path(value)}/{ZARR_JSON}", layout, max(end, copy.end))
+        update_object(storage, f"{copy.path(value)}/{ZARR_JSON}", partial(change, layout))
 
 
 def array_metadata(layout: ChunkLayout, rows: int) -> dict[str, Any]:
-    """The ``zarr.json`` of an array that is announced with so many rows."""
-    shape = [rows if axis == "sample" else length for axis, length in zip(layout.axes, layout.shape, strict=True)]
+    """The ``zarr.json`` of an array that is that declares this number of rows."""
+    shape = list(layout.shape)
+    shape[layout.sample_axis] = rows
     return layout.to_zarr_json() | {"shape": shape, "attributes": _HEAD}
 
 
@@ -49,17 +57,3 @@ def announced_rows(layout: ChunkLayout, data: bytes) -> int | None:
     except (ValueError, IndexError):
         return None
     return rows if 0 <= rows <= layout.shape[along] and found == array_metadata(layout, rows) else None
-
-
-def _announce(storage: Storage, name: str, layout: ChunkLayout, end: int) -> None:
-    for _ in range(_ATTEMPTS):
-        version = None
-        with contextlib.suppress(FileNotFoundError):
-            data, version = storage.read_versioned(name)
-            announced = announced_rows(layout, data)
-            if announced is not None and announced >= end:
-                return
-        with contextlib.suppress(CommitConflict):
-            storage.replace(name, json.dumps(array_metadata(layout, end), indent=1).encode(), version)
-            return
-    raise CommitConflict(f"{storage.url}/{name}: {_ATTEMPTS} changes in a row were overtaken by other writers")
