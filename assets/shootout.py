@@ -23,7 +23,7 @@ class ShootoutDeclaration(dg.Model, dg.Resolvable):
     num_features: int = Field(default=1000, description="Features that a selection of a matrix has.")
     batch_size: int = Field(default=8, description="Samples per batch.")
     samples: int | None = Field(
-        default=None, description="Measure with at most so many samples; 16 of points, 128 MiB of a matrix if left out."
+        default=None, description="Measure with at most N samples; 16 of points, 128 MiB of a matrix if left out."
     )
     formats: list[str] | None = Field(
         default=None, description="Only these formats, by their names on the page; all if left out."

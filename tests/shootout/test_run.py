@@ -25,14 +25,14 @@ from zarr_core.errors import StoreError, ZarrCoreError
 from zarr_core.matrix import WideMatrix
 from zarr_core.points.convert.conversion import convert
 from zarr_core.points.store.head import load_manifest
-from zarr_core.shootout import candidates, copies, loading, run, run_shootout, tiers, turns, workload
+from zarr_core.shootout import candidates, loading, run, run_shootout, tiers, turns, workload
 from zarr_core.shootout.__main__ import _tiers, main
 from zarr_core.shootout.candidates import COLUMNS, OURS, Candidate, Loader, candidate, chunk_sizes
 from zarr_core.shootout.formats import Entry
 from zarr_core.shootout.formats.npy import Window
 from zarr_core.shootout.measurement import Measurement, Measurements
 from zarr_core.shootout.page import render_page
-from zarr_core.shootout.planner import Planner
+from zarr_core.shootout.planner import MeasurementError, Planner
 from zarr_core.shootout.request import ShootoutRequest
 from zarr_core.shootout.tiers import Tier
 from zarr_core.shootout.verdict import Case, judge
@@ -178,7 +178,7 @@ def test_a_format_that_keeps_its_files_in_memory_does_not_stop_the_others(
     options = ShootoutRequest(str(store), {"scratch": str(tmp_path)}, samples=1)
     with Tier("scratch", str(tmp_path)) as tier:
         shootout = run._Run(options, [tier], run.take_workload(options, tmp_path / "samples"), tmp_path)
-        shootout.cold["scratch"] = False
+        tier.dropped = False
 
         def is_cold(name: str, workers: int = 0) -> bool:
             m = Measurement("scratch", Candidate(shootout.entries[name]), "draws", [], Loader(workers))
@@ -187,7 +187,7 @@ def test_a_format_that_keeps_its_files_in_memory_does_not_stop_the_others(
         assert not is_cold(".npy")
         assert is_cold("pickle")
         assert not is_cold("pickle", workers=1), "no measurement has shown that files are dropped"
-        shootout.cold["scratch"] = True
+        tier.dropped = True
         assert is_cold("pickle", workers=1)
 
 
@@ -257,8 +257,7 @@ def simulated(
         monkeypatch.setattr(turns, name, value)
     monkeypatch.setattr(run._Run, "_workers", _WORKERS)
     monkeypatch.setattr(run, "Planner", partial(Planner, clock=lambda: now))
-    for module in (run, copies):
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(run, "time_reading", measure)
     return run.measure_all(options), now
 
@@ -344,7 +343,7 @@ def test_folders_are_removed_after_a_failure(store: Path, tmp_path: Path, monkey
         assert len(list((tmp_path / "tier").iterdir())) == 1
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(copies.Copies, "put", failing)
+    monkeypatch.setattr(Tier, "put", failing)
     with pytest.raises(KeyboardInterrupt):
         shootout(store, tmp_path, formats=[".npy"])
     assert list((tmp_path / "tier").iterdir()) == []
@@ -354,7 +353,7 @@ def test_folders_are_removed_when_a_scheduler_ends_the_job(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(copies.Copies, "put", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(Tier, "put", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     try:
         arguments = [str(store), "--tiers", f"a={tmp_path}", "--formats", ".npy", "--output", str(tmp_path / "out")]
         assert main([*arguments, "--quiet"]) == 130
@@ -496,7 +495,7 @@ def test_a_local_tier_ends_within_a_file(tmp_path: Path, monkeypatch: pytest.Mon
     ticks = itertools.count()
     monkeypatch.setattr(Tier, "clock", staticmethod(lambda: float(next(ticks))))
     with Tier("disk", str(tmp_path)) as tier:
-        with pytest.raises(tiers.TooSlowError, match="disk is too slow: 8 B could not be written within 5.0 s"):
+        with pytest.raises(MeasurementError, match="disk is too slow: 8 B could not be written within 5.0 s"):
             tier.put("npy", tmp_path / "copy", 5.0)
         assert next(ticks) == 6
         assert list(Storage(tier.root).list()) == ["probe"]

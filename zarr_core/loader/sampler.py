@@ -253,7 +253,7 @@ class EpochBatchSampler(Sampler[list[int]]):
         """(rank, number of ranks) of this process.
 
         Raises:
-            ZarrCoreError: the batches cannot be divided among so many ranks.
+            ZarrCoreError: the batches cannot be divided among the ranks.
         """
         rank, world = self._replica()
         if self.evaluation:

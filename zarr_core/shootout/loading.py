@@ -255,7 +255,7 @@ def time_first_epochs(
 def _first_epoch(reading: Reading, left: float, clock: Callable[[], float]) -> tuple[float, bool | None]:
     """Its samples per second, and whether it was read from a device. Nothing of it stays open."""
     workers, prefetch = reading.loader.workers, reading.loader.prefetch
-    # The loader requests that many batches at its start. They are empty, and as many follow: when the first ones have
+    # The loader requests this number of batches at its start. They are empty, and as many follow: when the first have
     # arrived, every worker is ready, and has not opened a file.
     requested = workers * prefetch
     reading = replace(reading, idle=2 * prefetch * (workers > 0), batches=reading.epoch)

@@ -25,7 +25,7 @@ from zarr_core.shootout.formats import Entry
 from zarr_core.shootout.loading import Reading, Timing, time_first_epochs, time_reading
 from zarr_core.shootout.matrix_workload import take_matrix
 from zarr_core.shootout.measurement import Measurement, Measurements, choose
-from zarr_core.shootout.planner import Planner, Step
+from zarr_core.shootout.planner import MeasurementError, Planner, Step
 from zarr_core.shootout.request import ShootoutRequest
 from zarr_core.shootout.tiers import Tier
 from zarr_core.shootout.turns import Turns, leaders
@@ -108,7 +108,6 @@ class _Run:
     Attributes:
         measured: so far.
         absent: what cannot be measured, and why.
-        cold: by tier, whether files were seen to be dropped from memory.
         reads: name of the draws that the recommendation is for.
     """
 
@@ -117,11 +116,8 @@ class _Run:
         self.tiers = {tier.name: tier for tier in tiers}
         self.measured = Measurements()
         self.absent: list[tuple[str, str]] = []
-        self.cold: dict[str, bool] = {}
-        self.copies = Copies(workload.samples, folder, _COPYING * request.budget)
+        self.copies = Copies(workload.samples, folder)
         self.turns = Turns(self._again, time.monotonic)
-        # Before the copies take room.
-        self.tier_facts = {tier.name: tier.facts() for tier in tiers}
         self._seconds = min(max(request.budget * _PART, _SHORTEST), _LONGEST)
         facts = workload.facts
         self.reads, self.unit = next(iter(workload.draws)), facts["unit"]
@@ -179,7 +175,7 @@ class _Run:
         """A measurement; by default of the draws that the recommendation is for."""
         m = Measurement(tier.name, chosen, reads or self.reads, [], loader)
         settings = f", {loader.words}" if loader.workers else ""
-        kind = f"{tier.name} {m.reads} {bool(loader.workers)} {not self.copies.are_on(tier, chosen)}"
+        kind = f"{tier.name} {m.reads} {bool(loader.workers)} {chosen.copy not in tier.copies}"
         return Step(
             priority,
             f"{m.reads}: {chosen.label}{settings}, on {tier.name}",
@@ -190,17 +186,17 @@ class _Run:
 
     def _measure(self, m: Measurement, tier: Tier, end: float) -> None:
         if tier.local or not m.workers:
-            self.copies.put(tier, m.candidate, end)
+            self._put(tier, m.candidate, end)
         began = time.monotonic()
         timing = self._time_cold(m, tier, end)
         m.cold = timing is not None
         dropped = m.cold or (not m.workers and tier.drop_from_cache(m.candidate.copy))
         timing = timing or self._time(m, tier.place(m.candidate.copy), end, cold=not m.workers)
         m.took = time.monotonic() - began
-        # Some filesystems lie in memory, and some networks' are no block device: then the files may not be dropped.
+        # Some filesystems lie in memory, and some of networks are not on a block device: then files may not be dropped.
         dropped = dropped and timing.from_device is not False
         if not m.workers:
-            self.cold[tier.name] = self.cold.get(tier.name, False) or dropped
+            tier.dropped = tier.dropped or dropped
         m.rates = timing.rates
         m.first = timing.first if dropped or not tier.local else None
         m.requests = None if tier.local else timing.requests
@@ -210,6 +206,14 @@ class _Run:
         m.inodes = found["inodes"] / samples
         self.measured.append(m)
 
+    def _put(self, tier: Tier, chosen: Candidate, end: float) -> None:
+        if chosen.copy in tier.copies:
+            return
+        if tier.too_slow:  # another copy would use up the budget as well
+            raise MeasurementError(tier.too_slow)
+        folder = self.copies.local(chosen)
+        tier.put(chosen.copy, folder, min(end - time.monotonic(), _COPYING * self.request.budget))
+
     def _time(self, m: Measurement, place: str, end: float, cold: bool = False) -> Timing:
         reading, end = self._what(m, place), self._share(end)
         return time_reading(reading, seconds=self._seconds, repetitions=_REPETITIONS, end=end, cold=cold)
@@ -217,7 +221,7 @@ class _Run:
     def _time_cold(self, m: Measurement, tier: Tier, end: float) -> Timing | None:
         """Epochs whose files are dropped from memory before, if all data do not fit into it; None if that is not so."""
         # What workers read from devices is not known here: a measurement without them has shown that files are dropped.
-        can_drop = not m.workers or self.cold.get(tier.name, False)
+        can_drop = not m.workers or tier.dropped
         drop = partial(tier.drop_from_cache, m.candidate.copy)
         if not (self.too_large and tier.local and can_drop and drop()):
             return None
@@ -344,11 +348,14 @@ class _Run:
             for alone in self.measured.where(tier=m.tier, candidate=m.candidate, reads=m.reads, workers=0):
                 m.requests = m.requests or alone.requests
         tiers = {}
-        for name, found in self.tier_facts.items():
-            tiers[name] = found | {"dropped_from_cache": self.cold.get(name)}
+        rates = {}
+        for name, tier in self.tiers.items():
+            tiers[name] = tier.facts | {"dropped_from_cache": tier.dropped}
+            if tier.rate is not None:
+                rates[name] = tier.rate
         facts = {**self.workload.facts, "codec": self.codec}
         batch_size, price = self.request.batch_size, self.request.price_per_1000_gets
-        case = Case(self.measured, tiers, facts, self.copies.rates, batch_size, price, memory_bytes())
+        case = Case(self.measured, tiers, facts, rates, batch_size, price, memory_bytes())
         not_measured = [*self.absent, *planner.not_run, *self.turns.left_out]
         return {
             "format": 1,
@@ -358,7 +365,7 @@ class _Run:
             "batch_size": batch_size,
             "budget_seconds": self.request.budget,
             "tiers": tiers,
-            "copied_bytes_per_second": self.copies.rates,
+            "copied_bytes_per_second": rates,
             "measurements": [m.to_document() for m in self.measured],
             "not_measured": [{"what": what, "reason": reason} for what, reason in not_measured],
             "verdict": judge(case),

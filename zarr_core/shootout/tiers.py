@@ -25,10 +25,6 @@ _UPLOADS = 8
 _PIECE = 16 << 20
 
 
-class TooSlowError(MeasurementError):
-    """A copy could not be written in time."""
-
-
 class Tier:
     """One tier. Its folder ``zarr-core-shootout-<random>`` is made on entering, and removed on leaving the context.
 
@@ -38,6 +34,10 @@ class Tier:
 
     Attributes:
         clock: monotonic time in seconds.
+        copies: names of the copies in it.
+        facts: name, URL, and for local folders what ``statvfs`` reports before there are copies: free bytes and inodes.
+        too_slow: why a copy was not complete in time; "" if all were.
+        dropped: whether files were seen to be dropped from memory; None if that was not tried.
 
     Raises:
         StoreError: the place does not exist or cannot be written to.
@@ -52,6 +52,11 @@ class Tier:
             raise StoreError(f"tier {self.name}: {self.url} is not a folder")
         self._parent = Storage(place).location if self.local else place.rstrip("/")
         self.root = f"{self._parent}/zarr-core-shootout-{secrets.token_hex(4)}"
+        self.copies: set[str] = set()
+        self.facts = self._facts()
+        self.dropped: bool | None = None
+        self.too_slow = ""
+        self._bytes, self._seconds = 0, 0.0
 
     def __enter__(self) -> Tier:
         try:
@@ -71,8 +76,13 @@ class Tier:
         """Where a copy of that name lies."""
         return f"{self.root}/{name}"
 
-    def put(self, name: str, folder: Path, seconds: float = math.inf) -> float:
-        """Copy a folder, through to the device; returns the seconds.
+    @property
+    def rate(self) -> float | None:
+        """Bytes per second that were written; None if there are no copies."""
+        return self._bytes / self._seconds if self._seconds else None
+
+    def put(self, name: str, folder: Path, seconds: float = math.inf) -> None:
+        """Copy a folder, through to the device.
 
         Args:
             name: of the copy.
@@ -80,7 +90,7 @@ class Tier:
             seconds: after which to stop.
 
         Raises:
-            TooSlowError: the copy was not complete by then.
+            MeasurementError: the copy was not complete by then.
         """
         started = self.clock()
         files = {str(path.relative_to(folder)): path for path in _files(folder)}
@@ -89,11 +99,14 @@ class Tier:
             found = seconds - (self.clock() - started)
             if found <= 0:
                 size = format_size(footprint(folder)["bytes"])
-                raise TooSlowError(f"{self.name} is too slow: {size} could not be written within {seconds:.1f} s")
+                self.too_slow = f"{self.name} is too slow: {size} could not be written within {seconds:.1f} s"
+                raise MeasurementError(self.too_slow)
             return found
 
         (_write if self.local else _upload)(Storage(self.place(name)), files, left)
-        return self.clock() - started
+        self.copies.add(name)
+        self._bytes += footprint(folder)["bytes"]
+        self._seconds += self.clock() - started
 
     def drop_from_cache(self, name: str) -> bool:
         """Ask the system to drop a copy's files from memory; False where that is not possible."""
@@ -107,8 +120,7 @@ class Tier:
                 os.close(handle)
         return True
 
-    def facts(self) -> dict[str, Any]:
-        """Name, URL, and for local folders what ``statvfs`` reports: free bytes and inodes."""
+    def _facts(self) -> dict[str, Any]:
         facts: dict[str, Any] = {"name": self.name, "url": self.url, "local": self.local}
         if self.local:
             found = os.statvfs(self._parent)
