@@ -13,6 +13,8 @@ from zarr_core.sources.formats import SUFFIXES
 
 #: What function objects of OpenFOAM write: a folder per object and per start of the solver.
 FUNCTION_OBJECT = re.compile(rf"(postProcessing/.+)/{TIME}/([^/]+)")
+# What ends the letters at the beginning of a name.
+_LETTERS = re.compile(r"[^A-Za-z_.-]")
 
 
 def folders_above(path: str) -> list[str]:
@@ -45,7 +47,8 @@ def layout(paths: list[str]) -> tuple[str, list[str], list[str]]:
     """Pattern of the samples, their folders (or ids), and patterns of the files of most of them."""
     folders: list[str] = []
     names: tuple[str, ...] = ()
-    for depth in range(1, max(path.count("/") for path in paths) + 1):
+    deepest = max(paths, key=lambda path: path.count("/"))
+    for depth in range(1, deepest.count("/") + 1):
         alike, own_names = _alike_folders(paths, depth)
         # A description names tensors of the sample's own folder only, so that has to be the folder that contains them.
         is_too_high = all(suffix_of(name) == ".pt" and "/" in name for name in names)
@@ -91,11 +94,10 @@ def _general(name: str, folder: str) -> str:
 def _common(folders: list[str]) -> str:
     """A pattern that the folders match: level by level the beginning that all have, and ``*``."""
     levels = []
-    for names in zip(*(folder.split("/") for folder in folders), strict=True):
-        letters = re.match(r"[A-Za-z_.-]*", names[0])
-        start = letters[0] if letters else ""
+    parts = [folder.split("/") for folder in folders]
+    for names in zip(*parts, strict=True):
+        start = _LETTERS.split(names[0])[0]
         if not all(name.startswith(start) for name in names):
             start = ""
-        is_same = len(set(names)) == 1 and start == names[0]
-        levels.append(start if is_same else f"{start}*")
+        levels.append(start if set(names) == {start} else f"{start}*")
     return "/".join(levels)

@@ -71,7 +71,9 @@ def _tasks(environment: Mapping[str, str]) -> str:
     """Number of tasks of a Slurm array 0-N; of any other array it is not known how many parts there are."""
     if "SLURM_ARRAY_TASK_ID" not in environment:
         raise SourceError("part 'auto': a Kubernetes job does not name its completions; give auto/COUNT")
-    first, last, count = (environment.get(f"SLURM_ARRAY_TASK_{name}", "") for name in ("MIN", "MAX", "COUNT"))
+    first = environment.get("SLURM_ARRAY_TASK_MIN", "")
+    last = environment.get("SLURM_ARRAY_TASK_MAX", "")
+    count = environment.get("SLURM_ARRAY_TASK_COUNT", "")
     # The ids are distinct, so an array of COUNT tasks that ends at COUNT - 1 begins at 0 and has no gaps.
     if not (count.isascii() and count.isdigit()) or last != str(int(count) - 1):
         raise SourceError(

@@ -126,7 +126,9 @@ def _check_legacy(file: IO[bytes], size: int) -> None:
     if head.read(1) != b"\x80":
         raise RefusedError("truncated or not a torch file")
     head.seek(0)
-    claimed = sum(sum(_scan(head).values()) for _ in range(5))
+    claimed = 0
+    for _ in range(5):
+        claimed += sum(_scan(head).values())
     if claimed > size:
         raise RefusedError(f"claims {claimed} bytes of storages, more than its {size} bytes")
 

@@ -129,7 +129,7 @@ class FoundSamples:
 
     Attributes:
         samples: the samples by id.
-        left_out: one sentence per reason for which folders are no samples; names them and the way out.
+        left_out: one sentence per reason for which folders are not samples; names them and the way out.
         unused: one sentence that names the files that no field uses, if there are any.
     """
 

@@ -231,11 +231,11 @@ class _Guess:
 
     def document(self) -> dict[str, Any]:
         """The description."""
-        visible = [path for path in joined(self.paths) if _is_known(path)]
+        visible = list(filter(_is_known, joined(self.paths)))
         files = self._files_of_samples([path for path in visible if suffix_of(path) not in _TABLES])
         samples, folders, patterns = layout(files)
-        is_flat = any("{id}" in pattern for pattern in patterns)  # without folders of samples
-        scalars = [] if is_flat else scalar_patterns([path for path in visible if path not in files], folders)
+        is_flat = "{id}" in patterns[0]  # without folders of samples
+        scalars = [] if is_flat else scalar_patterns(set(visible).difference(files), folders)
         name = re.sub(r"\W+", "_", self.storage.url.rstrip("/").rpartition("/")[2])
         document: dict[str, Any] = {"name": name or "dataset", "samples": samples}
         placeholder = {"volume_position": {"file": patterns[0], "array": "x"}}
@@ -243,8 +243,8 @@ class _Guess:
             {**document, "files": placeholder, "parameters": [*patterns[1:], *scalars]}
         )
         own = by_sample(probe, by_folder(self.paths))[0][folders[0]]
-        document |= self._fields(folders[0], "" if is_flat else folders[0], {each: own.get(each) for each in patterns})
-        if parameters := self._parameters(folders[0], {each: own.get(each) for each in scalars}):
+        document |= self._fields(folders[0], "" if is_flat else folders[0], patterns, own)
+        if parameters := self._parameters(folders[0], scalars, own):
             document["parameters"] = parameters
         return document
 
@@ -260,7 +260,7 @@ class _Guess:
                 self.odd.append(f"{case} is an OpenFOAM case with {several_regions(regions)}")
                 break  # the others have them, too
         cases = {case for case, regions in meshes.items() if "" in regions}
-        # Files that were derived from a case are no second source of it.
+        # Files that were derived from a case are not a second source of it.
         found = [path for path in files if cases.isdisjoint(folders_above(path))]
         found = without_pieces([*found, *(f"{case}/{CASE}" for case in cases)])
         if not found:
@@ -268,11 +268,12 @@ class _Guess:
             raise SourceError(f"{self.storage.url}: {'; '.join([formats, *self.odd])}")
         return found
 
-    def _fields(self, sample: str, folder: str, files: Mapping[str, FileInfo | None]) -> dict[str, Any]:
+    def _fields(self, sample: str, folder: str, patterns: list[str], files: Mapping[str, FileInfo]) -> dict[str, Any]:
         """The parts of the description that name fields, from the files of one sample by pattern."""
         looked_at: list[FileSummary] = []
         walls: dict[str, None] = {}
-        for pattern, info in files.items():
+        for pattern in patterns:
+            info = files.get(pattern)
             if info is None:
                 self.odd.append(f"{pattern} of {sample} matches several files, or some of its parts are missing")
                 continue
@@ -300,14 +301,14 @@ class _Guess:
             raise SourceError("; ".join([reason, shown, *self.odd]))
         return described
 
-    def _parameters(self, folder: str, files: Mapping[str, FileInfo | None]) -> list[str]:
+    def _parameters(self, folder: str, patterns: list[str], files: Mapping[str, FileInfo]) -> list[str]:
         """The patterns of those tables that contain scalars, none of them twice with different values."""
         found: list[str] = []
         left_out: list[str] = []
         known: dict[str, Any] = {}
-        for pattern, info in files.items():
+        for pattern in patterns:
             try:
-                values = self._scalars(folder, info)
+                values = self._scalars(folder, files.get(pattern))
                 for name, value in values.items():
                     if known.get(name, value) != value:
                         raise ValueError(f"{name!r} has another value in another file: give it a `prefix`")

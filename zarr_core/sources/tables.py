@@ -60,10 +60,11 @@ class Tables:
             rows = by_sample.get(sample_id, [])
             if len(rows) > 1:
                 several.append(f"one row of {file}, which has {len(rows)} different ones for it")
-            for name, value in (item for row in rows for item in row.items()):
-                earlier, known = first.setdefault(name, (file, value))
-                if value != known:
-                    contradictions.append(f"one value of {name!r}, which {earlier} and {file} give differently")
+            for row in rows:
+                for name, value in row.items():
+                    earlier, known = first.setdefault(name, (file, value))
+                    if value != known:
+                        contradictions.append(f"one value of {name!r}, which {earlier} and {file} give differently")
         return several or contradictions
 
     def notes(self, sample_ids: Collection[str]) -> list[str]:
@@ -104,7 +105,7 @@ def _json_rows(text: str) -> list[dict[str, Any]]:
 def _csv_rows(text: str) -> list[dict[str, Any]]:
     reader = csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline=""), strict=True)
     try:
-        lines = [[cell.strip() for cell in line] for line in reader if line]
+        lines = [list(map(str.strip, line)) for line in reader if line]
     except csv.Error as error:
         raise ValueError(f"line {reader.line_num}: {error}") from error
     header = lines.pop(0) if lines else []

@@ -149,9 +149,9 @@ class SampleTree(SampleSource):
     def with_content(self, sample: SourceSample) -> SourceSample:
         """The sample with the SHA-256 of each file, for which every file is read; raises OSError."""
 
-        known = {info: self._with_sha256(sample.folder, info) for info in sample.distinct_files}
-        files = {canonical: known[info] for canonical, info in sample.files.items()}
-        return replace(sample, files=files, parameter_files=tuple(known[info] for info in sample.parameter_files))
+        known = {info.name: self._with_sha256(sample.folder, info) for info in sample.distinct_files}
+        files = {canonical: known[info.name] for canonical, info in sample.files.items()}
+        return replace(sample, files=files, parameter_files=tuple(known[info.name] for info in sample.parameter_files))
 
     def _with_sha256(self, folder: str, info: FileInfo) -> FileInfo:
         """The file with its digest; that of one in parts is of the digests of its parts."""
@@ -239,8 +239,12 @@ class SampleTree(SampleSource):
     def split_documents(self) -> dict[str, str]:
         """Content of split files and blacklists by name, to be copied into the store."""
         names = (*self.description.blacklists, *self.description.split_files.values())
-        found = {name: self._read_text(name) for name in names}
-        return {name: text for name, text in found.items() if text is not None}
+        documents = {}
+        for name in names:
+            text = self._read_text(name)
+            if text is not None:
+                documents[name] = text
+        return documents
 
     def _list(self, below: str = "", left_out: LeftOut | None = None) -> Listing:
         """Files by folder below the root, or below one of its folders; adds links to nothing to ``left_out``."""
@@ -321,7 +325,7 @@ def _missing(description: SourceDescription, found: Collection[str], problems: M
 
 
 def _add_scalars(parameters: dict[str, Any], content: Any, where: str, prefix: str = "") -> None:
-    """Add the scalars of one file; raises ValueError if they are none, or contradict those of another file."""
+    """Add the scalars of one file; raises ValueError for other values, or if another file contradicts them."""
     from zarr_core.sources.tensors import scalars
 
     if isinstance(content, dict):

@@ -11,14 +11,16 @@ import hashlib
 import logging
 import tempfile
 import uuid
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from zarr_core._util.redaction import printable_cause, redact, refuse_credentials
+from zarr_core._util.redaction import redact, refuse_credentials
 from zarr_core._util.units import format_size
 from zarr_core.errors import WarehouseError
 from zarr_core.warehouses.join import axis_table
@@ -94,11 +96,11 @@ class AthenaWarehouse(Warehouse):
         """Unload rows with one query per value, or several if one would exceed Athena's limits."""
         import awswrangler
 
-        with _service_errors(repr(self)):  # delete what killed processes left behind
+        with self.errors():  # delete what killed processes left behind
             awswrangler.s3.delete_objects(f"{self.staging}/unloads/", last_modified_end=datetime.now(UTC) - _ORPHAN_AGE)
         axis = self._axis_table(feature_ids)
-        numbers = {batch_id: number for number, batch_id in enumerate(batches)}
-        queries: dict[str, list[str]] = {batch_id: [] for batch_id in batches}
+        numbers = dict(zip(batches, count(), strict=False))
+        queries: dict[str, list[str]] = defaultdict(list)
         with self._prefix() as prefix:
             for value in values:
                 for part, wanted in enumerate(_parts(batches)):
@@ -106,7 +108,7 @@ class AthenaWarehouse(Warehouse):
                     execution = self._unload(query, f"{prefix}/{value}/{part}", ["batch"])
                     for batch_id in {row.batch_id for row in wanted}:
                         queries[batch_id].append(execution)
-            yield _UnloadedFiles(repr(self), prefix, numbers, f"{self.database}.{self.table}", queries)
+            yield _UnloadedFiles(self, prefix, numbers, queries)
 
     def _distinct(self, names: Sequence[str], among: Sequence[str] | None) -> Iterable[tuple[str | None, ...]]:
         looked_up = self.sample_batches and set(names) <= {self.columns.batch, self.columns.sample}
@@ -116,7 +118,7 @@ class AthenaWarehouse(Warehouse):
             for part, ids in enumerate([None] if among is None else _short_lists(among)):
                 path = f"{prefix}/{part}"
                 self._unload(distinct_query(source, names, ids), path)
-                for rows in _read(repr(self), path):
+                for rows in self.read(path):
                     found += zip(*(column.to_pylist() for column in rows.columns), strict=True)
         return found
 
@@ -135,7 +137,7 @@ class AthenaWarehouse(Warehouse):
         """Run a query that writes its rows below an empty path; returns the id of its execution."""
         import awswrangler
 
-        with _service_errors(repr(self)):
+        with self.errors():
             metadata = awswrangler.athena.unload(
                 query, path, self.database, "PARQUET", partitioned_by=partitioned_by, workgroup=self.workgroup
             )
@@ -154,8 +156,30 @@ class AthenaWarehouse(Warehouse):
         try:
             yield prefix
         finally:
-            with _service_errors(repr(self)):
+            with self.errors():
                 awswrangler.s3.delete_objects(f"{prefix}/")
+
+    def read(self, path: str) -> Iterator[pa.RecordBatch]:
+        """Rows of the Parquet files below a path. One file at a time is on the local disk."""
+        import awswrangler
+        import pyarrow.parquet
+
+        with self.errors():
+            files = awswrangler.s3.list_objects(f"{path}/", ignore_suffix=_NOT_ROWS)
+        with tempfile.TemporaryDirectory() as scratch:
+            local = Path(scratch) / "rows.parquet"
+            for file in files:
+                with self.errors():
+                    awswrangler.s3.download(file, str(local))
+                with pyarrow.parquet.ParquetFile(local) as rows:
+                    yield from rows.iter_batches(_ROWS_EACH)
+
+    def errors(self) -> AbstractContextManager[None]:
+        """Raises errors of the services as WarehouseError."""
+        from awswrangler import exceptions
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        return self._errors_of(exceptions, BotoCoreError, ClientError)
 
     def _axis_table(self, feature_ids: Sequence[str]) -> str:
         """Name of the table (feature_id, position) of an axis; creates the table if it is missing."""
@@ -168,7 +192,7 @@ class AthenaWarehouse(Warehouse):
             content.update("\n".join([*part.column("feature_id").to_pylist(), ""]).encode())
         digest = content.hexdigest()[:32]
         name = f"zarr_core_axis_{digest}"
-        with _service_errors(repr(self)):
+        with self.errors():
             if awswrangler.catalog.does_table_exist(self.database, name):
                 return name
             folder = f"{self.staging}/axes/{digest}/"
@@ -184,23 +208,23 @@ class AthenaWarehouse(Warehouse):
 
 @dataclass(frozen=True)
 class _UnloadedFiles(Unloaded):
-    warehouse: str
+    warehouse: AthenaWarehouse
     prefix: str
     numbers: Mapping[str, int]
-    table: str
     queries: Mapping[str, Sequence[str]]
 
     def source(self, batch_id: str) -> dict[str, str]:
         """The table, and the ids of the query executions: one per value, or several."""
-        return {"kind": "athena", "table": self.table, "queries": " ".join(self.queries[batch_id])}
+        table = f"{self.warehouse.database}.{self.warehouse.table}"
+        return {"kind": "athena", "table": table, "queries": " ".join(self.queries[batch_id])}
 
     def rows(self, batch_id: str, value: str) -> Iterator[pa.RecordBatch]:
         import awswrangler
 
-        with _service_errors(self.warehouse):
+        with self.warehouse.errors():
             parts = awswrangler.s3.list_directories(f"{self.prefix}/{value}/")
         for part in parts:
-            yield from _read(self.warehouse, f"{part}batch={self.numbers[batch_id]}")
+            yield from self.warehouse.read(f"{part}batch={self.numbers[batch_id]}")
 
 
 class _Wanted(NamedTuple):
@@ -237,31 +261,3 @@ def _short_lists(ids: Sequence[str]) -> Iterator[list[str]]:
     """Lists of ids, each within the limits of one query."""
     for part in _parts({"": ids}):
         yield [wanted.sample_id for wanted in part]
-
-
-def _read(warehouse: str, path: str) -> Iterator[pa.RecordBatch]:
-    """Rows of the Parquet files below a path. One file at a time is on the local disk."""
-    import awswrangler
-    import pyarrow.parquet
-
-    with _service_errors(warehouse):
-        files = awswrangler.s3.list_objects(f"{path}/", ignore_suffix=_NOT_ROWS)
-    with tempfile.TemporaryDirectory() as scratch:
-        local = Path(scratch) / "rows.parquet"
-        for file in files:
-            with _service_errors(warehouse):
-                awswrangler.s3.download(file, str(local))
-            with pyarrow.parquet.ParquetFile(local) as rows:
-                yield from rows.iter_batches(_ROWS_EACH)
-
-
-@contextmanager
-def _service_errors(warehouse: str) -> Iterator[None]:
-    from awswrangler import exceptions
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    known = tuple(kind for kind in vars(exceptions).values() if isinstance(kind, type) and issubclass(kind, Exception))
-    try:
-        yield
-    except (*known, BotoCoreError, ClientError) as error:
-        raise WarehouseError(f"{warehouse}: {redact(str(error))}") from printable_cause(error)

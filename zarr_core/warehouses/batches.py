@@ -54,7 +54,8 @@ def _by_files(warehouse: DuckDBWarehouse) -> dict[str, WarehouseBatch] | None:
         if batch is None:
             return None
         files.setdefault(unquote(batch[1]), []).append((name[batch.end() :], size, version))
-    return {
-        name: WarehouseBatch(name, short_digest(map(repr, sorted(found))), "files", sum(size for _, size, _ in found))
-        for name, found in sorted(files.items())
-    }
+    batches = {}
+    for name, found in sorted(files.items()):
+        n_bytes = sum(size for _, size, _ in found)
+        batches[name] = WarehouseBatch(name, short_digest(map(repr, sorted(found))), "files", n_bytes)
+    return batches

@@ -20,7 +20,7 @@ from zarr_core.storage import absolute, is_local
 from zarr_core.warehouses.files import ListedFile, check_unchanged, list_files
 from zarr_core.warehouses.join import PositionJoin, duckdb_connection
 from zarr_core.warehouses.protocol import LongColumns, Unloaded, Warehouse
-from zarr_core.warehouses.sql import distinct_query, identifier, literal, value_column
+from zarr_core.warehouses.sql import distinct_query, literal, value_column
 
 if TYPE_CHECKING:
     import duckdb
@@ -83,18 +83,17 @@ class DuckDBWarehouse(Warehouse):
         )
         present = {name for name, *_ in connection.execute("DESCRIBE long").fetchall()}
         named = [self.columns.batch, self.columns.sample, self.columns.feature, *self.columns.values.values()]
-        absent = [name for name in named if name not in present]
-        if absent:
-            raise WarehouseError(
-                f"{self!r} has no column {', '.join(map(identifier, absent))}; its columns are "
-                f"{', '.join(sorted(present))}. Set the column names with LongColumns"
-            )
+        self._check_columns(named, present)
 
     def files_of(self, files: Sequence[ListedFile], batch_ids: Collection[str] | None) -> list[ListedFile]:
         """The files that may hold rows of batches (None: of all): a folder may name the batch of its files."""
         folder = batch_folder(self.columns.batch)
-        homes = [(file, folder.search(file.name)) for file in files]
-        return [file for file, home in homes if batch_ids is None or home is None or unquote(home[1]) in batch_ids]
+        found = []
+        for file in files:
+            home = folder.search(file.name)
+            if batch_ids is None or home is None or unquote(home[1]) in batch_ids:
+                found.append(file)
+        return found
 
     def is_unchanged(self, batch_id: str, source: Mapping[str, str]) -> bool:
         """Whether the files that may hold the batch have the recorded names, sizes and versions."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from zarr_core._util.redaction import printable_cause, redact, secrets_of
+from zarr_core._util.redaction import secrets_of
 from zarr_core.errors import WarehouseError
 from zarr_core.storage import absolute
 from zarr_core.warehouses.join import PositionJoin, duckdb_connection
@@ -109,20 +109,18 @@ class IcebergWarehouse(Warehouse):
 
     def _files_of(self, batch_id: str, snapshot_id: int | None) -> set[tuple[str, ...]]:
         scan = self._scan([self.columns.batch], [batch_id], snapshot_id)
-        deletes = ((task.file, sorted(file.file_path for file in task.delete_files)) for task in scan.plan_files())
-        return {(data.file_path, *paths) for data, paths in deletes}
+        found: set[tuple[str, ...]] = set()
+        for task in scan.plan_files():
+            deletes = sorted(file.file_path for file in task.delete_files)
+            found.add((task.file.file_path, *deletes))
+        return found
 
     def _scan(self, names: Sequence[str], among: Sequence[str] | None, snapshot_id: int | None = None) -> DataScan:
         from pyiceberg.expressions import AlwaysTrue, In
 
         table = self._current
         schema = table.schema()
-        absent = [name for name in names if name not in schema.column_names]
-        if absent:
-            raise WarehouseError(
-                f"{self!r} has no column {', '.join(absent)}; its columns are {', '.join(schema.column_names)}. "
-                "Set the column names with LongColumns"
-            )
+        self._check_columns(names, schema.column_names)
         chosen: BooleanExpression = AlwaysTrue() if among is None else In(names[0], among)  # type: ignore[call-arg, arg-type]
         return table.scan(chosen, tuple(names), snapshot_id=snapshot_id or self.snapshot_id)
 
@@ -145,19 +143,12 @@ class IcebergWarehouse(Warehouse):
         self._uuid = table.metadata.table_uuid
         return table
 
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        """Convert errors of pyiceberg and its clients to WarehouseError, without secret catalogue properties."""
+    def _errors(self) -> AbstractContextManager[None]:
+        """Raises errors of pyiceberg and its clients as WarehouseError, without secret catalogue properties."""
         from pyiceberg import exceptions
 
-        kinds = (kind for kind in vars(exceptions).values() if isinstance(kind, type) and issubclass(kind, Exception))
-        known: tuple[type[Exception], ...] = (*kinds, ValueError, ModuleNotFoundError, OSError, *_of_sql_catalogues())
-        secrets = secrets_of(self.properties)
-        try:
-            yield
-        except known as error:
-            message = f"{self!r}: {redact(str(error), secrets)}"
-            raise WarehouseError(message) from printable_cause(error, secrets)
+        kinds = ValueError, ModuleNotFoundError, OSError, *_of_sql_catalogues()
+        return self._errors_of(exceptions, *kinds, secrets=secrets_of(self.properties))
 
     def _batch_partitions(self) -> set[str] | None:
         """Batch ids from the partitions of the data files; None if a file's partition is not a whole batch."""
@@ -167,15 +158,15 @@ class IcebergWarehouse(Warehouse):
         batch = table.schema().find_field(self.columns.batch).field_id
         found: set[str] = set()
         for task in table.scan(snapshot_id=self.snapshot_id).plan_files():
-            spec = table.specs()[task.file.spec_id]
-            places = [
-                place
-                for place, field in enumerate(spec.fields)
-                if field.source_id == batch and isinstance(field.transform, IdentityTransform)
-            ]
-            if not places or task.file.partition[places[0]] is None:
+            fields = table.specs()[task.file.spec_id].fields
+            batch_id = None
+            for place, field in enumerate(fields):
+                if field.source_id == batch and isinstance(field.transform, IdentityTransform):
+                    batch_id = task.file.partition[place]
+                    break
+            if batch_id is None:
                 return None
-            found.add(str(task.file.partition[places[0]]))
+            found.add(str(batch_id))
         return found
 
 

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -131,14 +131,13 @@ def wanted_table(batches: Mapping[str, Sequence[str]]) -> pa.Table:
     """Table (batch_id, sample_id, sample) of the requested samples; ``sample`` is the position in the batch's list."""
     import pyarrow as pa
 
-    rows = [
-        (batch_id, sample_id, sample)
-        for batch_id, sample_ids in batches.items()
-        for sample, sample_id in enumerate(sample_ids)
-    ]
-    names = {"batch_id": pa.string(), "sample_id": pa.string(), "sample": pa.int32()}
-    columns = zip(*rows, strict=True) if rows else ((),) * len(names)
-    return pa.table({name: pa.array(of, kind) for (name, kind), of in zip(names.items(), columns, strict=True)})
+    columns: dict[str, list[Any]] = {"batch_id": [], "sample_id": [], "sample": []}
+    for batch_id, sample_ids in batches.items():
+        columns["batch_id"] += [batch_id] * len(sample_ids)
+        columns["sample_id"] += sample_ids
+        columns["sample"] += range(len(sample_ids))
+    schema = pa.schema({"batch_id": pa.string(), "sample_id": pa.string(), "sample": pa.int32()})
+    return pa.table(columns, schema)
 
 
 def _create_table(connection: duckdb.DuckDBPyConnection, name: str, table: pa.Table) -> None:

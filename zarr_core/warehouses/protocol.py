@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from zarr_core._util.redaction import printable_cause, redact
 from zarr_core.errors import WarehouseError
 
 if TYPE_CHECKING:
@@ -147,6 +149,28 @@ class Warehouse(ABC):
             *(self, len(found)),
         )
         return found
+
+    def _check_columns(self, names: Iterable[str], present: Collection[str]) -> None:
+        """Raise WarehouseError for columns that the table does not have."""
+        absent = [name for name in names if name not in present]
+        if absent:
+            raise WarehouseError(
+                f"{self!r} has no column {', '.join(absent)}; its columns are {', '.join(sorted(present))}. Set the "
+                "column names with LongColumns"
+            )
+
+    @contextmanager
+    def _errors_of(self, errors: ModuleType, *others: type[Exception], secrets: Collection[str] = ()) -> Iterator[None]:
+        """Raise the errors that a module defines, and others, as WarehouseError without secrets."""
+        known = list(others)
+        for kind in vars(errors).values():
+            if isinstance(kind, type) and issubclass(kind, Exception):
+                known.append(kind)
+        try:
+            yield
+        except tuple(known) as error:
+            message = f"{self!r}: {redact(str(error), secrets)}"
+            raise WarehouseError(message) from printable_cause(error, secrets)
 
     def _column(self, name: str) -> list[str]:
         return [value for (value,) in self._complete([name], None)]

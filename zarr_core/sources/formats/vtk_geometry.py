@@ -46,13 +46,16 @@ def note_flat_cells(blocks: Iterable[Any], choice: ArrayChoice, values: np.ndarr
         choice: a field that was computed at their cells.
         values: of that field.
     """
-    by_dimension = np.sum([_count_by_dimension(block) for block in blocks], axis=0)
+    by_dimension = np.sum(list(map(_count_by_dimension, blocks)), axis=0)
     dimension = int(np.flatnonzero(by_dimension).max(initial=0))
     lower = int(by_dimension[:dimension].sum())
     if choice.compute == "position" and lower:
-        counts = zip(by_dimension[:dimension], ("vertices", "lines", "faces"), strict=False)
-        counted = " and ".join(f"{count:,} {kind}" for count, kind in counts if count)
-        note("cells of fewer dimensions than the others became points as well", f"{counted} of {len(values):,} cells")
+        names = ("vertices", "lines", "faces")[:dimension]
+        counted = [f"{by_dimension[i]:,} {name}" for i, name in enumerate(names) if by_dimension[i]]
+        note(
+            "cells of fewer dimensions than the others became points as well",
+            f"{' and '.join(counted)} of {len(values):,} cells",
+        )
     if choice.compute in ("area", "normals") and dimension == 2:
         # A vertex or a line has an area of 0, too, and any normal.
         without = int((values.reshape(len(values), -1) == 0).all(axis=1).sum())
@@ -125,7 +128,9 @@ def _centres(block: Any) -> np.ndarray:
     cells = block.GetCells()
     ids, starts = numpy_of(cells.GetConnectivityArray()), numpy_of(cells.GetOffsetsArray())
     blocks = [slice(first, first + _CELLS) for first in range(0, len(types), _CELLS)]
-    kinds = {int(kind) for own in blocks for kind in np.flatnonzero(np.bincount(types[own]))}
+    kinds: set[int] = set()
+    for own in blocks:
+        kinds.update(np.flatnonzero(np.bincount(types[own])).tolist())
     others = kinds - {_POLYHEDRON, *np.flatnonzero(SIZES)}
     centres = _centres_of_vtk(block) if others else np.empty((len(types), 3), points.dtype)
 
