@@ -28,6 +28,8 @@ ReadText = Callable[[str], str | None]
 
 # Upper limit on the length of a permutation, which takes eight bytes per sample.
 _MAX_SAMPLES = 10_000_000
+# Power of the unit of length in a computed field, and its unit.
+_COMPUTED = {POSITION: (1, "m"), "normals": (0, ""), "area": (2, "m2")}
 
 
 class _Model(pydantic.BaseModel):
@@ -97,20 +99,20 @@ class MeshFile(_Model):
     compute: tuple[Literal["normals", "area"], ...] = ()
     connectivity: bool = False
 
-    @property
-    def position(self) -> ArrayChoice:
-        """Positions of the domain."""
-        position = self._computed("position", self.length_scale, "m")
-        return position.model_copy(update={"keep_mesh": self.connectivity})
-
     def field_files(self, domain: str) -> list[FieldFile]:
         """The fields, position first."""
-        found = [FieldFile(domain=domain, name=POSITION, filename=self.file, choice=self.position)]
-        for name in self.compute:
-            if name == "area":
-                choice = self._computed(name, self.length_scale**2, "m2")
-            else:
-                choice = self._computed(name, 1.0, "")
+        found = []
+        names: tuple[Literal["position", "normals", "area"], ...] = ("position", *self.compute)
+        for name in names:
+            power, units = _COMPUTED[name]
+            choice = ArrayChoice(
+                compute=name,
+                at=self.at,
+                patches=self.patches,
+                scale=self.length_scale**power,
+                units=units,
+                keep_mesh=self.connectivity and name == POSITION,
+            )
             found.append(FieldFile(domain=domain, name=name, filename=self.file, choice=choice))
         for own_name, entry in self.fields.items():
             choice = ArrayChoice(
@@ -123,9 +125,6 @@ class MeshFile(_Model):
             )
             found.append(FieldFile(domain=domain, name=own_name, filename=entry.file or self.file, choice=choice))
         return found
-
-    def _computed(self, name: Any, scale: float, units: str) -> ArrayChoice:
-        return ArrayChoice(compute=name, at=self.at, patches=self.patches, scale=scale, units=units)
 
 
 def _with_one(place: str) -> Callable[[str], str]:
@@ -243,11 +242,9 @@ class SplitFolders(_Model):
 
     def assign(self, sample_ids: Collection[str], read_text: ReadText) -> dict[str, list[str]]:
         """Ids by split, of the samples that the source has."""
-        splits: dict[str, list[str]] = {split: [] for split in self.folders}
-        for sample_id in sorted(sample_ids):
-            for split, folders in self.folders.items():
-                if sample_id.partition("/")[0] in folders:
-                    splits[split].append(sample_id)
+        splits = {}
+        for split, folders in self.folders.items():
+            splits[split] = [sample_id for sample_id in sorted(sample_ids) if sample_id.partition("/")[0] in folders]
         return splits
 
 
@@ -296,9 +293,10 @@ class SourceDescription(_Model):
         for filename in self.files.values():
             if isinstance(filename, str) and ("/" in filename or filename in ("", ".", "..")):
                 raise ValueError(f"{filename!r} must be the name of a file in the sample's folder")
-        paths = [file.filename.removeprefix("./").removesuffix(CASE) for file in self._field_files()]
-        paths += [self.samples, self.subfolder, *self.blacklists]
-        paths += [table.file for table in self.tables] + [parameter.file for parameter in self.parameters]
+        paths = [self.samples, self.subfolder, *self.blacklists, *self._parameter_patterns]
+        paths += [table.file for table in self.tables]
+        for file in self._field_files():
+            paths.append(file.filename.removeprefix("./").removesuffix(CASE))
         for path in filter(None, paths):
             check_relative_path(path)
         for pattern in self.patterns if self.names_contain_id else ():
@@ -369,7 +367,7 @@ class SourceDescription(_Model):
     def parameter_files(self) -> tuple[str, ...]:
         """Files with per-sample scalars."""
         named = [file for name, file in self.files.items() if name in PARAMETER_ATTRIBUTES and isinstance(file, str)]
-        return ("params.json", *named, *(parameter.file for parameter in self.parameters))
+        return ("params.json", *named, *self._parameter_patterns)
 
     @cached_property
     def used_names(self) -> frozenset[str]:
@@ -380,7 +378,11 @@ class SourceDescription(_Model):
     def patterns(self) -> tuple[str, ...]:
         """Patterns of the files that are found by pattern, not by name."""
         files = [file.filename for file in self._field_files() if file.choice is not None]
-        return tuple(dict.fromkeys((*files, *(parameter.file for parameter in self.parameters))))
+        return tuple(dict.fromkeys([*files, *self._parameter_patterns]))
+
+    @property
+    def _parameter_patterns(self) -> list[str]:
+        return [parameter.file for parameter in self.parameters]
 
     @property
     def names_contain_id(self) -> bool:

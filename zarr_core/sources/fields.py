@@ -12,7 +12,7 @@ import numpy as np
 from zarr_core.sources.arrays import ArrayChoice
 from zarr_core.sources.formats import OpenFile, open_file
 from zarr_core.sources.formats.contents import Mesh, MissingArrayError
-from zarr_core.sources.formats.files import SourceFile
+from zarr_core.sources.formats.files import SourceFile, path_of
 from zarr_core.sources.sample import FileInfo
 from zarr_core.storage import Storage
 
@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SampleFiles:
-    """The files of one sample that contain several arrays.
+    """The files of one sample.
 
     Attributes:
         storage: the source.
         folder: of the sample, below the root.
-        files, choices: of all its fields, by canonical name; the arrays of one file are read together.
+        files: of all its fields, by canonical name.
+        choices: arrays of the fields whose files contain several; those of one file are read together.
     """
 
     storage: Storage
@@ -56,6 +57,11 @@ class FieldLoader(threading.local):
         """
         import torch
 
+        if canonical not in sample.choices:
+            from zarr_core.sources.tensors import load_point_tensor
+
+            info = sample.files[canonical]
+            return load_point_tensor(sample.storage, path_of(sample.folder, info.name), info)
         choice = sample.choices[canonical]
         opened = self._open(sample, canonical)
         values = opened.values(choice)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -24,7 +25,9 @@ _FIELDS = {
     "area": ("area", "areas"),
     "temperature": ("t", "temperature"),
 }
-_NAMES = {name: field for field, names in _FIELDS.items() for name in names}
+_NAMES: dict[str, str] = {}
+for _field, _names in _FIELDS.items():
+    _NAMES |= dict.fromkeys(_names, _field)
 _AVERAGES = re.compile(r"_?(?:mean|avg|average|averaged|trim)(?=_|$)")
 # Fields that only surfaces have.
 _ON_SURFACES = {"friction", "normals", "area"}
@@ -183,17 +186,20 @@ def _fields(arrays: Iterable[FoundArray], at: str) -> dict[str, Any]:
 def _components(name: str, names: Mapping[str, FoundArray]) -> list[str]:
     """The arrays that hold the components of a vector, if this one holds its first; otherwise itself."""
     for found in re.finditer("[xX]", name):
-        letters = "xyz" if found[0] == "x" else "XYZ"
-        triple = [f"{name[: found.start()]}{letter}{name[found.end() :]}" for letter in letters]
-        if all(each in names and names[each].components == 1 for each in triple):
+        before, after = name[: found.start()], name[found.end() :]
+        triple = [f"{before}{letter}{after}" for letter in ("xyz" if found[0] == "x" else "XYZ")]
+        known = [names[each] for each in triple if each in names and names[each].components == 1]
+        if len(known) == len(triple):
             return triple
     return [name]
 
 
 def _drop_domains_without_position(files: dict[str, Any], odd: list[str]) -> None:
-    for domain in {attribute.partition("_")[0] for attribute in files}:
-        if f"{domain}_{POSITION}" not in files:
-            dropped = [attribute for attribute in files if attribute.startswith(f"{domain}_")]
+    by_domain: dict[str, list[str]] = defaultdict(list)
+    for attribute in files:
+        by_domain[attribute.partition("_")[0]].append(attribute)
+    for domain, dropped in by_domain.items():
+        if f"{domain}_{POSITION}" not in dropped:
             for attribute in dropped:
                 del files[attribute]
             odd.append(f"{', '.join(dropped)} left out: nothing looks like the positions of their points")

@@ -172,7 +172,7 @@ def joined(files: Mapping[str, FileInfo]) -> dict[str, FileInfo]:
     whole = dict(files)
     for name, numbered in parts.items():
         if name not in files and sorted(numbered) == list(range(len(numbered))):
-            ordered = [numbered[number] for number in sorted(numbered)]
+            ordered = [part for _, part in sorted(numbered.items())]
             for part in ordered:
                 del whole[part.name]
             whole[name] = combined(name, ordered)

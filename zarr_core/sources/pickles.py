@@ -219,7 +219,8 @@ def _scan(file: io.BytesIO) -> dict[str, int]:
 
 def _nested(kind: str, items: list[_Value], content: Any = None, depth: int = 0) -> _Value:
     """A value that contains others; ``depth`` is that of what it contains already."""
-    depth = max([depth, *(item.depth + 1 for item in items)])
+    for item in items:
+        depth = max(depth, item.depth + 1)
     if depth > MAX_PICKLE_DEPTH:
         raise RefusedError(f"rejected: nested more than {MAX_PICKLE_DEPTH} deep")
     return _Value(kind, content, depth)

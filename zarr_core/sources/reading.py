@@ -124,7 +124,9 @@ class RemoteFile(io.RawIOBase):
     def _edge(self, start: int) -> Any:
         """The object's first or last bytes. Both are fetched at once: who reads one reads the other."""
         if not self._edges:
-            starts = {0, max(self._size - _EDGE_BYTES, 0)}
-            begun = {at: self._storage.begin_read(self._name, at, min(at + _EDGE_BYTES, self._size)) for at in starts}
-            self._edges = {at: _checked(self._storage, self._name, self._info, begun[at]) for at in starts}
+            begun = {}
+            for at in (0, max(self._size - _EDGE_BYTES, 0)):
+                begun[at] = self._storage.begin_read(self._name, at, min(at + _EDGE_BYTES, self._size))
+            for at, reading in begun.items():
+                self._edges[at] = _checked(self._storage, self._name, self._info, reading)
         return self._edges[start]

@@ -126,13 +126,9 @@ class RecordedSample:
 
     def load(self, canonical: str) -> torch.Tensor:
         """The tensor of a field; raises FileNotFoundError, or ValueError if it cannot be read."""
-        from zarr_core.sources.tensors import load_point_tensor
-
-        info = self.file(canonical)
         choices = {name: self._choice(name) for name, file in self.files.items() if "choice" in file}
-        if canonical not in choices:
-            return load_point_tensor(self.storage, path_of(self.folder, info.name), info)
-        files = {canonical: info} | {name: self.file(name) for name in choices if name != canonical}
+        needed = choices if canonical in choices else [canonical]  # the arrays of one file are read together
+        files = {name: self.file(name) for name in needed}
         return self._loader.load(SampleFiles(self.storage, self.folder, files, choices), canonical)
 
     def _part(self, name: Any) -> FileInfo:

@@ -106,7 +106,8 @@ class SourceSample:
         """When its newest file was written, in seconds since 1970; 0 if the location does not report it."""
         newest = 0.0
         for info in self.distinct_files:
-            newest = max(newest, *(stored.modified for stored in info.stored))
+            for stored in info.stored:
+                newest = max(newest, stored.modified)
         return newest
 
     @property

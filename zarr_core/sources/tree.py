@@ -141,14 +141,13 @@ class SampleTree(SampleSource):
         levels = description.samples.count("/") + 1
         return f"{prefix}{'/'.join(parts[:levels])}" if len(parts) > levels else None
 
-    def folders_of(self, sample_id: str) -> list[str]:
-        """Folders that a sample may have: the root may contain the description's subfolder, or be it."""
+    def folders_of(self, name: str) -> list[str]:
+        """Paths that a sample, or a file beside it, may have: the root may contain the description's subfolder."""
         subfolder = self.description.subfolder
-        return [sample_id, f"{subfolder}/{sample_id}"] if subfolder else [sample_id]
+        return [name, f"{subfolder}/{name}"] if subfolder else [name]
 
     def with_content(self, sample: SourceSample) -> SourceSample:
         """The sample with the SHA-256 of each file, for which every file is read; raises OSError."""
-
         known = {info.name: self._with_sha256(sample.folder, info) for info in sample.distinct_files}
         files = {canonical: known[info.name] for canonical, info in sample.files.items()}
         return replace(sample, files=files, parameter_files=tuple(known[info.name] for info in sample.parameter_files))
@@ -170,15 +169,11 @@ class SampleTree(SampleSource):
         Raises:
             SampleError: the file is missing or unreadable, or does not contain one tensor.
         """
-        from zarr_core.sources.tensors import load_point_tensor
-
         if canonical not in sample.files:
             raise SampleError(sample.sample_id, canonical, "its file is missing", "upload it")
         info = sample.files[canonical]
         try:
-            if canonical in self._choices:
-                return self._loader.load(self._files(sample), canonical)
-            return load_point_tensor(self._storage, path_of(sample.folder, info.name), info)
+            return self._loader.load(self._files(sample), canonical)
         except FileNotFoundError as error:
             raise SampleError(sample.sample_id, canonical, f"{info.name} was removed during the conversion") from error
         except ValueError as error:
@@ -284,9 +279,9 @@ class SampleTree(SampleSource):
 
     def _read_text(self, name: str) -> str | None:
         """Text of a file at the root or in the subfolder of the samples; None if neither has it."""
-        for folder in ("", f"{self.description.subfolder}/" if self.description.subfolder else ""):
+        for path in self.folders_of(name):
             try:
-                return self._read_own(f"{folder}{name}").decode()
+                return self._read_own(path).decode()
             except FileNotFoundError:
                 continue
             except (ValueError, OSError) as error:  # OSError: an impossible name, or no permission

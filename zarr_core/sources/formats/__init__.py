@@ -61,7 +61,7 @@ def require_libraries(filenames: Collection[str]) -> None:
     """Raise SourceError if the library that reads one of these files is not installed."""
     for name in filenames:
         _, libraries, extra = _FORMATS.get(suffix_of(name), ("", (), ""))
-        if any(importlib.util.find_spec(library) is None for library in libraries):
+        if None in map(importlib.util.find_spec, libraries):
             raise SourceError(f"{name} cannot be read: pip install 'zarr-core[{extra}]'")
 
 

@@ -27,16 +27,16 @@ class Hdf5File(ArrayFile):
             dataset = _find(file, name)
             check_dataset(dataset, self._file.info.size)
             try:
-                values: np.ndarray = dataset[()]
-                markers = [dataset.attrs[name] for name in _MISSING if name in dataset.attrs]
+                values = np.asarray(dataset[()])
+                markers = [np.asarray(dataset.attrs[each]) for each in _MISSING if each in dataset.attrs]
             except (OSError, ValueError) as error:
                 raise ValueError(f"truncated or damaged: {error}") from error
-            for marker in map(np.asarray, markers):
+            for marker in markers:
                 if marker.dtype.kind in "fiu" and (missing := np.count_nonzero(np.isin(values, marker))):
                     raise ValueError(
                         f"{name}: {missing:,} values are missing: they equal {marker.ravel()[0]}, its marker"
                     )
-            return np.asarray(values)
+            return values
 
     def _shapes(self, opened: IO[bytes]) -> dict[str, tuple[int, ...]]:
         with open_hdf5(opened) as file:
@@ -98,7 +98,9 @@ def datasets(file: Any) -> list[tuple[str, Any]]:
     """Path and dataset of every dataset of the file; raises ValueError for a link to another file."""
     import h5py
 
-    found, pending, seen = [], [("", file)], set()
+    found = []
+    pending = [("", file)]
+    seen = set()
     while pending:
         path, group = pending.pop()
         for name in group:

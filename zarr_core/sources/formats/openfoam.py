@@ -126,7 +126,7 @@ def _check_processors(processors: Mapping[int, Path], choices: Collection[ArrayC
                 fields[f"{file.parent.name}/{file.name}"].add(number)
     if missing := sorted(named - processors.keys()):
         raise ValueError(f"processor{missing[0]} is missing, which belongs to the decomposed case; upload it")
-    arrays = set().union(*(choice.arrays for choice in choices))
+    arrays = _arrays_of(choices)
     for name, having in sorted(fields.items()):
         lacking = sorted(processors.keys() - having)
         if lacking and (not choices or name.partition("/")[2] in arrays):
@@ -136,12 +136,16 @@ def _check_processors(processors: Mapping[int, Path], choices: Collection[ArrayC
             )
 
 
+def _arrays_of(choices: Collection[ArrayChoice]) -> set[str]:
+    return set().union(*(choice.arrays for choice in choices))
+
+
 def _check_time(folders: Collection[Path], end: float | None, choices: Collection[ArrayChoice]) -> None:
     """Raise ValueError for fields that are initial conditions, and note a time before the end of the run."""
     times: list[float] = []
     for folder in folders:
         times += [float(path.name) for path in folder.iterdir() if re.fullmatch(TIME, path.name)]
-    if not times or (choices and not any(choice.arrays for choice in choices)):
+    if not times or (choices and not _arrays_of(choices)):
         return
     latest = max(times)
     if latest == 0 and choices:
