@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from functools import partial
 from typing import Annotated
 
@@ -41,7 +40,7 @@ def _command(
         "store": storage.url,
         "before": old.generation,
         "after": new.generation,
-        "changes": [asdict(change) for change in changes],
+        "changes": changes,
     }
     return cli.Result("\n".join(format_change(change, everything=all) for change in changes), document)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
 from functools import partial
 from typing import Annotated
 
@@ -38,9 +37,9 @@ def _command(
 ) -> cli.Result:
     if sample is None:
         found = store_info(store, generation=generation)
-        return cli.Result(format_store(found), asdict(found))
+        return cli.Result(format_store(found), found)
     one = sample_info(store, sample, generation=generation)
-    return cli.Result(format_sample(one), asdict(one))
+    return cli.Result(format_sample(one), one)
 
 
 def format_store(info: StoreInfo) -> str:

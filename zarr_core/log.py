@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
 from functools import partial
 from itertools import islice
 from typing import Annotated
@@ -38,7 +37,7 @@ def _command(
     storage = Storage(store)
     found = islice(commits(storage, find_head(storage)), limit)
     if json:
-        cli.show("", {"store": storage.url, "commits": [asdict(commit) for commit in found]}, json=True)
+        cli.show("", {"store": storage.url, "commits": list(found)}, json=True)
         return cli.DONE
     for commit in found:
         if not cli.write_line("\n".join(format_commit(commit, everything=all))):

@@ -45,65 +45,60 @@ def _command(
     if target is not None:  # two positional arguments, as in `cp SOURCE STORE`
         source, store = store, target
     assert source is not None
-    document: dict[str, Any] = {"store": Storage(store).url}
     if find_head(Storage(source)) is not MATRIX:
         report = stage_store(source, store, **arguments)
-        document |= _document(report)
-        return _result("samples", document, ok=report.ok)
+        return _result(store, "samples", report, _of_points(report))
     if arguments.pop("split", None) is not None:
         raise cli.WrongUseError("a matrix has no splits; --samples selects the batches that hold these samples")
     matrix = stage_matrix(source, store, values=arguments.pop("fields", None), **arguments)
-    document |= _matrix_document(matrix)
-    return _result("batches", document, ok=matrix.ok)
+    return _result(store, "batches", matrix, _of_matrix(matrix))
 
 
-def _document(report: StageReport) -> dict[str, Any]:
+def _of_points(report: StageReport) -> dict[str, Any]:
     return {
         "generation": report.manifest.generation,
         "origin": report.manifest.origin,
         "samples": len(report.manifest.samples),
-        "seconds": report.seconds,
-        "bytes_copied": report.copied,
-        "bytes_kept": report.kept,
         "staged": [sample.sample_id for sample in report.samples if not sample.problem],
         "failed": {sample.sample_id: sample.problem for sample in report.failed},
     }
 
 
-def _matrix_document(report: MatrixStageReport) -> dict[str, Any]:
+def _of_matrix(report: MatrixStageReport) -> dict[str, Any]:
     assert report.state.origin is not None
     return {
         "generation": report.state.generation,
         "origin": asdict(report.state.origin),
         "samples": len(report.state.rows),
-        "seconds": report.seconds,
-        "bytes_copied": report.copied,
-        "bytes_kept": report.kept,
         "staged": [batch for batch in report.batches if batch not in report.failed],
         "failed": report.failed,
         "failed_shards": {shard.name: shard.problem for shard in report.shards if shard.problem},
     }
 
 
-def _result(parts: str, document: dict[str, Any], *, ok: bool) -> cli.Result:
-    """The document of a copy, and the same as text: its parts are samples or batches."""
-    failed = dict(document["failed"])
+def _result(store: str, parts: str, report: StageReport | MatrixStageReport, held: dict[str, Any]) -> cli.Result:
+    """What was copied; ``held`` is what the copy holds now, and which of its parts (samples or batches) failed."""
+    document = {
+        "store": Storage(store).url,
+        "seconds": report.seconds,
+        "bytes_copied": report.copied,
+        "bytes_kept": report.kept,
+        **held,
+    }
+    failed = dict(held["failed"])
     named = " ".join(failed.values())
-    for shard, problem in document.get("failed_shards", {}).items():
+    for shard, problem in held.get("failed_shards", {}).items():
         if shard not in named:
             failed[shard] = problem
     problems = [f"  failed: {name}: {problem}" for name, problem in failed.items()]
-    sizes = (
-        f"{format_size(document['bytes_copied'])} copied, {format_size(document['bytes_kept'])} there already, "
-        f"{document['seconds']:.1f} s"
-    )
+    sizes = f"{format_size(report.copied)} copied, {format_size(report.kept)} there already, {report.seconds:.1f} s"
+    origin = "generation {generation} of {store}".format(**held["origin"])
     lines = [
-        f"{len(document['staged'])} {parts} staged ({sizes}), {len(document['failed'])} failed",
+        f"{len(held['staged'])} {parts} staged ({sizes}), {len(held['failed'])} failed",
         *problems,
-        "store: {store}, generation {generation}, {samples} samples of ".format(**document)
-        + "generation {generation} of {store}".format(**document["origin"]),
+        f"store: {document['store']}, generation {held['generation']}, {held['samples']} samples of {origin}",
     ]
-    return cli.Result("\n".join(lines), document, problems, ok)
+    return cli.Result("\n".join(lines), document, problems, report.ok)
 
 
 main = partial(cli.run, app)

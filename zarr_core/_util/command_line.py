@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import inspect
 import json as json_module
-import math
 import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -155,7 +154,7 @@ class Result:
 
     Attributes:
         text: printed as it is.
-        document: printed instead with ``--json``.
+        document: printed as JSON instead with ``--json``: mappings, sequences, dataclasses and plain values.
         problems: printed to stderr with ``--quiet``.
         ok: whether everything requested is there; the exit status says it, too.
     """
@@ -350,7 +349,11 @@ def run(app: App, arguments: Sequence[str] | None = None) -> int:
 def show(text: str, document: Any, *, json: bool, quiet: bool = False, problems: Iterable[object] = ()) -> None:
     """Print the result of a verb: JSON if ``json``, its problems to stderr if ``quiet``, else text."""
     if json:
-        write_line(json_module.dumps(_jsonable(document), indent=2, allow_nan=False))
+        from pydantic_core import to_jsonable_python
+
+        # JSON has no infinities and no NaN: they become null.
+        plain = to_jsonable_python(document, inf_nan_mode="null", fallback=dict)
+        write_line(json_module.dumps(plain, indent=2, allow_nan=False))
     elif quiet:
         for problem in problems:
             print(printable(str(problem)), file=sys.stderr)
@@ -404,15 +407,6 @@ def write_line(text: str, end: str = "\n") -> bool:
 def printable(text: str) -> str:
     """The text with control characters as ``\\x1b``: names in stores of others could otherwise control the terminal."""
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
-
-
-def _jsonable(value: Any) -> Any:
-    """A document in the types of JSON, which has no infinities and no NaN: those become null."""
-    if isinstance(value, Mapping):
-        return {str(key): _jsonable(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_jsonable(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _print_error(message: str) -> None:

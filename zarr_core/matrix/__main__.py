@@ -181,7 +181,7 @@ def _load(
         "failed": failed,
         "retired": retired,
         "sources": _sources_of(matrix, loaded),
-        "metadata": None if report is None else asdict(report),
+        "metadata": report,
     }
     count = sum(len(batch["samples"]) for batch in loaded.values())
     lines = [f"{count:,} samples of {len(loaded):,} batches loaded, {len(up_to_date):,} batches were up to date"]
