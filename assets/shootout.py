@@ -10,6 +10,7 @@ from pydantic import Field
 from sensors.operating import if_red
 from zarr_core._util.units import parse_duration
 from zarr_core.errors import ZarrCoreError
+from zarr_core.shootout.request import ShootoutRequest
 
 
 class ShootoutDeclaration(dg.Model, dg.Resolvable):
@@ -18,10 +19,16 @@ class ShootoutDeclaration(dg.Model, dg.Resolvable):
     # URLs may hold passwords.
     tiers: dict[str, str] = Field(repr=False, description="Folders and URLs to compare, by name.")
     budget: str = Field(default="10m", description="Time that measuring may take: 90s, 10m, 1h.")
-    num_surface_points: int = Field(default=4096, description="Points per draw of a surface.")
-    num_volume_points: int = Field(default=4096, description="Points per draw of a volume.")
-    num_features: int = Field(default=1000, description="Features that a selection of a matrix has.")
-    batch_size: int = Field(default=8, description="Samples per batch.")
+    num_surface_points: int = Field(
+        default=ShootoutRequest.num_surface_points, description="Points per draw of a surface."
+    )
+    num_volume_points: int = Field(
+        default=ShootoutRequest.num_volume_points, description="Points per draw of a volume."
+    )
+    num_features: int = Field(
+        default=ShootoutRequest.num_features, description="Features that a selection of a matrix has."
+    )
+    batch_size: int = Field(default=ShootoutRequest.batch_size, description="Samples per batch.")
     samples: int | None = Field(
         default=None, description="Measure with at most N samples; 16 of points, 128 MiB of a matrix if left out."
     )
@@ -70,19 +77,9 @@ def shootout_assets(
         from zarr_core.shootout import run_shootout
 
         folder = Path(report) / "shootout"
-        found = run_shootout(
-            store,
-            declared.tiers,
-            folder,
-            budget=parse_duration(declared.budget),
-            num_surface_points=declared.num_surface_points,
-            num_volume_points=declared.num_volume_points,
-            num_features=declared.num_features,
-            batch_size=declared.batch_size,
-            samples=declared.samples,
-            formats=declared.formats,
-            price_per_1000_gets=declared.price_per_1000_gets,
-        )
+        budget = parse_duration(declared.budget)
+        settings = declared.model_dump(exclude={"tiers", "budget"})
+        found = run_shootout(store, declared.tiers, folder, budget=budget, **settings)
         return dg.MaterializeResult(metadata=_metadata(folder, found))
 
     return [shootout]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from zarr_core.shootout.formats import Format
 from zarr_core.shootout.formats.samples import Draws, Samples
 
 if TYPE_CHECKING:
+    from zarr_core.storage import Storage
     from zarr_core.storage.byte_ranges import CountingObjects
 
 
@@ -31,10 +33,12 @@ class Files:
         self.remote = "://" in str(place)
         self._place = str(place)
         self.requests = 0
-        if self.remote:
-            from zarr_core.storage import Storage
 
-            self._storage = Storage(self._place)
+    @cached_property
+    def _storage(self) -> Storage:
+        from zarr_core.storage import Storage
+
+        return Storage(self._place)
 
     def open(self, name: str) -> Path | io.BytesIO:
         """The path of a local file; else its content, fetched whole."""
@@ -45,9 +49,7 @@ class Files:
 
     def names(self, suffix: str) -> list[str]:
         """Paths of the files with a suffix, relative and sorted."""
-        if self.remote:
-            return [name for name in self._storage.list() if name.endswith(suffix)]
-        return sorted(str(path.relative_to(self._place)) for path in Path(self._place).rglob(f"*{suffix}"))
+        return [name for name in sorted(self._storage.list()) if name.endswith(suffix)]
 
 
 class SampleFiles(Format):
