@@ -28,7 +28,7 @@ from benchmarks.servers import ProxyProcess, s3_endpoint
 from benchmarks.synthetic import make_source, make_store
 from zarr_core.points.convert.conversion import convert
 from zarr_core.shootout.candidates import OURS, Candidate, Loader, candidate, codecs
-from zarr_core.shootout.loading import Reading, time_reading
+from zarr_core.shootout.loading import Reading, Timer
 from zarr_core.shootout.planner import MeasurementError
 from zarr_core.shootout.request import ShootoutRequest
 from zarr_core.shootout.run import measure_all, take_workload, worker_counts
@@ -113,7 +113,7 @@ class Sweep:
                 )
                 try:
                     end = time.monotonic() + 20
-                    rates[setting] += time_reading(reading, seconds=0.2, repetitions=3, end=end).rates
+                    rates[setting] += Timer(reading, end, 3, 0.2).epochs().rates
                 except MeasurementError as error:
                     print(f"{each.label}: {error}", file=sys.stderr)
         return {setting: statistics.median(found) for setting, found in rates.items()}

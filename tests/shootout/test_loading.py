@@ -18,7 +18,7 @@ from zarr_core.shootout.candidates import Loader
 from zarr_core.shootout.formats import Entry
 from zarr_core.shootout.formats.npy import Window
 from zarr_core.shootout.formats.samples import Draws, Samples
-from zarr_core.shootout.loading import Reading, time_first_epochs, time_reading
+from zarr_core.shootout.loading import Reading, Timer
 from zarr_core.shootout.planner import MeasurementError
 
 IDS = ("s0", "s1", "s2")
@@ -79,14 +79,14 @@ def test_a_batch_has_the_drawn_rows(reading: Reading, streams: bool) -> None:
 @pytest.mark.parametrize(("format", "workers"), [("Window", 0), ("Streamed", 0), ("Streamed", 1)])
 def test_rates_with_and_without_workers(reading: Reading, format: str, workers: int) -> None:
     timed = with_entry(reading, format, workers)
-    timing = time_reading(timed, seconds=0, repetitions=3, end=time.monotonic() + 600, cold=True)
+    timing = Timer(timed, time.monotonic() + 600, 3).epochs(cold=True)
     assert len(timing.rates) == 3
     assert min(timing.rates) > 0
     assert (timing.first is None) == bool(workers)
 
 
 def test_at_least_one_repetition_is_measured_when_the_time_is_up(reading: Reading) -> None:
-    assert len(time_reading(reading, seconds=0, repetitions=3, end=0).rates) == 1
+    assert len(Timer(reading, 0, 3).epochs().rates) == 1
 
 
 @pytest.mark.parametrize(("format", "workers"), [("Window", 0), ("Window", 2), ("Streamed", 2)])
@@ -97,7 +97,7 @@ def test_first_epochs_open_dropped_files_and_have_no_imports(reading: Reading, f
     def drop() -> None:
         dropped.append(reading.place)
 
-    timing = time_first_epochs(reading, drop=drop, repetitions=2 - workers // 2, end=time.monotonic() + 600)
+    timing = Timer(reading, time.monotonic() + 600, 2 - workers // 2).first_epochs(drop)
     assert len(timing.rates) == len(dropped) == 2 - workers // 2
     assert min(timing.rates) > 0
     assert workers == 0 or timing.from_device is None
@@ -129,7 +129,7 @@ def test_imports_are_no_part_of_the_first_epoch(reading: Reading, monkeypatch: p
 
     monkeypatch.setattr(Window, "read_batch", importing)
     reading = dataclasses.replace(reading, ready=reading.place)
-    timing = time_reading(reading, seconds=0, repetitions=1, end=1e9, cold=True, clock=lambda: now[0])
+    timing = Timer(reading, 1e9, 1, clock=lambda: now[0]).epochs(cold=True)
     assert timing.first == 2.0, "a second per batch of two samples"
 
 
@@ -149,7 +149,7 @@ def test_a_worker_without_a_shard_ends_with_a_reason(reading: Reading) -> None:
 
 def test_the_error_of_a_library_is_the_reason(reading: Reading) -> None:
     with pytest.raises(MeasurementError, match="IndexError: out of range"):
-        time_reading(with_entry(reading, "Unreadable"), seconds=0, repetitions=1, end=float("inf"))
+        Timer(with_entry(reading, "Unreadable"), float("inf"), 1).epochs()
     try:
         raise IndexError("out of range")
     except IndexError as error:  # what a DataLoader raises for its worker

@@ -170,10 +170,10 @@ def test_epochs_from_storage_are_measured_if_the_data_exceed_the_memory(
 def test_a_format_that_keeps_its_files_in_memory_does_not_stop_the_others(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def epochs(reading: loading.Reading, **_: Any) -> loading.Timing:
-        return loading.Timing(None, [1.0], None, reading.entry.name != ".npy")
+    def epochs(timer: loading.Timer, _: object) -> loading.Timing:
+        return loading.Timing(None, [1.0], None, timer.reading.entry.name != ".npy")
 
-    monkeypatch.setattr(run, "time_first_epochs", epochs)
+    monkeypatch.setattr(loading.Timer, "first_epochs", epochs)
     monkeypatch.setattr(run, "memory_bytes", lambda: 1)
     options = ShootoutRequest(str(store), {"scratch": str(tmp_path)}, samples=1)
     with Tier("scratch", str(tmp_path)) as tier:
@@ -247,8 +247,9 @@ def simulated(
     """A shootout whose measurements take equally long, twice as long with workers; its report, and what it took."""
     now = 0.0
 
-    def measure(reading: loading.Reading, **_: Any) -> loading.Timing:
+    def measure(timer: loading.Timer, cold: bool = False) -> loading.Timing:
         nonlocal now
+        reading = timer.reading
         now += seconds * (2 if reading.loader.workers else 1)
         rate = 100.0 + len(reading.entry.name) - reading.loader.workers
         return loading.Timing(None, [rate, rate + 1])
@@ -258,7 +259,7 @@ def simulated(
     monkeypatch.setattr(run._Run, "_workers", _WORKERS)
     monkeypatch.setattr(run, "Planner", partial(Planner, clock=lambda: now))
     monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: now))
-    monkeypatch.setattr(run, "time_reading", measure)
+    monkeypatch.setattr(loading.Timer, "epochs", measure)
     return run.measure_all(options), now
 
 

@@ -164,114 +164,99 @@ def _as_it_is(batch: Any) -> Any:
     return batch
 
 
-def time_reading(
-    reading: Reading,
-    *,
-    seconds: float,
-    repetitions: int,
-    end: float,
-    cold: bool = False,
-    clock: Callable[[], float] = time.monotonic,
-) -> Timing:
-    """Time the first epoch and repetitions in later ones.
+@dataclass(frozen=True)
+class Timer:
+    """Times batches of a reading. Its methods raise MeasurementError if the format cannot be read, with the reason.
 
-    Args:
+    Attributes:
         reading: what and how. Nothing of it was opened in this process before.
-        seconds: of a repetition, which is at least one batch.
-        repetitions: number of repetitions.
         end: time of the clock at which to stop; at least one repetition is measured.
-        cold: whether the first epoch is timed; with workers it contains their start, and is not.
+        repetitions: number of repetitions.
+        seconds: of a repetition, which is at least one batch.
         clock: monotonic time in seconds.
-
-    Raises:
-        MeasurementError: the format cannot be read, with the reason.
     """
-    with _loading(reading, max(end - clock(), 1.0)) as (dataset, batches):
-        if cold and reading.ready:
-            reading.get_ready()
-        first, from_device = _warm_up(reading, batches, end, clock)
-        opened = dataset.format
-        before = opened.requests if opened else None
-        rates: list[float] = []
-        read = 0
-        while len(rates) < repetitions and (not rates or clock() < end):
-            started, count = clock(), 0
-            while clock() - started < seconds or not count:
-                next(batches)
-                count += 1
-            rates.append(count * reading.batch_size / (clock() - started))
-            read += count * reading.batch_size
-        after = opened.requests if opened else None
-        requests = None if before is None or after is None else (after - before) / read
-        return Timing(first if cold and not reading.loader.workers else None, rates, requests, from_device)
 
+    reading: Reading
+    end: float
+    repetitions: int
+    seconds: float = 0.0
+    clock: Callable[[], float] = time.monotonic
 
-def _warm_up(
-    reading: Reading, batches: Iterator[Any], end: float, clock: Callable[[], float]
-) -> tuple[float, bool | None]:
-    """Read an epoch, and what workers prefetch; its samples per second, and whether it was read from a device."""
-    device, started = _bytes_from_device(), clock()
-    wanted = max(reading.epoch, 2 * reading.loader.workers * reading.loader.prefetch)
-    done = size = 0
-    while done < wanted and (done < 1 or clock() < end):
-        size += _size(next(batches))
-        done += 1
-    return done * reading.batch_size / (clock() - started), _is_from_device(device, size)
+    def epochs(self, cold: bool = False) -> Timing:
+        """Time the first epoch and repetitions in later ones.
 
+        Args:
+            cold: whether the first epoch is timed; with workers it contains their start, and is not.
+        """
+        reading, clock = self.reading, self.clock
+        with _loading(reading, max(self.end - clock(), 1.0)) as (dataset, batches):
+            if cold and reading.ready:
+                reading.get_ready()
+            first, from_device = self._warm_up(batches)
+            opened = dataset.format
+            before = opened.requests if opened else None
+            rates: list[float] = []
+            read = 0
+            while len(rates) < self.repetitions and (not rates or clock() < self.end):
+                started, count = clock(), 0
+                while clock() - started < self.seconds or not count:
+                    next(batches)
+                    count += 1
+                rates.append(count * reading.batch_size / (clock() - started))
+                read += count * reading.batch_size
+            after = opened.requests if opened else None
+            requests = None if before is None or after is None else (after - before) / read
+            return Timing(first if cold and not reading.loader.workers else None, rates, requests, from_device)
 
-def time_first_epochs(
-    reading: Reading,
-    *,
-    drop: Callable[[], object],
-    repetitions: int,
-    end: float,
-    clock: Callable[[], float] = time.monotonic,
-) -> Timing:
-    """Time several first epochs, in each of which the files are opened again; without the start of workers.
-
-    Args:
-        reading: what and how; it has ``ready``.
-        drop: called before each of them; drops the files from memory.
-        repetitions: number of epochs.
-        end: time of the clock at which to stop; at least one epoch is measured.
-        clock: monotonic time in seconds.
-
-    Raises:
-        MeasurementError: the format cannot be read, with the reason.
-    """
-    rates: list[float] = []
-    from_device: list[bool | None] = []
-    longest = 0.0
-    while len(rates) < repetitions and (not rates or clock() + longest < end):
-        started = clock()
-        drop()
-        rate, of_device = _first_epoch(reading, max(end - started, 2 * longest, 1.0), clock)
-        rates.append(rate)
-        from_device.append(of_device)
-        longest = max(longest, clock() - started)
-    return Timing(None, rates, None, None if None in from_device else all(from_device))
-
-
-def _first_epoch(reading: Reading, left: float, clock: Callable[[], float]) -> tuple[float, bool | None]:
-    """Its samples per second, and whether it was read from a device. Nothing of it stays open."""
-    workers, prefetch = reading.loader.workers, reading.loader.prefetch
-    # The loader requests this number of batches at its start. They are empty, and as many follow: when the first have
-    # arrived, every worker is ready, and has not opened a file.
-    requested = workers * prefetch
-    reading = replace(reading, idle=2 * prefetch * (workers > 0), batches=reading.epoch)
-    with _loading(reading, left) as (_, batches):
-        if not workers:
-            reading.get_ready()
-        for _ in range(requested):
-            next(batches)
-        device, started = _bytes_from_device(), clock()
-        for _ in range(requested):
-            next(batches)
-        size = 0
-        for _ in range(reading.epoch):
+    def _warm_up(self, batches: Iterator[Any]) -> tuple[float, bool | None]:
+        """Read an epoch, and what workers prefetch; its samples per second, and whether it was read from a device."""
+        device, started = _bytes_from_device(), self.clock()
+        loader = self.reading.loader
+        wanted = max(self.reading.epoch, 2 * loader.workers * loader.prefetch)
+        done = size = 0
+        while done < wanted and (done < 1 or self.clock() < self.end):
             size += _size(next(batches))
-        rate = reading.epoch * reading.batch_size / (clock() - started)
-        return rate, None if workers else _is_from_device(device, size)
+            done += 1
+        return done * self.reading.batch_size / (self.clock() - started), _is_from_device(device, size)
+
+    def first_epochs(self, drop: Callable[[], object]) -> Timing:
+        """Time several first epochs, in each of which the files are opened again; without the start of workers.
+
+        Args:
+            drop: called before each of them; drops the files from memory.
+        """
+        rates: list[float] = []
+        from_device: list[bool | None] = []
+        longest = 0.0
+        while len(rates) < self.repetitions and (not rates or self.clock() + longest < self.end):
+            started = self.clock()
+            drop()
+            rate, of_device = self._first_epoch(max(self.end - started, 2 * longest, 1.0))
+            rates.append(rate)
+            from_device.append(of_device)
+            longest = max(longest, self.clock() - started)
+        return Timing(None, rates, None, None if None in from_device else all(from_device))
+
+    def _first_epoch(self, left: float) -> tuple[float, bool | None]:
+        """Its samples per second, and whether it was read from a device. Nothing of it stays open."""
+        workers, prefetch = self.reading.loader.workers, self.reading.loader.prefetch
+        # The loader requests this number of batches at its start. They are empty, and as many follow: when the first
+        # have arrived, every worker is ready, and has not opened a file.
+        requested = workers * prefetch
+        reading = replace(self.reading, idle=2 * prefetch * (workers > 0), batches=self.reading.epoch)
+        with _loading(reading, left) as (_, batches):
+            if not workers:
+                reading.get_ready()
+            for _ in range(requested):
+                next(batches)
+            device, started = _bytes_from_device(), self.clock()
+            for _ in range(requested):
+                next(batches)
+            size = 0
+            for _ in range(reading.epoch):
+                size += _size(next(batches))
+            rate = reading.epoch * reading.batch_size / (self.clock() - started)
+            return rate, None if workers else _is_from_device(device, size)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from zarr_core.reports.environment import cores, environment, memory_bytes
 from zarr_core.shootout.candidates import NO_WORKERS, OURS, Candidate, Loader, candidate, codecs
 from zarr_core.shootout.copies import Copies
 from zarr_core.shootout.formats import Entry
-from zarr_core.shootout.loading import Reading, Timing, time_first_epochs, time_reading
+from zarr_core.shootout.loading import Reading, Timer, Timing
 from zarr_core.shootout.matrix_workload import take_matrix
 from zarr_core.shootout.measurement import Measurement, Measurements, choose
 from zarr_core.shootout.planner import MeasurementError, Planner, Step
@@ -214,9 +214,13 @@ class _Run:
         folder = self.copies.local(chosen)
         tier.put(chosen.copy, folder, min(end - time.monotonic(), _COPYING * self.request.budget))
 
+    def _timer(self, m: Measurement, place: str, end: float) -> Timer:
+        reading = self._what(m, place)
+        end = min(end, time.monotonic() + _SHARE * self.request.budget)
+        return Timer(reading, end, _REPETITIONS, self._seconds)
+
     def _time(self, m: Measurement, place: str, end: float, cold: bool = False) -> Timing:
-        reading, end = self._what(m, place), self._share(end)
-        return time_reading(reading, seconds=self._seconds, repetitions=_REPETITIONS, end=end, cold=cold)
+        return self._timer(m, place, end).epochs(cold)
 
     def _time_cold(self, m: Measurement, tier: Tier, end: float) -> Timing | None:
         """Epochs whose files are dropped from memory before, if all data do not fit into it; None if that is not so."""
@@ -225,16 +229,12 @@ class _Run:
         drop = partial(tier.drop_from_cache, m.candidate.copy)
         if not (self.too_large and tier.local and can_drop and drop()):
             return None
-        reading, end = self._what(m, tier.place(m.candidate.copy)), self._share(end)
-        timing = time_first_epochs(reading, drop=drop, repetitions=_REPETITIONS, end=end)
+        timing = self._timer(m, tier.place(m.candidate.copy), end).first_epochs(drop)
         return None if timing.from_device is False else timing
 
     def _what(self, m: Measurement, place: str) -> Reading:
         ready = str(self.copies.local(m.candidate))
         return Reading(m.candidate.entry, place, self.workload.draws[m.reads], self.request.batch_size, m.loader, ready)
-
-    def _share(self, end: float) -> float:
-        return min(end, time.monotonic() + _SHARE * self.request.budget)
 
     def _sweep(self, _: float) -> Iterable[Step]:
         """Codecs, and then chunk sizes with the fastest codecs."""
