@@ -27,7 +27,6 @@ from zarr_core.points.statistics import calculate_store_statistics
 from zarr_core.points.store.manifest import SampleEntry, StoreManifest
 from zarr_core.points.verify.store import VerificationReport, verify_store
 from zarr_core.sources.left_out import some
-from zarr_core.sources.listing import list_samples
 from zarr_core.sources.selection import with_contents
 
 _FLOAT16_MAX = 65504.0
@@ -59,7 +58,7 @@ def _settings(dataset: DatasetDeclaration) -> dg.AssetChecksDefinition:
         + if_red("changed-settings", f"run {dataset.migration_job}, or declare the settings of the store"),
     )
     def settings(context: dg.AssetCheckExecutionContext, stores: StoreAccess) -> dg.AssetCheckResult:
-        listing = list_samples(stores.source(dataset.kind, dataset.source), dataset.splits)
+        listing = stores.listing(dataset.kind, dataset.source, dataset.splits)
         known = KnownItems(context.instance, dataset)
         return check_result(check_settings(known, dataset, stores.manifest_if_any(dataset.store), listing))
 
@@ -75,7 +74,7 @@ def _samples_complete(dataset: DatasetDeclaration) -> dg.AssetChecksDefinition:
         + if_red("a-failed-check", "upload what is missing, or delete the folders of these samples"),
     )
     def samples_complete(stores: StoreAccess) -> dg.AssetCheckResult:
-        listing = list_samples(stores.source(dataset.kind, dataset.source), dataset.splits)
+        listing = stores.listing(dataset.kind, dataset.source, dataset.splits)
         return check_result(check_complete(listing, dataset.complete_within_hours, dataset.published))
 
     return samples_complete
@@ -229,15 +228,14 @@ def implausible(manifest: StoreManifest, numbers: dict[str, Any]) -> list[str]:
 def comparable(stores: StoreAccess, dataset: DatasetDeclaration) -> list[str]:
     """Choose samples to compare whose source is still there, and as it was when they were converted."""
     manifest = stores.manifest(dataset.store)
-    tree = stores.source(dataset.kind, dataset.source)
-    found = tree.discover()
-    candidates = {
-        sample_id
-        for sample_id, entry in manifest.samples.items()
-        if sample_id in found
-        and (manifest.fingerprints != "version" or entry.fingerprint == found[sample_id].fingerprint)
-    }
+    found = stores.found(dataset.kind, dataset.source).samples
+    candidates = manifest.samples.keys() & found.keys()
+    if manifest.fingerprints == "version":
+        candidates = {i for i in candidates if manifest.samples[i].fingerprint == found[i].fingerprint}
     chosen = choose(stores, dataset, dataset.checked_samples, candidates)
+    tree = stores.source(dataset.kind, dataset.source)
+    # The listing may be as old as the run.
+    chosen = [sample_id for sample_id in chosen if tree.is_unchanged(found[sample_id])]
     if manifest.fingerprints != "content":
         return chosen
     # Fingerprints of contents are compared for the chosen samples only, because that reads every file of a sample.

@@ -46,7 +46,8 @@ def manifest_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
         kinds={"json", "zarr"},
     )
     def manifest(context: dg.AssetExecutionContext, stores: StoreAccess) -> Iterator[dg.MaterializeResult]:
-        found = stores.source(dataset.kind, dataset.source).discover()
+        listed = stores.list_source(dataset.kind, dataset.source)
+        found = listed.samples
         before = stores.manifest_if_any(dataset.store)  # as long as it is in memory, it is not parsed again
         if not found and before is None and not context.instance.get_dynamic_partitions(dataset.partitions_name):
             context.log.info(f"{dataset.shown_source} holds no samples yet: there is nothing to publish")
@@ -63,7 +64,7 @@ def manifest_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
                 retire_vanished=[i for i, version in versions.items() if version == ABSENT],
                 max_retired_share=float(context.run.tags.get(SHARE_TAG, dataset.max_retired_share)),
             )
-            report = publish_finished(request)
+            report = publish_finished(request, listed)
         except RetirementError as error:
             way_out = f"Check the source, or run {dataset.name}_refresh with the tag {SHARE_TAG} = 1"
             raise dg.Failure(f"{error}. {way_out}", allow_retries=False) from error

@@ -12,7 +12,6 @@ from sensors.observations import KnownItems
 from sensors.operating import if_red
 from zarr_core.points.convert.publish import publish_finished
 from zarr_core.points.store.recorded_settings import current_settings
-from zarr_core.sources.listing import list_samples
 
 
 def migration_job(dataset: DatasetDeclaration) -> dg.JobDefinition:
@@ -24,13 +23,13 @@ def migration_job(dataset: DatasetDeclaration) -> dg.JobDefinition:
         if manifest is None or not manifest.samples:
             context.log.info(f"{dataset.shown_store} holds no samples: they will be converted as declared")
             return
-        listing = list_samples(stores.source(dataset.kind, dataset.source), dataset.splits)
+        listing = stores.listing(dataset.kind, dataset.source, dataset.splits)
         context.log.info(check_settings(KnownItems(context.instance, dataset), dataset, manifest, listing).description)
         held = current_settings(manifest)
         name = dataset.dataset_name or dataset.name
         own = held.field_dtypes if held else ()
         request = dataset.request(dataset.settings, own, dataset_name=name, reconvert=True)
-        manifest = publish_finished(request).manifest
+        manifest = publish_finished(request, stores.found(dataset.kind, dataset.source)).manifest
         state = check_settings(KnownItems(context.instance, dataset), dataset, manifest, listing)
         context.log.info(f"generation {manifest.generation}: {state.description}")
 

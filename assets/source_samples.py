@@ -11,7 +11,6 @@ from sensors.dagster_internals.tags import kind_tags
 from sensors.observations import KnownItems, changes_now, listing_counts, listing_observation, report_now
 from sensors.operating import if_red
 from sensors.takeover import take_over
-from zarr_core.sources.listing import list_samples
 
 
 def source_samples_asset(dataset: DatasetDeclaration) -> dg.SourceAsset:
@@ -28,10 +27,11 @@ def source_samples_asset(dataset: DatasetDeclaration) -> dg.SourceAsset:
         tags=kind_tags("pytorch", "source"),
     )
     def source_samples(context: dg.OpExecutionContext, stores: StoreAccess) -> dg.DataVersionsByPartition:
-        tree = stores.source(dataset.kind, dataset.source)
-        first = list_samples(tree, dataset.splits)
+        first = stores.listing(dataset.kind, dataset.source, dataset.splits)
         time.sleep(dataset.settle_seconds)
-        second = list_samples(tree, dataset.splits)
+        stores.list_source(dataset.kind, dataset.source)
+        second = stores.listing(dataset.kind, dataset.source, dataset.splits)
+        tree = stores.source(dataset.kind, dataset.source)
         manifest = stores.manifest_if_any(dataset.store)
         known = KnownItems(context.instance, dataset)
         changes = changes_now(known, first, second)
@@ -54,7 +54,7 @@ def source_listing_asset(dataset: DatasetDeclaration) -> dg.SourceAsset:
         tags=kind_tags("source"),
     )
     def source_listing(stores: StoreAccess) -> dg.ObserveResult:
-        listing = list_samples(stores.source(dataset.kind, dataset.source), dataset.splits)
+        listing = stores.listing(dataset.kind, dataset.source, dataset.splits)
         observed = listing_observation(dataset.listing_key, listing, listing.version, listing_counts(listing))
         return dg.ObserveResult(
             data_version=dg.DataVersion(listing.version), metadata=observed.metadata, tags=observed.tags

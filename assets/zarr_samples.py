@@ -98,7 +98,8 @@ def _convert(
     progress_every = max(1, len(sample_ids) // _PROGRESS_LINES)
     with MaterializationBatch(context) as recorded, conversion_pool.executor(dataset.workers, dataset.pool) as executor:
         request = dataset.request(settings, sample_ids=sample_ids, force=force)
-        for result in convert_each(request, executor=executor):
+        found = stores.source(dataset.kind, dataset.source).find(sample_ids)
+        for result in convert_each(request, found=found, executor=executor):
             sample_id = result.sample_id
             remaining.remove(sample_id)
             entry = reader.entry(result)

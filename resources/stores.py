@@ -7,22 +7,46 @@ command line then use the same ones, and no secret enters Dagster's database.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import dagster as dg
+from pydantic import PrivateAttr
 
 from zarr_core.points.store.head import load_if_any, load_manifest
 from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.points.store.recorded_settings import held_settings
 from zarr_core.points.store.settings import ConversionSettings
 from zarr_core.sources import SampleTree
+from zarr_core.sources.listing import Listing, list_samples
+from zarr_core.sources.sample import FoundSamples
 from zarr_core.storage import Storage
 
 
 class StoreAccess(dg.ConfigurableResource):
-    """Opens the sources and stores of point datasets."""
+    """Opens the sources and stores of point datasets. Each run has its own, and each tick of a sensor."""
+
+    _found: dict[tuple[str, str], FoundSamples] = PrivateAttr(default_factory=dict)
 
     def source(self, kind: str, url: str) -> SampleTree:
         """The tree of sample folders at a URL; raises SourceError."""
         return SampleTree(kind, url)
+
+    def list_source(self, kind: str, url: str) -> FoundSamples:
+        """List a source; raises SourceError."""
+        found = self.source(kind, url).find()
+        self._found[kind, url] = found
+        return found
+
+    def found(self, kind: str, url: str) -> FoundSamples:
+        """A source as this run has listed it last. It is listed if it was not yet. Raises SourceError.
+
+        The checks of what was published so see the source as it was published.
+        """
+        return self._found.get((kind, url)) or self.list_source(kind, url)
+
+    def listing(self, kind: str, url: str, splits: Collection[str] | None) -> Listing:
+        """The samples of some splits (None: all), as this run has listed their source last; raises SourceError."""
+        return list_samples(self.source(kind, url), splits, self.found(kind, url))
 
     def store(self, url: str) -> Storage:
         """The objects of a store."""

@@ -143,7 +143,7 @@ def _look(
         named = Notified((), None)
         if dataset.notifications:
             named = notified(dataset.notifications, tree, before, now)
-        listing = list_samples(tree, dataset.splits, named.folders)
+        listing = list_samples(tree, dataset.splits, tree.find(folders=named.folders))
         whole = named.folders is None
         is_empty = is_new and not listing.items
         if not whole and not is_empty and listing.documents_digest != last.documents:

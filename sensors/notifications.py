@@ -25,14 +25,13 @@ import pydantic
 from sensors.pending import PendingChanges
 from zarr_core.sources import SampleTree
 from zarr_core.sources.listing import Listing
+from zarr_core.sources.tree import MAX_FOLDERS
 
 # With notifications, the whole source is listed this often: the listing decides.
 LIST_SECONDS = 3600
 # A tick has to end within its minute. SQS gives at most ten messages per request, and keeps them from other requests
 # for a time.
 _RECEIVE_SECONDS, _MESSAGES, _REQUESTS, _INVISIBLE_SECONDS = 10.0, 10, 8, 30
-# More samples than these are found faster by a listing of the whole source: a page of it has a thousand objects.
-MAX_FOLDERS = 100
 # Difference between the clocks of the queue and of this machine that loses no message.
 _CLOCK_SECONDS = 5.0
 

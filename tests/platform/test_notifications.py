@@ -20,7 +20,8 @@ import sensors.notifications
 from assets.dataset import DatasetDeclaration
 from tests.platform.test_source_watch import Watcher, observed
 from tests.platform.trial import Trial, write_run
-from zarr_core.sources.listing import Listing, list_samples
+from zarr_core.sources import SampleTree
+from zarr_core.sources.sample import FoundSamples
 from zarr_core.storage import Storage
 
 EVENTS = ["s3:ObjectCreated:*", "s3:ObjectRemoved:*"]
@@ -40,11 +41,13 @@ class Bucket(Watcher):
         super().__init__(Trial(declared, trial.instance))
         self.looked: list[str] | None = []
 
-        def keep(tree: Any, splits: Any, folders: set[str] | None = None) -> Listing:
-            self.looked = None if folders is None else sorted(folders)
-            return list_samples(tree, splits, folders)
+        find = SampleTree.find
 
-        monkeypatch.setattr(sensors.arrivals, "list_samples", keep)
+        def keep(tree: Any, sample_ids: Any = None, folders: Any = None) -> FoundSamples:
+            self.looked = None if folders is None else sorted(folders)
+            return find(tree, sample_ids, folders)
+
+        monkeypatch.setattr(SampleTree, "find", keep)
         monkeypatch.setattr(sensors.arrivals, "time", SimpleNamespace(time=lambda: self.now))
         monkeypatch.setattr("moto.sqs.models.unix_time_millis", lambda: self.now * 1000)
         self.notify()

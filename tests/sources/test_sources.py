@@ -7,6 +7,7 @@ import io
 import os
 import pickle
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
@@ -177,6 +178,45 @@ def test_the_same_sample_everywhere(tmp_path: Path, s3_root: str, memory_root: s
         assert tree.load_parameters(samples["run_1"]) == {"speed": 30.5}
         assert tree.is_unchanged(samples["run_1"])
         assert list(tree.discover(["run_3"])) == ["run_3"]
+
+
+@pytest.mark.parametrize("kind", ["ahmedml", "shapenet_car"])
+@pytest.mark.parametrize("remote", [False, True])
+def test_a_few_samples_are_found_without_a_listing_of_the_others(
+    tmp_path: Path, memory_root: str, monkeypatch: pytest.MonkeyPatch, kind: str, remote: bool
+) -> None:
+    description = resolve_kind(kind)
+    ids = ("run_1", "run_2", "run_3") if kind == "ahmedml" else ("param0/a", "param1/a", "param2/b")
+    write_source(tmp_path / "source" / description.subfolder, ids, kind=kind)
+    root = str(tmp_path / "source")
+    if remote:
+        filesystem, path = fsspec.url_to_fs(memory_root)
+        filesystem.put(f"{root}/", f"{path}/", recursive=True)
+        root = memory_root
+    tree = SampleTree(kind, root)
+    everything = tree.find()
+    assert everything.is_whole
+    assert list(everything.samples) == list(ids)
+    listed: list[str] = []
+    list_below = SampleTree._list
+
+    def keep(tree: SampleTree, below: str = "", *left_out: Any) -> Any:
+        listed.append(below)
+        return list_below(tree, below, *left_out)
+
+    monkeypatch.setattr(SampleTree, "_list", keep)
+    some = tree.find([ids[2], "run_9", ids[0]])
+    assert "" not in listed
+    assert not some.is_whole
+    assert some.samples == {i: everything.samples[i] for i in (ids[0], ids[2])}
+    monkeypatch.setattr("zarr_core.sources.tree.MAX_FOLDERS", 1)
+    assert tree.find(ids[:2]).samples == {i: everything.samples[i] for i in ids[:2]}
+    assert listed[-1] == "", "many samples are found faster by a listing of all"
+    monkeypatch.undo()
+    if not remote:
+        (tmp_path / "source").rename(tmp_path / "unmounted")
+        with pytest.raises(SourceError, match="cannot be listed: it does not exist"):
+            tree.find(["run_9"])
 
 
 def test_a_large_remote_file_is_fetched_in_pieces(monkeypatch: pytest.MonkeyPatch, memory_root: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from zarr_core._util.digests import short_digest
-from zarr_core.sources.sample import SourceSample
+from zarr_core.sources.sample import FoundSamples, SourceSample
 from zarr_core.sources.tree import SampleTree
 
 
@@ -45,20 +45,19 @@ class Listing:
         return short_digest([self.documents_digest, *sorted(self.items)])
 
 
-def list_samples(
-    tree: SampleTree, splits: Collection[str] | None = None, folders: Collection[str] | None = None
-) -> Listing:
+def list_samples(tree: SampleTree, splits: Collection[str] | None = None, found: FoundSamples | None = None) -> Listing:
     """List the samples of some splits (None: all), without those on the source's blacklists.
 
     Args:
         tree: the source.
         splits: names of the splits.
-        folders: of samples; the others are not listed. All are by default.
+        found: what ``tree.find`` has just found. By default, the whole source is listed.
 
     Raises:
         SourceError: the source cannot be listed, or a split file cannot be used.
     """
-    found = tree.find(folders=folders)
+    if found is None:
+        found = tree.find()
     left_out = tree.excluded()
     if splits is not None:
         listed = tree.splits(found.samples)

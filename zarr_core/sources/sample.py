@@ -132,11 +132,13 @@ class FoundSamples:
         samples: the samples by id.
         left_out: one sentence per reason for which folders are not samples; names them and the way out.
         unused: one sentence that names the files that no field uses, if there are any.
+        is_whole: whether the whole source was listed, not only requested samples.
     """
 
     samples: dict[str, SourceSample]
     left_out: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
+    is_whole: bool = True
 
 
 class SampleSource(ABC):

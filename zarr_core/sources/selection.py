@@ -19,7 +19,7 @@ from zarr_core.sources.description import SourceDescription
 from zarr_core.sources.in_memory import ArraySource
 from zarr_core.sources.left_out import counted, some
 from zarr_core.sources.resolve import import_dotted, shipped_name
-from zarr_core.sources.sample import SampleSource, SourceSample
+from zarr_core.sources.sample import FoundSamples, SampleSource, SourceSample
 from zarr_core.sources.tree import SampleTree
 from zarr_core.storage import absolute, is_local
 
@@ -36,11 +36,12 @@ class Selection:
     Attributes:
         source: the source of the samples.
         samples: the selected samples by id.
-        present: every id that the source has, selected or not.
+        present: every id that was listed, selected or not.
         splits: ids by split, as the source lists them.
         excluded: ids that the source's blacklists exclude from every split.
         documents: content of the source's split files and blacklists by name.
         notes: sentences that name what was left out: folders, files, splits, listed or requested ids.
+        is_whole: whether the whole source was listed, not only requested samples.
     """
 
     source: SampleSource
@@ -50,6 +51,7 @@ class Selection:
     excluded: frozenset[str]
     documents: Mapping[str, str]
     notes: tuple[str, ...]
+    is_whole: bool = True
 
 
 def open_source(
@@ -125,7 +127,10 @@ def _open_split(dataset_class: type, root: str, split: str) -> Any:
 
 
 def select_samples(
-    source: SampleSource, splits: Sequence[str] | None = None, sample_ids: Collection[str] | None = None
+    source: SampleSource,
+    splits: Sequence[str] | None = None,
+    sample_ids: Collection[str] | None = None,
+    found: FoundSamples | None = None,
 ) -> Selection:
     """List a source and select samples.
 
@@ -136,6 +141,7 @@ def select_samples(
         source: the source to list.
         splits: names of splits; None selects every present sample.
         sample_ids: select only these ids.
+        found: a listing of the source that was just made, of ``sample_ids`` at least. By default, the source is listed.
 
     Raises:
         SourceError: none of the splits exists, or no sample is selected.
@@ -143,7 +149,8 @@ def select_samples(
     check_names("splits", splits, error=SourceError)
     check_names("sample_ids", sample_ids, error=SourceError)
     requested = set(sample_ids or ())
-    found = source.find()
+    if found is None:
+        found = source.find()
     by_split = source.splits(found.samples)
     excluded = source.excluded()
     documents = source.split_documents()
@@ -163,11 +170,13 @@ def select_samples(
     notes = [*found.left_out, *found.unused]
     if unknown:
         notes.append(f"{source.description.name} has no split {', '.join(unknown)}; skipped")
-    notes += _absent(source, chosen_splits, found.samples, excluded)
+    if found.is_whole:
+        notes += _absent(source, chosen_splits, found.samples, excluded)
     notes += overlaps(by_split, excluded)
     notes += _outside_splits(source, by_split, found.samples, excluded)
     notes += counted("samples on a blacklist", [sample_id for sample_id in found.samples if sample_id in excluded])
-    notes += counted("ids on a blacklist that the source does not have", sorted(excluded - found.samples.keys()))
+    if found.is_whole:
+        notes += counted("ids on a blacklist that the source does not have", sorted(excluded - found.samples.keys()))
     no_files = [name for name in source.description.blacklists if name not in documents]
     if no_files:
         notes.append(f"there is no {' and no '.join(no_files)} beside the samples")
@@ -176,7 +185,24 @@ def select_samples(
         first = next(iter(source.description.fields.values())).filename
         reason = f"{len(found.samples)} folders match {source.description.samples} and contain {first} ..."
         raise SourceError("; ".join([f"{source.url} has no sample to convert: {reason}", *notes]))
-    return Selection(source, samples, frozenset(found.samples), by_split, frozenset(excluded), documents, tuple(notes))
+    return Selection(
+        source,
+        samples,
+        frozenset(found.samples),
+        by_split,
+        frozenset(excluded),
+        documents,
+        tuple(notes),
+        found.is_whole,
+    )
+
+
+def with_all_present(selection: Selection) -> Selection:
+    """The selection, after the rest of its source was listed. Its samples stay as they were listed before."""
+    if selection.is_whole:
+        return selection
+    present = frozenset(selection.source.find().samples)
+    return replace(selection, present=present, splits=selection.source.splits(present), is_whole=True)
 
 
 def with_current_splits(selection: Selection, arrived: Collection[str]) -> Selection:

@@ -30,6 +30,9 @@ from zarr_core.storage.backends import local
 if TYPE_CHECKING:
     import torch
 
+# More samples than these are found faster by a listing of the whole source: a page of it has a thousand objects.
+MAX_FOLDERS = 100
+
 
 class SampleTree(SampleSource):
     """A dataset as published: one folder per sample, with a ``.pt`` file per field or files of a solver.
@@ -71,7 +74,8 @@ class SampleTree(SampleSource):
         A folder is a sample if its name matches the description and it contains at least one field file.
 
         Args:
-            sample_ids: ids of the samples to return.
+            sample_ids: ids of the samples to return. If these are few and have folders of their own, only their folders
+                are listed; but if none of these exists, the whole location is: it may be a disk that is not mounted.
             folders: of samples, as :meth:`folder_of` gives them: only these are listed, those that exist.
             listing: files by folder and name of a location that was listed before.
 
@@ -83,6 +87,8 @@ class SampleTree(SampleSource):
         samples: dict[str, SourceSample] = {}
         left_out = LeftOut(description)
         tables = Tables(description, self._read_text)
+        if listing is None and folders is None and sample_ids is not None:
+            listing = self._list_some(self._folders_of_few(sample_ids)) or None
         if listing is None:
             listing = self._list("", left_out) if folders is None else self._list_some(folders)
         folders_of_samples, problems = by_sample(description, listing)
@@ -110,7 +116,8 @@ class SampleTree(SampleSource):
                 tables.scalars(sample_id),
                 {files[p.file].name: p.prefix for p in description.parameters if p.prefix and p.file in files},
             )
-        return FoundSamples(samples, (*left_out.sentences(), *tables.notes(samples)), left_out.unused())
+        is_whole = sample_ids is None and folders is None
+        return FoundSamples(samples, (*left_out.sentences(), *tables.notes(samples)), left_out.unused(), is_whole)
 
     def _is_sample(self, sample_id: str, folder: str, has_fields: bool, has_problems: bool, left_out: LeftOut) -> bool:
         """Whether a folder is a sample; notes in ``left_out`` why not, if it looks like one."""
@@ -134,7 +141,7 @@ class SampleTree(SampleSource):
     def folder_of(self, path: str) -> str | None:
         """Folder of the sample that a file belongs to, by its path below the root; None if that does not tell."""
         description = self.description
-        if description.names_contain_id or description.samples == ANY_DEPTH:
+        if not self._folders_are_ids:
             return None
         prefix = f"{description.subfolder}/" if path.startswith(f"{description.subfolder}/") else ""
         parts = path.removeprefix(prefix).split("/")
@@ -145,6 +152,17 @@ class SampleTree(SampleSource):
         """Paths that a sample, or a file beside it, may have: the root may contain the description's subfolder."""
         subfolder = self.description.subfolder
         return [name, f"{subfolder}/{name}"] if subfolder else [name]
+
+    @property
+    def _folders_are_ids(self) -> bool:
+        """Whether each sample has a folder of its own, which its id names."""
+        return not self.description.names_contain_id and self.description.samples != ANY_DEPTH
+
+    def _folders_of_few(self, sample_ids: Collection[str]) -> list[str]:
+        """Folders that some samples may have; empty if a listing of the whole location is faster, or needed."""
+        if not self._folders_are_ids or len(sample_ids) > MAX_FOLDERS:
+            return []
+        return [folder for sample_id in sample_ids for folder in self.folders_of(sample_id)]
 
     def with_content(self, sample: SourceSample) -> SourceSample:
         """The sample with the SHA-256 of each file, for which every file is read; raises OSError."""

@@ -8,6 +8,7 @@ import os
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ from zarr_core import ZarrChunkReader, ZarrPointDataset, ZarrPointDatasetConfig
 from zarr_core.convert import convert, iter_convert, publish
 from zarr_core.errors import ZarrCoreError
 from zarr_core.format.shuffle import shuffle_permutation
+from zarr_core.points.convert.conversion import convert_each, run_conversion
+from zarr_core.points.convert.request import ConversionRequest
 from zarr_core.points.convert.sample import convert_sample, loaded_ahead
 from zarr_core.points.convert.writer import GroupWriter
 from zarr_core.points.stage.store import stage_store
@@ -385,6 +388,23 @@ def test_another_content_under_the_same_version_is_another_group(tmp_path: Path,
     flip(store / report.manifest.samples["run_2"].relpath / "volume/pressure/c/0/0")
     assert convert("ahmedml", store, root=source, force=True).manifest.generation == 2
     assert verify_store(url, deep=True).ok
+
+
+def test_another_content_that_is_committed_alone_keeps_all_splits(tmp_path: Path) -> None:
+    """The source was listed in part, and the splits of a commit are those of all its samples."""
+    ids = ("param0/a", "param1/a", "param2/b")
+    source = write_source(tmp_path / "source", ids, kind="shapenet_car")
+    request = ConversionRequest("shapenet_car", tmp_path / "store", source_url=str(source))
+    before = run_conversion(request).manifest
+    assert before.splits == {"train": ["param1/a", "param2/b"], "test": ["param0/a"]}
+    path = source / "param1/a/surface_pressure.pt"
+    replace_unnoticed(path, torch.load(path) + 1)
+    found = SampleTree("shapenet_car", source).find(["param1/a"])
+    (result,) = convert_each(replace(request, sample_ids=["param1/a"], force=True), found=found)
+    assert result.status == "converted"
+    after = load_manifest(tmp_path / "store")
+    assert (after.generation, after.splits) == (2, before.splits)
+    assert after.samples["param1/a"].relpath != before.samples["param1/a"].relpath
 
 
 def test_a_copy_keeps_no_sample_of_another_content(tmp_path: Path, source: Path) -> None:

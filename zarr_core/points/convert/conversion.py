@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -43,8 +43,8 @@ from zarr_core.points.store.columns import expected_columns, misfit
 from zarr_core.points.store.manifest import SampleEntry, StoreManifest
 from zarr_core.sources.left_out import notes_by_reason, some
 from zarr_core.sources.parts import Part
-from zarr_core.sources.sample import SourceSample
-from zarr_core.sources.selection import DatasetKind
+from zarr_core.sources.sample import FoundSamples, SourceSample
+from zarr_core.sources.selection import DatasetKind, with_all_present
 from zarr_core.storage import is_local
 from zarr_core.versioning.generations import Retention
 
@@ -292,16 +292,20 @@ def iter_convert(
 
 
 def convert_each(
-    request: ConversionRequest, *, workers: int = 1, executor: Executor | None = None
+    request: ConversionRequest,
+    *,
+    found: FoundSamples | None = None,
+    workers: int = 1,
+    executor: Executor | None = None,
 ) -> Iterator[ConversionResult]:
     """Convert the samples that are new or changed, and yield each result when it is done.
 
     :func:`zarr_core.points.convert.publish.publish` commits. It finds groups by the versions of their source files, so
     samples whose files have other content under the same version are committed here, at the end. ``workers`` and
-    ``executor`` are as for :func:`run_conversion`.
+    ``executor`` are as for :func:`run_conversion`; ``found`` is a listing of the requested samples that was just made.
     """
     workers = whole_number("workers", workers, 1, error=SourceError)
-    job = ConversionJob.open(request)
+    job = ConversionJob.open(request, found)
     for note in job.selection.notes:
         logger.warning("%s", note)
     planned = plan(job)
@@ -322,6 +326,8 @@ def convert_each(
             yield result
     finally:
         if contents:
+            # A commit takes over the splits of all samples.
+            job = replace(job, selection=with_all_present(job.selection))
             commit_results(job, Pending(contents), retire=False)
             for note in _replaced_contents(job, replaced):
                 logger.warning("%s", note)

@@ -11,7 +11,7 @@ from zarr_core.points.convert.writer import GroupWriter
 from zarr_core.points.store.head import load_if_any
 from zarr_core.points.store.manifest import Quarantine, SampleEntry, StoreManifest
 from zarr_core.points.store.recorded_settings import choose_settings
-from zarr_core.sources.sample import SourceSample
+from zarr_core.sources.sample import FoundSamples, SourceSample
 from zarr_core.sources.selection import Selection, hash_samples, select_samples
 from zarr_core.storage import Storage
 
@@ -37,8 +37,12 @@ class ConversionJob:
     unreadable: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def open(cls, request: ConversionRequest) -> ConversionJob:
+    def open(cls, request: ConversionRequest, found: FoundSamples | None = None) -> ConversionJob:
         """Compare a request with its store, then list its source.
+
+        Args:
+            request: what is asked.
+            found: a listing of the source that was just made. By default, the source is listed.
 
         Raises:
             SourceError: the source cannot be used, or holds nothing to convert; a setting is invalid.
@@ -52,7 +56,7 @@ class ConversionJob:
         # Fields that the store has a dtype for may have been removed from the kind; those of the caller must exist.
         replace(chosen, field_dtypes=request.settings.get("field_dtypes", {})).check_fields(source.description.fields)
         fingerprints = _choose_fingerprints(manifest, request.fingerprint)
-        selection = select_samples(source, request.splits, request.sample_ids)
+        selection = select_samples(source, request.splits, request.sample_ids, found)
         unreadable: dict[str, str] = {}
         if fingerprints == "content":
             selection, unreadable = hash_samples(selection)

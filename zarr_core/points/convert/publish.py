@@ -16,7 +16,7 @@ from zarr_core.points.store.columns import find_misfits, with_recorded_fields
 from zarr_core.points.store.head import HEAD
 from zarr_core.points.store.manifest import Quarantine, SampleEntry, StoreManifest, columns_of
 from zarr_core.points.store.recorded_settings import check_agreement, current_settings, recorded_conversion
-from zarr_core.sources.sample import SampleSource, SourceSample
+from zarr_core.sources.sample import FoundSamples, SampleSource, SourceSample
 from zarr_core.sources.selection import DatasetKind, Selection, overlaps, with_current_splits
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import commit
@@ -123,7 +123,7 @@ def publish(
     return publish_finished(request)
 
 
-def publish_finished(request: ConversionRequest) -> PublishReport:
+def publish_finished(request: ConversionRequest, found: FoundSamples | None = None) -> PublishReport:
     """Commit every finished group that belongs to the source as it is now, in one generation (none if nothing changed).
 
     No store is created without a sample: as long as all samples were refused, nothing is committed.
@@ -131,11 +131,16 @@ def publish_finished(request: ConversionRequest) -> PublishReport:
     Groups are found by the digest in their name, so it does not matter which process or machine wrote them, or whether
     that process died later.
 
+    Args:
+        request: what is published.
+        found: the whole source, if it was just listed. Samples that vanished are looked for again before they are
+            retired, and samples that another converter has committed meanwhile before they are replaced.
+
     Raises:
         RetirementError: more samples vanished than may be retired. None is retired; everything else is committed.
         StoreError: the store is another dataset's, or has other settings.
     """
-    job = ConversionJob.open(request)
+    job = ConversionJob.open(request, found)
     return commit_results(job, _find_finished(job))
 
 
