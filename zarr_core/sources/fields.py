@@ -3,53 +3,33 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zarr_core.sources.arrays import ArrayChoice
 from zarr_core.sources.formats import OpenFile, open_file
 from zarr_core.sources.formats.contents import Mesh, MissingArrayError
 from zarr_core.sources.formats.files import SourceFile, path_of
-from zarr_core.sources.sample import FileInfo
+from zarr_core.sources.sample import SourceSample
 from zarr_core.storage import Storage
 
 if TYPE_CHECKING:
     import torch
 
 
-@dataclass(frozen=True)
-class SampleFiles:
-    """The files of one sample.
+class FieldLoader(threading.local):
+    """Loads the fields of one sample after another. Each thread has one file open.
 
-    Attributes:
+    Args:
         storage: the source.
-        folder: of the sample, below the root.
-        files: of all its fields, by canonical name.
-        choices: arrays of the fields whose files contain several; those of one file are read together.
     """
 
-    storage: Storage
-    folder: str
-    files: Mapping[str, FileInfo]
-    choices: Mapping[str, ArrayChoice]
-
-    def in_file_of(self, canonical: str) -> dict[str, ArrayChoice]:
-        """The fields that lie in the file of this one."""
-        info = self.files[canonical]
-        return {name: choice for name, choice in self.choices.items() if self.files.get(name) == info}
-
-
-class FieldLoader(threading.local):
-    """Loads the fields of one sample after another. Each thread has one file open."""
-
-    def __init__(self) -> None:
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
         self._key: object = None
         self._opened: OpenFile | None = None
 
-    def load(self, sample: SampleFiles, canonical: str) -> torch.Tensor:
+    def load(self, sample: SourceSample, canonical: str) -> torch.Tensor:
         """One field, (points,) or (points, components).
 
         Raises:
@@ -61,7 +41,7 @@ class FieldLoader(threading.local):
             from zarr_core.sources.tensors import load_point_tensor
 
             info = sample.files[canonical]
-            return load_point_tensor(sample.storage, path_of(sample.folder, info.name), info)
+            return load_point_tensor(self._storage, path_of(sample.folder, info.name), info)
         choice = sample.choices[canonical]
         opened = self._open(sample, canonical)
         values = opened.values(choice)
@@ -72,19 +52,20 @@ class FieldLoader(threading.local):
             values = values[_rows_at(own, wanted)]
         return torch.from_numpy(values)
 
-    def load_mesh(self, sample: SampleFiles, canonical: str) -> Mesh:
+    def load_mesh(self, sample: SourceSample, canonical: str) -> Mesh:
         """The mesh with this position field; raises ValueError as :meth:`load`."""
         return self._open(sample, canonical).mesh(sample.choices[canonical])
 
-    def _open(self, sample: SampleFiles, canonical: str) -> OpenFile:
+    def _open(self, sample: SourceSample, canonical: str) -> OpenFile:
         info = sample.files[canonical]
-        key = sample.storage.root, sample.folder, info
+        key = sample.folder, info
         if self._opened is None or self._key != key:
             self._opened = None  # frees the memory of the other file first
-            choices = sample.in_file_of(canonical)
+            # All arrays of the file that are fields are read together.
+            choices = {name: choice for name, choice in sample.choices.items() if sample.files.get(name) == info}
             try:
-                self._opened = open_file(SourceFile(sample.storage, sample.folder, info), choices.values())
-            except MissingArrayError as error:  # all arrays of the file are looked up when it is opened
+                self._opened = open_file(SourceFile(self._storage, sample.folder, info), choices.values())
+            except MissingArrayError as error:
                 needed = ", ".join(name for name, choice in choices.items() if error.array in choice.arrays)
                 raise ValueError(f"{error}; {needed} needs it") from error
             self._key = key

@@ -12,7 +12,7 @@ from zarr_core._util.documents import DocumentError, expect
 from zarr_core.errors import SourceError
 from zarr_core.format.names import check_relative_path
 from zarr_core.sources.arrays import ArrayChoice
-from zarr_core.sources.fields import FieldLoader, SampleFiles
+from zarr_core.sources.fields import FieldLoader
 from zarr_core.sources.formats.files import path_of
 from zarr_core.sources.sample import FileInfo, SourceSample, combined
 from zarr_core.sources.tree import file_info
@@ -87,7 +87,7 @@ class RecordedSource:
         # Samples without a folder of their own have the id in the names of their files.
         own_folder = recorded.get("folder") != "" or not any("/" in file["name"] for file in files.values())
         folder = self.folder(sample_id, recorded) if own_folder else ""
-        return None if folder is None else RecordedSample(self.storage, folder, recorded, FieldLoader())
+        return None if folder is None else RecordedSample(self.storage, folder, recorded, FieldLoader(self.storage))
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class RecordedSample:
         choices = {name: self._choice(name) for name, file in self.files.items() if "choice" in file}
         needed = choices if canonical in choices else [canonical]  # the arrays of one file are read together
         files = {name: self.file(name) for name in needed}
-        return self._loader.load(SampleFiles(self.storage, self.folder, files, choices), canonical)
+        return self._loader.load(SourceSample("", self.folder, files, choices=choices), canonical)
 
     def _part(self, name: Any) -> FileInfo:
         name = expect(str, name, "part of a file")

@@ -140,6 +140,11 @@ class FoundSamples:
     unused: tuple[str, ...] = ()
     is_whole: bool = True
 
+    @property
+    def complete(self) -> dict[str, SourceSample]:
+        """The samples that have all their files, by id."""
+        return {sample_id: sample for sample_id, sample in self.samples.items() if sample.complete}
+
 
 class SampleSource(ABC):
     """A source of samples.

@@ -127,7 +127,7 @@ def survey(root: str) -> Survey:
     description = resolve_kind(kinds[0]) if kinds else SourceDescription.model_validate(document)
     tree = SampleTree(description, root)
     found = tree.find(listing=listing)
-    complete = {sample_id: sample for sample_id, sample in found.samples.items() if sample.complete}
+    complete = found.complete
     if not complete:
         raise SourceError("; ".join([f"{storage.url}: nothing looks like a sample", *odd, *found.left_out]))
     if document and (tables := guess.tables(complete)):
@@ -159,7 +159,7 @@ def _fitting(root: str, listing: Listing, odd: list[str]) -> tuple[str, ...]:
     fitting: list[str] = []
     for kind in shipped_kinds():
         tree = SampleTree(kind, root)
-        complete = [sample for sample in tree.find(listing=listing).samples.values() if sample.complete]
+        complete = list(tree.find(listing=listing).complete.values())
         if not complete:
             continue
         absent = _absent_arrays(Storage(root), tree.description, complete[0])

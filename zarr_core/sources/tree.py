@@ -15,7 +15,7 @@ from zarr_core.format.names import check_sample_id
 from zarr_core.sources.arrays import CASE
 from zarr_core.sources.cases import meshes_of_cases
 from zarr_core.sources.description import ANY_DEPTH, SourceDescription
-from zarr_core.sources.fields import FieldLoader, SampleFiles
+from zarr_core.sources.fields import FieldLoader
 from zarr_core.sources.formats.contents import Mesh
 from zarr_core.sources.formats.files import SourceFile, path_of
 from zarr_core.sources.left_out import LeftOut, note
@@ -49,9 +49,9 @@ class SampleTree(SampleSource):
 
     def __init__(self, kind: str | SourceDescription | object, root: str | os.PathLike[str]) -> None:
         self.description = resolve_kind(kind)
-        self._loader = FieldLoader()
         self._choices = {name: file.choice for name, file in self.description.fields.items() if file.choice is not None}
         self._storage = open_root(root)
+        self._loader = FieldLoader(self._storage)
         self.url = self._storage.url
 
     def __reduce__(self) -> tuple[type[SampleTree], tuple[SourceDescription, str]]:
@@ -191,23 +191,20 @@ class SampleTree(SampleSource):
             raise SampleError(sample.sample_id, canonical, "its file is missing", "upload it")
         info = sample.files[canonical]
         try:
-            return self._loader.load(self._files(sample), canonical)
+            return self._loader.load(sample, canonical)
         except FileNotFoundError as error:
             raise SampleError(sample.sample_id, canonical, f"{info.name} was removed during the conversion") from error
         except ValueError as error:
             way_out = "repair or upload the file again"
-            way_out += ", or correct the description" if canonical in self._choices else ""
+            way_out += ", or correct the description" if canonical in sample.choices else ""
             raise SampleError(sample.sample_id, canonical, f"{info.name}: {error}", way_out) from error
 
     def load_mesh(self, sample: SourceSample, canonical: str) -> Mesh:
         """The mesh of the domain with this position field; raises SampleError."""
         try:
-            return self._loader.load_mesh(self._files(sample), canonical)
+            return self._loader.load_mesh(sample, canonical)
         except ValueError as error:
             raise SampleError(sample.sample_id, canonical, f"{sample.files[canonical].name}: {error}") from error
-
-    def _files(self, sample: SourceSample) -> SampleFiles:
-        return SampleFiles(self._storage, sample.folder, sample.files, self._choices)
 
     def load_parameters(self, sample: SourceSample) -> dict[str, Any]:
         """Per-sample scalars from the parameter files and tables; raises SampleError if a file cannot be used."""
