@@ -46,7 +46,7 @@ def read_cells(
     columns: np.ndarray | None,
     out: np.ndarray,
 ) -> None:
-    """Read features of samples; the copies chosen, and what they cost, are logged at debug level.
+    """Read features of samples.
 
     Args:
         fetcher, state, value: matrix and value table to read.
@@ -60,30 +60,14 @@ def read_cells(
     if columns is not None and held:
         by_rows = _expected_cost(rows, value, held, np.array([part.number for part in features]))
         across = np.unique(columns // transposed.layouts[value].chunk[0])
-        if _expected_cost(transposed, value, held, across).weight < by_rows.weight:
-            transposed_features = feature_parts(transposed, value, columns)
+        by_columns = _expected_cost(transposed, value, held, across)
+        if by_columns.weight < by_rows.weight:
+            logger.debug("%s: about %s, and %s from rows", fetcher.url, by_columns, by_rows)
             there = {sample_id: places[sample_id] for sample_id in held}
-            _read_logged(fetcher, transposed, value, there, transposed_features, out, f" (rows: about {by_rows})")
             places = {sample_id: places[sample_id] for sample_id in outside(places, there)}
+            read_copy(fetcher, transposed, value, there, feature_parts(transposed, value, columns), out)
     if places:
-        _read_logged(fetcher, rows, value, places, features, out)
-
-
-def _read_logged(
-    fetcher: ChunkFetcher,
-    copy: Copy,
-    value: str,
-    places: Mapping[str, int],
-    features: Sequence[Part],
-    out: np.ndarray,
-    otherwise: str = "",
-) -> None:
-    started = time.perf_counter()
-    cost = read_copy(fetcher, copy, value, places, features, out)
-    ms = (time.perf_counter() - started) * 1e3
-    text = "%s: %s of %d samples x %d features from %s: %s, %.1f ms%s"
-    kind = "rows" if copy.name == "row-major" else "columns"
-    logger.debug(text, fetcher.url, value, len(places), out.shape[1], kind, cost, ms, otherwise)
+        read_copy(fetcher, rows, value, places, features, out)
 
 
 def feature_parts(copy: Copy, value: str, columns: np.ndarray | None, to: np.ndarray | None = None) -> list[Part]:
@@ -112,8 +96,8 @@ def read_copy(
     places: Mapping[str, int],
     features: Sequence[Part],
     out: np.ndarray,
-) -> ReadCost:
-    """Read samples that one copy holds into rows of an output array.
+) -> None:
+    """Read samples that one copy holds into rows of an output array; what that cost is logged at debug level.
 
     Args:
         fetcher, copy, value: the array to read.
@@ -121,6 +105,7 @@ def read_copy(
         features: returned by :func:`feature_parts`.
         out: (rows, features) of the stored dtype. Whole chunks are decoded in place if its rows are contiguous.
     """
+    started = time.perf_counter()
     layout = copy.layouts[value]
     by_rows = layout.sample_axis == 0
     positions = np.array([copy.positions[sample_id] for sample_id in places], np.int64)
@@ -136,7 +121,10 @@ def read_copy(
             shard, number = copy.locate(value, one.number, other.number)
             inside, to = _outer(one.inside, other.inside), _outer(one.to, other.to)
             chunks.append(WantedChunk(shard, number, inside, to, one.whole and other.whole, label))
-    return fetcher.read(layout, chunks, out if by_rows else out.T)
+    cost = fetcher.read(layout, chunks, out if by_rows else out.T)
+    ms = (time.perf_counter() - started) * 1e3
+    text = "%s: %s of %d samples x %d features from %s: %s, %.1f ms"
+    logger.debug(text, fetcher.url, value, len(places), out.shape[1], "rows" if by_rows else "columns", cost, ms)
 
 
 def _parts(positions: np.ndarray, to: np.ndarray, width: int) -> Iterator[Part]:

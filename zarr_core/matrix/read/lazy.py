@@ -91,25 +91,19 @@ def to_xarray(
         import xarray as xr
     from zarr_core._util.lazy_arrays import LazyArray, lazy_variable
 
-    batches = [batch_id for batch_id, batch in state.batches.items() for _ in batch.sample_ids]
-    coordinates: dict[str, Any] = {"sample": list(state.rows), "batch": ("sample", batches)}
+    coordinates: dict[str, Any] = {"sample": list(state.rows), "batch": ("sample", list(state.batch_of.values()))}
     for name, column in metadata.items():
         coordinates[name] = ("sample", column.to_numpy(zero_copy_only=False))
     indexed = len(axis) <= _INDEXED_FEATURES
     if indexed:
         coordinates["feature"] = np.asarray(axis)
-    dataset = xr.Dataset(
-        {
-            value: lazy_variable(
-                ("sample", "feature"),
-                LazyArray(cells.shape, cells.dtype, cells.__getitem__, lists=True),
-                blocks=(tuple(row_blocks(state, value)) or (0,), -1) if chunked else None,
-            )
-            for value, cells in tables.items()
-        },
-        coordinates,
-        {"store": url, "generation": state.generation, "matrix_id": state.matrix_id},
-    )
+    variables = {}
+    for value, cells in tables.items():
+        array = LazyArray(cells.shape, cells.dtype, cells.__getitem__, lists=True)
+        blocks = (tuple(row_blocks(state, value)) or (0,), -1) if chunked else None
+        variables[value] = lazy_variable(("sample", "feature"), array, blocks=blocks)
+    attributes = {"store": url, "generation": state.generation, "matrix_id": state.matrix_id}
+    dataset = xr.Dataset(variables, coordinates, attributes)
     if indexed:
         return dataset
     names = LazyArray((len(axis),), axis[:1].dtype, lambda key: axis[key[0]])
