@@ -84,9 +84,8 @@ def scatter(read_rows: Callable[[], Iterable[pa.RecordBatch]], block: WideBlock)
         _raise_duplicate(read_rows(), block)
     if 0 in reached:
         sample_id = block.sample_ids[reached.index(0)]
-        raise WarehouseError(
-            f"batch {block.batch_id}: no {block.value} row of its sample {sample_id} was returned; load again"
-        )
+        text = f"no {block.value} row of its sample {sample_id} was returned; load again"
+        raise WarehouseError(f"batch {block.batch_id}: {text}")
     if n_without:
         for row in values:
             row[row == unreached | 1] = unreached
@@ -95,23 +94,17 @@ def scatter(read_rows: Callable[[], Iterable[pa.RecordBatch]], block: WideBlock)
 
 def _flat_positions(rows: pa.RecordBatch, block: WideBlock) -> np.ndarray:
     """Index of each row's cell in the flattened array."""
-    n_samples, n_features = block.shape
     if rows.column("sample").null_count or rows.column("feature").null_count:
         _raise_unknown(rows, block)
-    samples = rows.column("sample").to_numpy()
-    features = rows.column("feature").to_numpy()
+    samples, features = rows.column("sample").to_numpy(), rows.column("feature").to_numpy()
     if samples.dtype.kind not in "iu" or features.dtype.kind not in "iu":
-        raise WarehouseError(
-            f"batch {block.batch_id}: samples and features have dtypes {samples.dtype} and {features.dtype}, "
-            "expected integers"
-        )
-    if len(rows) and (
-        samples.min() < 0 or samples.max() >= n_samples or features.min() < 0 or features.max() >= n_features
-    ):
+        kinds = f"{samples.dtype} and {features.dtype}"
+        raise WarehouseError(f"batch {block.batch_id}: samples and features have dtypes {kinds}, expected integers")
+    places = samples.astype(np.int64, copy=False), features.astype(np.int64, copy=False)
+    try:
+        flat: np.ndarray = np.ravel_multi_index(places, block.shape)
+    except ValueError:  # a position is outside
         _raise_unknown(rows, block)
-    flat = np.empty(len(rows), np.int64)
-    np.multiply(samples, n_features, out=flat, dtype=np.int64, casting="unsafe")
-    np.add(flat, features, out=flat, casting="unsafe")
     return flat
 
 
@@ -152,9 +145,10 @@ def _raise_misfit(rows: pa.RecordBatch, number: int, block: WideBlock) -> NoRetu
 
 
 def _raise_unknown(rows: pa.RecordBatch, block: WideBlock) -> NoReturn:
+    """Raise BatchError for the first row whose sample or feature is not in the block."""
     n_samples, n_features = block.shape
-    samples, features = rows.column("sample").to_pylist(), rows.column("feature").to_pylist()
-    for number, (sample, feature) in enumerate(zip(samples, features, strict=True)):
+    for number, row in enumerate(rows.to_pylist()):
+        sample, feature = row["sample"], row["feature"]
         if sample is None or not 0 <= sample < n_samples:
             raise WarehouseError(f"batch {block.batch_id}: a row of a sample that was not requested (number {sample})")
         if feature is None or not 0 <= feature < n_features:
