@@ -161,25 +161,13 @@ def select_names(
             raise MatrixError(f"{option} must be one of {', '.join(allowed)}, not {value!r:.80}")
     wanted = FeatureAxis(names)  # refuses a name that is requested twice
     axis.check_kind(wanted.is_text or stem, wanted[0])
-    on_axis, keys = (stems(axis.ids), stems(wanted.ids)) if stem else (axis.ids, wanted.ids)
-    full = np.flatnonzero(keys != wanted.ids)
-    width = max(on_axis.dtype.itemsize, keys.dtype.itemsize)
-    keys = keys.astype(f"S{width}") if axis.is_text else keys
-    order = np.argsort(on_axis, kind="stable")
-    in_order = on_axis[order]
-    first = np.searchsorted(in_order, keys.astype(in_order.dtype), "left")
-    last = np.searchsorted(in_order, keys.astype(in_order.dtype), "right")
-    if len(full):
-        # A full name is its own column, not one of its twins; on an axis without suffixes, that of its stem.
-        own, plain = axis.locate(wanted.ids[full]), axis.locate(stems(wanted.ids[full]))
-        own = np.where(own >= 0, own, plain)
-        if len(np.unique(own[own >= 0])) < np.count_nonzero(own >= 0):
-            raise MatrixError("two of the names have the same stem, which is one column here; request it once")
-        first[full] = len(order) + np.arange(len(full))
-        last[full] = first[full] + (own >= 0)
-        order = np.concatenate([order, own])
-    # A key that is longer than all names of the axis would be cut off above.
-    known = (last > first) & (np.char.str_len(keys) <= on_axis.dtype.itemsize if axis.is_text else True)
+    if stem:
+        order, first, last = _columns_by_stem(axis, wanted)
+    else:
+        order = axis.locate(wanted.ids)
+        first = np.arange(len(order))
+        last = first + (order >= 0)
+    known = last > first
     absent = tuple(map(str, wanted[np.flatnonzero(~known)]))
     if absent and (unknown == "error" or not known.any()):
         few = ", ".join((*absent[:5], "...") if len(absent) > 5 else absent)
@@ -201,6 +189,29 @@ def select_names(
     within = np.arange(counts.sum()) - np.repeat(starts, counts)
     positions = order[np.repeat(first, counts) + within].astype(np.int64)
     return FeatureSelection(positions, chosen, axis.ids[positions], starts, absent)
+
+
+def _columns_by_stem(axis: FeatureAxis, wanted: FeatureAxis) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Columns of names, or of the loci that they name: positions on the axis, and where each name's begin and end.
+
+    Raises:
+        MatrixError: two names stand for the same column.
+    """
+    on_axis, keys = stems(axis.ids), stems(wanted.ids)
+    order = np.argsort(on_axis, kind="stable")
+    in_order, cut = on_axis[order], keys.astype(on_axis.dtype)
+    first, last = np.searchsorted(in_order, cut, "left"), np.searchsorted(in_order, cut, "right")
+    last = np.where(cut == keys, last, first)  # a key that is longer than all names of the axis was cut off
+    # A full name is its own column, not one of its twins; on an axis without suffixes, that of its stem.
+    full = np.flatnonzero(keys != wanted.ids)
+    own = axis.locate(wanted.ids[full])
+    own = np.where(own >= 0, own, axis.locate(keys[full]))
+    found = own[own >= 0]
+    if len(np.unique(found)) < len(found):
+        raise MatrixError("two of the names have the same stem, which is one column here; request it once")
+    first[full] = len(order) + np.arange(len(full))
+    last[full] = first[full] + (own >= 0)
+    return np.concatenate([order, own]), first, last
 
 
 def select_regions(
