@@ -146,6 +146,7 @@ def _audit(
     batches_of: Mapping[str, Sequence[str]],
     there: set[str],
 ) -> BatchAudit:
+    """Compare one batch: its samples, and each value of those that the matrix holds."""
     audit = BatchAudit(batch_id, len(sample_ids))
     audit.absent = outside(sample_ids, there)
     audit.elsewhere = [sample_id for sample_id in sample_ids if len(batches_of[sample_id]) > 1]
@@ -160,13 +161,14 @@ def _audit(
 def _audit_value(
     unloaded: Unloaded, matrix: WideMatrix, batch_id: str, sample_ids: Sequence[str], there: set[str], value: str
 ) -> ValueAudit:
+    """Unload the rows of one value into an array of their own, and compare the matrix with it row by row."""
     found = ValueAudit()
     shape = len(sample_ids), matrix.shape[1]
     expected = np.full(shape, np.nan, matrix.values[value])
     reached = np.zeros(shape, np.uint8)
 
-    def name(cell: tuple[int, int]) -> str:
-        return f"{sample_ids[cell[0]]}, {matrix.feature_ids[int(cell[1])]}"
+    def name(row: int, column: int) -> str:
+        return f"{sample_ids[row]}, {matrix.feature_ids[int(column)]}"
 
     for rows in unloaded.rows(batch_id, value):
         on_axis = rows.column("feature").is_valid().to_numpy(zero_copy_only=False)
@@ -182,7 +184,7 @@ def _audit_value(
         if again.any():
             found.doubled += int(np.count_nonzero(again))
             at = int(np.argmax(again))
-            found.example = found.example or name((samples[at], features[at]))
+            found.example = found.example or name(samples[at], features[at])
         reached[samples, features] = 1
         expected[samples, features] = values
     for number, sample_id in enumerate(sample_ids):
@@ -193,5 +195,5 @@ def _audit_value(
         wrong = ~((row == expected[number]) | (np.isnan(row) & np.isnan(expected[number])))
         if wrong.any():
             found.differing += int(np.count_nonzero(wrong))
-            found.example = found.example or name((number, int(np.argmax(wrong))))
+            found.example = found.example or name(number, int(np.argmax(wrong)))
     return found

@@ -246,17 +246,14 @@ def select_regions(
 def stems(names: np.ndarray) -> np.ndarray:
     """Names of probes, (n,) bytes, without the suffix of EPICv2: ``_``, T or B, C or O, 1 or 2, and a number."""
     found = names.copy()
-    width = names.dtype.itemsize
     for start in range(0, len(names), _BLOCK):
-        letters = found[start : start + _BLOCK].view(np.uint8).reshape(-1, width)
-        ends = np.char.str_len(found[start : start + _BLOCK])
-        for size in (5, 6):  # replicates 1 to 9, and 10 to 99
-            rows = np.flatnonzero(ends > size)
-            tail = letters[rows[:, None], ends[rows, None] - size + np.arange(size)]
-            is_suffix = (tail[:, 0] == ord("_")) & np.isin(tail[:, 1], list(b"TB")) & np.isin(tail[:, 2], list(b"CO"))
-            is_suffix &= np.isin(tail[:, 3], list(b"12")) & np.isin(tail[:, 4:], list(b"0123456789")).all(axis=1)
-            rows = rows[is_suffix]
-            letters[rows[:, None], ends[rows, None] - size + np.arange(size)] = 0
+        block = names[start : start + _BLOCK]
+        heads, _, tails = np.strings.rpartition(block, b"_")
+        letters = tails.astype("S5").view(np.uint8).reshape(-1, 5)
+        is_suffix = (heads != b"") & (np.strings.str_len(tails) <= 5)
+        for place, allowed in enumerate((b"TB", b"CO", b"12", b"0123456789", b"0123456789\0")):
+            is_suffix &= np.isin(letters[:, place], list(allowed))
+        found[start : start + _BLOCK] = np.where(is_suffix, heads, block)
     return found
 
 

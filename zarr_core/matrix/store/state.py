@@ -411,8 +411,11 @@ def changes(before: MatrixState | None, after: MatrixState) -> list[Change]:
 
 def describe_source(source: Mapping[str, str]) -> str:
     """The source of a batch on one line, as in "iceberg, table lab.long, snapshot 123"; "" if none was recorded."""
-    shown = {name: value[:12] if name == "sha256" else value for name, value in source.items()}
-    return ", ".join(value if name == "kind" else f"{name} {value}" for name, value in shown.items())
+    parts = []
+    for name, value in source.items():
+        shown = value[:12] if name == "sha256" else value
+        parts.append(shown if name == "kind" else f"{name} {shown}")
+    return ", ".join(parts)
 
 
 def _extends(before: MatrixState, after: MatrixState) -> bool:
