@@ -49,7 +49,7 @@ def describe_problems(error: pydantic.ValidationError) -> str:
         reason = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "missing":
             found.append(f"{place} is missing")
-        elif problem["type"] == "value_error":
+        elif problem["type"] in ("value_error", "json_invalid"):
             found.append(f"{place}: {reason}".removeprefix(": "))
         else:
             found.append(f"{place} is {reprlib.repr(problem['input'])}: {reason[0].lower()}{reason[1:]}")
