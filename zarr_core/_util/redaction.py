@@ -148,7 +148,8 @@ def _without_secret_values(text: str) -> Iterator[str]:
         name, is_in_query = found[1], found.start() > 0 and text[found.start() - 1] in "?&"
         if found.start() < done or not (_is_secret(name) or (is_in_query and name.lower() == "key")):
             continue
-        if value := _VALUE.match(text, found.end()):
+        value = _VALUE.match(text, found.end())
+        if value:
             opening = value[0][0] if value[0][0] in "'\"" else ""
             yield f"{text[done : value.start()]}{opening}***"
             done = value.end()

@@ -84,7 +84,8 @@ class Codec:
     def decode(self, data: bytes | np.ndarray, out: np.ndarray) -> None:
         """Decompress into a C-contiguous array; raises RuntimeError or ValueError if that fails."""
         # Decoders silently fill part of a buffer, and a damaged frame may claim any size.
-        if (size := self.decoded_bytes(data, len(data))) != out.nbytes:
+        size = self.decoded_bytes(data, len(data))
+        if size != out.nbytes:
             raise ValueError(f"decodes to {size} bytes where {out.nbytes} belong")
         if self._is_blosc:
             blosc.decompress(data, out)  # Blosc.decode without its checks of the buffers

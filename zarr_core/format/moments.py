@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from zarr_core.format.components import to_arrays, to_lists
+
 _NAMES = ("mean", "m2", "min", "max", "log_mean", "log_m2")
 # Moments are recorded with 12 digits.
 _TOLERANCE = 1e-9
@@ -100,19 +102,16 @@ class FieldMoments:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """Plain numbers, rounded to 12 digits, because further digits depend on the processor."""
-        return {"count": self.count} | {name: [float(f"{v:.12g}") for v in getattr(self, name)] for name in _NAMES}
+        """Plain numbers, rounded to 12 digits."""
+        return {"count": self.count, **to_lists(self, _NAMES, 12)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> FieldMoments:
-        """Read the output of :meth:`to_json`; raises ValueError, KeyError or TypeError for anything else."""
-        arrays = [np.asarray(data[name], np.float64) for name in _NAMES]
-        count = data["count"]
+        """Read the output of :meth:`to_json`; raises ValueError or OverflowError for anything else."""
+        count = data.get("count")
         if type(count) is not int or not 0 < count < 2**63:
-            raise ValueError(f"moments of {count!r:.100} points")
-        if arrays[0].ndim != 1 or not arrays[0].size or any(array.shape != arrays[0].shape for array in arrays):
-            raise ValueError(f"moments of shapes {', '.join(str(array.shape) for array in arrays)}")
-        return cls(count, *arrays)
+            raise ValueError(f"count is {count!r:.100}, not a number of points")
+        return cls(count, *to_arrays(data, _NAMES))
 
 
 class MomentsAccumulator:

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from zarr_core.format.components import to_arrays, to_lists
+
 # Limits above which a field is refused. Rounding to nearest in float16 makes an RMS error of at most 2**-11 / sqrt(3) =
 # 0.00028 of a value, so the first limit is reached when the mean is about 35 to 70 times the standard deviation.
 MAX_RMS = 0.01
@@ -49,12 +51,16 @@ class RoundingError:
 
     def without(self, components: np.ndarray) -> RoundingError:
         """The same with an error of 0 for some components, given as booleans."""
-        return RoundingError(*(np.where(components, 0.0, getattr(self, name)) for name in _NAMES))
+        rms, largest, zeroed = (np.where(components, 0.0, array) for array in (self.rms, self.max, self.zeroed))
+        return RoundingError(rms, largest, zeroed)
 
     def exceeds(self, recorded: RoundingError) -> bool:
         """Whether this error is larger than the recorded one, which is rounded to 4 digits."""
-        pairs = ((getattr(self, name), getattr(recorded, name)) for name in _NAMES)
-        return any(now.shape != then.shape or bool((now > then * 1.001 + 1e-12).any()) for now, then in pairs)
+        for name in _NAMES:
+            now, then = getattr(self, name), getattr(recorded, name)
+            if now.shape != then.shape or (now > then * 1.001 + 1e-12).any():
+                return True
+        return False
 
     def describe(self) -> str:
         """The largest error in words."""
@@ -68,22 +74,16 @@ class RoundingError:
         return text + (f" (component {at})" if len(self.rms) > 1 else "")
 
     def to_json(self) -> dict[str, Any]:
-        """Plain numbers, rounded to 4 digits, because further digits depend on the processor."""
-        return {name: [float(f"{value:.4g}") for value in getattr(self, name)] for name in _NAMES}
+        """Plain numbers, rounded to 4 digits."""
+        return to_lists(self, _NAMES, 4)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RoundingError:
-        """Read the output of :meth:`to_json`; raises ValueError for anything else."""
-        arrays = []
-        for name in _NAMES:
-            numbers = data.get(name)
-            if not isinstance(numbers, list) or not all(type(number) in (int, float) for number in numbers):
-                raise ValueError(f"{name} is not a list of numbers")
-            if not all(0 <= number < 1e300 for number in numbers):
+        """Read the output of :meth:`to_json`; raises ValueError or OverflowError for anything else."""
+        arrays = to_arrays(data, _NAMES)
+        for name, array in zip(_NAMES, arrays, strict=True):
+            if not ((array >= 0) & (array < 1e300)).all():
                 raise ValueError(f"{name} holds a number that is negative or not finite")
-            arrays.append(np.array(numbers, np.float64))
-        if not arrays[0].size or any(array.shape != arrays[0].shape for array in arrays):
-            raise ValueError("lists of different lengths")
         return cls(*arrays)
 
 

@@ -190,13 +190,15 @@ async def request(
             except Exception as error:
                 failed += 1
                 _check_transient(what, error)
-                if throttled := is_throttling(error):
+                throttled = is_throttling(error)
+                if throttled:
                     where.throttled()
                 waited = time.monotonic() - began
                 if failed >= policy.attempts or waited >= policy.deadline_s:
                     if isinstance(error, ZarrCoreError):
                         raise
-                    fate = f"failed after {failed} attempt{'s' * (failed > 1)} in {waited:.0f} s"
+                    attempts = "1 attempt" if failed == 1 else f"{failed} attempts"
+                    fate = f"failed after {attempts} in {waited:.0f} s"
                     message = f"{redact(what)} {fate}: {describe(error)}"
                     raise TransferError(message) from printable_cause(error)
                 kind = "throttled" if throttled else type(error).__name__

@@ -243,15 +243,10 @@ def commit(storage: Storage, head: Head[S], change: Callable[[S | None], S], sin
         StoreError: the location cannot compare and swap, no reader could open the new state, or the store of ``since``
             was deleted or replaced by another one.
     """
-    looked_at: int | None = None
-    before: S | None = None
 
-    def step(current: S | None, data: bytes) -> S | None:
-        nonlocal looked_at, before
+    def step(current: S | None, data: bytes, overtaken: bool) -> S | None:
         if since is not None:
             _check_same(storage, head, since, current)
-        last, looked_at, before = looked_at, current.generation if current else 0, current
-        overtaken = last is not None and last != looked_at
         changed = change(current)
         if changed is current:
             return None
@@ -267,7 +262,7 @@ def commit(storage: Storage, head: Head[S], change: Callable[[S | None], S], sin
         number = _next_number(storage, current.generation, overtaken)
         return replace(changed, generation=number, retention=current.retention)
 
-    committed, data = _swap(storage, head, step)
+    before, committed, data = _swap(storage, head, step)
     if data is not None:
 
         def record() -> dict[str, Any]:
@@ -289,7 +284,7 @@ def amend(storage: Storage, head: Head[S], change: Callable[[S], Retention]) -> 
         StoreError: there is no store, or another program wrote it; also as for :func:`commit`.
     """
 
-    def step(current: S | None, data: bytes) -> S | None:
+    def step(current: S | None, data: bytes, overtaken: bool) -> S | None:
         if current is None:
             raise StoreError(f"{storage.url} holds no {head.name}; is it the root of a converted store?")
         if not current.generation:
@@ -297,7 +292,7 @@ def amend(storage: Storage, head: Head[S], change: Callable[[S], Retention]) -> 
         retention = change(current)
         return None if retention == current.retention else replace(current, retention=retention)
 
-    return _swap(storage, head, step)[0]
+    return _swap(storage, head, step)[1]
 
 
 def archived(state: State, data: bytes) -> bytes:
@@ -334,17 +329,28 @@ def _check_named(storage: Storage, head: Head[S], current: S, changed: S) -> Non
         raise CollectedError(storage.url, gone)
 
 
-def _swap(storage: Storage, head: Head[S], step: Callable[[S | None, bytes], S | None]) -> tuple[S, bytes | None]:
+def _swap(
+    storage: Storage, head: Head[S], step: Callable[[S | None, bytes, bool], S | None]
+) -> tuple[S | None, S, bytes | None]:
     """Replace the head by the result of a step; repeat on the newer head whenever another writer came first.
 
-    The step returns None if there is nothing to do. Returns the current state, and its document if this call wrote it.
+    Args:
+        storage, head: the store.
+        step: makes the next state from the current one, its document, and whether another writer has just committed
+            the current one. Returns None if there is nothing to do.
+
+    Returns:
+        The state before, the state now, and its document if this call wrote it.
     """
+    last: int | None = None
     for attempt in range(_COMMIT_ATTEMPTS):
         current, data, version = _current(storage, head)
-        changed = step(current, data)
+        number = current.generation if current is not None else 0
+        changed = step(current, data, last is not None and last != number)
+        last = number
         if changed is None:
             assert current is not None
-            return current, None
+            return current, current, None
         data = changed.to_json()
         _check_readable(storage, head, data)
         try:
@@ -353,7 +359,7 @@ def _swap(storage: Storage, head: Head[S], step: Callable[[S | None, bytes], S |
             logger.info("%s: another commit came first; repeating on top of it", storage.url)
             time.sleep(random.uniform(0, 0.05 * 2 ** min(attempt, 6)))
             continue
-        return changed, data
+        return current, changed, data
     raise CommitConflict(f"{storage.url}: {_COMMIT_ATTEMPTS} commits in a row lost to other writers; run again")
 
 

@@ -41,16 +41,14 @@ def make_tag(storage: Storage, head: Head[S], tag: str, generation: int | None =
 
 def delete_tag(storage: Storage, head: Head[S], tag: str) -> int:
     """Delete a tag; returns the number of its generation. Raises StoreError if there is no such tag."""
-    found = 0
+    generation = tagged_generation(storage, load(storage, head), tag)
 
     def change(current: S) -> Retention:
-        nonlocal found
-        found = tagged_generation(storage, current, tag)
         tags = {name: number for name, number in current.retention.tags.items() if name != tag}
         return replace(current.retention, tags=tags)
 
     amend(storage, head, change)
-    return found
+    return generation
 
 
 def _check_kept(storage: Storage, head: Head[S], current: S, generation: int) -> None:

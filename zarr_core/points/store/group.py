@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from zarr_core._util.documents import DocumentError, expect, parse_json
 from zarr_core.errors import StoreError
@@ -19,6 +19,8 @@ from zarr_core.storage import Storage
 from zarr_core.storage.temporary import strip_temp_suffix
 
 GROUP_FORMAT = 1
+
+_Record = TypeVar("_Record")
 
 # Objects that a conversion writes. A sample id may contain slashes, so the longest possible prefix is the group.
 _GROUP = re.compile(
@@ -63,31 +65,23 @@ def stored_bytes(recorded: dict[str, Any]) -> dict[str, int]:
 
 def recorded_moments(recorded: dict[str, Any]) -> dict[str, FieldMoments]:
     """Recorded moments by canonical field name; raises DocumentError."""
-    moments = expect(dict, recorded.get("moments"), "moments")
-    return {field: _moments(expect(dict, values, f"moments of {field!r}"), field) for field, values in moments.items()}
+    return _by_field(recorded.get("moments"), "moments", FieldMoments.from_json)
 
 
 def recorded_rounding(recorded: dict[str, Any]) -> dict[str, RoundingError]:
     """Recorded rounding errors by canonical field name; empty in a group of an older version. Raises DocumentError."""
-    errors = {}
-    for field, values in expect(dict, recorded.get("rounding", {}), "rounding").items():
+    return _by_field(recorded.get("rounding", {}), "rounding", RoundingError.from_json)
+
+
+def _by_field(values: Any, name: str, read: Callable[[dict[str, Any]], _Record]) -> dict[str, _Record]:
+    """What a group records of each field under a name, as ``read`` makes it of one field's values."""
+    records = {}
+    for field, value in expect(dict, values, name).items():
         try:
-            errors[field] = RoundingError.from_json(expect(dict, values, f"rounding of {field!r}"))
-        except ValueError as error:
-            raise DocumentError(f"rounding of {field!r}: {error}") from error
-    return errors
-
-
-def _moments(values: dict[str, Any], field: str) -> FieldMoments:
-    for name in ("mean", "m2", "min", "max", "log_mean", "log_m2"):
-        numbers = expect(list, values.get(name), f"moments of {field!r}, {name}")
-        if not all(type(number) in (int, float) for number in numbers):
-            raise DocumentError(f"moments of {field!r}, {name}: not a list of numbers")
-    expect(int, values.get("count"), f"moments of {field!r}, count")
-    try:
-        return FieldMoments.from_json(values)
-    except (ValueError, OverflowError) as error:  # OverflowError: an integer that no float64 holds
-        raise DocumentError(f"moments of {field!r}: {error}") from error
+            records[field] = read(expect(dict, value, "it"))
+        except (ValueError, OverflowError) as error:
+            raise DocumentError(f"{name} of {field!r}: {error}") from error
+    return records
 
 
 def chunk_object_bytes(sizes: Mapping[str, int], relpath: str) -> int:

@@ -101,13 +101,17 @@ class GenerationCheck:
 
     def _is_in_a_named_group(self, name: str) -> bool:
         """Whether an object belongs to a group whose check covers it."""
-        parts = name.split("/")
-        return any("/".join(parts[:end]) in self._named for end in range(1, len(parts)))
+        while "/" in name:
+            name = name.rpartition("/")[0]
+            if name in self._named:
+                return True
+        return False
 
     def commits(self, relpaths: set[str]) -> dict[str, str]:
         """Description of the commit that added each group."""
         oldest = min(documents(self.storage), default=0)
-        return {
-            relpath: f"committed in generation {number}" + " or before" * (number == oldest and number > 1)
-            for relpath, number in brought_by(self.storage, HEAD, relpaths).items()
-        }
+        commits = {}
+        for relpath, number in brought_by(self.storage, HEAD, relpaths).items():
+            or_before = " or before" if number == oldest and number > 1 else ""
+            commits[relpath] = f"committed in generation {number}{or_before}"
+        return commits

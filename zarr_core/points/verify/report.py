@@ -76,7 +76,8 @@ class VerificationReport:
     @property
     def how(self) -> str:
         """How rows were compared with their source."""
-        return "row by row" + f"; {self.any_order:,} samples of another program in any order" * (self.any_order > 0)
+        others = f"; {self.any_order:,} samples of another program in any order" if self.any_order else ""
+        return f"row by row{others}"
 
     @property
     def damaged(self) -> list[str]:

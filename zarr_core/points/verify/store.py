@@ -81,11 +81,10 @@ def verify_store(
     found: list[tuple[str, Problem]] = []  # with the path of the group
     for state, samples in everything.states() if deep else [(manifest, manifest.samples)]:
         report.generations += 1
-        entries = [
-            (i, entry, source.of(i, entry) if source else None)
-            for i, entry in sorted(samples.items())
-            if sample_ids is None or i in chosen
-        ]
+        entries = []
+        for sample_id, entry in sorted(samples.items()):
+            if sample_ids is None or sample_id in chosen:
+                entries.append((sample_id, entry, source.of(sample_id, entry) if source else None))
         check = partial(check_sample, storage, source.files if source else None, Columns.of(state))
         checks = map_in_processes(check, entries, workers, not_checked, executor)
         problems: list[Problem] = []
@@ -101,8 +100,10 @@ def verify_store(
             for name, tally in findings.fields.items():
                 report.fields.setdefault(name, FieldTally()).add(tally)
         collected = everything.collected() if deep and problems else ()
-        groups = ((samples[problem.sample_id].relpath, problem) for problem in problems)
-        found += [(relpath, problem) for relpath, problem in groups if relpath not in collected]
+        for problem in problems:
+            relpath = samples[problem.sample_id].relpath
+            if relpath not in collected:
+                found.append((relpath, problem))
     commits: dict[str, str] = {}
     if deep:
         commits = everything.commits({relpath for relpath, _ in found})
