@@ -32,7 +32,7 @@ from zarr_core.matrix.store.state import HEAD, ColumnBlock, MatrixBatch, MatrixS
 from zarr_core.storage import Storage
 from zarr_core.storage.shards import StoredShard, is_intact
 from zarr_core.versioning.gc import TOMBSTONE_SECONDS
-from zarr_core.versioning.generations import Retention, commit, load, load_same
+from zarr_core.versioning.generations import commit, load, load_same
 
 _Part = TypeVar("_Part", MatrixBatch, ColumnBlock)
 
@@ -234,24 +234,19 @@ class _MatrixCopy:
 
         def change(current: MatrixState | None) -> MatrixState:
             batches, blocks = dict(whole.batches), list(whole.column_blocks)
-            generation, retention = 0, Retention()
             if current is not None:
                 self._check_target(current)
-                generation, retention = current.generation, current.retention
                 if current.values == self.wanted.values:
                     for name, batch in current.batches.items():
                         if self.wanted.batches.get(name) == batch:
                             batches[name] = batch
                     blocks.extend(current.column_blocks)
-            changed = replace(
+            return replace(
                 self.wanted,
-                generation=generation,
                 batches=dict(sorted(batches.items(), key=lambda item: item[1].row)),
                 column_blocks=tuple(block for block in self.wanted.column_blocks if block in blocks),
                 origin=self.origin,
-                retention=retention,
             )
-            return current if current == changed else changed
 
         return commit(self.target, HEAD, change)
 

@@ -230,8 +230,8 @@ def commit(storage: Storage, head: Head[S], change: Callable[[S | None], S], sin
     Args:
         storage, head: the store.
         change: makes the next state from the current one (None: there is no store yet). It runs again on the newer
-            state when another commit came first, so it must only add its own changes. If it returns its argument,
-            nothing is committed.
+            state when another commit came first, so it must only add its own changes. Its generation and retention do
+            not matter. If nothing else differs, nothing is committed.
         since: an earlier state, which the change is based on.
 
     Returns:
@@ -248,11 +248,12 @@ def commit(storage: Storage, head: Head[S], change: Callable[[S | None], S], sin
         if since is not None:
             _check_same(storage, head, since, current)
         changed = change(current)
-        if changed is current:
-            return None
         if current is None:
             storage.sync()
             return replace(changed, generation=_next_number(storage, 0, overtaken), retention=Retention())
+        changed = replace(changed, generation=current.generation, retention=current.retention)
+        if changed == current:
+            return None
         _check_named(storage, head, current, changed)
         # Archive the state about to be replaced: its own committer may have died before it did so, and the head is
         # then the only copy.
@@ -260,7 +261,7 @@ def commit(storage: Storage, head: Head[S], change: Callable[[S | None], S], sin
             write_archive(storage, current.generation, archived(current, data), None)
         storage.sync()
         number = _next_number(storage, current.generation, overtaken)
-        return replace(changed, generation=number, retention=current.retention)
+        return replace(changed, generation=number)
 
     before, committed, data = _swap(storage, head, step)
     if data is not None:

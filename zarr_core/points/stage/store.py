@@ -39,7 +39,7 @@ from zarr_core.points.store.manifest import DomainLayout, SampleEntry, StoreMani
 from zarr_core.storage import Storage, is_local
 from zarr_core.storage.temporary import strip_temp_suffix
 from zarr_core.versioning.archive import GENERATIONS
-from zarr_core.versioning.generations import Retention, commit
+from zarr_core.versioning.generations import commit
 
 # Seconds between commits of the samples copied so far.
 _COMMIT_SECONDS = 60.0
@@ -302,22 +302,12 @@ class _StoreCopy:
 
         def change(current: StoreManifest | None) -> StoreManifest:
             self._check_target(current)
-            before: dict[str, SampleEntry] = {}
-            generation, retention = 0, Retention()
-            if current is not None:
-                generation, retention = current.generation, current.retention
-                if self._has_these_fields(current):
-                    before = self._unchanged(current)
-            samples = before | staged
-            changed = replace(
-                self.manifest,
-                generation=generation,
-                domains=self.domains if self.manifest.conversion is None else columns_of(samples),
-                samples=samples,
-                origin=self._origin,
-                retention=retention,
-            )
-            return current if current == changed else changed
+            samples: dict[str, SampleEntry] = {}
+            if current is not None and self._has_these_fields(current):
+                samples = self._unchanged(current)
+            samples |= staged
+            domains = self.domains if self.manifest.conversion is None else columns_of(samples)
+            return replace(self.manifest, domains=domains, samples=samples, origin=self._origin)
 
         committed = commit(self.target, HEAD, change)
         self.copy_statistics(committed.generation)
