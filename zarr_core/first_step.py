@@ -55,8 +55,10 @@ def train(
     domain = domain or list(manifest.domains)[-1]
     position = f"{domain}_position"
     columns = manifest.domains[domain].arrays
-    shared = set.intersection(*(set(manifest.fields_of(sample_id)) for sample_id in sample_ids))
-    targets = [field for field in columns if field in shared and field != position]
+    shared = dict(columns)
+    for sample_id in sample_ids:
+        shared = {field: column for field, column in shared.items() if field in manifest.fields_of(sample_id)}
+    targets = [field for field in shared if field != position]
     if position not in shared or not targets:
         raise StoreError(
             f"the first {len(sample_ids)} samples of {redact(store)} share no field of {domain} to predict"
@@ -71,10 +73,11 @@ def train(
         errors = []
         for sample_id in sample_ids:
             drawn = reader.read_sample(sample_id, {domain: points}, [position, *targets], epoch=step)
-            fields = {field: torch.from_numpy(values).float() for field, values in drawn.items()}
-            target = torch.cat([fields[field].reshape(len(fields[position]), -1) for field in targets], dim=1)
+            positions = torch.from_numpy(drawn.pop(position)).float()
+            parts = [torch.from_numpy(drawn[field]).float().reshape(len(positions), -1) for field in targets]
+            target = torch.cat(parts, dim=1)
             target = (target - target.mean(dim=0)) / target.std(dim=0, correction=0).clamp_min(1e-6)
-            errors.append(torch.nn.functional.mse_loss(network(fields[position]), target))
+            errors.append(torch.nn.functional.mse_loss(network(positions), target))
         loss = torch.stack(errors).mean()
         optimizer.zero_grad()
         torch.autograd.backward(loss)

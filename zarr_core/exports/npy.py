@@ -72,7 +72,10 @@ def _has_names(file: Path, names: Sequence[str] | FeatureAxis | np.ndarray) -> b
     if not file.exists():
         return False
     with file.open("rb") as opened:
-        return all(opened.read(len(lines)) == lines for lines in _lines(names)) and not opened.read(1)
+        for lines in _lines(names):
+            if opened.read(len(lines)) != lines:
+                return False
+        return not opened.read(1)
 
 
 def _remove_tables(folder: Path, kept: Sequence[str]) -> None:

@@ -41,7 +41,9 @@ def export_parquet(rows: MatrixRows, out: str | os.PathLike[str], *, progress: b
     folder, width = local_path(out), len(rows.features)
     if width > _MAX_FEATURES:
         raise MatrixError(f"{width:,} features are more than a list of Parquet holds: {_MAX_FEATURES:,}")
-    lists = {value: pa.list_(pa.from_numpy_dtype(rows.dtype(value)), width) for value in rows.values}
+    lists = {}
+    for value in rows.values:
+        lists[value] = pa.list_(pa.from_numpy_dtype(rows.dtype(value)), width)
     described = {"sample": pa.array(rows.sample_ids), "batch": pa.array(rows.batches)}
     described |= rows.metadata({*described, *lists})
     kinds = {name: column.type for name, column in described.items()} | lists

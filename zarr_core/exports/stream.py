@@ -50,8 +50,12 @@ class ShardItems(BatchDataset):
             done = f"{len(index.shards)} of {index.planned} shards"
             raise StoreError(f"{self._storage.url}: the export was interrupted ({done}); repeat it to finish it")
         self.index = index
-        self._items = [(shard.name, item) for shard in index.shards.values() for item in shard.items]
-        self.sample_ids = [item.sample_id for _, item in self._items]
+        self._items: list[tuple[str, Item]] = []
+        self.sample_ids: list[str] = []
+        for shard in index.shards.values():
+            for item in shard.items:
+                self._items.append((shard.name, item))
+                self.sample_ids.append(item.sample_id)
         self._with_index = with_index
         self._objects: Objects | None = None
         self._forks = -1
@@ -79,14 +83,13 @@ class ShardItems(BatchDataset):
         """
         wanted = [self._items[index] for index in indices]
         requests = [Request(shard, item.offset, item.offset + item.size) for shard, item in wanted]
-        found: list[dict[str, np.ndarray]] = [{}] * len(wanted)
+        items = [BatchItem() for _ in wanted]
 
         def use(number: int, data: np.ndarray | Exception) -> None:
-            shard, item = wanted[number]
-            found[number] = self._parse(shard, item, data)
+            for name, values in self._parse(*wanted[number], data).items():
+                items[number][name] = torch.from_numpy(values)
 
         fetch_checked(self._this_process, requests, use)
-        items = [BatchItem({name: torch.from_numpy(values) for name, values in one.items()}) for one in found]
         if self._with_index:
             for item, index in zip(items, indices, strict=True):
                 item["index"] = torch.tensor(index)

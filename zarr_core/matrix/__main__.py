@@ -200,7 +200,9 @@ def _load(
 def _sources_of(matrix: WideMatrix, loaded: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """The state of the warehouse that each loaded batch came from."""
     # Samples that join a batch are a batch of their own in the matrix.
-    stored = {sample_id: batch_id for batch_id, ids in matrix.batches.items() for sample_id in ids}
+    stored: dict[str, str] = {}
+    for batch_id, ids in matrix.batches.items():
+        stored |= dict.fromkeys(ids, batch_id)
     sources = matrix.batch_sources
     found = {}
     for batch_id, batch in loaded.items():

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import time
 import warnings
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 from zarr_core._util.documents import DocumentError, expect
@@ -241,7 +242,7 @@ def _points_info(storage: Storage, state: StoreManifest, committed: float | None
     """What the summary of a point store has beside that of every store."""
     entries = list(state.samples.values())
     units: dict[str, str] = {}
-    for first in list(state.samples)[:1]:  # arrays of a store are alike: it has the units of all
+    for first in islice(state.samples, 1):  # arrays of a store are alike: it has the units of all
         try:
             for name, array in SampleGroup(storage, state, first).arrays().items():
                 units[name] = array.units
@@ -260,6 +261,7 @@ def _points_info(storage: Storage, state: StoreManifest, committed: float | None
         counts = [grid.n_points for grid in of_domain]
         points[domain] = Range(min(counts), max(counts), sum(counts))
     current = None if state.conversion is None else state.conversion.current
+    settings = Counter(entry.settings for entry in entries)
     fields = {name: FieldInfo(column.dtype, column.dim, units.get(name, "")) for name, column in state.fields.items()}
     return {
         "kind": "points",
@@ -275,9 +277,9 @@ def _points_info(storage: Storage, state: StoreManifest, committed: float | None
             "values_dtype": state.values_dtype,
             "shuffle_seed": state.shuffle_seed,
             "chunk_points": max((grid.chunk_points for grid in chain.from_iterable(grids.values())), default=0),
-            "settings": sorted({entry.settings for entry in entries} - {""}),
+            "settings": sorted(settings.keys() - {""}),
             # Samples that were converted with other settings than those of the store, and are still to be converted.
-            "to_convert": sum(current is not None and entry.settings != current for entry in entries),
+            "to_convert": 0 if current is None else len(entries) - settings[current],
             "migration": _migration(state),
         },
         "points": points,
@@ -301,12 +303,13 @@ def _migration(state: StoreManifest) -> str:
 
 def _matrix_info(state: MatrixState) -> dict[str, Any]:
     """What the summary of a matrix has beside that of every store."""
-    stored = [batch.bytes for batch in state.batches.values()] + [block.bytes for block in state.column_blocks]
+    stored = sum(sum(batch.bytes.values()) for batch in state.batches.values())
+    stored += sum(sum(block.bytes.values()) for block in state.column_blocks)
     return {
         "kind": "matrix",
         "name": "",
         "samples": len(state.rows),
-        "bytes": sum(sum(sizes.values()) for sizes in stored),
+        "bytes": stored,
         "fields": {value: FieldInfo(dtype, 1) for value, dtype in state.values.items()},
         "settings": {
             "codec": state.codec,
