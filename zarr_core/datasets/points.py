@@ -31,7 +31,7 @@ from zarr_core.datasets.splits import choose_samples
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.points.read.engines import FieldRead
 from zarr_core.points.read.reader import ZarrChunkReader
-from zarr_core.points.read.selection import SampleReads
+from zarr_core.points.read.selection import SampleDraws
 from zarr_core.sources import resolve_kind
 from zarr_core.storage import Storage
 
@@ -138,7 +138,7 @@ class ZarrPointDataset(BatchDataset):
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         place = range(len(self))[index]
-        reads = self._reads(place)
+        reads = self.reader.reads(self._draws(place))
         return self._item(place, reads, self.reader.execute(list(reads.values())))
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
@@ -148,13 +148,19 @@ class ZarrPointDataset(BatchDataset):
             The items. If they have the same shapes, they are views of the batch tensors that :func:`collate` returns.
         """
         places = [range(len(self))[index] for index in indices]
-        reads = [self._reads(place) for place in places]
-        if not reads:
+        if not places:
             return Batch([], None)
-        stored = self.reader.execute_batch(reads)
+        draws = [self._draws(place) for place in places]
+        stored = self.reader.read_batch(draws)
         if stored is None:
-            return self._read_items(places, reads)
-        tensors = {field: self._as_values(field, torch.from_numpy(values)) for field, values in stored.items()}
+            return self._read_items(places, [self.reader.reads(sample) for sample in draws])
+        tensors = {}
+        for field, values in stored.items():
+            if isinstance(values, list):  # of different numbers of points
+                rows = zip(*stored.values(), strict=True)
+                items = zip(places, draws, rows, strict=True)
+                return Batch([BatchItem(self._item(p, self.reader.reads(d), r)) for p, d, r in items], None)
+            tensors[field] = self._as_values(field, torch.from_numpy(values))
         if self.config.with_index:
             tensors[_INDEX] = torch.tensor(places)
         return Batch.of(tensors)
@@ -221,14 +227,14 @@ class ZarrPointDataset(BatchDataset):
         warnings.warn(f"{reason} and are skipped", stacklevel=3)
         return kept
 
-    def _reads(self, index: int) -> SampleReads:
-        """The read of each field of an item."""
+    def _draws(self, index: int) -> SampleDraws:
+        """The points of an item."""
         sample_id = self.sample_ids[index]
         seed, epoch = self.config.sampling_seed, self.epoch
         draw: dict[str, Any] = {"seed": seed, "epoch": epoch}
         if seed is None or epoch is None:
             draw = {"generator": torch.default_generator}
-        return self.reader.reads(self._selection, sample_id, **draw)
+        return self.reader.draws(self._selection, sample_id, **draw)
 
     @property
     def fingerprint(self) -> str:

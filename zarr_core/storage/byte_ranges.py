@@ -6,6 +6,7 @@ flight together, on one event loop per process, and are retried under the policy
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 import threading
@@ -18,6 +19,7 @@ import numpy as np
 from zarr_core.errors import CorruptChunkError, TruncatedError
 from zarr_core.format.ranges import coalesce
 from zarr_core.storage.disk_cache import DiskCache
+from zarr_core.storage.maps import Maps
 from zarr_core.storage.memory_cache import MemoryCache
 from zarr_core.storage.storage import Storage
 
@@ -95,6 +97,7 @@ class LocalObjects(Objects):
         self._folder = folder
         self._files: OrderedDict[str, _File] = OrderedDict()
         self._thread = threading.local()
+        self._maps = Maps(folder)
 
     def fetch(self, requests: Sequence[Request]) -> Iterator[np.ndarray | Exception]:
         for request in requests:
@@ -108,6 +111,10 @@ class LocalObjects(Objects):
         """Fill buffers one after another from a position of a file; returns how many bytes were there."""
         file = self._files.get(key) or self._open(key)
         return os.preadv(file.handle, buffers, start)
+
+    def map(self, key: str) -> mmap.mmap | None:
+        """The map of a file whose content never changes; None if it should be read instead."""
+        return self._maps.get(key) or self._maps.add(key, (self._files.get(key) or self._open(key)).handle)
 
     def _read(self, request: Request) -> np.ndarray:
         file = self._files.get(request.key) or self._open(request.key)

@@ -24,7 +24,7 @@ from zarr_core.format.object_names import ATTRIBUTES_KEY
 from zarr_core.format.shuffle import shuffle_permutation
 from zarr_core.points.read.engines import ENGINES, Engine, FieldRead, OutputMismatchError
 from zarr_core.points.read.sampling import Draw, draw_points
-from zarr_core.points.read.selection import Coords, SampleReads, SelectedColumn, Selection
+from zarr_core.points.read.selection import Coords, SampleDraws, SelectedColumn, Selection
 from zarr_core.points.store.head import HEAD, load_manifest
 from zarr_core.points.store.manifest import SampleEntry, StoreManifest
 from zarr_core.points.store.mesh import read_meshes
@@ -194,10 +194,10 @@ class ZarrChunkReader:
         seed: int = 0,
         epoch: int = 0,
         generator: Generator | None = None,
-    ) -> SampleReads:
+    ) -> dict[str, FieldRead]:
         """The reads of :meth:`read_sample` by canonical name, to be combined with other reads in :meth:`execute`."""
         selection = self.selection(num_points, fields)
-        return self.reads(selection, sample_id, seed=seed, epoch=epoch, generator=generator)
+        return self.reads(self.draws(selection, sample_id, seed=seed, epoch=epoch, generator=generator))
 
     def coords_read(
         self,
@@ -212,7 +212,7 @@ class ZarrChunkReader:
     ) -> FieldRead:
         """The read of :meth:`read_coords`."""
         selection = Selection([], {}, self.coords("coords", domain, num_points, stream))
-        return self.reads(selection, sample_id, seed=seed, epoch=epoch, generator=generator)["coords"]
+        return self.reads(self.draws(selection, sample_id, seed=seed, epoch=epoch, generator=generator))["coords"]
 
     def selection(
         self,
@@ -245,7 +245,7 @@ class ZarrChunkReader:
         self.check_num_points({domain: num_points})
         return Coords(name, domain, num_points, f"{domain}:{stream}")
 
-    def reads(
+    def draws(
         self,
         selection: Selection,
         sample_id: str,
@@ -253,8 +253,8 @@ class ZarrChunkReader:
         seed: int = 0,
         epoch: int = 0,
         generator: Generator | None = None,
-    ) -> SampleReads:
-        """The reads of a sample, to be combined with those of other samples in :meth:`execute`.
+    ) -> SampleDraws:
+        """Draw the points of a sample, for :meth:`read_batch`.
 
         Args:
             selection: from :meth:`selection`.
@@ -267,40 +267,75 @@ class ZarrChunkReader:
             columns = selection.remember(own, self._columns_of(sample_id, selection))
         seed, epoch = whole_number("seed", seed), whole_number("epoch", epoch)
         draws: dict[str, Draw] = {}
-        reads = SampleReads()
-        for name, column, domain, stream in columns:
-            drawn = draws.get(stream)
-            if drawn is None:
+        for _, _, domain, stream in columns:
+            if stream not in draws:
                 grid = entry.domains[domain]
                 wanted = selection.num_points.get(stream) or grid.n_points
-                drawn = draw_points(grid.n_points, grid.chunk_points, wanted, seed, epoch, sample_id, stream, generator)
-                draws[stream] = drawn
-            reads[name] = FieldRead(
-                self._url, sample_id, column.field, entry, column.array_name, column.dim, column.dtype, domain, drawn
-            )
-        reads.shape = columns, tuple([drawn.num_points for drawn in draws.values()])
-        return reads
+                draws[stream] = draw_points(
+                    grid.n_points, grid.chunk_points, wanted, seed, epoch, sample_id, stream, generator
+                )
+        return SampleDraws(sample_id, entry, columns, draws)
 
-    def execute_batch(self, items: Sequence[SampleReads]) -> dict[str, np.ndarray] | None:
-        """Read samples of equal shapes as one batch.
+    def reads(self, sample: SampleDraws) -> dict[str, FieldRead]:
+        """The reads of a sample by name, to be combined with those of other samples in :meth:`execute`."""
+        sample_id, entry, columns, draws = sample
+        return {
+            name: FieldRead(
+                self._url,
+                sample_id,
+                column.field,
+                entry,
+                column.array_name,
+                column.dim,
+                column.dtype,
+                domain,
+                draws[stream],
+            )
+            for name, column, domain, stream in columns
+        }
+
+    def read_batch(self, samples: Sequence[SampleDraws]) -> dict[str, np.ndarray] | dict[str, list[np.ndarray]] | None:
+        """Read samples that have the same fields.
 
         Args:
-            items: results of :meth:`reads`; at least one.
+            samples: results of :meth:`draws`; at least one.
 
         Returns:
-            (items, points, dim) by name, of the stored dtypes; None if the samples have different fields, dtypes or
-            numbers of points, so that they cannot share arrays. Errors as for :meth:`read_sample`.
+            (samples, points, dim) by name, of the stored dtypes; or a list of (points, dim), if dtypes or numbers of
+            points differ; None if the fields differ. Errors as for :meth:`read_sample`.
         """
-        first = items[0]
-        if any(item.shape != first.shape for item in items):
+        first = samples[0]
+        batch: dict[str, Any] = {}
+        if all(sample.shape == first.shape for sample in samples):
+            for column, array in zip(first.columns, self._allocate(first, len(samples)), strict=True):
+                batch[column.name] = array
+        elif all(sample.names == first.names for sample in samples):
+            found = [self._allocate(sample) for sample in samples]
+            batch = dict(zip(first.names, map(list, zip(*found, strict=True)), strict=True))
+        else:
             return None
-        batch = {name: read.allocate(np.dtype(read.dtype), read.dim, len(items)) for name, read in first.items()}
-        out = [rows for arrays in zip(*batch.values(), strict=True) for rows in arrays]
-        try:
-            self.execute([read for item in items for read in item.values()], out)
-        except OutputMismatchError:  # the manifest of an earlier version has one dtype for samples of several
-            return None
+        arrays = list(batch.values())
+        with self._same_store():
+            reads: list[FieldRead] = []
+            out: list[np.ndarray] = []
+            for number in self._engine.copy_mapped(samples, arrays):
+                reads += self.reads(samples[number]).values()
+                out += [array[number] for array in arrays]
+            try:
+                self._engine.read(reads, out)
+            except OutputMismatchError:  # the manifest of an earlier version has one dtype for samples of several
+                return None
         return batch
+
+    def _allocate(self, sample: SampleDraws, *items: int) -> list[np.ndarray]:
+        """New arrays for the columns of a sample, or of a number of samples."""
+        arrays = []
+        try:
+            for _, column, _, stream in sample.columns:
+                arrays.append(np.empty((*items, sample.draws[stream].num_points, column.dim), column.dtype))
+        except (MemoryError, ValueError) as error:  # ValueError: more than can be addressed
+            raise list(self.reads(sample).values())[len(arrays)].too_large() from error
+        return arrays
 
     def execute(self, reads: Sequence[FieldRead], out: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
         """Read fields of any samples, all of them in flight together on remote stores.

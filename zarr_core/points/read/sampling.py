@@ -26,8 +26,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -40,11 +40,10 @@ if TYPE_CHECKING:
     Generator: TypeAlias = np.random.Generator | torch.Generator
 
 _WORD_BYTES = 16
-_ENCODE_KEY = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
+_quoted = lru_cache(1 << 16)(json.dumps)  # the same in every epoch
 
 
-@dataclass(frozen=True, slots=True)
-class Draw:
+class Draw(NamedTuple):
     """Points of one sample and domain, in the order in which they are returned.
 
     Attributes:
@@ -127,8 +126,8 @@ def draw_points(
     """See :func:`draw`; the arguments must have been checked."""
     if num_points >= n_points:
         return Draw(((0, n_points),), chunk_points)
-    entropy = [seed, epoch] if generator is None else [_entropy(generator)]
-    start_word, phase_word = _random_words([*entropy, sample_id, stream])
+    entropy = f"{seed},{epoch}" if generator is None else f'"{_entropy(generator)}"'
+    start_word, phase_word = _random_words(entropy, sample_id, stream)
     # The words have 128 bits, so the bias of the modulo is at most n / 2**128.
     phase = phase_word % block_count(n_points, chunk_points, num_points)
     return window(n_points, chunk_points, num_points, phase, start_word % n_points)
@@ -173,12 +172,11 @@ def window(n_points: int, chunk_points: int, num_points: int, phase: int, start:
     return Draw(((start, block_stop), (block_start, block_start + beyond)), chunk_points)
 
 
-def _random_words(key: list[Any]) -> tuple[int, int]:
+def _random_words(entropy: str, sample_id: str, stream: str) -> tuple[int, int]:
     """Two independent words, uniform over 128 bits."""
-    # JSON is injective here: different keys give different texts.
-    digest = hashlib.blake2b(
-        _ENCODE_KEY(key).encode("ascii"), digest_size=2 * _WORD_BYTES, person=b"zarr_core.draw"
-    ).digest()
+    # A list in JSON: different keys give different texts.
+    text = f"[{entropy},{_quoted(sample_id)},{_quoted(stream)}]".encode("ascii")
+    digest = hashlib.blake2b(text, digest_size=2 * _WORD_BYTES, person=b"zarr_core.draw").digest()
     return int.from_bytes(digest[:_WORD_BYTES], "little"), int.from_bytes(digest[_WORD_BYTES:], "little")
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from zarr_core.points.read.engines import FieldRead
-from zarr_core.points.store.manifest import ArrayColumn
+from zarr_core.points.read.sampling import Draw
+from zarr_core.points.store.manifest import ArrayColumn, SampleEntry
 
 
 class Coords(NamedTuple):
@@ -80,11 +80,27 @@ class Selection:
 _MAX_KNOWN = 256
 
 
-class SampleReads(dict[str, FieldRead]):
-    """The reads of one sample by name.
+class SampleDraws(NamedTuple):
+    """The drawn points of one sample.
 
     Attributes:
-        shape: equal for samples whose results have the same names, shapes and dtypes in the same order.
+        sample_id: of the sample.
+        entry: its entry in the manifest.
+        columns: the arrays to read.
+        draws: by stream.
     """
 
-    shape: tuple[Sequence[SelectedColumn], tuple[int, ...]]
+    sample_id: str
+    entry: SampleEntry
+    columns: Sequence[SelectedColumn]
+    draws: Mapping[str, Draw]
+
+    @property
+    def shape(self) -> tuple[Sequence[SelectedColumn], list[int]]:
+        """Equal for samples whose results have the same names, shapes and dtypes in the same order."""
+        return self.columns, [drawn.num_points for drawn in self.draws.values()]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the results."""
+        return [column.name for column in self.columns]

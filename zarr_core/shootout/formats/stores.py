@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -65,15 +64,10 @@ class Reader(Format):
     def read_batch(self, items: Sequence[tuple[str, int]]) -> Arrays:
         """All fields of all items in flight together, decoded into the arrays of the batch."""
         reader = self._reader
-        reads = [reader.reads(self._selection, sample, epoch=epoch) for sample, epoch in items]
-        together = reader.execute_batch(reads)
-        batch: Arrays = dict(together or {})
-        if together is None:
-            values = iter(reader.execute(list(chain.from_iterable(map(dict.values, reads)))))
-            for name in chain.from_iterable(reads):
-                arrays = batch.setdefault(name, [])
-                assert isinstance(arrays, list)
-                arrays.append(next(values))
+        draws = [reader.draws(self._selection, sample, epoch=epoch) for sample, epoch in items]
+        batch: Arrays | None = reader.read_batch(draws)  # type: ignore[assignment]  # a dict is invariant
+        if batch is None:
+            raise ValueError("the samples of the store have different fields or dtypes")
         if self._objects is not None:
             self.requests = self._objects.requests
         return batch

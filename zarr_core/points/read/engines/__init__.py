@@ -14,6 +14,7 @@ from zarr_core.errors import CorruptChunkError, ManifestError, StoreError, Trans
 from zarr_core.format.array_metadata import MAX_CHUNK_BYTES, MAX_CHUNKS, MAX_COMPONENTS
 from zarr_core.format.object_names import ZARR_JSON
 from zarr_core.points.read.sampling import Draw
+from zarr_core.points.read.selection import SampleDraws
 from zarr_core.points.store.manifest import SampleEntry
 from zarr_core.storage.retries import describe
 
@@ -89,15 +90,10 @@ class FieldRead(NamedTuple):
             expected_chunks = f"the manifest says {grid.chunk_points} points per chunk"
             raise ManifestError(f"{self.where}: {expected_chunks}, the array has {chunk_points}")
 
-    def allocate(self, dtype: np.dtype[Any], dim: int, items: int | None = None) -> np.ndarray:
-        """A new array for the points, or for those of a batch, with undefined content.
-
-        Raises:
-            StoreError: it does not fit in memory.
-        """
-        points = (self.drawn.num_points, dim)
+    def allocate(self, dtype: np.dtype[Any], dim: int) -> np.ndarray:
+        """A new array for the points, with undefined content; raises StoreError if it does not fit in memory."""
         try:
-            return np.empty(points if items is None else (items, *points), dtype)
+            return np.empty((self.drawn.num_points, dim), dtype)
         except (MemoryError, ValueError) as error:  # ValueError: more than can be addressed
             raise self.too_large() from error
 
@@ -143,6 +139,18 @@ class Engine(Protocol):
             StoreError: the store cannot be reached.
         """
         ...
+
+    def copy_mapped(self, samples: Sequence[SampleDraws], out: Sequence[Sequence[np.ndarray]]) -> Sequence[int]:
+        """Copy drawn points from memory, if the engine maps files and has verified the chunks.
+
+        Args:
+            samples: with the same columns.
+            out: for each column, (points, dim) of each sample.
+
+        Returns:
+            Numbers of the samples that are to be read.
+        """
+        return range(len(samples))
 
     def attributes(self, where: str, entry: SampleEntry) -> dict[str, Any]:
         """Attributes of a sample's group."""

@@ -18,9 +18,11 @@ from zarr_core.errors import CorruptChunkError, ManifestError, StoreError, Trunc
 from zarr_core.format.object_names import ZARR_JSON
 from zarr_core.format.shards import ChunkIndex, decode_shard_index
 from zarr_core.points.read.engines import Engine, FieldRead, fetch_failure
+from zarr_core.points.read.engines.mapped import MappedSample, map_sample
 from zarr_core.points.read.engines.sample_metadata import KnownArray, KnownSample, parse_group
 from zarr_core.points.read.engines.straight import UnreadError, read_straight
 from zarr_core.points.read.plan import PlannedChunk, RowSpan, plan_read, unpack
+from zarr_core.points.read.selection import SampleDraws
 from zarr_core.points.store.manifest import SampleEntry
 from zarr_core.storage import Storage
 from zarr_core.storage import byte_ranges as objects
@@ -35,7 +37,7 @@ _METADATA_BYTES = 32 << 20
 _SCRATCH_SHAPES = 8  # chunk shapes for which each thread keeps a buffer
 
 
-class DirectEngine:
+class DirectEngine(Engine):
     """Executes read plans.
 
     Args:
@@ -86,6 +88,7 @@ class DirectEngine:
             results.append(target)
             if files is not None and known.is_straight:
                 try:
+                    # Files of other programs may change.
                     read_straight(files, known, read.drawn, target, not read.entry.is_ours)
                 except UnreadError as error:
                     raise _read_error(read, str(error.request), error.cause) from error
@@ -103,6 +106,24 @@ class DirectEngine:
         if fallback_places:
             self._read_by_fallback(reads, fallback_places, results, out is None)
         return results
+
+    def copy_mapped(self, samples: Sequence[SampleDraws], out: Sequence[Sequence[np.ndarray]]) -> Sequence[int]:
+        """See :class:`zarr_core.points.read.engines.Engine`."""
+        process = self._this_process
+        if not isinstance(process.objects, LocalObjects):
+            return range(len(samples))
+        left = []
+        for number, sample in enumerate(samples):
+            relpath, columns = sample.entry.relpath, sample.columns
+            mapped = process.mapped.get(relpath)
+            if mapped is None or mapped.columns is not columns:
+                known = process.samples.get(relpath)
+                mapped = None if known is None else map_sample(process.objects, known, sample)
+                if mapped is not None:
+                    process.mapped[relpath] = mapped
+            if mapped is None or not mapped.copy(sample.draws, number, out):
+                left.append(number)
+        return left
 
     def attributes(self, where: str, entry: SampleEntry) -> dict[str, Any]:
         """See :class:`zarr_core.points.read.engines.Engine`. One request; it also caches the sample's metadata."""
@@ -248,6 +269,7 @@ class _Process:
         self.base = base
         self.objects = opened
         self.samples: OrderedDict[str, KnownSample] = OrderedDict() if parent is None else parent.samples.copy()
+        self.mapped: dict[str, MappedSample] = {}
         self.scratch = _Scratch()
         self._bytes: int = 0 if parent is None else parent._bytes
         self._lock = threading.Lock()
@@ -260,7 +282,9 @@ class _Process:
             self.samples[relpath] = sample
             self._bytes += sample.size
             while self._bytes > _METADATA_BYTES and len(self.samples) > 1:
-                self._bytes -= self.samples.popitem(last=False)[1].size
+                oldest, dropped = self.samples.popitem(last=False)
+                self.mapped.pop(oldest, None)
+                self._bytes -= dropped.size
 
 
 class _Scratch(threading.local):

@@ -30,7 +30,7 @@ from zarr_core.errors import CorruptChunkError, ManifestError, StoreError
 from zarr_core.format.array_metadata import MAX_CHUNKS
 from zarr_core.format.codecs import Codec
 from zarr_core.format.object_names import ATTRIBUTES_KEY, ZARR_JSON
-from zarr_core.points.read.engines import FieldRead, check_origin, damaged_group, missing_group
+from zarr_core.points.read.engines import Engine, FieldRead, check_origin, damaged_group, missing_group
 from zarr_core.points.store.manifest import SampleEntry
 from zarr_core.storage.zarr_stores import make_store
 
@@ -53,7 +53,7 @@ _UNLIMITED = {f"numcodecs.{name}" for name in ("bz2", "gzip", "lzma", "zlib", "z
 _ZSTD = Codec.parse("zstd")
 
 
-class ZarrEngine:
+class ZarrEngine(Engine):
     """Reads through zarr-python.
 
     Args:

@@ -30,7 +30,7 @@ class KnownArray:
         layout: of the array.
         dtype: stored dtype, little-endian.
         row_bytes: bytes of a point.
-        is_straight: whether the bytes of every chunk are its rows, then its checksum.
+        is_straight: whether a shard is its chunks in order, each of which is its rows and its checksum.
         verified: by chunk number, whether this process has compared the chunk with its checksum; of an array without
             codec only.
         accepted: the manifest entry that it was compared with; None before.
@@ -66,10 +66,18 @@ class KnownArray:
     @index.setter
     def index(self, index: ChunkIndex | None) -> None:
         self._index = index
-        # Also for indices of other writers: each chunk is stored, and has the bytes of its rows and its checksum.
-        size = self.layout.chunk_points * self.row_bytes + CHECKSUM_BYTES
-        simple = self.layout.is_straight and size <= _ONE_READ
-        self.is_straight = simple and index is not None and set(index.lengths) == {size}
+        # Other writers may leave out chunks, or write them in another order.
+        self.is_straight = self.layout.is_straight and self.chunk_bytes <= _ONE_READ and index is not None
+        if self.is_straight:
+            assert index is not None
+            in_order = np.arange(self.layout.n_chunks) % self.layout.chunks_per_shard * self.chunk_bytes
+            self.is_straight = np.array_equal(np.asarray(index.starts), in_order)
+            self.is_straight &= set(index.lengths) == {self.chunk_bytes}
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Stored bytes of an uncompressed chunk: its rows and its checksum."""
+        return self.layout.chunk_points * self.row_bytes + CHECKSUM_BYTES
 
     def shard_name(self, shard: int) -> str:
         """Object name of a shard. Not a list of names: metadata of a few bytes can claim millions of shards."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from zarr_core._util.redaction import redact
 from zarr_core.errors import CorruptChunkError, StoreError
-from zarr_core.points.read.engines import FieldRead, missing_group
+from zarr_core.points.read.engines import Engine, FieldRead, missing_group
 from zarr_core.points.read.engines.frame_sizes import FrameSizes
 from zarr_core.points.read.engines.reference import ZarrEngine
 from zarr_core.points.store.manifest import SampleEntry
@@ -47,7 +47,7 @@ _CREDENTIALS = {
 _used_by: int | None = None
 
 
-class TensorStoreEngine:
+class TensorStoreEngine(Engine):
     """Reads through TensorStore, all fields in flight together.
 
     Args:

@@ -1,0 +1,147 @@
+"""Batches of later epochs are copied from maps of the files: the same values, and no map where it is not safe."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.helpers.arrays import assert_equal
+from tests.helpers.examples import examples
+from tests.helpers.small_source import KIND
+from tests.points.read.engines.conftest import CHUNK
+from zarr_core.errors import CorruptChunkError
+from zarr_core.points.convert.conversion import convert
+from zarr_core.points.read.engines.direct import DirectEngine
+from zarr_core.points.read.reader import ZarrChunkReader
+from zarr_core.storage import maps
+from zarr_core.storage.byte_ranges import LocalObjects
+
+RUNS = ["run_1", "run_2", "run_3"]
+
+
+@pytest.fixture
+def store(source: Path, tmp_path: Path) -> Path:
+    convert(KIND, tmp_path / "store", root=source, chunk_points=CHUNK, codec="none")
+    return tmp_path / "store"
+
+
+def batch(reader: ZarrChunkReader, points: dict[str, int | None], epoch: int = 0) -> list[dict[str, np.ndarray]]:
+    """The samples of a batch, each by name."""
+    selection = reader.selection(points)
+    found = reader.read_batch([reader.draws(selection, run, epoch=epoch) for run in RUNS])
+    assert found is not None
+    return [{name: values[number] for name, values in found.items()} for number in range(len(RUNS))]
+
+
+def mapped(reader: ZarrChunkReader) -> int:
+    """Number of samples that are mapped in this process."""
+    engine = reader._engine
+    assert isinstance(engine, DirectEngine)
+    return len(engine._this_process.mapped)
+
+
+@settings(max_examples=examples(40))
+@given(
+    points=st.dictionaries(st.sampled_from(["surface", "volume"]), st.none() | st.integers(1, 260)),
+    epochs=st.lists(st.integers(0, 9), min_size=1, max_size=4),
+    codec=st.sampled_from(["none", "zstd"]),
+    shard_points=st.sampled_from([None, 48]),
+)
+def test_read_and_copied_batches_are_those_of_zarr_python(
+    source: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    points: dict[str, int | None],
+    epochs: list[int],
+    codec: str,
+    shard_points: int | None,
+) -> None:
+    store = tmp_path_factory.getbasetemp() / f"mapped_{codec}_{shard_points}"
+    if not store.exists():
+        convert(KIND, store, root=source, chunk_points=CHUNK, codec=codec, shard_points=shard_points)
+    reader, reference = ZarrChunkReader(store), ZarrChunkReader(store, engine="zarr")
+    for epoch in [*epochs, *epochs]:
+        for run, found in zip(RUNS, batch(reader, points, epoch), strict=True):
+            assert_equal(found, reference.read_sample(run, points, epoch=epoch))
+    # Stores of several shards per array, and compressed ones, are read.
+    assert bool(mapped(reader)) == (codec == "none" and shard_points is None)
+
+
+def test_verified_chunks_cost_no_system_call_that_reads(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = ZarrChunkReader(store)
+    first = batch(reader, {})
+    monkeypatch.setattr(LocalObjects, "read_into", None)
+    monkeypatch.setattr(LocalObjects, "fetch", None)
+    again = batch(reader, {})
+    for one, other in zip(first, again, strict=True):
+        assert_equal(one, other)
+
+
+def test_a_chunk_that_was_not_verified_is_read_and_checked(store: Path) -> None:
+    reader = ZarrChunkReader(store)
+    selection = reader.selection({"volume": 3})
+    # Only the chunks of this draw are verified.
+    reader.read_batch([reader.draws(selection, "run_1", epoch=0)])
+    for path in store.glob("samples/run_1/*/volume/velocity/c/0/0"):
+        content = bytearray(path.read_bytes())
+        path.write_bytes(bytes(byte ^ 1 for byte in content))
+    with pytest.raises(CorruptChunkError, match="run_1, volume_velocity.*checksum mismatch"):
+        batch(reader, {})
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_mapped_file_that_shrinks_is_an_error_and_no_signal(store: Path, rows: int) -> None:
+    reader = ZarrChunkReader(store)
+    for _ in range(2):
+        batch(reader, {})
+    assert mapped(reader) == len(RUNS)
+    (path,) = store.glob("samples/run_2/*/volume/velocity/c/0/0")
+    os.truncate(path, rows * 6)
+    with pytest.raises(CorruptChunkError, match="run_2, volume_velocity.*expected"):
+        batch(reader, {})
+
+
+def test_a_mapped_file_that_is_deleted_or_replaced_keeps_its_content(store: Path) -> None:
+    """As an open file does. The path of a sample names its content, so another content has another path."""
+    reader = ZarrChunkReader(store)
+    batch(reader, {})
+    expected = batch(reader, {})
+    (deleted,) = store.glob("samples/run_1/*/volume/velocity/c/0/0")
+    deleted.unlink()
+    (replaced,) = store.glob("samples/run_2/*/volume/velocity/c/0/0")
+    (store / "other").write_bytes(b"other")
+    (store / "other").rename(replaced)
+    for one, other in zip(batch(reader, {}), expected, strict=True):
+        assert_equal(one, other)
+
+
+def test_a_network_file_system_is_read_and_not_mapped(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that goes away ends a process that uses a map, and is an error of a read."""
+    monkeypatch.setattr(maps, "file_system", lambda folder: "nfs4")
+    reader = ZarrChunkReader(store)
+    for _ in range(2):
+        batch(reader, {})
+    assert mapped(reader) == 0
+
+
+@pytest.mark.parametrize(("limit", "value"), [("_MAX_MAPS", 0), ("_SHARE_OF_MEMORY", 1e-12)])
+def test_beyond_the_limits_files_are_read(
+    store: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: float
+) -> None:
+    monkeypatch.setattr(maps, limit, value)
+    reader = ZarrChunkReader(store)
+    for _ in range(2):
+        batch(reader, {})
+    assert mapped(reader) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux names file systems in /proc")
+def test_the_file_system_of_a_folder_is_that_of_the_innermost_mount(tmp_path: Path) -> None:
+    assert maps.file_system("/proc/self") == "proc"
+    assert maps.file_system(str(tmp_path / "not there yet")) == maps.file_system(str(tmp_path))
+    assert maps.file_system(str(tmp_path)) not in ("", "proc")

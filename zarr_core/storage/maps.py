@@ -1,0 +1,72 @@
+"""Memory maps of local files whose content never changes: a read of bytes that are in memory is a copy, no system call.
+
+A page of a map that cannot be read ends the process (SIGBUS) where ``read`` raises an error. So only files of disks of
+this machine are mapped, and their size is looked at before every read. What remains is a file that is truncated during
+a copy, and a disk that fails.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+from pathlib import Path
+
+# File systems on disks, or in the memory, of this machine.
+_LOCAL = {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", "xfs", "zfs"}
+# Limits per process, beyond which files are read. Each map keeps a file open.
+_SHARE_OF_MEMORY = 0.25
+_SHARE_OF_OPEN_FILES = 0.25
+_MAX_MAPS = 8192
+
+
+class Maps:
+    """Maps of files below a folder, kept until the process ends.
+
+    Args:
+        folder: local path.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._maps: dict[str, mmap.mmap] = {}
+        self._bytes_left = self._maps_left = 0
+        if file_system(folder) in _LOCAL:
+            self._bytes_left = int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * _SHARE_OF_MEMORY)
+            self._maps_left = _limit_of_maps()
+
+    def get(self, name: str) -> mmap.mmap | None:
+        """The map of a file; None if there is none yet."""
+        return self._maps.get(name)
+
+    def add(self, name: str, handle: int) -> mmap.mmap | None:
+        """Map an open file; None if it should be read instead."""
+        size = os.fstat(handle).st_size if self._maps_left else 0
+        if not 0 < size <= self._bytes_left:
+            return None
+        self._bytes_left -= size
+        self._maps_left -= 1
+        return self._maps.setdefault(name, mmap.mmap(handle, size, prot=mmap.PROT_READ))
+
+
+def file_system(folder: str) -> str:
+    """Type of the file system that a folder is on, as Linux names it; "" if it is not known."""
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    path = os.path.realpath(folder)
+    found = longest = ""
+    for line in mounts:
+        before, _, after = line.partition(" - ")
+        point = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), before.split()[4])
+        inside = path == point or path.startswith(f"{point.rstrip('/')}/")
+        if inside and len(point) >= len(longest):  # a later mount at the same place hides the earlier one
+            longest, found = point, after.split()[0]
+    return found
+
+
+def _limit_of_maps() -> int:
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MAX_MAPS if soft == resource.RLIM_INFINITY else min(_MAX_MAPS, int(soft * _SHARE_OF_OPEN_FILES))
