@@ -28,10 +28,11 @@ from zarr_core.points.stage.store import stage_store
 from zarr_core.points.statistics import load_statistics, statistics_hint
 from zarr_core.points.store.head import load_manifest
 from zarr_core.shootout.candidates import ENTRIES, Candidate, candidate
+from zarr_core.shootout.case import Case
 from zarr_core.shootout.measurement import Measurement
 from zarr_core.shootout.request import ShootoutRequest
 from zarr_core.shootout.run import take_workload
-from zarr_core.shootout.verdict import Case, judge
+from zarr_core.shootout.verdict import judge
 from zarr_core.sources.survey import survey
 from zarr_core.storage import Storage
 from zarr_core.stores.kinds import find_head

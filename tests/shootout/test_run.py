@@ -28,6 +28,7 @@ from zarr_core.points.store.head import load_manifest
 from zarr_core.shootout import candidates, loading, run, run_shootout, tiers, turns, workload
 from zarr_core.shootout.__main__ import _tiers, main
 from zarr_core.shootout.candidates import COLUMNS, OURS, Candidate, Loader, candidate, chunk_sizes
+from zarr_core.shootout.case import Case
 from zarr_core.shootout.formats import Entry
 from zarr_core.shootout.formats.npy import Window
 from zarr_core.shootout.measurement import Measurement, Measurements
@@ -35,7 +36,7 @@ from zarr_core.shootout.page import render_page
 from zarr_core.shootout.planner import MeasurementError, Planner
 from zarr_core.shootout.request import ShootoutRequest
 from zarr_core.shootout.tiers import Tier
-from zarr_core.shootout.verdict import Case, judge
+from zarr_core.shootout.verdict import judge
 from zarr_core.storage import Storage
 
 _WORKERS = run._Run._workers

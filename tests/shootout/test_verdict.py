@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zarr_core.shootout.candidates import ENTRIES, Candidate, Loader, candidate
+from zarr_core.shootout.case import Case
 from zarr_core.shootout.measurement import Measurement, choose
-from zarr_core.shootout.verdict import Case, format_rate, judge
+from zarr_core.shootout.verdict import format_rate, judge
 
 TIERS = {
     "scratch": {"name": "scratch", "url": "/scratch", "local": True, "inodes_free": 1000},

@@ -107,14 +107,14 @@ class MatrixDataset(BatchDataset):
             if name in ITEM_NAMES:
                 raise ZarrCoreError(f"items have another tensor {name!r}; read this value table by matrix.read")
         self.value = self.values[0]
-        self._selection: FeatureSelection | None
-        if isinstance(feature_ids, FeatureSelection):
-            self._selection = feature_ids
-        else:
+        axis = self.matrix.feature_ids
+        if not (feature_ids is None or isinstance(feature_ids, FeatureSelection)):
             check_names("feature_ids", feature_ids)
-            self._selection = None if feature_ids is None else self._selected(feature_ids)
-        # In the encoding of the axis, so that reading a batch does not encode them again.
-        self._columns = None if self._selection is None else self._names_on_axis(self._selection.columns)
+            positions = axis.positions(feature_ids)
+            feature_ids = FeatureSelection(positions, axis.ids[positions], axis.ids[positions])
+        self._selection = feature_ids
+        # In the encoding of this axis, as a selection may be of another matrix; reading a batch then encodes nothing.
+        self._columns = None if feature_ids is None else axis.ids[axis.positions(feature_ids.columns)]
         self.min_coverage, self.coverage, self.coverage_mask = min_coverage, coverage, coverage_mask
         if coverage_mask and min_coverage is None:
             raise ZarrCoreError("coverage_mask needs min_coverage")
@@ -239,7 +239,7 @@ class MatrixDataset(BatchDataset):
         def fill(start: int, rows: np.ndarray) -> None:
             self._read(self.sample_ids[start : start + len(rows)], out=rows)
 
-        return memory_mapped(path, self.fingerprint, (len(self), self.n_features), self._dtype, fill)
+        return memory_mapped(path, self.fingerprint, (len(self), self.n_features), self.matrix.values[self.value], fill)
 
     def feature_means(self) -> np.ndarray:
         """Mean of each feature over the samples, (features,) float64; NaN for a feature without values.
@@ -247,7 +247,7 @@ class MatrixDataset(BatchDataset):
         Reads blocks of rows, so the memory needed does not grow with the number of samples.
         """
         total, count = np.zeros(self.n_features), np.zeros(self.n_features, np.int64)
-        for rows in row_blocks((len(self), self.n_features), np.dtype(self._dtype).itemsize):
+        for rows in row_blocks((len(self), self.n_features), np.dtype(self.matrix.values[self.value]).itemsize):
             values = self._read(self.sample_ids[rows])
             observed = ~np.isnan(values)
             total += np.where(observed, values, 0).sum(axis=0, dtype=np.float64)
@@ -285,10 +285,6 @@ class MatrixDataset(BatchDataset):
         found: np.ndarray = self.feature_ids[enough]
         return found
 
-    @property
-    def _dtype(self) -> str:
-        return self.matrix.values[self.value]
-
     def _read(self, sample_ids: Sequence[str], out: np.ndarray | None = None) -> np.ndarray:
         """Cells of the main value, without those of low coverage."""
         if self.min_coverage is None and (self._selection is None or self._selection.starts is None):
@@ -317,18 +313,6 @@ class MatrixDataset(BatchDataset):
 
     def _any(self, cells: np.ndarray) -> np.ndarray:
         return cells if self._selection is None else self._selection.any(cells)
-
-    def _names_on_axis(self, columns: np.ndarray) -> np.ndarray:
-        """Names of columns in the encoding of this axis; those of a selection may be of another matrix."""
-        axis = self.matrix.feature_ids
-        names: np.ndarray = axis.ids[axis.positions(columns)]
-        return names
-
-    def _selected(self, feature_ids: Sequence[str] | Sequence[int] | np.ndarray) -> FeatureSelection:
-        axis = self.matrix.feature_ids
-        positions = axis.positions(feature_ids)
-        names = axis.ids[positions]
-        return FeatureSelection(positions, names, names)
 
     def _read_metadata(self, columns: Sequence[str]) -> None:
         """Read columns of metadata; logs samples without a value."""

@@ -11,8 +11,9 @@ from zarr_core._util.units import format_size
 from zarr_core.reports.charts import as_svg
 from zarr_core.reports.templates import render
 from zarr_core.shootout.candidates import COLUMNS, OURS, Loader
+from zarr_core.shootout.case import number_of_samples
 from zarr_core.shootout.figures import rates_chart, waiting_chart
-from zarr_core.shootout.verdict import format_rate, number_of_samples
+from zarr_core.shootout.verdict import format_rate
 
 Row = Mapping[str, Any]
 

@@ -20,6 +20,7 @@ from zarr_core.format.codecs import DEFAULT_CODEC, Codec
 from zarr_core.matrix.store.state import HEAD as MATRIX
 from zarr_core.reports.environment import cores, environment, memory_bytes
 from zarr_core.shootout.candidates import NO_WORKERS, OURS, Candidate, Loader, candidate, codecs
+from zarr_core.shootout.case import Case, bytes_of_all
 from zarr_core.shootout.copies import Copies
 from zarr_core.shootout.formats import Entry
 from zarr_core.shootout.loading import Reading, Timer, Timing
@@ -29,7 +30,7 @@ from zarr_core.shootout.planner import MeasurementError, Planner, Step
 from zarr_core.shootout.request import ShootoutRequest
 from zarr_core.shootout.tiers import Tier
 from zarr_core.shootout.turns import Turns, leaders
-from zarr_core.shootout.verdict import Case, bytes_of_all, judge
+from zarr_core.shootout.verdict import judge
 from zarr_core.shootout.workload import Workload, take_points
 from zarr_core.storage import Storage
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from zarr_core._util.units import format_size
 from zarr_core.shootout.candidates import COLUMNS, OURS
-from zarr_core.shootout.commands import Places, commands
+from zarr_core.shootout.case import Case, bytes_of_all, number_of_samples
+from zarr_core.shootout.commands import commands
 from zarr_core.shootout.measurement import Measurement, Measurements, choose
 
 # A first epoch that is this much faster is named.
@@ -21,44 +21,9 @@ _NOT_COMPARED = (
 )
 
 
-def number_of_samples(facts: Mapping[str, Any]) -> int:
-    """Samples of the whole dataset, or those measured if its number is not known."""
-    found: int = facts["samples_total"] or facts["samples"]
-    return found
-
-
-def bytes_of_all(facts: Mapping[str, Any]) -> float:
-    """Bytes of all samples of the dataset, uncompressed. An epoch of more than the memory finds no file in it."""
-    size: float = facts["bytes_raw"] / facts["samples"] * number_of_samples(facts)
-    return size
-
-
 def format_rate(rate: float) -> str:
     """Items per second: a whole number, or three significant digits below 10."""
     return f"{rate:,.0f}" if rate >= 10 else f"{rate:.3g}"
-
-
-@dataclass(frozen=True)
-class Case:
-    """What a verdict rests on.
-
-    Attributes:
-        measured: everything that was measured; at least one.
-        tiers: facts of each tier by name.
-        facts: of the workload.
-        copy_rates: bytes per second that were written to each tier.
-        batch_size: samples per batch.
-        price_per_1000_gets: of an object store.
-        memory_bytes: of this machine.
-    """
-
-    measured: Sequence[Measurement]
-    tiers: Mapping[str, Mapping[str, Any]]
-    facts: Mapping[str, Any]
-    copy_rates: Mapping[str, float]
-    batch_size: int
-    price_per_1000_gets: float | None = None
-    memory_bytes: int | None = None
 
 
 def judge(case: Case) -> dict[str, Any]:
@@ -73,7 +38,7 @@ def judge(case: Case) -> dict[str, Any]:
         "store": None if found.own is None else found.own.to_document(),
         "bottleneck": bottleneck,
         "reasons": list(found.reasons()),
-        "command": commands(found.places, found.named, found.own, columns, case.batch_size),
+        "command": commands(case, found.named, found.own, columns),
     }
 
 
@@ -93,7 +58,6 @@ class _Judgement:
         self.case, self.facts, self.tiers = case, case.facts, case.tiers
         self.words: Mapping[str, str] = case.facts["reads"]
         self.samples, self.size = number_of_samples(case.facts), bytes_of_all(case.facts)
-        self.places = Places(case.facts, case.tiers)
         self.too_large = case.memory_bytes is not None and self.size > case.memory_bytes
         self.measured = Measurements(case.measured)
         there = {m.reads for m in self.measured}
@@ -118,7 +82,7 @@ class _Judgement:
                 self.others.append((choose(found), choose(of_stores) if of_stores else None))
         self.needed = self.named.bytes * self.samples
         self.free = self.tiers[self.named.tier].get("bytes_free", self.needed)
-        self.is_short = self.needed > self.free and not self.places.is_in_place(self.named)
+        self.is_short = self.needed > self.free and not self.case.is_in_place(self.named)
 
     def _leave_out(self) -> None:
         """Rates of files in memory tell nothing about data that do not fit into it."""
@@ -264,7 +228,7 @@ class _Judgement:
         if fewest.inodes < named.inodes:
             name = fewest.format if fewest.format != named.format else fewest.candidate.label
             least = f"{name} needs the fewest inodes, {fewest.inodes:.3g}"
-        if free and named.inodes * self.samples > free and not self.places.is_in_place(named):
+        if free and named.inodes * self.samples > free and not self.case.is_in_place(named):
             return f"{needed}: more than the {free:,} inodes that are free on {named.tier}; {least}."
         return f"{needed}; {least}."
 
