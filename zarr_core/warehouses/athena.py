@@ -119,7 +119,8 @@ class AthenaWarehouse(Warehouse):
                 path = f"{prefix}/{part}"
                 self._unload(distinct_query(source, names, ids), path)
                 for rows in self.read(path):
-                    found += zip(*(column.to_pylist() for column in rows.columns), strict=True)
+                    for row in rows.to_pylist():
+                        found.append(tuple(row.values()))
         return found
 
     def _quoted(self, table: str) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 
 from zarr_core.sources.arrays import PIECES, ArrayChoice, suffix_of
 from zarr_core.sources.formats import vtk_xml
-from zarr_core.sources.formats.contents import Contents, FoundArray
+from zarr_core.sources.formats.contents import Contents
 from zarr_core.sources.formats.files import SourceFile
 from zarr_core.sources.formats.vtk import VtkMesh, check_patches, read_blocks
 from zarr_core.sources.formats.vtk_cells import numpy_of
@@ -55,19 +55,11 @@ def open_file(file: SourceFile, choices: Collection[ArrayChoice]) -> VtkMesh:
 def peek(file: SourceFile) -> Contents:
     """Names and sizes of the arrays and of the mesh, and the names of its parts; raises ValueError."""
     pieces = _pieces(file)
-    rows = {"points": 0, "cells": 0}
-    components: dict[tuple[str, str], int] = {}
-    is_surface = is_complete = True
+    elements = vtk_xml.Elements()
     for _, piece in pieces:
         with _errors_of(piece):
-            found = vtk_xml.peek(piece)
-        rows["points"] += found.points
-        rows["cells"] += found.cells
-        components |= {(array.name, array.at): array.components for array in found.arrays}
-        is_surface &= found.dimension == 2
-        is_complete &= found.complete
-    arrays = tuple(FoundArray(name, at, count, rows[at]) for (name, at), count in components.items())
-    return Contents(arrays, rows["points"], rows["cells"], _names(pieces), 2 if is_surface else 0, is_complete)
+            elements.read(piece)
+    return elements.contents(_names(pieces))
 
 
 def _names(pieces: Iterable[tuple[str, SourceFile]]) -> tuple[str, ...]:

@@ -53,36 +53,47 @@ def parse(
     return True
 
 
-class _Elements:
-    """Collects what the elements of a file tell of its mesh and its arrays."""
+class Elements:
+    """Collects what the elements of one or several files tell of their mesh and its arrays."""
 
     def __init__(self) -> None:
-        self.rows = {"cells": 0, "points": 0}
-        self.components: dict[tuple[str, str], int] = {}
+        self._rows = {"cells": 0, "points": 0}
+        self._components: dict[tuple[str, str], int] = {}
         self._at = ""
+        self._is_surface = True
+        self._is_complete = True
 
-    def start(self, name: str, attributes: dict[str, str]) -> None:
+    def read(self, file: SourceFile) -> None:
+        """Add those of a file; raises ValueError as :func:`parse`."""
+        self._at = ""
+        self._is_surface &= file.suffix == ".vtp"
+        self._is_complete &= parse(file, self._start, self._end)
+
+    def contents(self, patches: tuple[str, ...] = ()) -> Contents:
+        """Names and sizes of the arrays and of the mesh, which has these parts."""
+        arrays = tuple(FoundArray(name, at, n, self._rows[at]) for (at, name), n in self._components.items())
+        dimension = 2 if self._is_surface else 0
+        return Contents(arrays, self._rows["points"], self._rows["cells"], patches, dimension, self._is_complete)
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
         if name == "AppendedData":
             raise EnoughError
         if name == "Piece":
-            self.rows["points"] += int(attributes.get("NumberOfPoints", 0))
+            self._rows["points"] += int(attributes.get("NumberOfPoints", 0))
             for kind in ("Cells", "Verts", "Lines", "Strips", "Polys"):
-                self.rows["cells"] += int(attributes.get(f"NumberOf{kind}", 0))
+                self._rows["cells"] += int(attributes.get(f"NumberOf{kind}", 0))
         elif name in _ARRAYS_OF:
             self._at = _ARRAYS_OF[name]
         elif name == "DataArray" and self._at:
-            self.components[self._at, attributes.get("Name", "")] = int(attributes.get("NumberOfComponents", 1))
+            self._components[self._at, attributes.get("Name", "")] = int(attributes.get("NumberOfComponents", 1))
 
-    def end(self, name: str) -> None:
+    def _end(self, name: str) -> None:
         if name in _ARRAYS_OF:
             self._at = ""
 
 
 def peek(file: SourceFile) -> Contents:
     """Names and sizes of the arrays and of the mesh; raises ValueError as :func:`parse`."""
-    elements = _Elements()
-    complete = parse(file, elements.start, elements.end)
-    rows = elements.rows
-    found = tuple(FoundArray(name, at, count, rows[at]) for (at, name), count in elements.components.items())
-    dimension = 2 if file.suffix == ".vtp" else 0
-    return Contents(found, rows["points"], rows["cells"], dimension=dimension, complete=complete)
+    elements = Elements()
+    elements.read(file)
+    return elements.contents()
