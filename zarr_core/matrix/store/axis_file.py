@@ -56,7 +56,7 @@ def read_feature_ids(url: str) -> np.ndarray:
             of the names, or a word has a comma or a quotation mark.
     """
     where, kind = f"features {redact(url)}", _kind(url)
-    with _opened(url, where) as file:
+    with opened_file(url, where) as file:
         if kind in ("csv", "tsv", "bed"):
             return from_arrow(_parse_table(file.read(), kind, where, ["name"]).column(0))
         if kind != "parquet":
@@ -107,7 +107,7 @@ def read_manifest(source: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         table = pa.table(source)
     else:
         where, kind = f"manifest {redact(str(source))}", _kind(str(source))
-        with _opened(str(source), where) as file:
+        with opened_file(str(source), where) as file:
             if kind == "parquet":
                 used = _find_columns(pyarrow.parquet.read_schema(file).names, _COLUMNS, where)
                 table = pyarrow.parquet.read_table(file, columns=list(used.values()))
@@ -129,7 +129,7 @@ def read_manifest(source: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @contextmanager
-def _opened(url: str, where: str) -> Iterator[Any]:
+def opened_file(url: str, where: str) -> Iterator[Any]:
     """The decompressed file; MatrixError if it cannot be read."""
     import pyarrow as pa
 

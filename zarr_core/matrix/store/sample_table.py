@@ -16,13 +16,12 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal
 
-import fsspec
-
 from zarr_core._util.arguments import check_names
 from zarr_core._util.commands import shell
 from zarr_core._util.extras import extra
-from zarr_core._util.redaction import printable_cause, redact, refuse_credentials
+from zarr_core._util.redaction import redact
 from zarr_core.errors import CorruptChunkError, MatrixError, UnknownFieldError
+from zarr_core.matrix.store.axis_file import opened_file
 from zarr_core.matrix.store.batch_names import among, home_of, is_name, outside
 from zarr_core.matrix.store.commits import commit
 from zarr_core.matrix.store.state import HEAD, METADATA, MatrixState, MetadataTable
@@ -270,36 +269,27 @@ def _pyarrow() -> Any:
 
 
 def _read_file(url: str, where: str, key: str) -> pa.Table:
+    """The table in a file. Empty or "NA" cells are nulls, of text as of numbers; but an id may be "NA"."""
     import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.csv
     import pyarrow.parquet
 
     ending = url.rpartition(".")[2].lower()
     if ending not in ("csv", "tsv", "parquet"):
         raise MatrixError(f"{where}: expected a .csv, .tsv or .parquet file")
-    refuse_credentials(url)
-    try:
-        with fsspec.open(url, "rb") as file:
-            if ending == "parquet":
-                return pyarrow.parquet.read_table(file)
-            # Ids are text, also where all of them are digits: 007 is not 7.
-            text = pyarrow.csv.ConvertOptions(column_types={key: pa.string(), "batch_id": pa.string()})
-            delimiter = "\t" if ending == "tsv" else ","
-            table = pyarrow.csv.read_csv(file, None, pyarrow.csv.ParseOptions(delimiter=delimiter), text)
-            return _with_nulls(table, {key, "batch_id"}, text.null_values)
-    except (OSError, pa.ArrowException) as error:
-        raise MatrixError(f"{where} cannot be read: {redact(str(error))}") from printable_cause(error)
-
-
-def _with_nulls(table: pa.Table, ids: Collection[str], null_values: Sequence[str]) -> pa.Table:
-    """The table with nulls for empty or "NA" cells of text, as for those of numbers; an id may be "NA"."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    for number, (name, column) in enumerate(zip(table.column_names, table.columns, strict=True)):
-        if pa.types.is_string(column.type) and name not in ids:
-            missing = _is_in(column, null_values, invert=False)
-            table = table.set_column(number, name, pc.if_else(missing, pa.scalar(None, pa.string()), column))
+    # Ids are text, also where all of them are digits: 007 is not 7.
+    text = pyarrow.csv.ConvertOptions(column_types={key: pa.string(), "batch_id": pa.string()})
+    with opened_file(url, where) as file:
+        if ending == "parquet":
+            return pyarrow.parquet.read_table(file)
+        delimiter = "\t" if ending == "tsv" else ","
+        table = pyarrow.csv.read_csv(file, None, pyarrow.csv.ParseOptions(delimiter=delimiter), text)
+    for number, field in enumerate(table.schema):
+        if pa.types.is_string(field.type) and field.name not in text.column_types:
+            missing = _is_in(table[number], text.null_values, invert=False)
+            column = pc.if_else(missing, pa.scalar(None, pa.string()), table[number])
+            table = table.set_column(number, field.name, column)
     return table
 
 
