@@ -64,6 +64,19 @@ def parse_model(model: pydantic.TypeAdapter[_Model], data: bytes | str) -> _Mode
         raise DocumentError(describe_problems(error)) from error
 
 
+def check_model(model: pydantic.TypeAdapter[_Model], value: Any, name: str) -> _Model:
+    """The value of a parsed document in the types of a model; raises DocumentError, which names it."""
+    try:
+        return model.validate_python(value)
+    except pydantic.ValidationError as error:
+        raise DocumentError(f"{name}: {describe_problems(error)}") from error
+
+
+def to_json(document: Any) -> bytes:
+    """A document as one line of JSON; raises ValueError for a number that JSON does not have."""
+    return (json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n").encode()
+
+
 def parse_json(data: bytes | str) -> Any:
     """The value of a JSON document; raises ValueError."""
     try:

@@ -19,6 +19,8 @@ from zarr_core.format.names import check_relative_path
 
 VALUE_DTYPES = ("float16", "float32", "float64")
 COORDS_DTYPE = "float32"
+# Stored dtype of all other fields, unless another one is chosen.
+VALUES_DTYPE = "float16"
 
 # Upper limits per array. They protect the reader's memory against hostile metadata.
 MAX_CHUNKS = 1 << 22

@@ -202,5 +202,15 @@ def is_intact(payload: np.ndarray, checksum: np.ndarray) -> bool:
     return bool(google_crc32c.value(payload) == int.from_bytes(checksum.tobytes(), "little"))
 
 
+def with_checksum(data: bytes) -> bytes:
+    """An encoded chunk followed by its checksum."""
+    return data + _crc32c(data)
+
+
+def passes_checksum(chunk: bytes) -> bool:
+    """Whether a stored chunk has a payload that matches the checksum at its end."""
+    return len(chunk) > CHECKSUM_BYTES and _crc32c(chunk[:-CHECKSUM_BYTES]) == chunk[-CHECKSUM_BYTES:]
+
+
 def _crc32c(data: bytes) -> bytes:
     return int(google_crc32c.value(data)).to_bytes(CHECKSUM_BYTES, "little")

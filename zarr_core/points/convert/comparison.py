@@ -10,13 +10,11 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy as np
-
 from zarr_core._util.documents import parse_json
 from zarr_core.errors import CorruptChunkError
-from zarr_core.format.array_metadata import CHECKSUM_BYTES, ArrayLayout
+from zarr_core.format.array_metadata import ArrayLayout
 from zarr_core.format.object_names import ZARR_JSON
-from zarr_core.format.shards import chunk_ranges, is_intact
+from zarr_core.format.shards import chunk_ranges, passes_checksum
 from zarr_core.points.store.group import recorded_attributes
 from zarr_core.points.store.settings import digest
 from zarr_core.storage import Storage
@@ -94,19 +92,14 @@ class GroupComparison:
         array_name, _, key = name.partition("/c/")
         layout = self.layouts.get(array_name)
         if layout is None:  # of a mesh, whose objects are chunks
-            return stored != data and _passes(stored)
+            return stored != data and passes_checksum(stored)
         end = len(stored) - layout.index_bytes
         try:
             chunks = chunk_ranges(layout, int(key.partition("/")[0]), stored[max(end, 0) :], end)
         except CorruptChunkError:
             return False
-        return any(
-            stored[chunk.start : chunk.stop] != data[chunk.start : chunk.stop]
-            and _passes(stored[chunk.start : chunk.stop])
-            for chunk in chunks
-        )
-
-
-def _passes(chunk: bytes) -> bool:
-    stored = np.frombuffer(chunk, np.uint8)
-    return len(stored) > CHECKSUM_BYTES and is_intact(stored[:-CHECKSUM_BYTES], stored[-CHECKSUM_BYTES:])
+        for chunk in chunks:
+            before = stored[chunk.start : chunk.stop]
+            if before != data[chunk.start : chunk.stop] and passes_checksum(before):
+                return True
+        return False

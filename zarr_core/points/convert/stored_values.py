@@ -81,32 +81,56 @@ def stored_blocks(
     # The difference of a float32 and its rounding to float16 is a float32 number; integers need more digits.
     precise = torch.float32 if values.dtype in (torch.float32, torch.bfloat16) else torch.float64
     difference = torch.empty((min(block, _DIFFERENCE_POINTS), layout.dim), dtype=precise)
-    buffer = torch.empty((min(slab, len(rows)), layout.dim), dtype=values.dtype)
-    values = values.detach().contiguous()
-    for start in range(0, len(rows), slab):
-        gathered = buffer[: len(rows) - start]
-        # NumPy gathers rows of 1 and 2 components three times as fast as torch; "clip" because it need not buffer.
-        np.take(_bits(values), rows[start : start + slab], axis=0, out=_bits(gathered), mode="clip")
+    for gathered in _gathered(values, rows, slab):
         for first in range(0, len(gathered), block):
             source = gathered[first : first + block]
             if source.dtype is dtype:
                 yield source.numpy()
                 continue
-            points = stored[: len(source)].numpy()
-            if source.dtype is torch.float64:
-                # torch casts float64 to float16 by way of float32. Rounding twice is not rounding to nearest.
-                with np.errstate(over="ignore"):
-                    np.copyto(points, source.numpy(), casting="same_kind")
-            else:
-                stored[: len(source)].copy_(source)
+            cast = stored[: len(source)]
+            _cast(source, cast)
             if rounding is not None:
-                for at in range(0, len(source), _DIFFERENCE_POINTS):
-                    part = slice(at, at + _DIFFERENCE_POINTS)
-                    error = difference[: len(source[part])]
-                    # Cast first: an operation on two dtypes takes twice as long.
-                    torch.sub(source[part], error.copy_(stored[: len(source)][part]), out=error)
-                    rounding.add(points[part], error.numpy())
-            yield points
+                _measure(source, cast, difference, rounding)
+            yield cast.numpy()
+
+
+def _gathered(values: torch.Tensor, rows: np.ndarray, slab: int) -> Iterator[torch.Tensor]:
+    """The rows in order, ``slab`` of them at a time, in one buffer."""
+    import torch
+
+    buffer = torch.empty((min(slab, len(rows)), *values.shape[1:]), dtype=values.dtype)
+    source = _bits(values.detach().contiguous())
+    for start in range(0, len(rows), slab):
+        gathered = buffer[: len(rows) - start]
+        # NumPy gathers rows of 1 and 2 components three times as fast as torch; "clip" because it need not buffer.
+        np.take(source, rows[start : start + slab], axis=0, out=_bits(gathered), mode="clip")
+        yield gathered
+
+
+def _cast(source: torch.Tensor, stored: torch.Tensor) -> None:
+    """Round values to the nearest of the stored dtype."""
+    import torch
+
+    if source.dtype is torch.float64:
+        # torch casts float64 to float16 by way of float32. Rounding twice is not rounding to nearest.
+        with np.errstate(over="ignore"):
+            np.copyto(stored.numpy(), source.numpy(), casting="same_kind")
+    else:
+        stored.copy_(source)
+
+
+def _measure(
+    source: torch.Tensor, stored: torch.Tensor, difference: torch.Tensor, rounding: RoundingAccumulator
+) -> None:
+    """Add the error of stored values to the sums; ``difference`` is a buffer."""
+    import torch
+
+    for at in range(0, len(source), _DIFFERENCE_POINTS):
+        part = slice(at, at + _DIFFERENCE_POINTS)
+        error = difference[: len(source[part])]
+        # Cast first: an operation on two dtypes takes twice as long.
+        torch.sub(source[part], error.copy_(stored[part]), out=error)
+        rounding.add(stored[part].numpy(), error.numpy())
 
 
 def _bits(values: torch.Tensor) -> np.ndarray:

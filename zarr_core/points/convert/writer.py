@@ -6,7 +6,6 @@ so a group that has one is complete.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import TypeAdapter
 
-from zarr_core._util.documents import parse_json, parse_model
+from zarr_core._util.documents import parse_json, parse_model, to_json
 from zarr_core.errors import SampleError, StoreError
 from zarr_core.format.array_metadata import EMPTY_GROUP, ArrayLayout, group_zarr_json
 from zarr_core.format.moments import FieldMoments, MomentsAccumulator
@@ -147,7 +146,7 @@ class GroupWriter:
         group = self._write_arrays(content, relpath, write, {})
         if uploads is not None:
             uploads.finish()  # the last object tells that the others are there
-        write(f"{relpath}/{ZARR_JSON}", _json(group))
+        write(f"{relpath}/{ZARR_JSON}", [to_json(group)])
         return entry_of(relpath, group)
 
     def _write_over(self, content: SampleContent, relpath: str) -> SampleEntry:
@@ -163,12 +162,12 @@ class GroupWriter:
             same = relpath in self._relpaths(sample_id, fingerprint, made)
         if made:
             group["attributes"][ATTRIBUTES_KEY]["content"] = made
-        stored.compare(f"{relpath}/{ZARR_JSON}", _json(group))
+        stored.compare(f"{relpath}/{ZARR_JSON}", [to_json(group)])
         if not same:
             relpath = self.relpath(sample_id, fingerprint, made)
         if not same or stored.differs:
             self._write_arrays(content, relpath, self._repair, {})
-            self._repair(f"{relpath}/{ZARR_JSON}", _json(group))
+            self._repair(f"{relpath}/{ZARR_JSON}", [to_json(group)])
         return entry_of(relpath, group)
 
     def _holds_objects(self, relpath: str) -> bool:
@@ -225,9 +224,9 @@ class GroupWriter:
             attributes["meshes"] = meshes
         group = group_zarr_json({ATTRIBUTES_KEY: attributes}, arrays)
         for domain in sorted(last_fields):
-            write(f"{relpath}/{domain}/{ZARR_JSON}", _json(EMPTY_GROUP))
+            write(f"{relpath}/{domain}/{ZARR_JSON}", [to_json(EMPTY_GROUP)])
         for array_name, layout in arrays.items():
-            write(f"{relpath}/{array_name}/{ZARR_JSON}", _json(layout.to_zarr_json()))
+            write(f"{relpath}/{array_name}/{ZARR_JSON}", [to_json(layout.to_zarr_json())])
         return group
 
     def _layout(self, sample_id: str, file: FieldFile, values: torch.Tensor) -> ArrayLayout:
@@ -243,7 +242,7 @@ class GroupWriter:
     def write_quarantine(self, sample_id: str, fingerprint: str, error: SampleError) -> Quarantine:
         """Write ``quarantine.json`` in place of the group. The next commit adds it to the manifest."""
         quarantine = Quarantine(fingerprint, self.settings.digest, error.field, error.explanation)
-        self.storage.write(f"{self.relpath(sample_id, fingerprint)}/{QUARANTINE}", _json(asdict(quarantine)))
+        self.storage.write(f"{self.relpath(sample_id, fingerprint)}/{QUARANTINE}", [to_json(asdict(quarantine))])
         return quarantine
 
     def find(self, sample_id: str, fingerprint: str) -> SampleEntry | Quarantine | Unfinished | None:
@@ -340,7 +339,3 @@ class _Array:
         if self._rounding is None:
             return moments, RoundingError.none(layout.dim)
         return moments, checked_rounding(*self._field, self._rounding, moments)
-
-
-def _json(document: Mapping[str, Any]) -> list[bytes]:
-    return [(json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n").encode()]

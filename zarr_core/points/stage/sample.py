@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import errno
-import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
-from zarr_core._util.documents import expect, parse_json
+from zarr_core._util.documents import expect, parse_json, to_json
 from zarr_core.errors import CorruptChunkError, StoreError, ZarrCoreError
 from zarr_core.format.array_metadata import group_arrays
 from zarr_core.format.object_names import ATTRIBUTES_KEY, ZARR_JSON, sample_folder
@@ -266,4 +265,4 @@ def _reduced(document: dict[str, Any], names: Mapping[str, str], relpath: str) -
                 reduced[key] = {field: value for field, value in by_field.items() if field in names.values()}
         attributes[ATTRIBUTES_KEY] = reduced
     document = document | {"attributes": attributes, "consolidated_metadata": below | {"metadata": metadata}}
-    return (json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n").encode()
+    return to_json(document)

@@ -6,7 +6,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from zarr_core._util.documents import DocumentError, expect, parse_json
+from pydantic import StrictInt, TypeAdapter
+
+from zarr_core._util.documents import DocumentError, check_model, expect, parse_json
 from zarr_core.errors import StoreError
 from zarr_core.format.array_metadata import group_arrays
 from zarr_core.format.moments import FieldMoments
@@ -21,6 +23,7 @@ from zarr_core.storage.temporary import strip_temp_suffix
 GROUP_FORMAT = 1
 
 _Record = TypeVar("_Record")
+_SIZES = TypeAdapter(dict[str, StrictInt])
 
 # Objects that a conversion writes. A sample id may contain slashes, so the longest possible prefix is the group.
 _GROUP = re.compile(
@@ -59,8 +62,7 @@ def recorded_attributes(group: Any) -> dict[str, Any] | None:
 
 def stored_bytes(recorded: dict[str, Any]) -> dict[str, int]:
     """Recorded bytes of each array by canonical field name; raises DocumentError."""
-    sizes = expect(dict, recorded.get("stored_bytes"), "stored_bytes")
-    return {field: expect(int, size, f"stored_bytes of {field!r}") for field, size in sizes.items()}
+    return check_model(_SIZES, recorded.get("stored_bytes"), "stored_bytes")
 
 
 def recorded_moments(recorded: dict[str, Any]) -> dict[str, FieldMoments]:

@@ -11,7 +11,7 @@ import json
 import reprlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any
 
@@ -21,7 +21,7 @@ from pydantic.types import GetPydanticSchema
 from zarr_core._util.arguments import check_names
 from zarr_core._util.documents import DocumentError, describe_problems, expect, parse_json
 from zarr_core.errors import ManifestError, SourceError, UnknownFieldError, ZarrCoreError
-from zarr_core.format.array_metadata import COORDS_DTYPE, MAX_CHUNKS, MAX_COMPONENTS, MAX_POINTS
+from zarr_core.format.array_metadata import COORDS_DTYPE, MAX_CHUNKS, MAX_COMPONENTS, MAX_POINTS, VALUES_DTYPE
 from zarr_core.format.names import POSITION, check_relative_path, check_sample_id
 from zarr_core.format.object_names import MANIFEST
 from zarr_core.versioning.generations import MAX_GENERATION, Retention
@@ -195,7 +195,7 @@ class StoreManifest:
     dataset_name: str
     shuffle_seed: Annotated[int, Field(strict=True, ge=-_MAX_INT, le=_MAX_INT)] = 0
     coords_dtype: str = COORDS_DTYPE
-    values_dtype: str = "float16"
+    values_dtype: str = VALUES_DTYPE
     compressor: Annotated[str, BeforeValidator(str)] = ""
     domains: Annotated[Mapping[str, DomainLayout], AfterValidator(_check_columns)] = field(default_factory=dict)
     samples: Mapping[Annotated[str, _checked(check_sample_id)], SampleEntry] = field(default_factory=dict)
@@ -213,7 +213,7 @@ class StoreManifest:
     @property
     def fields(self) -> dict[str, ArrayColumn]:
         """Every column by canonical field name."""
-        return {name: column for domain in self.domains.values() for name, column in domain.arrays.items()}
+        return _columns(self.domains, self.domains)
 
     def fields_of(self, sample_id: str) -> Mapping[str, ArrayColumn]:
         """Fields of a stored sample by canonical name; those of all samples in its domains if they are not recorded."""
@@ -239,11 +239,8 @@ class StoreManifest:
         if split not in self.splits:
             known = ", ".join(self.splits) or "none"
             raise UnknownFieldError(f"store {self.dataset_name!r} has no split {split!r}; it has: {known}")
-        return [
-            sample_id
-            for sample_id in self.splits[split]
-            if sample_id not in self.excluded and (not present_only or sample_id in self.samples)
-        ]
+        listed = [sample_id for sample_id in self.splits[split] if sample_id not in self.excluded]
+        return [sample_id for sample_id in listed if sample_id in self.samples] if present_only else listed
 
     def select(self, split: str | None = None, sample_ids: Collection[str] | None = None) -> list[str]:
         """Ids of the stored samples of a split, or among the given ids, in the manifest's order; all by default.
@@ -255,21 +252,15 @@ class StoreManifest:
         unknown = sorted(set(sample_ids or ()) - set(self.samples))
         if unknown:
             raise UnknownFieldError(f"store {self.dataset_name!r} holds no sample {unknown[0]!r}")
-        of_split = None if split is None else set(self.split_ids(split))
-        requested = None if sample_ids is None else set(sample_ids)
-        return [
-            i for i in self.samples if (of_split is None or i in of_split) and (requested is None or i in requested)
-        ]
+        chosen = set(self.samples)
+        if split is not None:
+            chosen.intersection_update(self.split_ids(split))
+        if sample_ids is not None:
+            chosen.intersection_update(sample_ids)
+        return [sample_id for sample_id in self.samples if sample_id in chosen]
 
     def to_json(self) -> bytes:
         """The content of ``manifest.json``. Equal states give equal bytes."""
-        domains = {
-            name: {
-                "position": domain.position,
-                "arrays": {canonical: _plain(column) for canonical, column in domain.arrays.items()},
-            }
-            for name, domain in self.domains.items()
-        }
         samples = {}
         for sample_id in sorted(self.samples):
             entry = self.samples[sample_id]
@@ -301,16 +292,16 @@ class StoreManifest:
             "coords_dtype": self.coords_dtype,
             "values_dtype": self.values_dtype,
             "compressor": self.compressor,
-            "domains": domains,
+            "domains": {name: asdict(domain) for name, domain in self.domains.items()},
             "samples": samples,
             "splits": dict(self.splits),
             "excluded": sorted(self.excluded),
-            "quarantine": {sample_id: _plain(entry) for sample_id, entry in sorted(self.quarantine.items())},
+            "quarantine": {sample_id: asdict(entry) for sample_id, entry in sorted(self.quarantine.items())},
         }
         if self.retired:
             document["retired"] = sorted(self.retired)
         if self.conversion is not None:
-            document["conversion"] = _plain(self.conversion)
+            document["conversion"] = asdict(self.conversion)
         if self.fingerprints != "version":
             document["fingerprints"] = self.fingerprints
         if self.origin:
@@ -401,7 +392,7 @@ class _UsualFields:
         """The columns of these domains; the same object for the same domains."""
         key = tuple(domains)
         if key not in self._known:
-            self._known[key] = _in_domains(self._domains, key)
+            self._known[key] = _columns(self._domains, key)
         return self._known[key]
 
     def parsed(self, entry: SampleEntry) -> Mapping[str, ArrayColumn]:
@@ -415,9 +406,10 @@ class _UsualFields:
         return {name: replace(usual[name], dtype=dtype, dim=dim) for name, (dtype, dim) in listed.items()}
 
 
-def _in_domains(columns: Mapping[str, DomainLayout], domains: Iterable[str]) -> dict[str, ArrayColumn]:
-    return {name: column for domain in domains if domain in columns for name, column in columns[domain].arrays.items()}
-
-
-def _plain(entry: DomainGrid | ArrayColumn | Quarantine | Conversion) -> dict[str, Any]:
-    return {name: getattr(entry, name) for name in entry.__dataclass_fields__}
+def _columns(layouts: Mapping[str, DomainLayout], domains: Iterable[str]) -> dict[str, ArrayColumn]:
+    """The columns of some domains by canonical field name."""
+    columns: dict[str, ArrayColumn] = {}
+    for domain in domains:
+        if domain in layouts:
+            columns |= layouts[domain].arrays
+    return columns

@@ -6,17 +6,19 @@ readers of fields and draws never see them. The group's attribute ``meshes`` rec
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from pydantic import StrictInt, TypeAdapter
 
-from zarr_core._util.documents import expect, parse_json
+from zarr_core._util.documents import check_model, parse_json, to_json
 from zarr_core.errors import CorruptChunkError
 from zarr_core.format.array_metadata import EMPTY_GROUP
 from zarr_core.format.codecs import Codec
 from zarr_core.format.object_names import ZARR_JSON
+from zarr_core.format.shards import passes_checksum, with_checksum
 from zarr_core.sources.formats.contents import Mesh
 
 #: Folder of the meshes in a sample's group. No domain has this name, because those begin with a letter.
@@ -28,15 +30,24 @@ _CODEC = Codec.parse("zstd:3")
 Write = Callable[[str, Iterable[bytes]], int]
 
 
+@dataclass(frozen=True)
+class _Record:
+    at: str
+    bytes: StrictInt
+
+
+_RECORDS = TypeAdapter(dict[str, _Record])
+
+
 def write_mesh(write: Write, relpath: str, domain: str, mesh: Mesh) -> dict[str, Any]:
     """Write the mesh of a domain; returns its record: "at", and the stored bytes of all its arrays."""
     size = 0
-    write(f"{relpath}/{MESH}/{ZARR_JSON}", [_json(EMPTY_GROUP)])
+    write(f"{relpath}/{MESH}/{ZARR_JSON}", [to_json(EMPTY_GROUP)])
     for name in _ARRAYS:
         values = np.ascontiguousarray(getattr(mesh, name)).reshape(-1, _ARRAYS[name])
         path = f"{relpath}/{MESH}/{domain}_{name}"
         rows = max(min(_CHUNK_ROWS, len(values)), 1)
-        write(f"{path}/{ZARR_JSON}", [_json(_metadata(values, rows))])
+        write(f"{path}/{ZARR_JSON}", [to_json(_metadata(values, rows))])
         for chunk, start in enumerate(range(0, len(values), rows)):
             size += write(f"{path}/c/{chunk}/0", [_encoded(values[start : start + rows], rows)])
     return {"at": mesh.at, "bytes": size}
@@ -44,25 +55,23 @@ def write_mesh(write: Write, relpath: str, domain: str, mesh: Mesh) -> dict[str,
 
 def mesh_bytes(recorded: dict[str, Any]) -> dict[str, int]:
     """Recorded bytes of the meshes of a sample by domain; raises DocumentError."""
-    return {domain: expect(int, record.get("bytes"), f"bytes of mesh {domain!r}") for domain, record in _of(recorded)}
+    return {domain: record.bytes for domain, record in _of(recorded).items()}
 
 
 def mesh_names(recorded: dict[str, Any]) -> tuple[str, ...]:
     """Beginnings of the names of the objects of a sample's meshes, below its group; raises DocumentError."""
-    names = [f"{MESH}/{domain}_{array}/" for domain, _ in _of(recorded) for array in _ARRAYS]
+    names = [f"{MESH}/{domain}_{array}/" for domain in _of(recorded) for array in _ARRAYS]
     return (f"{MESH}/{ZARR_JSON}", *names) if names else ()
 
 
 def check_mesh_object(name: str, data: bytes) -> bytes:
     """The bytes of an object of a mesh; raises CorruptChunkError if they are damaged. Metadata has no checksum."""
-    import google_crc32c
-
     if name.endswith(ZARR_JSON):
         try:
             parse_json(data)
         except ValueError as error:
             raise CorruptChunkError(f"{name} cannot be read: {error}") from error
-    elif int(google_crc32c.value(data[:-4])).to_bytes(4, "little") != data[-4:]:
+    elif not passes_checksum(data):
         raise CorruptChunkError(f"{name}: checksum mismatch")
     return data
 
@@ -78,8 +87,7 @@ def read_meshes(root: str, relpath: str, recorded: dict[str, Any]) -> Iterator[t
 
     from zarr_core.storage.zarr_stores import make_store
 
-    for domain, record in _of(recorded):
-        at = expect(str, record.get("at"), f"mesh {domain!r}, at")
+    for domain, record in _of(recorded).items():
         arrays = {}
         for name, width in _ARRAYS.items():
             path = f"{relpath}/{MESH}/{domain}_{name}"
@@ -89,28 +97,24 @@ def read_meshes(root: str, relpath: str, recorded: dict[str, Any]) -> Iterator[t
                 raise CorruptChunkError(f"{path}: {error}") from error
             arrays[name] = values if width > 1 else values.ravel()
         points, connectivity, offsets, types = (arrays[name] for name in _ARRAYS)
-        yield domain, Mesh(points, connectivity, offsets, types, at)
+        yield domain, Mesh(points, connectivity, offsets, types, record.at)
 
 
-def _of(recorded: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    meshes = expect(dict, recorded.get("meshes", {}), "meshes")
-    return [(domain, expect(dict, record, f"mesh {domain!r}")) for domain, record in meshes.items()]
+def _of(recorded: dict[str, Any]) -> dict[str, _Record]:
+    return check_model(_RECORDS, recorded.get("meshes", {}), "meshes")
 
 
 def _metadata(values: np.ndarray, rows: int) -> dict[str, Any]:
+    to_bytes: dict[str, Any] = {"name": "bytes"}
+    if values.dtype.itemsize > 1:
+        to_bytes["configuration"] = {"endian": "little"}
     return {
         "shape": list(values.shape),
         "data_type": values.dtype.name,
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [rows, values.shape[1]]}},
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
         "fill_value": 0,
-        "codecs": [
-            {"name": "bytes", "configuration": {"endian": "little"}}
-            if values.dtype.itemsize > 1
-            else {"name": "bytes"},
-            *_CODEC.to_zarr_json(values.dtype.itemsize),
-            {"name": "crc32c"},
-        ],
+        "codecs": [to_bytes, *_CODEC.to_zarr_json(values.dtype.itemsize), {"name": "crc32c"}],
         "attributes": {},
         "zarr_format": 3,
         "node_type": "array",
@@ -118,13 +122,6 @@ def _metadata(values: np.ndarray, rows: int) -> dict[str, Any]:
 
 
 def _encoded(values: np.ndarray, rows: int) -> bytes:
-    import google_crc32c
-
     if len(values) < rows:
         values = np.concatenate([values, np.zeros((rows - len(values), values.shape[1]), values.dtype)])
-    data = _CODEC.encode(values)
-    return data + int(google_crc32c.value(data)).to_bytes(4, "little")
-
-
-def _json(document: dict[str, Any]) -> bytes:
-    return (json.dumps(document, separators=(",", ":")) + "\n").encode()
+    return with_checksum(_CODEC.encode(values))

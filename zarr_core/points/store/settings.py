@@ -11,7 +11,7 @@ from typing import Any
 
 from zarr_core._util.arguments import check_mapping, whole_number
 from zarr_core.errors import SourceError
-from zarr_core.format.array_metadata import COORDS_DTYPE, MAX_POINTS, VALUE_DTYPES, ArrayLayout
+from zarr_core.format.array_metadata import COORDS_DTYPE, MAX_POINTS, VALUE_DTYPES, VALUES_DTYPE, ArrayLayout
 from zarr_core.format.codecs import DEFAULT_CODEC, Codec
 from zarr_core.format.names import FieldName
 from zarr_core.points.store.group import GROUP_FORMAT
@@ -43,7 +43,7 @@ class ConversionSettings:
 
     chunk_points: int = 16_384
     shard_points: int | None = None
-    values_dtype: str = "float16"
+    values_dtype: str = VALUES_DTYPE
     field_dtypes: Mapping[str, str] = field(default_factory=dict)
     codec: str = DEFAULT_CODEC
     shuffle_seed: int = 0
