@@ -124,13 +124,12 @@ def _refusals(report: ConversionReport) -> list[str]:
 
 def summary(report: ConversionReport, store: str) -> str:
     """Result of a conversion in a few lines."""
-    converted = report.having("converted")
-    read = format_size(sum(result.bytes_read for result in converted))
-    written = format_size(sum(result.bytes_written for result in converted))
+    document = _document(report, store)
+    read, written = format_size(document["bytes_read"]), format_size(document["bytes_written"])
     lines = [
-        f"{len(converted)} converted ({read} read, {written} written, {report.seconds:.1f} s), "
-        f"{len(report.having('up to date'))} up to date, {len(report.having('quarantined'))} quarantined, "
-        f"{len(report.having('failed'))} failed"
+        f"{len(document['converted'])} converted ({read} read, {written} written, {report.seconds:.1f} s), "
+        f"{document['up_to_date']} up to date, {len(document['quarantined'])} quarantined, "
+        f"{len(document['failed'])} failed"
     ]
     if report.retired:
         lines.append(f"  retired: {', '.join(report.retired)}")
@@ -140,7 +139,7 @@ def summary(report: ConversionReport, store: str) -> str:
     if generation:
         lines.append(f"store: {store}, generation {generation}, {len(report.manifest.samples)} samples")
     else:
-        lines.append(f"nothing was committed, because no sample was converted: {store} is no store")
+        lines.append(f"nothing was committed, because no sample was converted: {store} is not a store")
     return "\n".join(lines)
 
 

@@ -12,7 +12,7 @@ import json
 import math
 import os
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -106,28 +106,20 @@ def calculate_store_statistics(
     if not chosen:
         raise ZarrCoreError(f"{storage.url}: none of the requested samples is in the store")
     groups = [(sample_id, manifest.samples[sample_id].relpath) for sample_id in chosen]
-    recorded: dict[str, SampleMoments | None] = {}
+    moments: dict[str, SampleMoments | None] = dict.fromkeys(chosen)
     if not recompute:
         with ThreadPoolExecutor(workers * read_concurrency) as threads:
             found = threads.map(partial(_recorded_moments, storage), groups)
             shown = tqdm(found, "recorded statistics", len(groups), unit="sample", disable=not progress)
-            recorded = dict(zip(chosen, shown, strict=True))
-    unknown = [group for group in groups if recorded.get(group[0]) is None]
-    computed: Iterable[SampleMoments] = ()
+            moments.update(zip(chosen, shown, strict=True))
+    unknown = [group for group in groups if moments[group[0]] is None]
     if unknown:
         one = partial(_recomputed_moments, storage, read_concurrency, wanted)
         computed = map_in_processes(one, unknown, workers, _not_computed, executor)
-        computed = tqdm(computed, "statistics of arrays", len(unknown), unit="sample", disable=not progress)
-    return _flat(_in_order(chosen, recorded, iter(computed)), wanted)
-
-
-def _in_order(
-    sample_ids: Iterable[str], recorded: Mapping[str, SampleMoments | None], computed: Iterator[SampleMoments]
-) -> Iterator[SampleMoments]:
-    """The moments of samples: those recorded, and in their places those computed."""
-    for sample_id in sample_ids:
-        moments = recorded.get(sample_id)
-        yield next(computed) if moments is None else moments
+        shown = tqdm(computed, "statistics of arrays", len(unknown), unit="sample", disable=not progress)
+        for (sample_id, _), result in zip(unknown, shown, strict=True):
+            moments[sample_id] = result
+    return _flat(filter(None, moments.values()), wanted)
 
 
 def _chosen_fields(

@@ -62,7 +62,7 @@ class GroupComparison:
         return digest([sorted(self._digests.items()), recorded.get("parameters")])
 
     def is_same(self, group: Mapping[str, Any]) -> bool:
-        """Whether the stored group has the content of the new one, as far as it is not damaged.
+        """Whether the stored group has the content of the new one, apart from damage.
 
         A damaged chunk is of the same content if the group's record says so. Call it after the last object.
 

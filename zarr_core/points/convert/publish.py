@@ -12,7 +12,7 @@ from typing import Any
 from zarr_core.errors import CollectedError, RetirementError, SourceError
 from zarr_core.points.convert.job import ConversionJob, check_dataset
 from zarr_core.points.convert.request import MAX_RETIRED_SHARE, ConversionRequest, Fingerprint
-from zarr_core.points.store.columns import find_misfits, with_recorded_fields
+from zarr_core.points.store.columns import find_misfits, with_recorded_fields, without
 from zarr_core.points.store.head import HEAD
 from zarr_core.points.store.manifest import Quarantine, SampleEntry, StoreManifest, columns_of
 from zarr_core.points.store.recorded_settings import check_agreement, current_settings, recorded_conversion
@@ -63,10 +63,7 @@ class Pending:
 
     def without(self, sample_ids: Collection[str]) -> Pending:
         """The results of all other samples."""
-        return Pending(
-            {i: entry for i, entry in self.written.items() if i not in sample_ids},
-            {i: refusal for i, refusal in self.refused.items() if i not in sample_ids},
-        )
+        return Pending(without(self.written, sample_ids), without(self.refused, sample_ids))
 
 
 class _NoSamplesError(Exception):
@@ -216,13 +213,12 @@ def _attempt(
     selection = _with_current_splits(job, start)
     vanished, excess = _vanished(request, selection, start) if retire else (set(), set())
     samples = with_recorded_fields(storage, start, read)
-    kept = {i: entry for i, entry in samples.items() if i not in vanished}
+    kept = without(samples, vanished)
     misfits = find_misfits(kept, pending.written)
-    fitting = {i: entry for i, entry in pending.written.items() if i not in misfits}
+    fitting = without(pending.written, misfits)
     # A refused sample keeps its earlier group, if it has one.
     stored = kept | fitting
-    gone = vanished | fitting.keys()
-    refused = {i: refusal for i, refusal in start.quarantine.items() if i not in gone}
+    refused = without(start.quarantine, vanished | fitting.keys())
     after = replace(
         start,
         shuffle_seed=settings.shuffle_seed,
@@ -285,9 +281,9 @@ def _report(attempt: _Attempt, manifest: StoreManifest, collected: list[str]) ->
     notes = [*attempt.selection.notes, *overlaps(manifest.splits, manifest.excluded)]
     return PublishReport(
         manifest,
-        added=[i for i in stored if i not in known],
+        added=list(without(stored, known)),
         replaced=[i for i, entry in known.items() if i in stored and entry.differs(stored[i])],
-        retired=[i for i in known if i not in stored],
+        retired=list(without(known, stored)),
         quarantined=manifest.quarantine,
         committed=manifest.generation != (attempt.before.generation if attempt.before else 0),
         collected=collected,

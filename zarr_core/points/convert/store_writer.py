@@ -96,7 +96,7 @@ class ZarrStoreWriter:
     def save_manifest(self) -> str:
         """The URL of the manifest, which samples and conversions have committed; raises StoreError if there is none."""
         if load_if_any(self.storage) is None:
-            raise StoreError(f"{self.storage.url} is no store: no sample was written")
+            raise StoreError(f"{self.storage.url} is not a store: no sample was written")
         return f"{self.storage.url.rstrip('/')}/{MANIFEST}"
 
 

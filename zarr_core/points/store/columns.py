@@ -11,12 +11,15 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 from zarr_core.errors import StoreError
 from zarr_core.format.object_names import ZARR_JSON
 from zarr_core.points.store.group import entry_of, read_metadata
 from zarr_core.points.store.manifest import ArrayColumn, Quarantine, SampleEntry, StoreManifest, different_fields
 from zarr_core.storage import Storage
+
+_Result = TypeVar("_Result")
 
 # Metadata reads in flight.
 _READS = 16
@@ -32,11 +35,11 @@ def find_misfits(committed: Mapping[str, SampleEntry], written: Mapping[str, Sam
     """
     refused: dict[str, Quarantine] = {}
     while True:
-        coming = {i: entry for i, entry in sorted(written.items()) if i not in refused}
-        staying = {i: entry for i, entry in committed.items() if i not in coming}
+        coming = without(written, refused)
+        staying = without(committed, coming)
         expected = _most_common(coming) | _most_common(staying)
         known = len(refused)
-        for sample_id, entry in coming.items():
+        for sample_id, entry in sorted(coming.items()):
             refusal = misfit(entry, expected)
             if refusal is not None:
                 refused[sample_id] = refusal
@@ -58,13 +61,18 @@ def misfit(entry: SampleEntry, expected: Mapping[str, ArrayColumn]) -> Quarantin
     return None
 
 
-def expected_columns(manifest: StoreManifest | None, without: Collection[str]) -> dict[str, ArrayColumn]:
+def expected_columns(manifest: StoreManifest | None, others: Collection[str]) -> dict[str, ArrayColumn]:
     """The columns of the samples of a store, those of some samples excepted."""
     if manifest is None:
         return {}
     if manifest.conversion is None:
         return manifest.fields
-    return _most_common({i: entry for i, entry in manifest.samples.items() if i not in without})
+    return _most_common(without(manifest.samples, others))
+
+
+def without(results: Mapping[str, _Result], sample_ids: Collection[str]) -> dict[str, _Result]:
+    """What is there for all other samples, by sample id."""
+    return {sample_id: result for sample_id, result in results.items() if sample_id not in sample_ids}
 
 
 def with_recorded_fields(

@@ -93,8 +93,11 @@ def chunk_object_bytes(sizes: Mapping[str, int], relpath: str) -> int:
         sizes: bytes by name of objects of the group.
         relpath: path of the group below the store's root.
     """
-    chunks = (name for name in sizes if "/c/" in name[len(relpath) :])
-    return sum(sizes[name] for name in chunks if not strip_temp_suffix(name)[1])
+    total = 0
+    for name, size in sizes.items():
+        if "/c/" in name[len(relpath) :] and not strip_temp_suffix(name)[1]:
+            total += size
+    return total
 
 
 def is_complete(storage: Storage, relpath: str, group: Any = None, sizes: Mapping[str, int] | None = None) -> bool:
@@ -126,7 +129,8 @@ def entry_of(relpath: str, group: Any) -> SampleEntry:
         StoreError: the metadata of an array is damaged.
     """
     recorded = recorded_attributes(group) or {}
-    fingerprint, settings = (expect(str, recorded.get(key), key) for key in ("fingerprint", "settings"))
+    fingerprint = expect(str, recorded.get("fingerprint"), "fingerprint")
+    settings = expect(str, recorded.get("settings"), "settings")
     content = expect(str, recorded.get("content", ""), "content")
     grids: dict[str, DomainGrid] = {}
     fields: dict[str, ArrayColumn] = {}

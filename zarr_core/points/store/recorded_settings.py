@@ -77,9 +77,10 @@ def describe_changes(manifest: StoreManifest, digests: Iterable[str], settings: 
 def check_agreement(storage: Storage, recorded: ConversionSettings, chosen: ConversionSettings) -> None:
     """Raise StoreError if settings contradict those of the store."""
     held, asked = recorded.to_document(), chosen.to_document()
-    different = [
-        f"{name} is {held[name]!r} in the store, not {asked[name]!r}" for name in held if held[name] != asked[name]
-    ]
+    different = []
+    for name in held:
+        if held[name] != asked[name]:
+            different.append(f"{name} is {held[name]!r} in the store, not {asked[name]!r}")
     if different:
         raise StoreError(
             f"{storage.url}: {'; '.join(different)}. Leave out what contradicts the store, or convert all samples "

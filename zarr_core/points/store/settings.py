@@ -59,11 +59,12 @@ class ConversionSettings:
             raise SourceError(f"codec must be a name such as 'zstd:3', not {self.codec!r}")
         if self.shard_points is not None and self.shard_points < self.chunk_points:
             object.__setattr__(self, "shard_points", self.chunk_points)
-        own = {name: dtype for name, dtype in sorted(self.field_dtypes.items()) if dtype != NO_OWN_DTYPE}
-        dtypes = {f"field_dtypes, {name}": dtype for name, dtype in own.items()}
-        for name, dtype in {"values_dtype": self.values_dtype, **dtypes}.items():
-            if dtype not in VALUE_DTYPES:
-                raise SourceError(f"{name}: dtype {dtype!r} cannot be stored; use one of {', '.join(VALUE_DTYPES)}")
+        own: dict[str, str] = {}
+        _check_dtype("values_dtype", self.values_dtype)
+        for name, dtype in sorted(self.field_dtypes.items()):
+            if dtype != NO_OWN_DTYPE:
+                _check_dtype(f"field_dtypes, {name}", dtype)
+                own[name] = dtype
         # Normalise, so that equal settings such as "zstd" and "zstd:3" have equal digests.
         object.__setattr__(self, "codec", str(Codec.parse(self.codec)))
         object.__setattr__(self, "field_dtypes", own)
@@ -97,6 +98,11 @@ class ConversionSettings:
         codec = Codec.parse(self.codec)
         dtype = self.dtype_of(name)
         return ArrayLayout(n_points, dim, chunk_points, chunks * chunk_points, dtype, codec, domain=name.domain)
+
+
+def _check_dtype(name: str, dtype: object) -> None:
+    if dtype not in VALUE_DTYPES:
+        raise SourceError(f"{name}: dtype {dtype!r} cannot be stored; use one of {', '.join(VALUE_DTYPES)}")
 
 
 def digest(values: list[Any]) -> str:
