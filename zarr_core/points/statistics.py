@@ -344,7 +344,8 @@ def find_statistics(storage: Storage, manifest: StoreManifest) -> str:
     if storage.exists(f"{name}.yaml"):
         return name
     lacks = f"{storage.url} has no {name}.yaml, which normalizers need; {statistics_hint(storage, manifest)}"
-    if recorded := _recorded_generations(storage, f"{name.rpartition('/')[2]}.yaml"):
+    recorded = _recorded_generations(storage, f"{name.rpartition('/')[2]}.yaml")
+    if recorded:
         raise ZarrCoreError(f"{lacks}, or open a generation that has it: the latest is generation={max(recorded)}")
     if not storage.exists(STATISTICS_YAML):
         raise ZarrCoreError(lacks)
@@ -375,14 +376,23 @@ def statistics_hint(storage: Storage, manifest: StoreManifest) -> str:
     split = training_split(manifest)
     url, generation, then = storage.url, manifest.generation, ""
     if manifest.origin:  # a copy may lack samples
-        url, generation = redact(str(manifest.origin.get("store"))), manifest.origin.get("generation") or 0
-        url = url.partition(" at http")[0]  # a command takes the endpoint from the environment
+        # A command takes the endpoint from the environment.
+        url = redact(str(manifest.origin.get("store"))).partition(" at http")[0]
+        generation = manifest.origin.get("generation") or 0
         then = ", then stage the copy again"
-    options = [*(("--split", split) if split else ()), *(("--generation", generation) if generation else ())]
+    options: list[object] = []
+    if split:
+        options += ["--split", split]
+    if generation:
+        options += ["--generation", generation]
     return f"create it with `{shell('statistics', url, *options)}`{then}"
 
 
 def _recorded_generations(storage: Storage, file: str) -> set[int]:
     """Generations that have a file of statistics of this name."""
-    places = (name.split("/") for name in storage.list(STATISTICS))
-    return {int(place[1]) for place in places if place[2:] == [file] and place[1].isdecimal()}
+    found = set()
+    for name in storage.list(STATISTICS):
+        place = name.split("/")
+        if place[2:] == [file] and place[1].isdecimal():
+            found.add(int(place[1]))
+    return found

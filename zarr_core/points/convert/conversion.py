@@ -160,10 +160,10 @@ def run_conversion(
     Args:
         request: what to convert.
         workers: processes; 1 converts in this process, several small samples at a time if the source is on a network.
-            The stored bytes are the same. Any error of a sample, also that
-            its worker process was killed for memory, is its own result and does not stop the others. So is that it took
-            more than ``ZARR_CORE_SAMPLE_SECONDS`` (six hours if the environment does not set it). In this process a
-            sample that kills it ends the run, and one in C code that keeps Python's lock is not interrupted.
+            The stored bytes are the same. An error of a sample, also that its worker process was killed for memory or
+            that it took more than ``ZARR_CORE_SAMPLE_SECONDS`` (six hours if the environment does not set it), is its
+            own result and does not stop the others. In this process a sample that kills it ends the run, and one in C
+            code that keeps Python's lock is not interrupted.
         executor: runs the conversions instead of ``workers`` processes; it is not shut down. With ``workers > 1``, it
             has ``2 * workers + 2`` samples at a time, otherwise up to 1,024.
         progress: show a progress bar.
