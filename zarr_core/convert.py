@@ -89,7 +89,11 @@ def _command(
     if (source is None) == (source_url is None):
         raise cli.WrongUseError("convert needs one --source")
     root, url = (source, source_url) if source is None or is_local(source) else (None, source)
-    settings = {name: arguments.pop(name) for name in ConversionSettings.__dataclass_fields__ if name in arguments}
+    settings: dict[str, Any] = {}
+    for name in ConversionSettings.__dataclass_fields__:
+        value = arguments.pop(name, None)
+        if value is not None:
+            settings[name] = value
     if field_dtype:
         settings["field_dtypes"] = cli.pairs("--field-dtype", field_dtype, "FIELD=DTYPE, as volume_vorticity=float32")
     try:
@@ -100,7 +104,7 @@ def _command(
             source_url=url,
             part=None if part is None else Part.parse(part),
             retire_vanished=retire_vanished,
-            settings={name: value for name, value in settings.items() if value is not None},
+            settings=settings,
             **arguments,
         )
     except SourceError as error:

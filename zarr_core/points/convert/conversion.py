@@ -252,8 +252,10 @@ def _replaced_contents(job: ConversionJob, results: Iterable[ConversionResult]) 
 def _remove_refused(job: ConversionJob, pending: Pending) -> None:
     """Remove everything that refused samples left in a location without a store, where no garbage is collected."""
     storage, samples = job.writer.storage, job.selection.samples
-    paths = [job.writer.relpath(sample_id, samples[sample_id].fingerprint) for sample_id in pending.refused]
-    storage.delete([name for path in paths for name in storage.list(path)])
+    left: list[str] = []
+    for sample_id in pending.refused:
+        left.extend(storage.list(job.writer.relpath(sample_id, samples[sample_id].fingerprint)))
+    storage.delete(left)
 
 
 def iter_convert(

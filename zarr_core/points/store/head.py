@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 
 from zarr_core.format.names import listed_id
 from zarr_core.format.object_names import BLACKLISTS, MANIFEST, SAMPLES, STATISTICS, split_list, statistics_folder
+from zarr_core.points.store.columns import without
 from zarr_core.points.store.group import group_of, is_complete
 from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.storage import Storage
@@ -25,8 +26,8 @@ def changes(before: StoreManifest | None, after: StoreManifest) -> list[Change]:
     """What a commit changed: which samples, and which settings."""
     then = before or StoreManifest(after.dataset_name)
     done: dict[str, list[str]] = {"added": [], "replaced": [], "retired": [], "quarantined": [], "released": []}
-    done["retired"] = [i for i in then.samples if i not in after.samples]
-    done["released"] = [i for i in then.quarantine if i not in after.quarantine]
+    done["retired"] = list(without(then.samples, after.samples))
+    done["released"] = list(without(then.quarantine, after.quarantine))
     for sample_id, entry in after.samples.items():
         earlier = then.samples.get(sample_id)
         if earlier is None:

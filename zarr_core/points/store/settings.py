@@ -71,7 +71,7 @@ class ConversionSettings:
 
     def check_fields(self, canonical_names: Collection[str]) -> None:
         """Raise SourceError if ``field_dtypes`` names a field that is not among these."""
-        unknown = [name for name in self.field_dtypes if name not in canonical_names]
+        unknown = sorted(set(self.field_dtypes).difference(canonical_names))
         if unknown:
             raise SourceError(f"field_dtypes: no field {unknown[0]!r}; fields are {', '.join(canonical_names)}")
 
