@@ -36,11 +36,11 @@ class DatasetDeclaration(Declaration):
         default=None,
         description="Name of the dataset in its store, the former one if it was renamed; default: name.",
     )
-    splits: list[str] | None = Field(default=None, description="Splits to convert; all samples if left out.")
+    splits: list[str] | None = Field(default=None, description="Splits to convert; by default all samples.")
     chunk_points: int = Field(
         default=ConversionSettings.chunk_points, description="Points per chunk; close to what a training step draws."
     )
-    shard_points: int | None = Field(default=None, description="Maximum points per shard; no limit if left out.")
+    shard_points: int | None = Field(default=None, description="Maximum points per shard; by default no limit.")
     values_dtype: str = Field(
         default=ConversionSettings.values_dtype, description="Stored dtype of everything but positions."
     )
@@ -63,7 +63,7 @@ class DatasetDeclaration(Declaration):
     )
     complete_within_hours: int = Field(
         default=24,
-        description="Send an alert if a sample is still incomplete this many hours after its newest file was written.",
+        description="Send an alert if a sample is still incomplete N hours after its newest file was written.",
     )
     checked_samples: int = Field(default=4, description="Number of samples that the checks compare with their source.")
 

@@ -36,25 +36,25 @@ class Declaration(dg.Model, dg.Resolvable):
     refresh_schedule: str = Field(default="0 3 * * *", description="When everything that is derived is refreshed.")
     retry_schedule: str = Field(default="0 * * * *", description="When failed partitions are tried again.")
     gc_schedule: str | None = Field(
-        default=None, description="When garbage of the store is collected; never if left out."
+        default=None, description="When garbage of the store is collected; omit to disable."
     )
     gc_grace: str = Field(
         default=DEFAULT_GRACE, description="Garbage collection keeps what was replaced less than this ago: 24h, 7d."
     )
     verify_within_days: int | None = Field(
-        default=None, description="Read every chunk of each sample once in so many days; never if left out."
+        default=None, description="Read every chunk of each sample once every N days; omit to disable."
     )
     fresh_within_days: int | None = Field(
-        default=None, description="Send an alert if nothing was converted for this many days; never if left out."
+        default=None, description="Send an alert if nothing was converted for N days; omit to disable."
     )
     published_within_hours: int | None = Field(
         default=None,
-        description="Send an alert if a change of the source is not followed by a manifest for so long; never if left "
-        "out.",
+        description="Send an alert if a change of the source is not followed by a manifest within N hours; omit to "
+        "disable.",
     )
     exports: list[ExportDeclaration] = Field(default=[], description="Copies of the store in other formats.")
     shootout: ShootoutDeclaration | None = Field(
-        default=None, description="Formats, settings and storage to compare; no such asset if left out."
+        default=None, description="Formats, settings and storage to compare; omit to disable."
     )
     retry_seconds: float = Field(
         default=20.0, description="Pause before a run whose network or storage failed is tried again."

@@ -29,7 +29,9 @@ def silhouette(positions: np.ndarray, values: np.ndarray, title: str) -> str:
     # Equal numbers of points per colour: most of a body has nearly the same pressure, and would look flat.
     ends = np.quantile(values, np.linspace(0, 1, len(_COLOURS) + 1))
     shown = " | ".join(f"{end:.3g}" for end in ends)
-    legend = f"\n\n{title}, blue to red: {shown}. Width: {extent[across]:.3g}, height: {extent[up]:.3g}"
+    # The UI does not wrap lines, and one that is wider than its column pushes the names of the metadata out of sight.
+    lines = (f"{title}, blue to red:", shown, f"width {extent[across]:.3g}, height {extent[up]:.3g}")
+    legend = "\n\n" + "  \n".join(lines)
     # The coarsest picture always fits: few cells have few runs of equal colour.
     for width in range(64, 7, -4):
         cells = _cells(positions[:, across], positions[:, up], values, ends[1:-1], width)
@@ -68,7 +70,7 @@ def _cells(across: np.ndarray, up: np.ndarray, values: np.ndarray, bounds: np.nd
     count = np.bincount(place, minlength=width * height)
     mean = np.bincount(place, weights=values, minlength=width * height) / np.maximum(count, 1)
     cells = np.where(count > 0, np.searchsorted(bounds, mean), -1).reshape(height, width)
-    # An empty cell between others takes its neighbour's colour: it is no hole, only a cell without a sampled point.
+    # An empty cell between others takes its neighbour's colour: not a hole, only a cell without a sampled point.
     inside = cells >= 0
     left = np.maximum.accumulate(np.where(inside, np.arange(width), 0), axis=1)
     between = np.logical_or.accumulate(inside, axis=1) & np.logical_or.accumulate(inside[:, ::-1], axis=1)[:, ::-1]

@@ -30,10 +30,10 @@ class ShootoutDeclaration(dg.Model, dg.Resolvable):
     )
     batch_size: int = Field(default=ShootoutRequest.batch_size, description="Samples per batch.")
     samples: int | None = Field(
-        default=None, description="Measure with at most N samples; 16 of points, 128 MiB of a matrix if left out."
+        default=None, description="Measure with at most N samples; by default 16 of points, 128 MiB of a matrix."
     )
     formats: list[str] | None = Field(
-        default=None, description="Only these formats, by their names on the page; all if left out."
+        default=None, description="Only these formats, by their names on the page; by default all."
     )
     price_per_1000_gets: float | None = Field(default=None, description="Price of 1,000 GET requests.")
 

@@ -68,15 +68,13 @@ def statistics_split(manifest: StoreManifest) -> str | None:
 def field_rows(manifest: StoreManifest, numbers: dict[str, Any]) -> list[dict[str, Any]]:
     """One row per field and component."""
     rows = []
-    for field in manifest.fields:
-        for axis, (mean, std, low, high) in enumerate(
-            zip(
-                *(_components(numbers[f"{field}_{name}"]) for name in ("mean", "std", "min", "max")),
-                strict=True,
-            )
-        ):
-            name = field if manifest.fields[field].dim == 1 else f"{field}[{axis}]"
-            rows.append({"field": name, "mean": mean, "std": std, "min": low, "max": high})
+    for field, column in manifest.fields.items():
+        for axis in range(column.dim):
+            row: dict[str, Any] = {"field": field if column.dim == 1 else f"{field}[{axis}]"}
+            for name in ("mean", "std", "min", "max"):
+                value = numbers[f"{field}_{name}"]
+                row[name] = value[axis] if isinstance(value, list) else value
+            rows.append(row)
     return rows
 
 
@@ -85,9 +83,6 @@ def _scalars(manifest: StoreManifest, numbers: dict[str, Any]) -> dict[str, floa
     scalars = {"raw_pos_min": numbers["raw_pos_min"], "raw_pos_max": numbers["raw_pos_max"]}
     for field, column in manifest.fields.items():
         if column.dim == 1:
-            scalars[f"mean/{field}"], scalars[f"std/{field}"] = numbers[f"{field}_mean"], numbers[f"{field}_std"]
+            scalars[f"mean/{field}"] = numbers[f"{field}_mean"]
+            scalars[f"std/{field}"] = numbers[f"{field}_std"]
     return scalars
-
-
-def _components(value: float | list[float]) -> list[float]:
-    return value if isinstance(value, list) else [value]

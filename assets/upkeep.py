@@ -69,7 +69,7 @@ def garbage_asset(declared: Declaration, store: str) -> dg.AssetsDefinition:
 
 
 def nothing_yet(context: dg.AssetExecutionContext, store: str) -> dg.MaterializeResult:
-    """The result of a run for a dataset of which nothing was published so far. That is no failure."""
+    """The result of a run for a dataset of which nothing was published so far. That is not a failure."""
     context.log.info(f"{store} holds no store yet: there is nothing to do")
     return dg.MaterializeResult(metadata={"status": "there is no store yet"})
 
@@ -101,8 +101,8 @@ def verification_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
         key=dataset.key("deep_verification"),
         group_name=dataset.name,
         description="Every chunk and object of a part of the samples, in all kept generations, compared with its "
-        "checksum. Its daily schedule runs if `verify_within_days` is declared: each sample is then read within so "
-        "many days. Without it, a run reads all samples."
+        "checksum. Its daily schedule runs if `verify_within_days` is declared: each sample is then read within this "
+        "number of days. Without it, a run reads all samples."
         + if_red("a-damaged-chunk", "convert the named samples again by force"),
         kinds={"zarr"},
     )
@@ -155,7 +155,7 @@ def matrix_verification_asset(declared: Declaration, matrix: str) -> dg.AssetsDe
         key=declared.key("deep_verification"),
         group_name=declared.name,
         description="Every chunk of the matrix, in all kept generations, compared with its checksum, and the two "
-        "copies compared with each other. Its schedule runs if `verify_within_days` is declared, at least so often."
+        "copies compared with each other. Its schedule runs at least every `verify_within_days`, if declared."
         + if_red("a-damaged-chunk", "copy the named objects back"),
         kinds={"zarr"},
     )

@@ -101,24 +101,27 @@ def _convert(
         found = stores.source(dataset.kind, dataset.source).find(sample_ids)
         for result in convert_each(request, found=found, executor=executor):
             sample_id = result.sample_id
+            source = sources.get(sample_id)
             remaining.remove(sample_id)
             entry = reader.entry(result)
+            metadata: dict[str, Any] = {}
             try:
-                shown = reader.metadata(result, entry) if entry else {}
+                if entry is not None:
+                    metadata = reader.metadata(result, entry)
             except Exception as error:  # one sample never stops another
-                result, entry = ConversionResult(sample_id, "failed", reason=_unreadable(error)), None
+                result = ConversionResult(sample_id, "failed", reason=_unreadable(error))
+                entry = None
             if entry is None:
                 failed.append(result)
                 context.log.error(f"{sample_id} {result.status}: {result.reason}")
                 metadata = {"status": result.status, "reason": result.reason}
-                tags = refusal_tags(settings.digest, sources.get(sample_id)) if result.status == "quarantined" else {}
+                tags = refusal_tags(settings.digest, source) if result.status == "quarantined" else {}
                 yield dg.AssetObservation(context.asset_key, partition=sample_id, metadata=metadata, tags=tags)
-            else:
-                if len(remaining) % progress_every == 0:
-                    context.log.info(f"{len(sample_ids) - len(remaining):,} of {len(sample_ids):,} samples done")
-                source = sources.get(sample_id)
-                tags = version_tags(code_version, data_version_of(entry), dataset.observed, source)
-                recorded.add(dg.AssetMaterialization(context.asset_key, partition=sample_id, metadata=shown, tags=tags))
+                continue
+            if len(remaining) % progress_every == 0:
+                context.log.info(f"{len(sample_ids) - len(remaining):,} of {len(sample_ids):,} samples done")
+            tags = version_tags(code_version, data_version_of(entry), dataset.observed, source)
+            recorded.add(dg.AssetMaterialization(context.asset_key, partition=sample_id, metadata=metadata, tags=tags))
     # Requested, but no longer at the source: the sensor will remove the partition as well.
     failed += [ConversionResult(i, "failed", reason="no longer at the source") for i in sorted(remaining)]
     if failed:
@@ -157,14 +160,15 @@ class EntryReader:
             raise CorruptChunkError(f"{name}: {error}") from error
         if recorded is None:
             raise CorruptChunkError(f"{name} holds no records of a conversion")
-        numbers = _numbers(result, entry, recorded)
+        shown: dict[str, Any] = {}
         try:
             picture = self._picture(result.sample_id, entry, recorded["moments"])
+            if picture:
+                shown["picture"] = dg.MetadataValue.md(picture)
         except Exception as error:  # a picture never fails a sample
-            reason = f"no picture, {_unreadable(error)}"
-            self._log.warning(f"{result.sample_id}: {reason}")
-            return {"picture": reason, **numbers}
-        return {**({"picture": dg.MetadataValue.md(picture)} if picture else {}), **numbers}
+            shown["picture"] = f"no picture, {_unreadable(error)}"
+            self._log.warning(f"{result.sample_id}: {shown['picture']}")
+        return shown | _numbers(result, entry, recorded)
 
     def _picture(self, sample_id: str, entry: SampleEntry, moments: dict[str, Any]) -> str:
         """The surface from the side, coloured by its first scalar; "" for a sample without one."""
@@ -211,33 +215,50 @@ def failure(failed: Sequence[ConversionResult], total: int) -> dg.Failure:
 def _numbers(result: ConversionResult, entry: SampleEntry, recorded: dict[str, Any]) -> dict[str, Any]:
     """Numbers that the UI plots over the samples: size, speed, and the extremes of the values, which show outliers."""
     sizes = {field: info["size"] for field, info in recorded["source"]["files"].items()}
+    bytes_in = sum(sizes.values())
     numbers: dict[str, Any] = {
         "status": result.status,
         "group": entry.relpath,
         "points": sum(grid.n_points for grid in entry.domains.values()),
-        **{f"points/{domain}": grid.n_points for domain, grid in entry.domains.items()},
-        "bytes_in": sum(sizes.values()),
-        "bytes_out": entry.bytes,
-        "stored_share": round(entry.bytes / sum(sizes.values()), 4),
-        **{f"parameters/{name}": short(value) for name, value in recorded["parameters"].items()},
     }
-    numbers["size"] = f"{format_size(numbers['bytes_in'])} at the source, {format_size(entry.bytes)} in the store"
+    for domain, grid in entry.domains.items():
+        numbers[f"points/{domain}"] = grid.n_points
+    numbers["bytes_in"] = bytes_in
+    numbers["bytes_out"] = entry.bytes
+    numbers["stored_share"] = round(entry.bytes / bytes_in, 4)
+    for name, value in recorded["parameters"].items():
+        numbers[f"parameters/{name}"] = short(value)
+    numbers["size"] = f"{format_size(bytes_in)} at the source, {format_size(entry.bytes)} in the store"
     if result.status == "converted":
+        rate = bytes_in / max(result.seconds, 1e-9)
         numbers["seconds"] = round(result.seconds, 3)
-        rate = numbers["bytes_in"] / max(result.seconds, 1e-9)
         numbers["took"] = f"{format_duration(result.seconds)}, {format_size(rate)} per second"
     if result.notes:
         numbers["notes"] = "; ".join(f"{reason}: {detail}" for reason, detail in result.notes.items())
     rows = []
     for field, moments in recorded["moments"].items():
-        low, mean, high = min(moments["min"]), sum(moments["mean"]) / len(moments["mean"]), max(moments["max"])
-        stored = recorded["stored_bytes"][field]
-        row = {"field": field, "min": low, "mean": mean, "max": high, "source": sizes[field], "stored": stored}
-        if field in recorded.get("rounding", {}):  # groups of older versions record none
-            error = recorded["rounding"][field]
-            row |= {"rms error / std": max(error["rms"]), "max error / std": max(error["max"])}
-            row |= {"zeroed share": max(error["zeroed"])}
-        rows.append(row)
+        low = min(moments["min"])
+        mean = sum(moments["mean"]) / len(moments["mean"])
+        high = max(moments["max"])
+        row = {"field": field, "min": low, "mean": mean, "max": high}
+        row["source"] = sizes[field]
+        row["stored"] = recorded["stored_bytes"][field]
+        rows.append(row | _errors(field, recorded))
         if len(moments["mean"]) == 1:
-            numbers |= {f"values/{field} mean": short(mean), f"values/{field} min": low, f"values/{field} max": high}
-    return {**numbers, "fields": table(rows)}
+            numbers[f"values/{field} mean"] = short(mean)
+            numbers[f"values/{field} min"] = low
+            numbers[f"values/{field} max"] = high
+    numbers["fields"] = table(rows)
+    return numbers
+
+
+def _errors(field: str, recorded: dict[str, Any]) -> dict[str, float]:
+    """What the stored dtype changed in a field, over its components; groups of older versions do not record it."""
+    if field not in recorded.get("rounding", {}):
+        return {}
+    error = recorded["rounding"][field]
+    return {
+        "rms error / std": max(error["rms"]),
+        "max error / std": max(error["max"]),
+        "zeroed share": max(error["zeroed"]),
+    }

@@ -1,4 +1,4 @@
-"""Takes the pictures of docs/operating.md and docs/settings.md: ``python docs/screenshots.py``.
+"""Takes the pictures of docs/operating.md and docs/settings.md, and one of docs/ui.md: ``python docs/screenshots.py``.
 
 Needs Playwright and a Chromium (``pip install playwright``, then ``playwright install chromium``, or a path in
 ``$CHROMIUM``). It brings about what the pages describe, on an instance of its own, starts a webserver, and writes
@@ -34,6 +34,7 @@ from assets.zarr_samples import FORCE_TAG  # noqa: E402
 from resources.pools import ConversionPool  # noqa: E402
 from sensors.dagster_internals.tags import partition_range_tags  # noqa: E402
 from sensors.messages import cancellation_message, failure_message  # noqa: E402
+from sensors.pending import natural_order  # noqa: E402
 from tests.platform.deployment import Deployment  # noqa: E402
 from tests.platform.trial import corrupt, definitions_of, write_run  # noqa: E402
 from zarr_core.points.store.head import load_manifest  # noqa: E402
@@ -45,7 +46,7 @@ MANIFEST = dg.AssetKey(["ahmed_rans", "manifest"])
 
 def main() -> None:
     """Take all pictures, or those of the functions that are named as arguments."""
-    for case in sys.argv[1:] or ("operating", "migration", "overview"):
+    for case in sys.argv[1:] or ("operating", "migration", "overview", "sample"):
         globals()[case]()
 
 
@@ -114,6 +115,22 @@ def overview() -> None:
             take(page, "overview", "/assets/ahmed_rans/overview", "stale or cancelled")
             take(page, "withdrawn", "/assets/methylation/matrix?view=checks&checkDetail=nothing_withdrawn", "To remove")
             take(page, "timeline", "/overview/activity/timeline?groupBy=automation", "ahmed_rans_automation")
+
+
+def sample() -> None:
+    """A converted simulation run, among those of the folder ``$RUNS``."""
+    runs = Path(os.environ.get("RUNS", PROJECT / "examples/data/ahmed_rans"))
+    with platform() as (deployment, jobs):
+        folders = sorted(runs.glob("run_*"), key=lambda folder: natural_order(folder.name))
+        for folder in folders:
+            shutil.copytree(folder, deployment.source / folder.name)
+        corrupt(deployment.source / folders[2].name)
+        jobs.run("look")
+        jobs.run("convert", folders[0].name, folders[-1].name)
+        shown = folders[len(folders) // 2].name
+        with webserver(deployment), browser() as page:
+            page.set_viewport_size({"width": 1300, "height": 900})
+            take(page, "sample", f"/assets/ahmed_rans/zarr_samples?view=partitions&partition={shown}", "stored_share")
 
 
 def wait_for_asset(deployment: Deployment, instance: dg.DagsterInstance, path: list[str], after: float = 0.0) -> None:

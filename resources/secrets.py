@@ -15,7 +15,7 @@ def secret_to_environment() -> None:
     Variables that are already set keep their values. boto3 finds the region and the permission to read the secret.
 
     Raises:
-        ValueError: the secret is no JSON object of strings. The message holds nothing of its content.
+        ValueError: the secret is not a JSON object of strings. The message holds nothing of its content.
         botocore.exceptions.ClientError: the secret cannot be read.
     """
     name = os.environ.get(SECRET)
@@ -29,6 +29,6 @@ def secret_to_environment() -> None:
     except ValueError:
         variables = None
     if not isinstance(variables, dict) or not all(isinstance(value, str) for value in variables.values()):
-        raise ValueError(f"the secret in ${SECRET} is no JSON object of strings")
+        raise ValueError(f"the secret in ${SECRET} is not a JSON object of strings")
     for variable, value in variables.items():
         os.environ.setdefault(variable, value)

@@ -4,7 +4,7 @@ import dagster as dg
 
 from sensors.operating import if_red
 
-# Half a minute batches samples that arrive together and is no burden on the database.
+# Half a minute batches samples that arrive together, and does not burden the database.
 EVALUATE_EVERY_SECONDS = 30
 
 

@@ -53,7 +53,7 @@ def failed_runs(context: dg.SensorEvaluationContext, alerts: Alerts) -> dg.Senso
     next ticks send the same alerts again, for a day. The message is logged and added to the events of the run once.
 
     The interrupt of a cancelled run may come anywhere, as in the middle of an import, and Dagster ends the run with the
-    traceback of that place. A sentence after it says that this is no error.
+    traceback of that place. A sentence after it says that this is not an error.
     """
     instance, cursor = context.instance, json.loads(context.cursor or "{}")
     messages, unsent = [], []

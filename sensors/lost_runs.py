@@ -15,7 +15,7 @@ from sensors.dagster_internals.queries import runs_of_code_server
 from sensors.operating import if_red
 from zarr_core._util.processes import start_ticks
 
-# By so much the clock may have been set since a process began.
+# Tolerated change of the clock since a process began.
 _CLOCK_SECONDS = 60
 
 

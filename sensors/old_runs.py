@@ -23,7 +23,7 @@ class OldRuns(dg.Config):
     """Which runs and ticks are deleted.
 
     Attributes:
-        older_than: those that ended so long ago.
+        older_than: those that ended longer ago than this.
     """
 
     older_than: str = "90d"

@@ -54,7 +54,7 @@ def problems_of(address: str) -> list[str]:
     except requests.RequestException as error:  # also an answer that is not JSON
         return [redact(f"the webserver {address} does not answer: {type(error).__name__}: {error}")]
     if not isinstance(document, dict) or not isinstance(data := document.get("data"), dict):
-        return [redact(f"{address} is no webserver of Dagster")]
+        return [redact(f"{address} is not a webserver of Dagster")]
     return problems_at(data, time.time())
 
 

@@ -140,19 +140,23 @@ def _load(loader: MatrixLoader, batch_id: str) -> dict[str, Any]:
         status = "retired" if ingested.retired and not samples else "up to date"
         return {"status": status, "samples": samples, "retired_samples": len(ingested.retired)}
     (batch,) = ingested.batches
-    values = {name: batch.rows[name] - batch.without_value[name] for name in batch.rows}
     rows = max(batch.rows.values())  # the same for each value: the loader refuses a batch otherwise
-    cost = {"usd": round(ingested.cost.usd, 4), "bytes_scanned": ingested.cost.bytes_scanned}
-    return {
+    rate = rows / max(batch.seconds, 1e-9)
+    numbers: dict[str, Any] = {
         "status": "loaded",
         "samples": len(batch.sample_ids),
         "retired_samples": len(ingested.retired),
         "rows": rows,
         "cells": batch.cells,
-        **{f"values/{name}": number for name, number in values.items()},
-        **{f"missing_share/{name}": round(1 - number / batch.cells, 4) for name, number in values.items()},
-        "took": f"{format_duration(batch.seconds)}, {rows / max(batch.seconds, 1e-9):,.0f} rows per second",
+        "took": f"{format_duration(batch.seconds)}, {rate:,.0f} rows per second",
         "seconds": round(batch.seconds, 3),
-        "rows_per_second": round(rows / max(batch.seconds, 1e-9)),
-        **(cost if ingested.cost.queries else {}),
+        "rows_per_second": round(rate),
     }
+    for name in batch.rows:
+        values = batch.rows[name] - batch.without_value[name]
+        numbers[f"values/{name}"] = values
+        numbers[f"missing_share/{name}"] = round(1 - values / batch.cells, 4)
+    if ingested.cost.queries:
+        numbers["usd"] = round(ingested.cost.usd, 4)
+        numbers["bytes_scanned"] = ingested.cost.bytes_scanned
+    return numbers

@@ -91,19 +91,15 @@ def _batches_equal_the_warehouse(declared: MatrixDeclaration) -> dg.AssetChecksD
             return
         missing = [sample_id for audit in audits for sample_id in audit.withdrawn]
         yield check_result(check_withdrawn(declared.published, declared.shown_matrix, gone, missing))
-        rows = [
-            {
-                "batch": audit.batch_id,
-                "value": value,
-                "rows": found.rows,
-                "cells": found.cells,
-                "doubled": found.doubled,
-            }
-            for audit in audits
-            for value, found in audit.values.items()
-        ]
-        losses = [words for audit in audits for words in audit.losses]
-        twice = [words for audit in audits for words in audit.doubles]
+        rows = []
+        losses: list[str] = []
+        twice: list[str] = []
+        for audit in audits:
+            losses += audit.losses
+            twice += audit.doubles
+            for value, found in audit.values.items():
+                counts = {"rows": found.rows, "cells": found.cells, "doubled": found.doubled}
+                rows.append({"batch": audit.batch_id, "value": value, **counts})
         for spec, wrong in ((cells, losses), (doubles, twice)):
             yield dg.AssetCheckResult(
                 passed=not wrong,

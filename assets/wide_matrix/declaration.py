@@ -29,7 +29,7 @@ class MatrixDeclaration(Declaration):
     features: str | None = Field(
         default=None,
         repr=False,
-        description="Parquet file whose first column is the axis, or a text file; if left out, the features that the "
+        description="Parquet file whose first column is the axis, or a text file; by default the features that the "
         "warehouse has when the matrix is created.",
     )
     values: dict[str, str] = Field(
@@ -40,8 +40,7 @@ class MatrixDeclaration(Declaration):
     refresh_schedule: str = Field(default="0 4 * * *", description="When checks, column-major copy and report run.")
     checked_batches: int = Field(
         default=2,
-        description="Number of batches that the checks compare with the warehouse: so many of the latest, and so many "
-        "of the others in turn.",
+        description="The checks compare the latest N batches with the warehouse, and N of the others in turn.",
     )
 
     @pydantic.model_validator(mode="after")

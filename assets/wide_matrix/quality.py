@@ -42,6 +42,8 @@ def quality_report_asset(declared: MatrixDeclaration) -> dg.AssetsDefinition:
 
 
 def _metadata(folder: Path, report: dict[str, Any]) -> dict[str, Any]:
+    """What the UI shows of a report, and plots over the generations."""
+    outliers = report["outliers"]
     pictured = []
     for name, batch in list(report["batches"].items())[-_PICTURED_BATCHES:]:
         share = batch["missing"] / batch["cells"]
@@ -53,9 +55,9 @@ def _metadata(folder: Path, report: dict[str, Any]) -> dict[str, Any]:
         "samples": report["samples"],
         "batches_read": len(report["measured_batches"]),
         "missing_share": round(missing_share(report), 4),
-        "outlier_samples": len({found["sample"] for found in report["outliers"]}),
+        "outlier_samples": len({found["sample"] for found in outliers}),
     }
-    if report["outliers"]:
+    if outliers:
         columns = ("sample", "batch", "reason", "found", "usual")
-        metadata["outliers"] = table([{name: found[name] for name in columns} for found in report["outliers"]])
+        metadata["outliers"] = table([{name: found[name] for name in columns} for found in outliers])
     return metadata

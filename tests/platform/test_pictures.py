@@ -16,11 +16,14 @@ def test_a_silhouette_has_a_legend_and_its_extent() -> None:
     image = silhouette(positions, positions[:, 0] * 3, "surface_pressure")
     assert len(image) < 1000, "Dagster hides longer ones behind a click"
     picture, legend = image.split("\n\n")
-    ends = [float(end) for end in re.findall(r"-?[\d.]+", legend.partition(": ")[2].partition(". Width")[0])]
+    title, values, extent = legend.split("  \n")
+    assert title == "surface_pressure, blue to red:"
+    assert max(map(len, (title, values, extent))) <= 50, "the UI does not wrap them"
+    ends = [float(end) for end in values.split(" | ")]
     assert ends == sorted(ends)
     assert len(ends) == 6
     np.testing.assert_allclose([ends[0], ends[-1]], [-6, 6], atol=0.01)
-    assert legend.endswith("Width: 4, height: 1.4")
+    assert extent == "width 4, height 1.4"
     svg = unquote(picture)
     height = int(re.search(r"viewBox='0,-.5,\d+,(\d+)'", svg)[1])
     strip = re.findall(rf"M(\d+),{height - 1}h(\d+)", svg)

@@ -60,7 +60,7 @@ def test_the_watchdog_sends_alerts_to_the_address_of_the_secret(
 @pytest.mark.parametrize("text", ["hunter2", '["hunter2"]', '{"password": {"value": "hunter2"}}'])
 def test_a_secret_of_another_form_is_refused_without_showing_it(text: str) -> None:
     store(text)
-    with pytest.raises(ValueError, match="no JSON object of strings") as caught:
+    with pytest.raises(ValueError, match="not a JSON object of strings") as caught:
         secret_to_environment()
     assert "hunter2" not in str(caught.value)
     assert caught.value.__context__ is None, "the error of the JSON parser has the whole text"
