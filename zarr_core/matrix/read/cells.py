@@ -108,6 +108,7 @@ def read_copy(
     started = time.perf_counter()
     layout = copy.layouts[value]
     by_rows = layout.sample_axis == 0
+    path, (down, across) = copy.path(value), layout.chunks
     positions = np.array([copy.positions[sample_id] for sample_id in places], np.int64)
     to_rows = np.array(list(places.values()), np.int64)
     name_at = dict(zip(places.values(), places, strict=True))
@@ -118,7 +119,8 @@ def read_copy(
         label = f"{value} of sample {name_at[rows[0]]!r}{more}"
         for part in features:
             one, other = (samples, part) if by_rows else (part, samples)
-            shard, number = copy.locate(value, one.number, other.number)
+            shard = f"{path}/c/{one.number // down}/{other.number // across}"
+            number = one.number % down * across + other.number % across
             inside, to = _outer(one.inside, other.inside), _outer(one.to, other.to)
             chunks.append(WantedChunk(shard, number, inside, to, one.whole and other.whole, label))
     cost = fetcher.read(layout, chunks, out if by_rows else out.T)
@@ -150,9 +152,9 @@ def _parts(positions: np.ndarray, to: np.ndarray, width: int) -> Iterator[Part]:
 
 def _as_slice(indices: np.ndarray) -> slice | np.ndarray:
     """Consecutive indices as a slice, which selects cells without copying them."""
-    start = int(indices[0])
-    if np.array_equal(indices, np.arange(start, start + len(indices))):
-        return slice(start, start + len(indices))
+    start, stop = int(indices[0]), int(indices[-1]) + 1
+    if stop - start == len(indices) and (len(indices) == 1 or bool((np.diff(indices) == 1).all())):
+        return slice(start, stop)
     return indices
 
 

@@ -79,12 +79,6 @@ class Copy:
         first, second = (along, across) if self.layouts[value].sample_axis == 0 else (across, along)
         return f"{self.path(value)}/c/{first}/{second}"
 
-    def locate(self, value: str, first: int, second: int) -> tuple[str, int]:
-        """Full name of the shard of a chunk, and the chunk's number in it, by its numbers along the two axes."""
-        down, across = self.layouts[value].chunks
-        shard = f"{self.path(value)}/c/{first // down}/{second // across}"
-        return shard, first % down * across + second % across
-
     def shard_names(self, value: str) -> Iterator[str]:
         """Every shard of a value that holds samples."""
         for block in self.blocks:
