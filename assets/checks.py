@@ -127,11 +127,10 @@ def _converted_samples_fit(dataset: DatasetDeclaration) -> dg.AssetChecksDefinit
         with ThreadPoolExecutor(_LOOKUPS) as pool:
             found = pool.map(lambda item: writer.find(item[0], item[1].fingerprint), manifest.quarantine.items())
         # These have a group, and a green partition. The conversion of other refused samples failed.
-        misfits = {
-            sample_id: refusal
-            for (sample_id, refusal), result in zip(manifest.quarantine.items(), found, strict=True)
-            if isinstance(result, SampleEntry)
-        }
+        misfits = {}
+        for (sample_id, refusal), result in zip(manifest.quarantine.items(), found, strict=True):
+            if isinstance(result, SampleEntry):
+                misfits[sample_id] = refusal
         reasons = [f"{sample_id}: {why.field}: {why.reason}" for sample_id, why in misfits.items()]
         rows = refused_rows(misfits)
         return dg.AssetCheckResult(

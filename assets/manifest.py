@@ -1,7 +1,7 @@
 """The manifest: one new generation of the store per batch. Its commit makes the batch visible to readers."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
@@ -20,6 +20,8 @@ from zarr_core.errors import RetirementError
 from zarr_core.points.convert.publish import PublishReport, publish_finished
 from zarr_core.points.store.manifest import Quarantine, StoreManifest
 from zarr_core.points.store.recorded_settings import held_settings
+from zarr_core.points.store.settings import ConversionSettings
+from zarr_core.sources.sample import FoundSamples
 from zarr_core.versioning.generations import archived
 
 # Tag of a run that retires at most this share of the samples, instead of the declared one.
@@ -47,52 +49,19 @@ def manifest_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
     )
     def manifest(context: dg.AssetExecutionContext, stores: StoreAccess) -> Iterator[dg.MaterializeResult]:
         listed = stores.list_source(dataset.kind, dataset.source)
-        found = listed.samples
         before = stores.manifest_if_any(dataset.store)  # as long as it is in memory, it is not parsed again
-        if not found and before is None and not context.instance.get_dynamic_partitions(dataset.partitions_name):
-            context.log.info(f"{dataset.shown_source} holds no samples yet: there is nothing to publish")
-            return  # what follows is skipped
-        # A disk that is not mounted looks like an empty source, and must not retire every sample of the store.
-        if not found:
+        if not listed.samples:
+            if before is None and not context.instance.get_dynamic_partitions(dataset.partitions_name):
+                context.log.info(f"{dataset.shown_source} holds no samples yet: there is nothing to publish")
+                return  # what follows is skipped
+            # A disk that is not mounted looks like an empty source, and must not retire every sample of the store.
             raise dg.Failure(f"{dataset.shown_source} holds no samples: is it there? Nothing was published.")
-        versions = observed_versions(context.instance, dataset.observed)
-        try:
-            request = dataset.request(
-                held_settings(stores.store(dataset.store), before, dataset.settings),
-                dataset_name=dataset.dataset_name or dataset.name,
-                # Two listings apart in time did not find these.
-                retire_vanished=[i for i, version in versions.items() if version == ABSENT],
-                max_retired_share=float(context.run.tags.get(SHARE_TAG, dataset.max_retired_share)),
-            )
-            report = publish_finished(request, listed)
-        except RetirementError as error:
-            way_out = f"Check the source, or run {dataset.name}_refresh with the tag {SHARE_TAG} = 1"
-            raise dg.Failure(f"{error}. {way_out}", allow_retries=False) from error
-        if not report.manifest.generation:
-            refused = refused_rows(report.quarantined)
-            raise dg.Failure(
-                f"No sample of the present source is converted, {len(refused)} are refused. {dataset.shown_store} is "
-                "no store yet, and nothing was published.",
-                metadata={"refused": table(refused)} if refused else {},
-                allow_retries=False,
-            )
-        absent = [sample_id for sample_id in report.manifest.samples if sample_id not in found]
-        if absent:
-            context.log.warning(
-                f"{len(absent)} samples of the store are not at the source and stay until the sensor has confirmed it; "
-                f"convert --retire-vanished removes them now: {', '.join(absent[:25])}"
-            )
-        for sample_id, refusal in report.misfits.items():
-            reason = f"converted, but not published: {refusal.field}: {refusal.reason}"
-            context.log.error(f"{sample_id}: {reason}")
-            # On the page of the partition, which is green because the conversion succeeded.
-            metadata = {"status": "quarantined", "reason": reason}
-            context.log_event(dg.AssetObservation(dataset.converted, partition=sample_id, metadata=metadata))
-        generation = report.manifest.generation
-        if report.collected:
-            lost = ", ".join(report.collected)
-            context.log.warning(f"Garbage collection deleted groups before their publication; convert again: {lost}")
-        context.log.info(f"generation {generation}" if report.committed else f"generation {generation} is up to date")
+        settings = held_settings(stores.store(dataset.store), before, dataset.settings)
+        report = _publish(context, dataset, settings, listed)
+        absent = [sample_id for sample_id in report.manifest.samples if sample_id not in listed.samples]
+        _report_left_out(context, dataset, report, absent)
+        generation = f"generation {report.manifest.generation}"
+        context.log.info(generation if report.committed else f"{generation} is up to date")
         yield dg.MaterializeResult(
             metadata={
                 "store": dg.MetadataValue.path(dataset.shown_store),
@@ -104,6 +73,54 @@ def manifest_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
         )
 
     return manifest
+
+
+def _publish(
+    context: dg.AssetExecutionContext, dataset: DatasetDeclaration, settings: ConversionSettings, listed: FoundSamples
+) -> PublishReport:
+    """Commit the finished groups of the listed samples; raises Failure if that is refused, or there is none."""
+    versions = observed_versions(context.instance, dataset.observed)
+    request = dataset.request(
+        settings,
+        dataset_name=dataset.dataset_name or dataset.name,
+        # Two listings apart in time did not find these.
+        retire_vanished=[sample_id for sample_id, version in versions.items() if version == ABSENT],
+        max_retired_share=float(context.run.tags.get(SHARE_TAG, dataset.max_retired_share)),
+    )
+    try:
+        report = publish_finished(request, listed)
+    except RetirementError as error:
+        way_out = f"Check the source, or run {dataset.name}_refresh with the tag {SHARE_TAG} = 1"
+        raise dg.Failure(f"{error}. {way_out}", allow_retries=False) from error
+    if not report.manifest.generation:
+        refused = refused_rows(report.quarantined)
+        raise dg.Failure(
+            f"No sample of the present source is converted, {len(refused)} are refused. {dataset.shown_store} is not "
+            "a store yet, and nothing was published.",
+            metadata={"refused": table(refused)} if refused else {},
+            allow_retries=False,
+        )
+    return report
+
+
+def _report_left_out(
+    context: dg.AssetExecutionContext, dataset: DatasetDeclaration, report: PublishReport, absent: Sequence[str]
+) -> None:
+    """Name the samples that the generation does not hold as they are at the source."""
+    if absent:
+        context.log.warning(
+            f"{len(absent)} samples of the store are not at the source and stay until the sensor has confirmed it; "
+            f"convert --retire-vanished removes them now: {', '.join(absent[:25])}"
+        )
+    for sample_id, refusal in report.misfits.items():
+        reason = f"converted, but not published: {refusal.field}: {refusal.reason}"
+        context.log.error(f"{sample_id}: {reason}")
+        # On the page of the partition, which is green because the conversion succeeded.
+        metadata = {"status": "quarantined", "reason": reason}
+        context.log_event(dg.AssetObservation(dataset.converted, partition=sample_id, metadata=metadata))
+    if report.collected:
+        lost = ", ".join(report.collected)
+        context.log.warning(f"Garbage collection deleted groups before their publication; convert again: {lost}")
 
 
 def split_rows(manifest: StoreManifest) -> list[dict[str, Any]]:
@@ -124,18 +141,10 @@ def refused_rows(refused: Mapping[str, Quarantine]) -> list[dict[str, Any]]:
 
 
 def _metadata(report: PublishReport) -> dict[str, Any]:
+    """What the UI shows of a generation, and plots over the generations."""
     manifest = report.manifest
-    refused = refused_rows(manifest.quarantine)
-    points: Counter[str] = Counter()
-    for entry in manifest.samples.values():
-        for domain, grid in entry.domains.items():
-            points[domain] += grid.n_points
     stored = sum(entry.bytes for entry in manifest.samples.values())
-    columns = [
-        {"field": name, "array": column.array_name, "dtype": column.dtype, "dim": column.dim}
-        for name, column in manifest.fields.items()
-    ]
-    return {
+    metadata: dict[str, Any] = {
         "generation": manifest.generation,
         "samples": len(manifest.samples),
         "added": len(report.added),
@@ -144,10 +153,21 @@ def _metadata(report: PublishReport) -> dict[str, Any]:
         "quarantined": len(manifest.quarantine),
         "size": format_size(stored),
         "bytes_stored": stored,
-        **{f"points/{domain}": number for domain, number in sorted(points.items())},
-        "splits": table(split_rows(manifest)),
-        "fields": table(columns),
-        **({"refused": table(refused)} if refused else {}),
-        **({"left out": table([{"note": note} for note in report.notes])} if report.notes else {}),
         ROW_COUNT: len(manifest.samples),
     }
+    points: Counter[str] = Counter()
+    for entry in manifest.samples.values():
+        for domain, grid in entry.domains.items():
+            points[domain] += grid.n_points
+    for domain in sorted(points):
+        metadata[f"points/{domain}"] = points[domain]
+    columns = []
+    for name, column in manifest.fields.items():
+        columns.append({"field": name, "array": column.array_name, "dtype": column.dtype, "dim": column.dim})
+    metadata["splits"] = table(split_rows(manifest))
+    metadata["fields"] = table(columns)
+    if manifest.quarantine:
+        metadata["refused"] = table(refused_rows(manifest.quarantine))
+    if report.notes:
+        metadata["left out"] = table([{"note": note} for note in report.notes])
+    return metadata

@@ -103,29 +103,34 @@ def find_changes(
         limit: maximum number of changed, and of vanished items; no limit if None.
         new_limit: maximum number of new items, and of items left pending of each kind; no limit if None.
     """
-    fingerprints = {item_id: item.fingerprint for item_id, item in listing.items.items()}
-    differing = sorted((i for i in fingerprints if known.get(i) != fingerprints[i]), key=natural_order)
-    confirmed = [i for i in differing if before.seen_once.get(i) == fingerprints[i][:_DIGITS]]
-    new = [i for i in confirmed if i not in known][:new_limit]
-    changed = [i for i in confirmed if i in known][:limit]
-    taken = {*new, *changed}
-    unconfirmed = [i for i in differing if i not in taken][:new_limit]
+    differing = [i for i, item in listing.items.items() if known.get(i) != item.fingerprint]
+    new: list[str] = []
+    changed: list[str] = []
+    unconfirmed: dict[str, str] = {}
+    for item_id in sorted(differing, key=natural_order):
+        seen = listing.items[item_id].fingerprint[:_DIGITS]
+        is_confirmed = before.seen_once.get(item_id) == seen
+        if is_confirmed and item_id not in known and _has_room(new, new_limit):
+            new.append(item_id)
+        elif is_confirmed and item_id in known and _has_room(changed, limit):
+            changed.append(item_id)
+        elif _has_room(unconfirmed, new_limit):
+            unconfirmed[item_id] = seen
     # An item with some of its files left is being copied again; only one without any has vanished. A source without a
     # single item is a disk that is not mounted or a bucket that cannot be listed.
-    outage = not listing.items and not listing.incomplete
-    gone = [] if outage else sorted(known.keys() - listing.items.keys() - listing.incomplete.keys())[:new_limit]
+    gone: list[str] = []
+    if listing.items or listing.incomplete:
+        gone = sorted(known.keys() - listing.items.keys() - listing.incomplete.keys())[:new_limit]
     missed = set(before.gone_once)
     # The others stay pending: with notifications, the next tick lists the whole source only if something is.
-    vanished = tuple(i for i in gone if i in missed)[:limit]
+    vanished = [item_id for item_id in gone if item_id in missed][:limit]
     handled = set(vanished)
-    return Changes(
-        new=tuple(new),
-        changed=tuple(changed),
-        vanished=vanished,
-        pending=PendingChanges(
-            {i: fingerprints[i][:_DIGITS] for i in unconfirmed}, tuple(i for i in gone if i not in handled)
-        ),
-    )
+    still_gone = tuple(item_id for item_id in gone if item_id not in handled)
+    return Changes(tuple(new), tuple(changed), tuple(vanished), PendingChanges(unconfirmed, still_gone))
+
+
+def _has_room(items: Collection[str], limit: int | None) -> bool:
+    return limit is None or len(items) < limit
 
 
 def describe(listing: Listing, changes: Changes, noun: str, held: Collection[str] = ()) -> str:
