@@ -5,8 +5,8 @@ from typing import Any
 
 import dagster as dg
 
-from assets.conditions import follow_what_was_published
 from assets.dataset import DatasetDeclaration
+from assets.derived import derived_asset
 from assets.pictures import bars
 from sensors.operating import if_red
 
@@ -17,12 +17,10 @@ MEASURED_SAMPLES = 12
 def report_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
     """``report.html`` and ``report.json`` in the dataset's report folder."""
 
-    @dg.asset(
-        key=dataset.key("benchmark_report"),
-        group_name=dataset.name,
-        deps=[dataset.key("statistics")],
-        automation_condition=follow_what_was_published(),
-        code_version="1",
+    @derived_asset(
+        dataset,
+        "benchmark_report",
+        "statistics",
         description="Bytes, requests and samples per second of training reads, against the `.pt` files, as a page to "
         "look at and as JSON."
         + if_red("where-is-the-reason", "read the last event of the run; readers of the store need no report"),

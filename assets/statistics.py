@@ -4,8 +4,8 @@ from typing import Any
 
 import dagster as dg
 
-from assets.conditions import follow_what_was_published
 from assets.dataset import DatasetDeclaration
+from assets.derived import derived_asset
 from assets.tables import table
 from resources.stores import StoreAccess
 from sensors.operating import if_red
@@ -16,12 +16,10 @@ from zarr_core.points.store.manifest import StoreManifest
 def statistics_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
     """``statistics/<generation>/`` in the store, over the training samples if there are any, else over all samples."""
 
-    @dg.asset(
-        key=dataset.key("statistics"),
-        group_name=dataset.name,
-        deps=[dataset.key("manifest")],
-        automation_condition=follow_what_was_published(),
-        code_version="1",
+    @derived_asset(
+        dataset,
+        "statistics",
+        "manifest",
         description="Mean, standard deviation, extremes and log-scale moments of every field over the training "
         "samples: the datasets normalize with them."
         + if_red("a-failed-check", f"read the last event of the run, and run {dataset.name}_refresh again"),

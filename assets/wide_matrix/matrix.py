@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import dagster as dg
 
-from assets.conditions import follow_what_was_published, publish_after_a_batch
+from assets.conditions import publish_after_a_batch
+from assets.derived import derived_asset
 from assets.tables import table
 from assets.wide_matrix.declaration import MatrixDeclaration
 from resources.warehouses import WarehouseAccess
@@ -68,12 +69,10 @@ def matrix_asset(declared: MatrixDeclaration) -> dg.AssetsDefinition:
 def columns_asset(declared: MatrixDeclaration) -> dg.AssetsDefinition:
     """The copy for reads of few features of many samples, brought up to the latest batch."""
 
-    @dg.asset(
-        key=declared.key("columns"),
-        group_name=declared.name,
-        deps=[declared.key("matrix")],
-        automation_condition=follow_what_was_published(),
-        code_version="1",
+    @derived_asset(
+        declared,
+        "columns",
+        "matrix",
         description="The column-major copy: reads of few features of many samples use it automatically. Only batches "
         "that it lacks are read and written."
         + if_red("a-damaged-chunk", "read the last event of the run; run the refresh again when its reason is gone"),

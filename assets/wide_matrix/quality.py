@@ -5,7 +5,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets.conditions import follow_what_was_published
+from assets.derived import derived_asset
 from assets.pictures import bars
 from assets.tables import table
 from assets.wide_matrix.declaration import MatrixDeclaration
@@ -19,12 +19,10 @@ _PICTURED_BATCHES = 6
 def quality_report_asset(declared: MatrixDeclaration) -> dg.AssetsDefinition:
     """``quality.html`` and ``quality.json`` in the declared report folder."""
 
-    @dg.asset(
-        key=declared.key("quality_report"),
-        group_name=declared.name,
-        deps=[declared.key("columns")],
-        automation_condition=follow_what_was_published(),
-        code_version="1",
+    @derived_asset(
+        declared,
+        "quality_report",
+        "columns",
         description="Missing values, distributions and coverage of every batch, and samples that stand out, as a page "
         "to look at and as JSON. Only new batches are read."
         + if_red("where-is-the-reason", "read the last event of the run; readers of the matrix need no report"),
