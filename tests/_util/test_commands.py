@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -20,8 +21,9 @@ from zarr_core import __main__ as command
 from zarr_core._util.command_line import VERBS
 from zarr_core.benchmark import run_benchmark
 from zarr_core.convert import convert
-from zarr_core.errors import MatrixError, SourceError, StoreError, UnknownFieldError
+from zarr_core.errors import BatchError, MatrixError, SourceError, StoreError, UnknownFieldError
 from zarr_core.matrix import WideMatrix
+from zarr_core.matrix.ingest.audit import BatchAudit, check_unchanged
 from zarr_core.matrix.stage import _check_not_collected, stage_matrix
 from zarr_core.matrix.store.state import named
 from zarr_core.points.stage.store import stage_store
@@ -192,6 +194,15 @@ def of_retire(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_all(capsys.readouterr().out)
 
 
+def of_audit(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    matrix = wide(place)
+    changed = BatchAudit("batch 1", 2, absent=["batch 1 s2"])
+    audited = patch("zarr_core.matrix.ingest.audit.audit_batches", return_value=[changed])
+    with audited, pytest.raises(BatchError, match="replace the batch") as raised:
+        check_unchanged(None, matrix, ["batch 1"])  # type: ignore[arg-type]
+    run_all(str(raised.value))
+
+
 def of_matrix_stage(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     matrix = wide(place)
     copy = place / "a copy"
@@ -227,6 +238,7 @@ PRINTED: dict[str, Callable[[Path, Any], None]] = {
     "zarr_core/inspect.py": of_inspect,
     "zarr_core/matrix/__main__.py": of_retire,
     "zarr_core/matrix/ingest/append.py": of_append,
+    "zarr_core/matrix/ingest/audit.py": of_audit,
     "zarr_core/matrix/store/sample_table.py": of_sample_table,
     "zarr_core/matrix/stage.py": of_matrix_stage,
     "zarr_core/points/statistics.py": of_statistics,

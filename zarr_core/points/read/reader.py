@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,9 +21,10 @@ from zarr_core._util.units import parse_size
 from zarr_core.errors import CorruptChunkError, ManifestError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.object_names import ATTRIBUTES_KEY
 from zarr_core.format.shuffle import shuffle_permutation
-from zarr_core.points.read.engines import ENGINES, Engine, FieldRead, OutputMismatchError
+from zarr_core.points.read.engines import Engine, FieldRead, OutputMismatchError
+from zarr_core.points.read.engines.opening import open_engine
 from zarr_core.points.read.sampling import Draw, draw_points
-from zarr_core.points.read.selection import Coords, SampleDraws, SelectedColumn, Selection
+from zarr_core.points.read.selection import Coords, SampleDraws, Selection
 from zarr_core.points.store.head import HEAD, load_manifest
 from zarr_core.points.store.manifest import SampleEntry, StoreManifest
 from zarr_core.points.store.mesh import read_meshes
@@ -97,10 +97,17 @@ class ZarrChunkReader:
         self._replaced = ReplacementCheck(storage, HEAD)
         self.engine = engine or ("zarr" if store_factory else "direct")
         self._columns = self.manifest.fields
-        self._domain_of = {name: domain for domain, layout in self.manifest.domains.items() for name in layout.arrays}
         self.cache = None if cache_dir is None else DiskCache(cache_dir, cache_limit)
         memory = None if cache_bytes is None else parse_size(cache_bytes)
-        self._engine = self._open_engine(store_factory, objects_factory, memory)
+        self._engine: Engine = open_engine(
+            self.engine,
+            self.root,
+            store_factory=store_factory,
+            objects_factory=objects_factory,
+            read_concurrency=self.read_concurrency,
+            cache=self.cache,
+            cache_bytes=memory,
+        )
 
     def __repr__(self) -> str:
         generation, samples = self.manifest.generation, len(self.manifest.samples)
@@ -220,7 +227,7 @@ class ZarrChunkReader:
         fields: Iterable[str] | None = None,
         coords: Coords | None = None,
     ) -> Selection:
-        """What to read of every sample; arguments as for :meth:`read_sample`.
+        """What to read of every sample.
 
         Args:
             num_points, fields: as for :meth:`read_sample`.
@@ -231,9 +238,8 @@ class ZarrChunkReader:
         """
         if num_points is not None:
             check_mapping("num_points", num_points, "{'surface': 4096}")
-        num_points = dict(num_points or {})
-        self.check_num_points(num_points)
-        return Selection(None if fields is None else self.check_fields(fields), num_points, coords)
+        checked = self.check_num_points(num_points or {})
+        return Selection(None if fields is None else self.check_fields(fields), checked, coords)
 
     def coords(self, name: str, domain: str, num_points: int | None = None, stream: str = "geometry") -> Coords:
         """Positions to draw independently of the fields; raises as :meth:`read_coords`.
@@ -242,8 +248,8 @@ class ZarrChunkReader:
             name: of the result.
             domain, num_points, stream: as for :meth:`read_coords`.
         """
-        self.check_num_points({domain: num_points})
-        return Coords(name, domain, num_points, f"{domain}:{stream}")
+        checked = self.check_num_points({domain: num_points})
+        return Coords(name, domain, checked[domain], f"{domain}:{stream}")
 
     def draws(
         self,
@@ -264,7 +270,7 @@ class ZarrChunkReader:
         own = self.manifest.fields_of(sample_id)
         columns = selection.columns(own)
         if columns is None:
-            columns = selection.remember(own, self._columns_of(sample_id, selection))
+            columns = selection.choose(self.manifest, self._url, sample_id)
         seed, epoch = whole_number("seed", seed), whole_number("epoch", epoch)
         draws: dict[str, Draw] = {}
         for _, _, domain, stream in columns:
@@ -279,20 +285,11 @@ class ZarrChunkReader:
     def reads(self, sample: SampleDraws) -> dict[str, FieldRead]:
         """The reads of a sample by name, to be combined with those of other samples in :meth:`execute`."""
         sample_id, entry, columns, draws = sample
-        return {
-            name: FieldRead(
-                self._url,
-                sample_id,
-                column.field,
-                entry,
-                column.array_name,
-                column.dim,
-                column.dtype,
-                domain,
-                draws[stream],
-            )
-            for name, column, domain, stream in columns
-        }
+        reads = {}
+        for name, column, domain, stream in columns:
+            array = column.array_name, column.dim, column.dtype
+            reads[name] = FieldRead(self._url, sample_id, column.field, entry, *array, domain, draws[stream])
+        return reads
 
     def read_batch(self, samples: Sequence[SampleDraws]) -> dict[str, np.ndarray] | dict[str, list[np.ndarray]] | None:
         """Read samples that have the same fields.
@@ -396,14 +393,22 @@ class ZarrChunkReader:
                 raise UnknownFieldError(f"{self._url}: no field {name!r}; fields are {', '.join(self.fields)}")
         return names
 
-    def check_num_points(self, num_points: Mapping[str, int | None]) -> None:
-        """Raise UnknownFieldError for an unknown domain, ZarrCoreError for a number that is not None or positive."""
+    def check_num_points(self, num_points: Mapping[str, int | None]) -> dict[str, int | None]:
+        """The numbers of points to draw by domain, as Python's integers.
+
+        Raises:
+            UnknownFieldError: the store has no such domain.
+            ZarrCoreError: a number is neither None nor positive.
+        """
+        checked: dict[str, int | None] = {}
         for domain, wanted in num_points.items():
             if domain not in self.manifest.domains:
                 known = ", ".join(self.manifest.domains)
                 raise UnknownFieldError(f"{self._url}: no domain {domain!r}; domains are {known}")
             if wanted is not None:
-                whole_number(f"num_points of {domain!r} (None reads all points)", wanted, 1)
+                wanted = whole_number(f"num_points of {domain!r} (None reads all points)", wanted, 1)
+            checked[domain] = wanted
+        return checked
 
     @contextmanager
     def _same_store(self) -> Iterator[None]:
@@ -433,65 +438,6 @@ class ZarrChunkReader:
             reason = f"the store holds {len(self.manifest.samples)}, the first of them {some}"
         raise UnknownFieldError(f"{self._url}: no sample {sample_id!r}; {reason}")
 
-    def _columns_of(self, sample_id: str, selection: Selection) -> list[SelectedColumn]:
-        """The arrays of a selection in a sample."""
-        own = self.manifest.fields_of(sample_id)
-        names = selection.fields
-        if names is None:
-            names = [name for name in self._columns if name in own]
-        columns = []
-        for name in names:
-            if name not in own:
-                lacking = self.without_field(name)
-                raise UnknownFieldError(
-                    f"{self._url}, {sample_id}: this sample has no {name}, like {len(lacking)} of the store's "
-                    f"{len(self.manifest.samples)}; read other fields, or other samples"
-                )
-            domain = self._domain_of[name]
-            columns.append(SelectedColumn(name, own[name], domain, domain))
-        coords = selection.coords
-        if coords is not None:
-            position = own[self.manifest.domains[coords.domain].position]
-            columns.append(SelectedColumn(coords.name, position, coords.domain, coords.stream))
-        return columns
-
     def without_field(self, name: str) -> list[str]:
         """Ids of the samples that lack a field of the store."""
         return [sample_id for sample_id in self.manifest.samples if name not in self.manifest.fields_of(sample_id)]
-
-    def _open_engine(
-        self,
-        store_factory: Callable[[str], Store] | None,
-        objects_factory: Callable[[str], Objects] | None,
-        cache_bytes: int | None,
-    ) -> Engine:
-        name, cache = self.engine, self.cache
-        # Imported on use: the direct engine does not need zarr-python, and neither needs TensorStore.
-        if name not in ENGINES:
-            raise ZarrCoreError(f"no engine {name!r}; use one of {', '.join(ENGINES)}")
-        options = {
-            "store_factory": (store_factory, "zarr"),
-            "objects_factory": (objects_factory, "direct"),
-            "cache_dir": (cache, "direct"),
-            "cache_bytes": (cache_bytes, "direct"),
-        }
-        for option, (value, engine) in options.items():
-            if value and name != engine:
-                raise ZarrCoreError(f"{option} is for the engine {engine!r}, not {name!r}")
-        if name == "tensorstore":
-            from zarr_core.points.read.engines.tensorstore import TensorStoreEngine
-
-            return TensorStoreEngine(self.root)
-        if name == "zarr":
-            return _reference_engine(self.root, store_factory, self.read_concurrency)
-        from zarr_core.points.read.engines.direct import DirectEngine
-
-        return DirectEngine(self.root, objects_factory, partial(_reference_engine, self.root), cache, cache_bytes)
-
-
-def _reference_engine(
-    root: str, store_factory: Callable[[str], Store] | None = None, read_concurrency: int = 1
-) -> Engine:
-    from zarr_core.points.read.engines.reference import ZarrEngine
-
-    return ZarrEngine(root, store_factory, read_concurrency)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from zarr_core.errors import UnknownFieldError
 from zarr_core.points.read.sampling import Draw
-from zarr_core.points.store.manifest import ArrayColumn, SampleEntry
+from zarr_core.points.store.manifest import ArrayColumn, SampleEntry, StoreManifest
 
 
 class Coords(NamedTuple):
@@ -65,8 +66,27 @@ class Selection:
         known = self._known.get(id(own))
         return None if known is None or known[0] is not own else known[1]
 
-    def remember(self, own: Mapping[str, ArrayColumn], columns: Sequence[SelectedColumn]) -> Sequence[SelectedColumn]:
-        """Remember and return the columns of samples with these fields."""
+    def choose(self, manifest: StoreManifest, url: str, sample_id: str) -> Sequence[SelectedColumn]:
+        """The columns of a sample, remembered for others with the same fields.
+
+        Raises:
+            UnknownFieldError: the sample lacks a field.
+        """
+        own = manifest.fields_of(sample_id)
+        domains = {name: domain for domain, layout in manifest.domains.items() for name in layout.arrays}
+        columns = []
+        for name in manifest.fields if self.fields is None else self.fields:
+            if name in own:
+                columns.append(SelectedColumn(name, own[name], domains[name], domains[name]))
+            elif self.fields is not None:
+                lacking = sum(name not in manifest.fields_of(other) for other in manifest.samples)
+                raise UnknownFieldError(
+                    f"{url}, {sample_id}: this sample has no {name}, like {lacking} of the store's "
+                    f"{len(manifest.samples)}; read other fields, or other samples"
+                )
+        if self.coords is not None:
+            name, domain, _, stream = self.coords
+            columns.append(SelectedColumn(name, own[manifest.domains[domain].position], domain, stream))
         if len(self._known) == _MAX_KNOWN:
             self._known.clear()
         self._known[id(own)] = own, columns
