@@ -132,8 +132,9 @@ def check_unchanged(warehouse: Warehouse, matrix: WideMatrix, batch_ids: Sequenc
         wrong = "; ".join(chain(*(audit.doubles + audit.losses for audit in changed)))
         retire = shell("matrix", "retire", matrix.url, "--batches", *(audit.batch_id for audit in changed))
         raise BatchError(
-            f"{wrong}: the warehouse changed after the batch was loaded. Undo it there, or replace the batch: {retire} "
-            f"retires it, {retire} --undo allows it again; then load it again. Earlier generations keep the old values"
+            f"{wrong}: the warehouse changed after the batch was loaded. Undo it there, or replace the batch: "
+            f"`{retire}` retires it, `{retire} --undo` allows it again; then load it again. Earlier generations keep "
+            "the old values"
         )
     return audits
 
