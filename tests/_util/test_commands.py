@@ -200,7 +200,7 @@ def of_audit(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     audited = patch("zarr_core.matrix.ingest.audit.audit_batches", return_value=[changed])
     with audited, pytest.raises(BatchError, match="replace the batch") as raised:
         check_unchanged(None, matrix, ["batch 1"])  # type: ignore[arg-type]
-    run_all(str(raised.value))
+    run_all(str(raised.value), 2)
 
 
 def of_matrix_stage(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
