@@ -7,14 +7,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-#: A file with the id of the sample whose conversion waits, and a file that its conversion creates when it waits.
+#: A file with the ids of the samples whose conversions wait, and a file that a conversion creates when it waits.
 WANTED, WAITING = "hold", "held"
 
 
 def held(folder: Path, call: partial[Any]) -> Any:
-    """Make a call. If it converts the sample that ``folder/hold`` names, wait first, as long as that file exists."""
+    """Make a call. If it converts a sample that ``folder/hold`` names, wait first, as long as that file exists."""
     wanted = folder / WANTED
-    if wanted.exists() and any(getattr(argument, "sample_id", "") == wanted.read_text() for argument in call.args):
+    try:
+        names = wanted.read_text().split()
+    except FileNotFoundError:
+        names = []
+    if any(getattr(argument, "sample_id", "") in names for argument in call.args):
         (folder / WAITING).touch()
         while wanted.exists():
             time.sleep(0.02)

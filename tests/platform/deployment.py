@@ -152,9 +152,9 @@ class Deployment:
         return int(yaml.safe_load((self.store / "stats.yaml").read_text())["surface_pressure_count"])
 
     @contextmanager
-    def hold(self, sample_id: str) -> Iterator[None]:
-        """Let conversions of a sample wait until the block ends."""
-        (self.home / WANTED).write_text(sample_id)
+    def hold(self, *sample_ids: str) -> Iterator[None]:
+        """Let conversions of samples wait until the block ends."""
+        (self.home / WANTED).write_text(" ".join(sample_ids))
         try:
             yield
         finally:

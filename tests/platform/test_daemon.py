@@ -300,13 +300,13 @@ def test_a_killed_daemon_goes_on_after_its_restart(
 def test_changed_samples_of_a_cancelled_backfill_are_named_until_they_are_converted(
     deployment: Deployment, instance: dg.DagsterInstance, ui: Ui, tmp_path: Path
 ) -> None:
-    """One of them is being converted, the others wait for their turn, when a person cancels everything."""
+    """One of them is being converted, the others wait or have just begun, when a person cancels everything."""
     settled(deployment, instance)
     (deployment.home / WAITING).unlink(missing_ok=True)
     before = load_manifest(str(deployment.store)).samples
     versions = observed_versions(instance, OBSERVED)
 
-    with deployment.hold("run_11"):
+    with deployment.hold("run_11", "run_13", "run_14"):
         deployment.change(tmp_path, 11)
         deployment.wait("the conversion", deployment.holding)
         deployment.change(tmp_path, 13, 14)
