@@ -2,6 +2,10 @@
 
 ``zarr-core shootout STORE_OR_SOURCE --tiers work=/a bucket=s3://... --budget 10min`` holds the same samples in several
 formats and settings, reads batches of each with a DataLoader, and writes ``shootout.json`` and ``shootout.html``.
+
+``workload`` and ``matrix_workload`` take samples, ``copies`` and ``tiers`` hold them, ``loading`` reads them.
+``planner`` runs the measurements by importance until the budget is used; ``run`` adds those that follow from results;
+``turns`` repeats the fastest in turns. ``verdict`` decides from the numbers alone. ``benchmarks/rivals`` uses the same formats.
 """
 
 from __future__ import annotations

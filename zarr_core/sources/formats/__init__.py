@@ -1,5 +1,8 @@
 """Files of samples other than ``.pt``: which library reads which format, and one interface for all of them.
 
+Such a file contains several arrays. A description says which of them make a field (``ArrayChoice``), the conversion
+records that with the sample, and ``FieldLoader`` keeps the last file open for its next field.
+
 The libraries are imported when a file is opened: ``import zarr_core`` needs none of them.
 """
 
