@@ -5,7 +5,7 @@ formats and settings, reads batches of each with a DataLoader, and writes ``shoo
 
 ``workload`` and ``matrix_workload`` take samples, ``copies`` and ``tiers`` hold them, ``loading`` reads them.
 ``planner`` runs the measurements by importance until the budget is used; ``run`` adds those that follow from results;
-``turns`` repeats the fastest in turns. ``verdict`` decides from the numbers alone. ``benchmarks/rivals`` uses the same formats.
+``turns`` repeats the fastest in turns. ``verdict`` decides from the numbers alone.
 """
 
 from __future__ import annotations
