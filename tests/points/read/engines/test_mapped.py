@@ -129,6 +129,23 @@ def test_a_network_file_system_is_read_and_not_mapped(store: Path, monkeypatch: 
     assert mapped(reader) == 0
 
 
+def test_chunks_that_differ_from_the_manifest_are_read(store: Path) -> None:
+    """A draw is made for the chunks of the manifest; only their number is compared with the array's."""
+    reader = ZarrChunkReader(store)
+    for entry in reader.manifest.samples.values():
+        for grid in entry.domains.values():
+            others = [c for c in range(CHUNK - 3, CHUNK + 4) if c != CHUNK and -(-grid.n_points // c) == grid.n_chunks]
+            for other in others[:1]:
+                object.__setattr__(grid, "chunk_points", other)
+    changed = {grid.chunk_points for entry in reader.manifest.samples.values() for grid in entry.domains.values()}
+    assert changed - {CHUNK}
+    reference = ZarrChunkReader(store, engine="zarr")
+    reference.manifest = reader.manifest
+    for _ in range(2):
+        for run, found in zip(RUNS, batch(reader, {"volume": 9, "surface": 9}), strict=True):
+            assert_equal(found, reference.read_sample(run, {"volume": 9, "surface": 9}))
+
+
 @pytest.mark.parametrize(("limit", "value"), [("_MAX_MAPS", 0), ("_SHARE_OF_MEMORY", 1e-12)])
 def test_beyond_the_limits_files_are_read(
     store: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: float

@@ -70,12 +70,14 @@ def map_sample(files: LocalObjects, known: KnownSample, sample: SampleDraws) -> 
     if not sample.entry.is_ours:  # files of other programs may change
         return None
     arrays = []
-    for _, column, _, stream in sample.columns:
+    for _, column, domain, stream in sample.columns:
         array = known.arrays.get(column.array_name)
         if array is None or not array.is_straight or array.accepted is not sample.entry or array.layout.n_shards > 1:
             return None
         file = files.map(array.shard_name(0))
         layout = array.layout
+        if layout.chunk_points != sample.entry.domains[domain].chunk_points:  # draws have the manifest's chunks
+            return None
         size = layout.n_chunks * array.chunk_bytes
         if file is None or len(file) < size:
             return None
