@@ -1,9 +1,10 @@
 """The recommendation of ``zarr-core shootout`` against a full sweep: ``python -m benchmarks.shootout``.
 
-For each set of data and tier (a local folder, S3 at 10 ms), every format, codec, chunk size and number of workers is
-measured in turns, several times. Then the setting that the shootout named and the best one of the sweep are measured in
-turns once more: the largest of many rates is too large by its error. The figure is the rate of the named setting as a
-share of the other's. A second figure is for stores alone. Three sets are point stores, one is a tall matrix.
+For each set of data and tier (a local folder, S3 at 10 ms), every format, codec, chunk size and number of threads and
+workers is measured in turns, several times. Then the setting that the shootout named and the best one of the sweep are
+measured in turns once more: the largest of many rates is too large by its error. The figure is the rate of the named
+setting as a share of the other's. A second figure is for stores alone. Three sets are point stores, one is a tall
+matrix.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ from zarr_core.shootout.verdict import format_rate
 
 BUCKET = "shootout"
 BUNDLED = Path(__file__).parents[1] / "examples" / "data" / "ahmed_rans"
-# Format, codec, points or features per chunk, workers.
-Setting = tuple[str, str, int, int]
+# Format, codec, points or features per chunk, threads or workers.
+Setting = tuple[str, str, int, Loader]
 
 
 def make_sets(folder: Path, chosen: list[str] | None) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -70,7 +71,7 @@ class Sweep:
     Args:
         options: of the shootout.
         tier: open.
-        workers: numbers of workers; those of a shootout if None.
+        workers: numbers of threads and of workers; those of a shootout if None.
         folder: local.
     """
 
@@ -92,15 +93,19 @@ class Sweep:
                 built.mkdir(parents=True)
                 each.entry.make().prepare(work.samples, built)
                 tier.put(each.copy, built)
-        found: list[tuple[int, Candidate]] = []
+        found: list[tuple[Loader, Candidate]] = []
         for each in chosen:
+            made = each.entry.make()
             # A worker reads shards of its own.
-            shards = footprint(folder / "copies" / each.copy)["objects"] if each.entry.make().streams else None
-            found += [(count, each) for count in workers or [0, *worker_counts(shards)]]
-        self.settings: dict[Setting, Candidate] = {
-            (each.format, each.codec, each.chunk, count): each
-            for count, each in sorted(found, key=lambda pair: pair[0])
-        }
+            shards = footprint(folder / "copies" / each.copy)["objects"] if made.streams else None
+            for count in workers or [0, *worker_counts(shards)]:
+                found.append((Loader(count), each))
+                if count and not made.without_threads:
+                    found.append((Loader(threads=count), each))
+        found.sort(key=lambda pair: pair[0].parallel)
+        self.settings: dict[Setting, Candidate] = {}
+        for loader, each in found:
+            self.settings[each.format, each.codec, each.chunk, loader] = each
 
     def measure(self, settings: Iterable[Setting], rounds: int) -> dict[Setting, float]:
         """Median items per second of settings, measured in turns."""
@@ -108,9 +113,7 @@ class Sweep:
         for _ in range(rounds):
             for setting in settings:
                 each = self.settings[setting]
-                reading = Reading(
-                    each.entry, self.tier.place(each.copy), self.draws, self.batch_size, Loader(setting[-1])
-                )
+                reading = Reading(each.entry, self.tier.place(each.copy), self.draws, self.batch_size, setting[-1])
                 try:
                     end = time.monotonic() + 20
                     rates[setting] += Timer(reading, end, 3, 0.2).epochs().rates
@@ -126,11 +129,12 @@ def compare(options: ShootoutRequest, arguments: argparse.Namespace) -> list[dic
     found = []
     for name, place in options.tiers.items():
         rows = {name: verdict["by_tier"][name], f"{name}, stores": verdict["store"]}
-        named: dict[str, Setting] = {
-            what: (row["format"], row["codec"], row[f"chunk_{unit}"], row["workers"])
-            for what, row in rows.items()
-            if row["tier"] == name  # the best store is named for one of the tiers only
-        }
+        named: dict[str, Setting] = {}
+        for what, row in rows.items():
+            if row["tier"] == name:  # the best store is named for one of the tiers only
+                # The sweep has no deeper prefetching and no pinned memory.
+                loader = Loader(row["workers"], threads=row["threads"])
+                named[what] = (row["format"], row["codec"], row[f"chunk_{unit}"], loader)
         with Tier(name, place) as tier, tempfile.TemporaryDirectory() as folder:
             sweep = Sweep(options, tier, arguments.workers, Path(folder))
             rates = sweep.measure(sweep.settings, arguments.rounds)
@@ -149,15 +153,15 @@ def compare(options: ShootoutRequest, arguments: argparse.Namespace) -> list[dic
 
 def shown(setting: Setting) -> str:
     """A setting in words."""
-    format, codec, chunk, workers = setting
-    return f"{format}, {f'{codec}, {chunk:,} per chunk, ' if codec else ''}{workers} workers"
+    format, codec, chunk, loader = setting
+    return f"{format}, {f'{codec}, {chunk:,} per chunk, ' if codec else ''}{loader.words}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--budget", type=float, default=600.0, help="seconds of each shootout (default 600, as there)")
     parser.add_argument("--rounds", type=int, default=1, help="of the sweep (default 1)")
-    parser.add_argument("--workers", type=int, nargs="+", help="of the sweep (default 0 and those of a shootout)")
+    parser.add_argument("--workers", type=int, nargs="+", help="and threads, of the sweep (default as in a shootout)")
     parser.add_argument("--sets", nargs="+", help="only sets whose names begin so (default all)")
     parser.add_argument("--local-only", action="store_true", help="without S3")
     add_arguments(parser)

@@ -123,8 +123,9 @@ def add_targets(result: Result, found: dict[str, dict[str, Any]]) -> None:
         result.add_target(f"{rival} / zarr_core, warm, uncompressed", ratio, "at least", 1, "x")
     result.add_note(
         f"A warm {NPY} costs one copy of mapped pages: no checksum, compression or version, and the same pre-shuffled "
-        "rows as in a store. A read of a store copies twice (from the page cache, then into the output) and verifies a "
-        "checksum in between. Cold, a memory map reads ahead bytes that were not requested."
+        "rows as in a store. A read of a store without compression costs one copy, too, from the page cache into the "
+        "output; a chunk is compared with its checksum when a process first reads it. Cold, a memory map reads ahead "
+        "bytes that were not requested."
     )
 
 

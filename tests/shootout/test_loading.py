@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,9 +56,9 @@ def reading(tmp_path: Path) -> Reading:
     return Reading(Entry(".npy", "zarr_core.shootout.formats.npy:Window"), str(tmp_path / "npy"), draws, 2)
 
 
-def with_entry(reading: Reading, name: str, workers: int = 0) -> Reading:
+def with_entry(reading: Reading, name: str, workers: int = 0, threads: int = 0) -> Reading:
     entry = Entry(name, f"{__name__}:{name}")
-    return Reading(entry, reading.place, reading.draws, reading.batch_size, Loader(workers))
+    return Reading(entry, reading.place, reading.draws, reading.batch_size, Loader(workers, threads=threads))
 
 
 def test_epochs_are_shuffled_and_batches_cross_their_border(reading: Reading) -> None:
@@ -76,9 +77,23 @@ def test_a_batch_has_the_drawn_rows(reading: Reading, streams: bool) -> None:
     assert batch["volume_pressure"].tolist() == [[[2.0], [3.0], [4.0], [0.0]]] * 2
 
 
-@pytest.mark.parametrize(("format", "workers"), [("Window", 0), ("Streamed", 0), ("Streamed", 1)])
-def test_rates_with_and_without_workers(reading: Reading, format: str, workers: int) -> None:
-    timed = with_entry(reading, format, workers)
+def test_threads_read_the_same_batches_and_end(reading: Reading) -> None:
+    before = threading.active_count()
+    with loading._loading(reading, 1.0) as (_, batches):
+        alone = list(itertools.islice(batches, 20))
+    threaded = dataclasses.replace(reading, loader=Loader(threads=3))
+    with loading._loading(threaded, 1.0) as (_, batches):
+        read = list(itertools.islice(batches, 20))
+        assert threading.active_count() > before
+    assert list(map(str, read)) == list(map(str, alone))
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    ("format", "workers", "threads"), [("Window", 0, 0), ("Streamed", 0, 0), ("Streamed", 1, 0), ("Window", 0, 2)]
+)
+def test_rates_with_and_without_workers(reading: Reading, format: str, workers: int, threads: int) -> None:
+    timed = with_entry(reading, format, workers, threads)
     timing = Timer(timed, time.monotonic() + 600, 3).epochs(cold=True)
     assert len(timing.rates) == 3
     assert min(timing.rates) > 0
@@ -89,10 +104,14 @@ def test_at_least_one_repetition_is_measured_when_the_time_is_up(reading: Readin
     assert len(Timer(reading, 0, 3).epochs().rates) == 1
 
 
-@pytest.mark.parametrize(("format", "workers"), [("Window", 0), ("Window", 2), ("Streamed", 2)])
-def test_first_epochs_open_dropped_files_and_have_no_imports(reading: Reading, format: str, workers: int) -> None:
+@pytest.mark.parametrize(
+    ("format", "workers", "threads"), [("Window", 0, 0), ("Window", 0, 2), ("Window", 2, 0), ("Streamed", 2, 0)]
+)
+def test_first_epochs_open_dropped_files_and_have_no_imports(
+    reading: Reading, format: str, workers: int, threads: int
+) -> None:
     dropped: list[str] = []
-    reading = dataclasses.replace(with_entry(reading, format, workers), batch_size=1, ready=reading.place)
+    reading = dataclasses.replace(with_entry(reading, format, workers, threads), batch_size=1, ready=reading.place)
 
     def drop() -> None:
         dropped.append(reading.place)
@@ -147,9 +166,10 @@ def test_a_worker_without_a_shard_ends_with_a_reason(reading: Reading) -> None:
         next(loading._Stream._items(streamed, 3, 4))
 
 
-def test_the_error_of_a_library_is_the_reason(reading: Reading) -> None:
+@pytest.mark.parametrize("threads", [0, 2])
+def test_the_error_of_a_library_is_the_reason(reading: Reading, threads: int) -> None:
     with pytest.raises(MeasurementError, match="IndexError: out of range"):
-        Timer(with_entry(reading, "Unreadable"), float("inf"), 1).epochs()
+        Timer(with_entry(reading, "Unreadable", threads=threads), float("inf"), 1).epochs()
     try:
         raise IndexError("out of range")
     except IndexError as error:  # what a DataLoader raises for its worker

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import itertools
 import json
 import math
@@ -207,7 +208,7 @@ def test_workers_beyond_the_shards_or_batches_are_named(
     m.cold = True
     assert shootout._most_workers(m) == 2
     assert shootout.absent[-1] == (
-        ".npy on scratch with more than 2 workers",
+        ".npy on scratch with more than 2 workers or threads",
         "an epoch of the samples measured has 2 batches; --limit sets their number",
     )
     monkeypatch.setattr("zarr_core.shootout.formats.tars.IndexedTars.streams", True)
@@ -262,6 +263,43 @@ def simulated(
     monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(loading.Timer, "epochs", measure)
     return run.measure_all(options), now
+
+
+def rate_of(loader: Loader) -> float:
+    """Threads that are faster than none, and workers that are slower."""
+    return 70.0 * loader.workers if loader.workers else 1000.0 * max(loader.threads, 1)
+
+
+@pytest.mark.parametrize("formats", [[OURS, ".npy"], ["WebDataset"]])
+def test_threads_are_measured_and_named_and_more_workers_only_if_they_can_be_the_fastest(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, formats: list[str]
+) -> None:
+    def measure(timer: loading.Timer, cold: bool = False) -> loading.Timing:
+        return loading.Timing(None, [rate_of(timer.reading.loader)])
+
+    monkeypatch.setattr(run._Run, "_workers", _WORKERS)
+    monkeypatch.setattr(run, "worker_counts", lambda most=None: [1, 2, 16])
+    monkeypatch.setattr(loading.Timer, "epochs", measure)
+    report = shootout(store, tmp_path, formats=formats)
+    rows = [row for row in report["measurements"] if row["reads"] == "draws"]
+    reasons = {each["what"]: each["reason"] for each in report["not_measured"]}
+    verdict = report["verdict"]
+    if formats == ["WebDataset"]:
+        assert reasons["WebDataset on scratch with threads"] == "a stream has one reader"
+        assert {row["threads"] for row in rows} == {0}
+        return
+    for name in formats:
+        read_by = {(row["threads"], row["workers"]) for row in rows if row["format"] == name}
+        assert read_by >= {(0, 0), (1, 0), (16, 0), (0, 1)}
+        assert (0, 2) not in read_by, "16 threads are faster than two workers can be"
+    assert reasons[".npy, 2 workers, on scratch"] == "cannot be the fastest: 1 worker made 70/s"
+    assert verdict["setting"]["threads"] == 16
+    assert verdict["headline"].partition(", on scratch")[0].endswith(", 16 threads")
+    line = verdict["command"].splitlines()[-1]
+    assert "num_threads=16, prefetch_factor=" in line
+    page = (tmp_path / "out" / "shootout.html").read_text()
+    assert "16 threads" in page
+    assert html.escape(line) in page
 
 
 @pytest.mark.parametrize("minutes", [2, 3, 10])

@@ -200,6 +200,15 @@ def test_the_setting_named_is_the_best_one_within_its_error(measured: list[Measu
     assert named.workers <= best.workers
 
 
+def test_threads_are_preferred_to_workers_and_none_to_threads() -> None:
+    workers, alone = ours("scratch", 1000, 1100, loader=Loader(1)), ours("scratch", 980, 1080)
+    threads = ours("scratch", 990, 1090, loader=Loader(threads=2))
+    assert choose([workers, threads]) is threads
+    assert choose([workers, threads, alone]) is alone
+    text = "2 threads on scratch was measured at 1,040/s, within the error; the setting named needs fewer threads."
+    assert text in str(verdict(alone, threads)["reasons"])
+
+
 def test_of_two_that_cannot_be_told_apart_the_one_without_workers_is_named() -> None:
     with_workers, without = ours("scratch", 1000, 1100, 1200, loader=Loader(2)), ours("scratch", 990, 1050, 1150)
     assert choose([with_workers, without]) is without

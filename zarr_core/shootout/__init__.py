@@ -1,7 +1,8 @@
 """Measures ways to hold and to read a user's data on the user's storage, and recommends one.
 
 ``zarr-core shootout STORE_OR_SOURCE --tiers work=/a bucket=s3://... --budget 10min`` holds the same samples in several
-formats and settings, reads batches of each with a DataLoader, and writes ``shootout.json`` and ``shootout.html``.
+formats and settings, reads batches of each with a DataLoader and in threads, and writes ``shootout.json`` and
+``shootout.html``.
 
 ``workload`` and ``matrix_workload`` take samples, ``copies`` and ``tiers`` hold them, ``loading`` reads them.
 ``planner`` runs the measurements by importance until the budget is used; ``run`` adds those that follow from results;

@@ -1,4 +1,4 @@
-"""The formats that take part, the settings of a store, and those of a DataLoader."""
+"""The formats that take part, the settings of a store, and who reads its batches."""
 
 from __future__ import annotations
 
@@ -49,29 +49,40 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Loader:
-    """Settings of a DataLoader.
+    """Who reads the batches: worker processes, threads of the trainer's process, or the trainer itself.
 
     Attributes:
-        workers: its ``num_workers``.
-        prefetch: its ``prefetch_factor``.
+        workers: ``num_workers`` of a DataLoader.
+        prefetch: batches that each worker or thread reads ahead: ``prefetch_factor``.
         pin: whether batches are copied to page-locked memory.
+        threads: ``num_threads`` of a ``ResumableLoader``, which has no workers then.
     """
 
     workers: int = 0
     prefetch: int = 2
     pin: bool = False
+    threads: int = 0
+
+    @property
+    def parallel(self) -> int:
+        """Batches that are read at the same time, ahead of the trainer; 0 if the trainer reads each itself."""
+        return self.workers or self.threads
 
     @property
     def words(self) -> str:
         """For a person; ``prefetch_factor`` only if it is not PyTorch's default."""
-        text = f"{self.workers} worker{'s' * (self.workers > 1)}" if self.workers else "no workers"
-        if self.workers and self.prefetch != 2:
+        name = "thread" if self.threads else "worker"
+        text = f"{self.parallel or 'no'} {name}{'s' * (self.parallel != 1)}"
+        if self.parallel and self.prefetch != 2:
             text += f", prefetch_factor {self.prefetch}"
         return text + ", pinned memory" * self.pin
 
     def call(self, batch_size: int) -> str:
         """A line of Python."""
-        more = f", prefetch_factor={self.prefetch}" * (self.workers > 0) + ", pin_memory=True" * self.pin
+        more = f", prefetch_factor={self.prefetch}" * (self.parallel > 0) + ", pin_memory=True" * self.pin
+        if self.threads:
+            batches = f"EpochBatchSampler.of(dataset, batch_size={batch_size})"
+            return f"ResumableLoader(dataset, {batches}, num_threads={self.threads}{more})"
         return f"DataLoader(dataset, batch_size={batch_size}, num_workers={self.workers}{more})"
 
 

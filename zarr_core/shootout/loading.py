@@ -1,4 +1,4 @@
-"""Reads batches of a format with a DataLoader, and times them."""
+"""Reads batches of a format with a DataLoader, or in threads as ``ResumableLoader`` does, and times them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
+from torch.utils.data._utils.pin_memory import pin_memory
 
+from zarr_core.loader.threads import map_in_threads
 from zarr_core.shootout.candidates import NO_WORKERS, Loader
 from zarr_core.shootout.formats import Arrays, Entry, Format, stacked
 from zarr_core.shootout.planner import MeasurementError
@@ -33,7 +35,7 @@ class Reading:
         place: a prepared folder or URL.
         draws: what to read; ``ids`` are the items of an epoch.
         batch_size: items per batch.
-        loader: settings of the DataLoader.
+        loader: who reads them.
         idle: empty batches that each worker begins with.
         batches: of all workers after that; None for no end.
         ready: a local copy of the same files. A process that times a first epoch reads an item of it before, so that
@@ -94,12 +96,28 @@ class _Items(Dataset[Any]):
         self.reading = reading
         self.format: Format | None = None
 
+    def open(self) -> Format:
+        """The format, opened once."""
+        if self.format is None:
+            self.format = self.reading.open()
+        return self.format
+
     def __getitems__(self, items: list[tuple[Any, int]]) -> Any:
         if not items:
             return self.reading.get_ready()
-        if self.format is None:
-            self.format = self.reading.open()
-        return _tensors(self.format.read_batch(items))
+        return _tensors(self.open().read_batch(items))
+
+    def in_threads(self) -> Iterator[Any]:
+        """Batches as ``ResumableLoader(num_threads=...)`` reads them."""
+        loader = self.reading.loader
+        self.open()  # before the threads, which share it
+
+        def fetch(items: Any) -> Any:
+            batch = self.__getitems__(items)
+            return pin_memory(batch) if loader.pin else batch  # type: ignore[no-untyped-call]
+
+        batches: Any = iter(_Batches(self.reading))
+        yield from map_in_threads(fetch, batches, loader.threads, loader.prefetch)
 
 
 class _Stream(IterableDataset[Any]):
@@ -209,15 +227,19 @@ class Timer:
             return Timing(first if cold and not reading.loader.workers else None, rates, requests, from_device)
 
     def _warm_up(self, batches: Iterator[Any]) -> tuple[float, bool | None]:
-        """Read an epoch, and what workers prefetch; its samples per second, and whether it was read from a device."""
+        """Read an epoch, and what is prefetched; its samples per second, and whether it was read from a device."""
         device, started = _bytes_from_device(), self.clock()
-        loader = self.reading.loader
-        wanted = max(self.reading.epoch, 2 * loader.workers * loader.prefetch)
         done = size = 0
-        while done < wanted and (done < 1 or self.clock() < self.end):
+        while done < self.reading.epoch and (done < 1 or self.clock() < self.end):
             size += _size(next(batches))
             done += 1
-        return done * self.reading.batch_size / (self.clock() - started), _is_from_device(device, size)
+        rate = done * self.reading.batch_size / (self.clock() - started)
+        from_device = _is_from_device(device, size)
+        loader = self.reading.loader
+        while done < 2 * loader.parallel * loader.prefetch and self.clock() < self.end:
+            next(batches)
+            done += 1
+        return rate, from_device
 
     def first_epochs(self, drop: Callable[[], object]) -> Timing:
         """Time several first epochs, in each of which the files are opened again; without the start of workers.
@@ -261,7 +283,7 @@ class Timer:
 
 @contextmanager
 def _loading(reading: Reading, left: float) -> Iterator[tuple[Any, Iterator[Any]]]:
-    """The dataset, and batches of a DataLoader; its workers end with the context.
+    """The dataset, and batches of it; workers and threads end with the context.
 
     Args:
         reading: what and how.
@@ -270,7 +292,7 @@ def _loading(reading: Reading, left: float) -> Iterator[tuple[Any, Iterator[Any]
     Raises:
         MeasurementError: the format cannot be read, with the reason.
     """
-    workers = reading.loader.workers
+    workers, in_threads = reading.loader.workers, reading.loader.threads > 0
     options: dict[str, Any] = {}
     if workers:
         # A plain fork hangs after a remote filesystem was used.
@@ -287,11 +309,14 @@ def _loading(reading: Reading, left: float) -> Iterator[tuple[Any, Iterator[Any]
     else:
         dataset = _Items(reading)
         options["batch_sampler"] = _Batches(reading)
-    pin = reading.loader.pin
-    loader: Any = DataLoader(dataset, num_workers=workers, pin_memory=pin, collate_fn=_as_it_is, **options)
+    iterator: Any
+    if in_threads:
+        iterator = dataset.in_threads()
+    else:
+        pin = reading.loader.pin
+        iterator = iter(DataLoader(dataset, num_workers=workers, pin_memory=pin, collate_fn=_as_it_is, **options))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    iterator = iter(loader)
     try:
         yield dataset, iterator
     # A format is another library, which may raise anything; one of them must not end the others.
@@ -299,7 +324,9 @@ def _loading(reading: Reading, left: float) -> Iterator[tuple[Any, Iterator[Any]
         raise MeasurementError(_reason(error)) from error
     finally:
         torch.set_num_threads(threads)
-        if workers:
+        if in_threads:
+            iterator.close()
+        elif workers:
             iterator._shutdown_workers()
 
 

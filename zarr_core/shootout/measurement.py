@@ -24,7 +24,7 @@ class Measurement:
         candidate: format and settings.
         reads: name of the draws.
         rates: items per second of each repetition, in later epochs; items are samples, or features of a matrix.
-        loader: settings of the DataLoader.
+        loader: who reads the batches.
         cold: whether ``rates`` are of epochs before each of which the files were dropped from memory.
         first: items per second of the first epoch; None if not measured.
         requests: to a URL per item; None if not counted.
@@ -58,8 +58,13 @@ class Measurement:
 
     @property
     def workers(self) -> int:
-        """Workers of the DataLoader."""
+        """Worker processes."""
         return self.loader.workers
+
+    @property
+    def threads(self) -> int:
+        """Threads of the trainer's process."""
+        return self.loader.threads
 
     @property
     def median(self) -> float:
@@ -131,9 +136,9 @@ def choose(measured: Iterable[Measurement]) -> Measurement:
     """The recommended one: the fastest, or one that cannot be told from it and needs less.
 
     Among those whose error bars overlap with the fastest one's and whose median is within 5 %, the one with the fewest
-    workers, then the fewest bytes. If some were compared in turns, only those.
+    workers, then the fewest threads, then the fewest bytes. If some were compared in turns, only those.
     """
     found = Measurements(measured).comparable
     best = found.fastest[0]
     equal = [m for m in found if not m.is_slower(best)]
-    return min(equal, key=lambda m: (m.workers, m.loader.pin, m.bytes, -m.median))
+    return min(equal, key=lambda m: (m.workers, m.threads, m.loader.pin, m.bytes, -m.median))

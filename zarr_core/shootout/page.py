@@ -29,10 +29,10 @@ def render_page(report: dict[str, Any]) -> str:
     main = by_reads[named["reads"]]
     formats = {}
     for reads, text in words.items():
-        figure = rates_chart(_without_workers(by_reads[reads]), tiers, _format, text)
+        figure = rates_chart(_by_the_trainer(by_reads[reads]), tiers, _format, text)
         if figure:
             formats[text] = as_svg(figure)
-    stores = [row for row in _without_workers(main) if row["format"] == OURS]
+    stores = [row for row in _by_the_trainer(main) if row["format"] == OURS]
     figures = {
         "settings": rates_chart(stores, tiers, partial(_settings, facts["unit"]), "settings"),
         "loaders": rates_chart(_loaders(main), tiers, _loader, "loaders"),
@@ -56,8 +56,9 @@ def render_page(report: dict[str, Any]) -> str:
     )
 
 
-def _without_workers(rows: Sequence[Row]) -> list[Row]:
-    return [row for row in rows if not row["workers"]]
+def _by_the_trainer(rows: Sequence[Row]) -> list[Row]:
+    """Without workers and threads."""
+    return [row for row in rows if not row["workers"] and not row["threads"]]
 
 
 def _format(row: Row) -> str:
@@ -69,18 +70,18 @@ def _settings(unit: str, row: Row) -> str:
 
 
 def _loader(row: Row) -> str:
-    return f"{row['format']}, {Loader(row['workers'], row['prefetch'], row['pin']).words}"
+    return f"{row['format']}, {Loader(row['workers'], row['prefetch'], row['pin'], row['threads']).words}"
 
 
 def _loaders(rows: Sequence[Row]) -> list[Row]:
-    """Settings that were also measured with workers."""
+    """Settings that were also measured with workers or threads."""
     settings = ("tier", "format", "codec", "chunk_points", "chunk_features")
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(map(row.get, settings)), []).append(row)
     found: list[Row] = []
     for group in groups.values():
-        if len(group) > len(_without_workers(group)):
+        if len(group) > len(_by_the_trainer(group)):
             found += group
     return found
 

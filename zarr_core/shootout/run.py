@@ -6,8 +6,9 @@ import math
 import statistics
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -30,7 +31,7 @@ from zarr_core.shootout.planner import MeasurementError, Planner, Step
 from zarr_core.shootout.request import ShootoutRequest
 from zarr_core.shootout.tiers import Tier
 from zarr_core.shootout.turns import Turns, leaders
-from zarr_core.shootout.verdict import judge
+from zarr_core.shootout.verdict import format_rate, judge
 from zarr_core.shootout.workload import Workload, take_points
 from zarr_core.storage import Storage
 
@@ -43,12 +44,14 @@ _TAKING, _COPYING = 1 / 4, 1 / 4
 # Part of the budget that is left for the page.
 _RESERVE = 0.03
 _REPETITIONS = 5
-# How many of the fastest settings of a tier are measured with workers.
+# How many of the fastest settings of a tier are measured with threads and with workers.
 _WITH_WORKERS = 3
+# How many times as fast as one thread n threads may be, as a multiple of n. The rest is the error of measurement.
+_SPEEDUP = 1.1
 # How close to the fastest a codec is that is measured with all chunk sizes.
 _NEAR = 0.7
 # Parts of the time after which no more steps of these priorities run, so that those which follow fit: formats, settings
-# of stores, workers, further draws, turns.
+# of stores, threads and workers, further draws, turns.
 _PARTS = {1: 0.55, 2: 0.62, 3: 0.68, 4: 0.8, 5: 0.97}
 
 
@@ -156,7 +159,7 @@ class _Run:
                     priority = 1 if reads == self.reads else 4
                     yield self._reading((priority, place, number), tier, self._candidate(entry), reads)
         yield Step((2,), "choice of store settings", self._sweep)
-        yield Step((3,), "choice of workers", self._workers)
+        yield Step((3,), "choice of threads and workers", self._workers)
         yield Step((3, 8), "choice of prefetching", self._prefetch)
         yield Step((3, 9), "choice of the fastest", self._decoding)
         yield Step((5,), "choice of finalists", self._finalists)
@@ -175,7 +178,7 @@ class _Run:
     ) -> Step:
         """A measurement; by default of the draws that the recommendation is for."""
         m = Measurement(tier.name, chosen, reads or self.reads, [], loader)
-        settings = f", {loader.words}" if loader.workers else ""
+        settings = f", {loader.words}" if loader.parallel else ""
         kind = f"{tier.name} {m.reads} {bool(loader.workers)} {chosen.copy not in tier.copies}"
         return Step(
             priority,
@@ -200,7 +203,7 @@ class _Run:
             tier.dropped = tier.dropped or dropped
         m.rates = timing.rates
         m.first = timing.first if dropped or not tier.local else None
-        m.requests = None if tier.local else timing.requests
+        m.requests = None if tier.local or m.loader.parallel else timing.requests
         samples, found = len(self.workload.samples.ids), self.copies.footprint(m.candidate)
         m.bytes = found["bytes"] / samples
         m.objects = found["objects"] / samples
@@ -257,13 +260,40 @@ class _Run:
                     yield self._reading((2, 3, place, number), tier, chosen)
 
     def _workers(self, _: float) -> Iterable[Step]:
+        """The fastest settings with a thread and with a worker; more follow."""
         for number, tier in enumerate(self.tiers.values()):
             for place, m in enumerate(self._fastest(tier)):
-                for workers in worker_counts(self._most_workers(m)):
-                    yield self._reading((3, place, number, workers), tier, m.candidate, loader=Loader(workers))
+                for kind, (one, *more) in enumerate(self._loaders(m)):
+                    priority = (3, place, number, kind)
+                    yield self._reading(priority, tier, m.candidate, loader=one)
+                    choice = partial(self._more_workers, tier, m.candidate, one, more, priority)
+                    yield Step((*priority, 0), f"choice of {one.words}", choice)
+
+    def _loaders(self, m: Measurement) -> Iterable[list[Loader]]:
+        """Threads to compare, and workers; in ascending numbers. Threads come first: they take less time to measure."""
+        counts = worker_counts(self._most_workers(m))
+        reason = m.candidate.entry.make().without_threads
+        if reason:
+            self._leave_out(f"{m.format} on {m.tier} with threads", reason)
+        else:
+            yield [Loader(threads=count) for count in counts]
+        yield [Loader(count) for count in counts]
+
+    def _more_workers(
+        self, tier: Tier, chosen: Candidate, one: Loader, more: Sequence[Loader], priority: tuple[int, ...], _: float
+    ) -> Iterable[Step]:
+        """More threads or workers than one, unless they cannot be the fastest: n are at most n times as fast as one."""
+        found = self._of(tier)
+        alone = found.where(candidate=chosen, loader=one)
+        for loader in more:
+            if alone and _SPEEDUP * loader.parallel * alone[0].median < found.fastest[0].median:
+                what = f"{chosen.label}, {loader.words}, on {tier.name}"
+                self._leave_out(what, f"cannot be the fastest: {one.words} made {format_rate(alone[0].median)}/s")
+                continue
+            yield self._reading((*priority, loader.parallel), tier, chosen, loader=loader)
 
     def _most_workers(self, m: Measurement) -> int | None:
-        """Workers of a format that have something to read; None if any number has."""
+        """Workers or threads of a format that have something to read; None if any number has."""
         limits = []
         if m.candidate.entry.make().streams:
             shards = self.copies.footprint(m.candidate)["objects"]
@@ -275,21 +305,21 @@ class _Run:
             return None
         most, reason = min(limits)
         if most < worker_counts()[-1]:
-            what = f"{m.format} on {m.tier} with more than {most} workers"
+            what = f"{m.format} on {m.tier} with more than {most} workers or threads"
             self._leave_out(what, f"{reason}; --limit sets their number")
         return most
 
     def _prefetch(self, _: float) -> Iterable[Step]:
-        """Deeper prefetching and pinned memory, where workers are not slower than none."""
+        """Deeper prefetching and pinned memory, where threads or workers are not slower than none."""
         import torch
 
         if not torch.cuda.is_available():
             self._leave_out("pinned memory", "there is no CUDA device")
         for number, tier in enumerate(self.tiers.values()):
             for best in self._of(tier).fastest[:1]:
-                if not best.workers:
+                if not best.loader.parallel:
                     continue
-                deeper, pinned = Loader(best.workers, 4), Loader(best.workers, 2, True)
+                deeper, pinned = replace(best.loader, prefetch=4), replace(best.loader, pin=True)
                 yield self._reading((3, 8, 1, number), tier, best.candidate, loader=deeper)
                 if torch.cuda.is_available():
                     yield self._reading((3, 8, 2, number), tier, best.candidate, loader=pinned)
@@ -304,7 +334,8 @@ class _Run:
     def _from_memory(self, m: Measurement, priority: tuple[int, ...] = (3, 9, 1)) -> Step:
         def work(end: float) -> None:
             timing = self._time(m, str(self.copies.local(m.candidate)), end)
-            for other in self.measured.where(candidate=m.candidate, reads=m.reads, workers=m.workers):
+            same = self.measured.where(candidate=m.candidate, reads=m.reads, workers=m.workers, threads=m.threads)
+            for other in same:
                 other.memory = statistics.median(timing.rates)
 
         return Step(priority, f"from memory: {m.setting}", work, f"memory {bool(m.workers)}", 2 + 3 * m.workers)
@@ -331,9 +362,9 @@ class _Run:
         return self.measured.where(tier=tier.name, reads=self.reads)
 
     def _fastest(self, tier: Tier) -> list[Measurement]:
-        """The fastest settings without workers, of different formats, and the fastest store."""
+        """The fastest settings without workers and threads, of different formats, and the fastest store."""
         best: dict[str, Measurement] = {}
-        for m in self._of(tier).where(workers=0).fastest:
+        for m in self._of(tier).where(loader=NO_WORKERS).fastest:
             best.setdefault(m.format, m)
         chosen = list(best.values())[: _WITH_WORKERS - 1]
         if OURS in best and best[OURS] not in chosen:
@@ -345,8 +376,8 @@ class _Run:
         if not self.measured:
             reason = ": ".join((planner.not_run or self.absent)[0])
             raise ZarrCoreError(f"nothing was measured; {reason}")
-        for m in self.measured:  # workers are processes of their own, which count for themselves
-            for alone in self.measured.where(tier=m.tier, candidate=m.candidate, reads=m.reads, workers=0):
+        for m in self.measured:  # counted where one batch is read at a time, in this process
+            for alone in self.measured.where(tier=m.tier, candidate=m.candidate, reads=m.reads, loader=NO_WORKERS):
                 m.requests = m.requests or alone.requests
         tiers = {}
         rates = {}
@@ -374,6 +405,6 @@ class _Run:
 
 
 def worker_counts(most: int | None = None) -> list[int]:
-    """Numbers of DataLoader workers to compare with none, at most ``most``."""
+    """Numbers of workers, and of threads, to compare with none; at most ``most``."""
     counts = {1, 2, min(cores(), 16)}
     return sorted(counts if most is None else {min(count, most) for count in counts})

@@ -182,8 +182,11 @@ class _Judgement:
     def _alternatives(self) -> Iterator[str]:
         named, best = self.named, self.of_reads.comparable.fastest[0]
         if best is not named:
-            less = "fewer workers"
-            if named.workers == best.workers:
+            if named.workers != best.workers:
+                less = "fewer workers"
+            elif named.threads != best.threads:
+                less = "fewer threads"
+            else:
                 less = "fewer bytes" if best.loader.pin == named.loader.pin else "no pinned memory"
             yield (
                 f"{best.setting} on {best.tier} was measured at {format_rate(best.median)}/s, within the error; the "

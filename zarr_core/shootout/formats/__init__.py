@@ -27,11 +27,13 @@ class Format:
     Attributes:
         remote: whether it can read from a URL.
         streams: whether it has :meth:`stream` instead of :meth:`read`.
+        without_threads: why threads of one process cannot share it; "" if they can.
         requests: objects or byte ranges requested from a URL so far; None if it is not counted.
     """
 
     remote = True
     streams = False
+    without_threads = ""
     requests: int | None = None
 
     def prepare(self, samples: Any, folder: Path) -> None:

@@ -21,6 +21,7 @@ class Whole(Format):
     """A sample is an item."""
 
     remote = False
+    without_threads = "its reader keeps the place in the one file that it reads"
 
     def prepare(self, samples: Samples, folder: Path) -> None:
         """Let LitData write its chunks."""

@@ -170,6 +170,7 @@ class Parquet(_Table):
     """``zarr-core export parquet``: the row groups that hold the samples are read whole."""
 
     export = "export_parquet"
+    without_threads = "pyarrow crashes if threads share a file"
 
     def _open(self, place: str) -> None:
         import pyarrow.parquet as pq

@@ -17,6 +17,8 @@ sys.modules.setdefault("streaming.vision", mock.MagicMock())
 class MDS(Whole):
     """A sample is an item; read by its dataset of local files, without the downloader."""
 
+    without_threads = ""
+
     def prepare(self, samples: Samples, folder: Path) -> None:
         """Write the shards."""
         from streaming import MDSWriter

@@ -59,6 +59,7 @@ class WebDataset(Format):
     """Shards of whole samples, streamed: shards in random order, samples shuffled in a buffer."""
 
     streams = True
+    without_threads = "a stream has one reader"
 
     def prepare(self, samples: Samples, folder: Path) -> None:
         """Deal the samples to the shards."""

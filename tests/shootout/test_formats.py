@@ -1,0 +1,75 @@
+"""What all formats have in common."""
+
+from __future__ import annotations
+
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.helpers.matrices import FEATURES, SMALL, append
+from tests.helpers.small_source import KIND, write_source
+from zarr_core.matrix import WideMatrix
+from zarr_core.shootout.candidates import ENTRIES, MATRIX_ENTRIES, candidate
+from zarr_core.shootout.formats import Arrays, Entry
+from zarr_core.shootout.request import ShootoutRequest
+from zarr_core.shootout.run import take_workload
+from zarr_core.shootout.workload import Workload
+
+THREADS = 4
+
+
+@pytest.fixture(scope="module")
+def points(tmp_path_factory: pytest.TempPathFactory) -> Workload:
+    root = tmp_path_factory.mktemp("points")
+    write_source(root / "source", surface=200, volume=600)
+    asked = ShootoutRequest(
+        str(root / "source"), {"a": "b"}, dataset_kind=KIND, num_surface_points=32, num_volume_points=64
+    )
+    return take_workload(asked, root)
+
+
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory: pytest.TempPathFactory) -> Workload:
+    root = tmp_path_factory.mktemp("cells")
+    matrix = WideMatrix.create(root / "betas", FEATURES, {"beta": "float32"}, **SMALL)
+    append(matrix, "first", 6)
+    return take_workload(ShootoutRequest(matrix.url, {"a": "b"}, num_features=20), root)
+
+
+@pytest.mark.parametrize("entry", [*ENTRIES, *MATRIX_ENTRIES], ids=lambda entry: entry.factory.rpartition(".")[2])
+def test_threads_share_a_format_and_read_the_same_batches(
+    entry: Entry, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    if not entry.installed:
+        pytest.skip(f"{entry.package} is not installed")
+    unit = "features" if entry in MATRIX_ENTRIES else "points"
+    workload: Workload = request.getfixturevalue("cells" if unit == "features" else "points")
+    chosen = candidate(entry, "blosc-lz4", 50, unit).entry
+    made = chosen.make()
+    if made.without_threads:
+        pytest.skip(made.without_threads)
+    made.prepare(workload.samples, tmp_path)
+    for name, draws in workload.draws.items():
+        if entry.reads and name not in entry.reads:
+            continue
+        batches = []
+        for epoch in range(8):
+            batches += [[(first, epoch), (second, epoch)] for first, second in itertools.pairwise(draws.ids)]
+        opened = chosen.make()
+        opened.open(tmp_path, draws)
+        expected = list(map(opened.read_batch, batches))
+        shared = chosen.make()
+        shared.open(tmp_path, draws)
+        with ThreadPoolExecutor(THREADS) as threads:
+            for found, batch in zip(threads.map(shared.read_batch, batches), expected, strict=True):
+                assert_equal(found, batch)
+
+
+def assert_equal(found: Arrays, expected: Arrays) -> None:
+    assert found.keys() == expected.keys()
+    for field, arrays in expected.items():
+        for one, other in zip(found[field], arrays, strict=True):
+            np.testing.assert_array_equal(one, other)
