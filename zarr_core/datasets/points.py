@@ -29,7 +29,6 @@ from zarr_core.datasets.config import (
 from zarr_core.datasets.normalizers import NormalizedBatch, Normalizer, make_normalizers
 from zarr_core.datasets.splits import choose_samples
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
-from zarr_core.points.read.engines import FieldRead
 from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.points.read.selection import SampleDraws
 from zarr_core.sources import resolve_kind
@@ -138,8 +137,9 @@ class ZarrPointDataset(BatchDataset):
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         place = range(len(self))[index]
-        reads = self.reader.reads(self._draws(place))
-        return self._item(place, reads, self.reader.execute(list(reads.values())))
+        sample = self._draws(place)
+        (stored,) = self.reader.read_items([sample])
+        return self._item(place, sample, stored)
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """Read a whole batch at once; DataLoader calls this instead of ``__getitem__``.
@@ -153,32 +153,22 @@ class ZarrPointDataset(BatchDataset):
         draws = [self._draws(place) for place in places]
         stored = self.reader.read_batch(draws)
         if stored is None:
-            return self._read_items(places, [self.reader.reads(sample) for sample in draws])
-        tensors = {}
-        for field, values in stored.items():
-            if isinstance(values, list):  # of different numbers of points
-                rows = zip(*stored.values(), strict=True)
-                items = zip(places, draws, rows, strict=True)
-                return Batch([BatchItem(self._item(p, self.reader.reads(d), r)) for p, d, r in items], None)
-            tensors[field] = self._as_values(field, torch.from_numpy(values))
+            items = zip(places, draws, self.reader.read_items(draws), strict=True)
+            return Batch([BatchItem(self._item(*item)) for item in items], None)
+        tensors = {field: self._as_values(field, torch.from_numpy(values)) for field, values in stored.items()}
         if self.config.with_index:
             tensors[_INDEX] = torch.tensor(places)
         return Batch.of(tensors)
 
-    def _read_items(self, indices: Sequence[int], reads: Sequence[Mapping[str, FieldRead]]) -> Batch:
-        """Read items that cannot share tensors, each with the shapes and dtypes of its own arrays."""
-        values = iter(self.reader.execute([read for item in reads for read in item.values()]))
-        items = zip(indices, reads, strict=True)
-        return Batch([BatchItem(self._item(index, item, values)) for index, item in items], None)
-
-    def _item(self, index: int, reads: Mapping[str, FieldRead], values: Iterable[np.ndarray]) -> dict[str, Tensor]:
-        """The tensors of an item from its stored values. Takes as many arrays as there are reads."""
+    def _item(self, index: int, sample: SampleDraws, stored: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
+        """The tensors of an item from its stored values."""
         item = {}
-        for (field, read), points in zip(reads.items(), values, strict=False):
+        for field, points in stored.items():
             normalizer = self._normalizers.get(field)
             if normalizer is not None and len(normalizer.shift) != points.shape[1]:
+                where = self.reader.reads(sample)[field].where
                 width = f"the array has {points.shape[1]} components per point"
-                raise ZarrCoreError(f"{read.where}: {width}, its normalizer has {len(normalizer.shift)}")
+                raise ZarrCoreError(f"{where}: {width}, its normalizer has {len(normalizer.shift)}")
             item[field] = self._as_values(field, torch.from_numpy(points))
         return item | {_INDEX: torch.tensor(index)} if self.config.with_index else item
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-#: Limit of one request where a whole shard is read: few round trips, and still little memory.
+#: Limit of one request for several chunks: few round trips, little memory, and large fields by several requests.
 MAX_READ_BYTES = 8 << 20
 
 _Range = TypeVar("_Range", bound=tuple[Any, ...])

@@ -14,7 +14,7 @@ import numpy as np
 
 from zarr_core.errors import CorruptChunkError
 from zarr_core.format.array_metadata import ArrayLayout
-from zarr_core.format.ranges import coalesce
+from zarr_core.format.ranges import MAX_READ_BYTES, coalesce
 from zarr_core.format.shards import ChunkIndex, decode_into
 from zarr_core.points.read.sampling import Draw
 
@@ -47,18 +47,25 @@ class PlannedChunk(NamedTuple):
 def wanted_rows(runs: tuple[tuple[int, int], ...], chunk_points: int) -> list[tuple[int, list[RowSpan]]]:
     """Wanted rows by chunk number; chunks and the rows of each in ascending order."""
     wanted: dict[int, list[RowSpan]] = {}
+    for chunk, rows in chunk_spans(runs, chunk_points):
+        wanted.setdefault(chunk, []).append(rows)
+    for spans in wanted.values():
+        spans.sort()
+    return sorted(wanted.items())
+
+
+def chunk_spans(runs: tuple[tuple[int, int], ...], chunk_points: int) -> list[tuple[int, RowSpan]]:
+    """Runs of points cut at the ends of chunks, in the order of the output: chunk numbers and rows."""
+    spans: list[tuple[int, RowSpan]] = []
     row = 0
     for start, stop in runs:
         while start < stop:
-            chunk = start // chunk_points
-            first = start - chunk * chunk_points
+            chunk, first = divmod(start, chunk_points)
             last = min(first + stop - start, chunk_points)
-            wanted.setdefault(chunk, []).append(RowSpan(first, last, row))
+            spans.append((chunk, RowSpan(first, last, row)))
             row += last - first
             start += last - first
-    for rows in wanted.values():
-        rows.sort()
-    return sorted(wanted.items())
+    return spans
 
 
 def plan_read(
@@ -73,8 +80,9 @@ def plan_read(
         max_gap: unwanted bytes between two chunks that are fetched to save a request, at most.
 
     Returns:
-        The wanted chunks of each byte range, in stored order: from the start of the first to the stop of the last. And
-        the wanted chunks that were not written: zeros, if the writer leaves out such chunks.
+        The wanted chunks of each byte range, in stored order: from the start of the first to the stop of the last, at
+        most ``MAX_READ_BYTES`` if there are several. And the wanted chunks that were not written: zeros, if the writer
+        leaves out such chunks.
     """
     per_shard = layout.chunks_per_shard
     starts, lengths = index
@@ -84,7 +92,8 @@ def plan_read(
         start = starts[chunk]
         planned = PlannedChunk(chunk // per_shard, start, start + lengths[chunk], chunk, rows)
         (missing if start < 0 else chunks).append(planned)
-    return coalesce(chunks, max_gap), missing
+    # A large field is several ranges, which a remote store sends at the same time.
+    return coalesce(chunks, max_gap, MAX_READ_BYTES), missing
 
 
 def unpack(

@@ -1,7 +1,7 @@
 """Reads points of stored samples as NumPy arrays. The reader selects points and arrays; an engine reads them.
 
-With the default engine, a sample costs one metadata request, once, and a field costs one byte range. Other fields cost
-nothing. All requests of a call are in flight together.
+With the default engine, a sample costs one metadata request, once, and a field costs one byte range (or several, of up
+to 8 MiB, where it is large). Other fields cost nothing. All requests of a call are in flight together.
 """
 
 from __future__ import annotations
@@ -170,8 +170,9 @@ class ZarrChunkReader:
             ZarrCoreError: an argument has the wrong type, or a number of points is not positive.
             CorruptChunkError: stored bytes are missing or damaged.
         """
-        reads = self.field_reads(sample_id, num_points, fields, seed, epoch, generator)
-        return dict(zip(reads, self.execute(list(reads.values())), strict=True))
+        selection = self.selection(num_points, fields)
+        (item,) = self.read_items([self.draws(selection, sample_id, seed=seed, epoch=epoch, generator=generator)])
+        return item
 
     def read_coords(
         self,
@@ -189,9 +190,9 @@ class ZarrChunkReader:
         Returns:
             (points, 3) of the stored dtype. Arguments and errors as for :meth:`read_sample`.
         """
-        read = self.coords_read(sample_id, domain, num_points, generator, seed=seed, epoch=epoch, stream=stream)
-        (points,) = self.execute([read])
-        return points
+        selection = Selection([], {}, self.coords("coords", domain, num_points, stream))
+        (item,) = self.read_items([self.draws(selection, sample_id, seed=seed, epoch=epoch, generator=generator)])
+        return item["coords"]
 
     def field_reads(
         self,
@@ -267,19 +268,15 @@ class ZarrChunkReader:
             sample_id, seed, epoch, generator: as for :meth:`read_sample`.
         """
         entry = self._entry(sample_id)
-        own = self.manifest.fields_of(sample_id)
-        columns = selection.columns(own)
-        if columns is None:
-            columns = selection.choose(self.manifest, self._url, sample_id)
+        columns = selection.columns(self.manifest, self._url, sample_id)
         seed, epoch = whole_number("seed", seed), whole_number("epoch", epoch)
         draws: dict[str, Draw] = {}
-        for _, _, domain, stream in columns:
-            if stream not in draws:
-                grid = entry.domains[domain]
-                wanted = selection.num_points.get(stream) or grid.n_points
-                draws[stream] = draw_points(
-                    grid.n_points, grid.chunk_points, wanted, seed, epoch, sample_id, stream, generator
-                )
+        for stream, domain in columns.domains.items():
+            grid = entry.domains[domain]
+            wanted = selection.num_points.get(stream) or grid.n_points
+            draws[stream] = draw_points(
+                grid.n_points, grid.chunk_points, wanted, seed, epoch, sample_id, stream, generator
+            )
         return SampleDraws(sample_id, entry, columns, draws)
 
     def reads(self, sample: SampleDraws) -> dict[str, FieldRead]:
@@ -291,38 +288,59 @@ class ZarrChunkReader:
             reads[name] = FieldRead(self._url, sample_id, column.field, entry, *array, domain, draws[stream])
         return reads
 
-    def read_batch(self, samples: Sequence[SampleDraws]) -> dict[str, np.ndarray] | dict[str, list[np.ndarray]] | None:
-        """Read samples that have the same fields.
+    def read_batch(self, samples: Sequence[SampleDraws]) -> dict[str, np.ndarray] | None:
+        """Read samples as one array per field.
 
         Args:
             samples: results of :meth:`draws`; at least one.
 
         Returns:
-            (samples, points, dim) by name, of the stored dtypes; or a list of (points, dim), if dtypes or numbers of
-            points differ; None if the fields differ. Errors as for :meth:`read_sample`.
+            (samples, points, dim) by name, of the stored dtypes; None if fields, dtypes or numbers of points differ, so
+            that :meth:`read_items` has to read them. Errors as for :meth:`read_sample`.
         """
-        first = samples[0]
-        batch: dict[str, Any] = {}
-        if all(sample.shape == first.shape for sample in samples):
-            for column, array in zip(first.columns, self._allocate(first, len(samples)), strict=True):
-                batch[column.name] = array
-        elif all(sample.names == first.names for sample in samples):
-            found = [self._allocate(sample) for sample in samples]
-            batch = dict(zip(first.names, map(list, zip(*found, strict=True)), strict=True))
-        else:
-            return None
-        arrays = list(batch.values())
+        first, num_points = samples[0], samples[0].num_points
+        for sample in samples:
+            if sample.columns != first.columns or sample.num_points != num_points:
+                return None
+        arrays = self._allocate(first, len(samples))
+        reads: list[FieldRead] = []
+        out: list[np.ndarray] = []
         with self._same_store():
-            reads: list[FieldRead] = []
-            out: list[np.ndarray] = []
-            for number in self._engine.copy_mapped(samples, arrays):
-                reads += self.reads(samples[number]).values()
-                out += [array[number] for array in arrays]
+            for sample, targets in zip(samples, zip(*arrays, strict=True), strict=True):
+                if not self._engine.copy_mapped(sample, targets):
+                    reads += self.reads(sample).values()
+                    out += targets
             try:
                 self._engine.read(reads, out)
             except OutputMismatchError:  # the manifest of an earlier version has one dtype for samples of several
                 return None
-        return batch
+        return dict(zip(first.columns.names, arrays, strict=True))
+
+    def read_items(self, samples: Sequence[SampleDraws]) -> list[dict[str, np.ndarray]]:
+        """Read samples that may differ in their fields, dtypes and numbers of points.
+
+        Args:
+            samples: results of :meth:`draws`.
+
+        Returns:
+            (points, dim) by name, of the stored dtypes, for each sample. Errors as for :meth:`read_sample`.
+        """
+        mapped: list[list[np.ndarray] | None] = []
+        reads: list[FieldRead] = []
+        with self._same_store():
+            for sample in samples:
+                arrays = self._allocate(sample)
+                if self._engine.copy_mapped(sample, arrays):
+                    mapped.append(arrays)
+                else:
+                    mapped.append(None)
+                    reads += self.reads(sample).values()
+            read = iter(self._engine.read(reads))
+        items = []
+        for sample, copied in zip(samples, mapped, strict=True):
+            # zip takes as many of the arrays that were read as the sample has.
+            items.append(dict(zip(sample.columns.names, read if copied is None else copied, strict=False)))
+        return items
 
     def _allocate(self, sample: SampleDraws, *items: int) -> list[np.ndarray]:
         """New arrays for the columns of a sample, or of a number of samples."""

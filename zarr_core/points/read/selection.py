@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from zarr_core.errors import UnknownFieldError
@@ -42,6 +42,20 @@ class SelectedColumn(NamedTuple):
     stream: str
 
 
+class SelectedColumns(list[SelectedColumn]):
+    """The columns of a sample. Samples with the same columns share the object.
+
+    Attributes:
+        domains: domain of each stream.
+        names: of the results.
+    """
+
+    def __init__(self, columns: Iterable[SelectedColumn]) -> None:
+        super().__init__(columns)
+        self.domains = {column.stream: column.domain for column in self}
+        self.names = [column.name for column in self]
+
+
 class Selection:
     """Fields and numbers of points, made by :meth:`zarr_core.points.read.reader.ZarrChunkReader.selection`.
 
@@ -59,20 +73,18 @@ class Selection:
         if coords is not None:
             self.num_points[coords.stream] = coords.num_points
         # By identity, with the mapping itself: most samples share one mapping of fields.
-        self._known: dict[int, tuple[Mapping[str, ArrayColumn], Sequence[SelectedColumn]]] = {}
+        self._known: dict[int, tuple[Mapping[str, ArrayColumn], SelectedColumns]] = {}
 
-    def columns(self, own: Mapping[str, ArrayColumn]) -> Sequence[SelectedColumn] | None:
-        """The columns that were remembered for a sample with these fields; None if there are none."""
-        known = self._known.get(id(own))
-        return None if known is None or known[0] is not own else known[1]
-
-    def choose(self, manifest: StoreManifest, url: str, sample_id: str) -> Sequence[SelectedColumn]:
+    def columns(self, manifest: StoreManifest, url: str, sample_id: str) -> SelectedColumns:
         """The columns of a sample, remembered for others with the same fields.
 
         Raises:
             UnknownFieldError: the sample lacks a field.
         """
         own = manifest.fields_of(sample_id)
+        known = self._known.get(id(own))
+        if known is not None and known[0] is own:
+            return known[1]
         domains = {name: domain for domain, layout in manifest.domains.items() for name in layout.arrays}
         columns = []
         for name in manifest.fields if self.fields is None else self.fields:
@@ -89,8 +101,9 @@ class Selection:
             columns.append(SelectedColumn(name, own[manifest.domains[domain].position], domain, stream))
         if len(self._known) == _MAX_KNOWN:
             self._known.clear()
-        self._known[id(own)] = own, columns
-        return columns
+        chosen = SelectedColumns(columns)
+        self._known[id(own)] = own, chosen
+        return chosen
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_known": {}}
@@ -112,15 +125,10 @@ class SampleDraws(NamedTuple):
 
     sample_id: str
     entry: SampleEntry
-    columns: Sequence[SelectedColumn]
+    columns: SelectedColumns
     draws: Mapping[str, Draw]
 
     @property
-    def shape(self) -> tuple[Sequence[SelectedColumn], list[int]]:
-        """Equal for samples whose results have the same names, shapes and dtypes in the same order."""
-        return self.columns, [drawn.num_points for drawn in self.draws.values()]
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the results."""
-        return [column.name for column in self.columns]
+    def num_points(self) -> list[int]:
+        """Drawn points of each stream."""
+        return [drawn.num_points for drawn in self.draws.values()]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from zarr_core.shootout.formats import Arrays, Format
+from zarr_core.shootout.formats import Arrays, Format, stacked
 from zarr_core.shootout.formats.files import counting
 from zarr_core.shootout.formats.samples import Draws, Samples
 
@@ -65,9 +65,8 @@ class Reader(Format):
         """All fields of all items in flight together, decoded into the arrays of the batch."""
         reader = self._reader
         draws = [reader.draws(self._selection, sample, epoch=epoch) for sample, epoch in items]
-        batch: Arrays | None = reader.read_batch(draws)  # type: ignore[assignment]  # a dict is invariant
-        if batch is None:
-            raise ValueError("the samples of the store have different fields or dtypes")
+        equal = reader.read_batch(draws)
+        batch: Arrays = stacked(reader.read_items(draws)) if equal is None else dict(equal)
         if self._objects is not None:
             self.requests = self._objects.requests
         return batch

@@ -140,17 +140,17 @@ class Engine(Protocol):
         """
         ...
 
-    def copy_mapped(self, samples: Sequence[SampleDraws], out: Sequence[Sequence[np.ndarray]]) -> Sequence[int]:
+    def copy_mapped(self, sample: SampleDraws, out: Sequence[np.ndarray]) -> bool:
         """Copy drawn points from memory, if the engine maps files and has verified the chunks.
 
         Args:
-            samples: with the same columns.
-            out: for each column, (points, dim) of each sample.
+            sample: the points.
+            out: (points, dim) for each column of the sample.
 
         Returns:
-            Numbers of the samples that are to be read.
+            False if the sample is to be read.
         """
-        return range(len(samples))
+        return False
 
     def attributes(self, where: str, entry: SampleEntry) -> dict[str, Any]:
         """Attributes of a sample's group."""

@@ -18,7 +18,7 @@ from zarr_core.errors import CorruptChunkError, ManifestError, StoreError, Trunc
 from zarr_core.format.object_names import ZARR_JSON
 from zarr_core.format.shards import ChunkIndex, decode_shard_index
 from zarr_core.points.read.engines import Engine, FieldRead, fetch_failure
-from zarr_core.points.read.engines.mapped import MappedSample, map_sample
+from zarr_core.points.read.engines.mapped import MappedSample
 from zarr_core.points.read.engines.sample_metadata import KnownArray, KnownSample, parse_group
 from zarr_core.points.read.engines.straight import UnreadError, read_straight
 from zarr_core.points.read.plan import PlannedChunk, RowSpan, plan_read, unpack
@@ -107,23 +107,17 @@ class DirectEngine(Engine):
             self._read_by_fallback(reads, fallback_places, results, out is None)
         return results
 
-    def copy_mapped(self, samples: Sequence[SampleDraws], out: Sequence[Sequence[np.ndarray]]) -> Sequence[int]:
+    def copy_mapped(self, sample: SampleDraws, out: Sequence[np.ndarray]) -> bool:
         """See :class:`zarr_core.points.read.engines.Engine`."""
-        process = self._this_process
-        if not isinstance(process.objects, LocalObjects):
-            return range(len(samples))
-        left = []
-        for number, sample in enumerate(samples):
-            relpath, columns = sample.entry.relpath, sample.columns
-            mapped = process.mapped.get(relpath)
-            if mapped is None or mapped.columns is not columns:
-                known = process.samples.get(relpath)
-                mapped = None if known is None else map_sample(process.objects, known, sample)
-                if mapped is not None:
-                    process.mapped[relpath] = mapped
-            if mapped is None or not mapped.copy(sample.draws, number, out):
-                left.append(number)
-        return left
+        process, entry = self._this_process, sample.entry
+        mapped = process.mapped.get(entry.relpath)
+        if mapped is None:
+            known = process.samples.get(entry.relpath)
+            # Files of other programs may change.
+            if known is None or not entry.is_ours or not isinstance(process.objects, LocalObjects):
+                return False
+            mapped = process.mapped[entry.relpath] = MappedSample(process.objects, known, entry)
+        return mapped.copy(sample.columns, sample.draws, out)
 
     def attributes(self, where: str, entry: SampleEntry) -> dict[str, Any]:
         """See :class:`zarr_core.points.read.engines.Engine`. One request; it also caches the sample's metadata."""

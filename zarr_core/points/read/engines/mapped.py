@@ -6,17 +6,16 @@ here is more general than it must be. What cannot be copied is read.
 
 from __future__ import annotations
 
-import mmap
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from zarr_core.points.read.engines.sample_metadata import KnownSample
-from zarr_core.points.read.plan import wanted_rows
+from zarr_core.points.read.plan import chunk_spans
 from zarr_core.points.read.sampling import Draw
-from zarr_core.points.read.selection import SampleDraws, SelectedColumn
+from zarr_core.points.read.selection import SelectedColumn
+from zarr_core.points.store.manifest import SampleEntry
 from zarr_core.storage.byte_ranges import LocalObjects
 
 
@@ -24,65 +23,87 @@ class MappedArray(NamedTuple):
     """An array in one shard that is mapped.
 
     Attributes:
-        stream: which draw selects its points.
-        file: the map.
+        file_size: bytes of the file now.
         size: bytes of the file that hold the chunks.
         chunks: (chunks, chunk_points, dim), in the map.
         verified: by chunk number, whether the chunk may be copied.
     """
 
-    stream: str
-    file: mmap.mmap
+    file_size: Callable[[], int]
     size: int
     chunks: np.ndarray
     verified: bytearray
 
 
-@dataclass(frozen=True, slots=True)
 class MappedSample:
-    """The arrays of a sample, in the order of its columns."""
+    """The arrays of a sample, mapped when they are first wanted.
 
-    columns: Sequence[SelectedColumn]
-    arrays: Sequence[MappedArray]
+    Args:
+        files: of the store.
+        known: metadata of the sample.
+        entry: its entry in the manifest.
+    """
 
-    def copy(self, draws: Mapping[str, Draw], number: int, out: Sequence[Sequence[np.ndarray]]) -> bool:
-        """Copy the points into place ``number`` of each output.
+    def __init__(self, files: LocalObjects, known: KnownSample, entry: SampleEntry) -> None:
+        self._files, self._known, self._entry = files, known, entry
+        self._arrays: dict[str, MappedArray] = {}
+        # The columns that were copied last, nearly always the same, and the stream and array of each. Replaced as one,
+        # for threads.
+        self._last: tuple[Sequence[SelectedColumn], list[tuple[str, MappedArray]]] = [], []
+
+    def copy(self, columns: Sequence[SelectedColumn], draws: Mapping[str, Draw], out: Sequence[np.ndarray]) -> bool:
+        """Copy the points of a sample.
+
+        Args:
+            columns: the arrays.
+            draws: points by stream.
+            out: (points, dim) for each column.
 
         Returns:
-            False if they must be read, because a chunk was not verified yet or a file has shrunk.
+            False if they must be read: a chunk was not verified yet, an array cannot be mapped, or a file has shrunk.
         """
-        wanted = {stream: wanted_rows(drawn.runs, drawn.chunk_points) for stream, drawn in draws.items()}
-        for (stream, file, size, chunks, verified), rows in zip(self.arrays, out, strict=True):
-            target = rows[number]
-            if file.size() < size:  # beyond the end of a file, a copy ends the process
+        of_columns, arrays = self._last
+        if of_columns is not columns:
+            arrays = []
+            for column in columns:
+                array = self._array(column.column.array_name, column.domain)
+                if array is None:
+                    return False
+                arrays.append((column.stream, array))
+            self._last = columns, arrays
+        wanted = {stream: _wanted(drawn) for stream, drawn in draws.items()}
+        for (stream, (file_size, size, chunks, verified)), target in zip(arrays, out, strict=True):
+            if file_size() < size:  # beyond the end of a file, a copy ends the process
                 return False
-            for chunk, spans in wanted[stream]:
+            for chunk, stored, rows in wanted[stream]:
                 if not verified[chunk]:
                     return False
-                stored = chunks[chunk]
-                for first, last, to in spans:
-                    target[to : to + last - first] = stored[first:last]
+                target[rows] = chunks[stored]
         return True
 
-
-def map_sample(files: LocalObjects, known: KnownSample, sample: SampleDraws) -> MappedSample | None:
-    """Map the arrays of a sample; None if one of them is to be read instead."""
-    if not sample.entry.is_ours:  # files of other programs may change
-        return None
-    arrays = []
-    for _, column, domain, stream in sample.columns:
-        array = known.arrays.get(column.array_name)
-        if array is None or not array.is_straight or array.accepted is not sample.entry or array.layout.n_shards > 1:
-            return None
-        file = files.map(array.shard_name(0))
+    def _array(self, name: str, domain: str) -> MappedArray | None:
+        mapped = self._arrays.get(name)
+        array = self._known.arrays.get(name)
+        if mapped is not None or array is None or not array.is_straight or array.accepted is not self._entry:
+            return mapped
         layout = array.layout
-        if layout.chunk_points != sample.entry.domains[domain].chunk_points:  # draws have the manifest's chunks
+        # Draws have the manifest's chunks.
+        if layout.n_shards > 1 or layout.chunk_points != self._entry.domains[domain].chunk_points:
             return None
+        file = self._files.map(array.shard_name(0))
         size = layout.n_chunks * array.chunk_bytes
         if file is None or len(file) < size:
             return None
         shape = (layout.n_chunks, layout.chunk_points, layout.dim)
         strides = (array.chunk_bytes, array.row_bytes, array.dtype.itemsize)
         chunks: np.ndarray = np.ndarray(shape, array.dtype, file, strides=strides)
-        arrays.append(MappedArray(stream, file, size, chunks, array.verified))
-    return MappedSample(sample.columns, arrays)
+        mapped = self._arrays[name] = MappedArray(file.size, size, chunks, array.verified)
+        return mapped
+
+
+def _wanted(drawn: Draw) -> list[tuple[int, tuple[int, slice], slice]]:
+    """Chunk numbers, the rows of each in an array of chunks, and their rows in the output."""
+    wanted = []
+    for chunk, (first, last, to) in chunk_spans(drawn.runs, drawn.chunk_points):
+        wanted.append((chunk, (chunk, slice(first, last)), slice(to, to + last - first)))
+    return wanted
