@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
@@ -37,6 +38,7 @@ FILES = {
 TARGETS = {"surface": "surface_pressure", "volume": "volume_velocity"}
 POINTS = {"surface": 1024, "volume": 2048}  # of a sample, in each step
 BATCH_SIZE = 4
+THREADS = 2  # that read the next batches
 HELD_OUT = "test"  # AhmedML's own split of the samples; the models are never trained on these
 
 
@@ -46,16 +48,21 @@ class PtSamples(Dataset[dict[str, Tensor]]):
     def __init__(self, data: Path, split: str, points: dict[str, int] | None = POINTS, seed: int = 0) -> None:
         self.sample_ids = AhmedMLDataset(data, split).sample_ids
         self.data, self.points = data, points
-        self.generator = torch.Generator().manual_seed(seed)
+        self.seed, self.epoch = seed, 0
 
     def __len__(self) -> int:
         return len(self.sample_ids)
 
+    def set_epoch(self, epoch: int) -> None:
+        """Draw other points."""
+        self.epoch = epoch
+
     def __getitem__(self, index: int) -> dict[str, Tensor]:
+        random = np.random.default_rng([self.seed, self.epoch, index])  # the same whichever thread comes first
         folder = self.data / self.sample_ids[index]
         item = {field: torch.load(folder / name, weights_only=True) for field, name in FILES.items()}
         for domain, points in (self.points or {}).items():
-            chosen = torch.randperm(len(item[f"{domain}_position"]), generator=self.generator)[:points]
+            chosen = torch.from_numpy(random.permutation(len(item[f"{domain}_position"]))[:points])
             item |= {field: values[chosen] for field, values in item.items() if field.startswith(domain)}
         item["parameters"] = _numbers(json.loads((folder / "params.json").read_text()))
         return item
@@ -125,7 +132,7 @@ def train(samples: Any, store: StoreSamples, held_out: PtSamples, seed: int, ste
     model = Surrogate(store.parameters)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    loader = ResumableLoader(samples, EpochBatchSampler.of(samples, BATCH_SIZE, seed=seed))
+    loader = ResumableLoader(samples, EpochBatchSampler.of(samples, BATCH_SIZE, seed=seed), num_threads=THREADS)
     stream, waited, started = batches(loader), 0.0, time.perf_counter()
     for _ in range(steps):
         requested = time.perf_counter()
