@@ -19,3 +19,10 @@ def shuffle_permutation(seed: int, sample_id: str, domain: str, n_points: int) -
     """
     digest = hashlib.sha256(f"{seed}\n{sample_id}\n{domain}".encode()).digest()
     return np.random.RandomState(np.frombuffer(digest, "<u4")).permutation(n_points)
+
+
+def in_source_order(stored: np.ndarray, seed: int, sample_id: str, domain: str) -> np.ndarray:
+    """All rows of a stored array in the order of the source."""
+    rows = np.empty_like(stored)
+    rows[shuffle_permutation(seed, sample_id, domain, len(stored))] = stored
+    return rows

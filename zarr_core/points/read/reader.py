@@ -11,7 +11,6 @@ import reprlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from zarr_core._util.arguments import check_mapping, check_names, whole_number
 from zarr_core._util.units import parse_size
 from zarr_core.errors import CorruptChunkError, ManifestError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.object_names import ATTRIBUTES_KEY
-from zarr_core.format.shuffle import shuffle_permutation
+from zarr_core.format.shuffle import in_source_order
 from zarr_core.points.read.engines import Engine, FieldRead, OutputMismatchError
 from zarr_core.points.read.engines.opening import open_engine
 from zarr_core.points.read.sampling import Draw, draw_points
@@ -120,16 +119,8 @@ class ZarrChunkReader:
 
         25,000 samples are a manifest of 3 MB as a pickle, which every DataLoader worker would get.
         """
-        reader, manifest = copy(self), self.manifest
-        kept = set(sample_ids)
-        reader.manifest = replace(
-            manifest,
-            samples={i: entry for i, entry in manifest.samples.items() if i in kept},
-            splits={name: [i for i in ids if i in kept] for name, ids in manifest.splits.items()},
-            excluded=manifest.excluded & kept,
-            quarantine={},
-            retired=frozenset(),
-        )
+        reader = copy(self)
+        reader.manifest = self.manifest.with_samples(sample_ids)
         return reader
 
     @property
@@ -397,9 +388,7 @@ class ZarrChunkReader:
             for name, values in self.read_sample(
                 sample_id, {}, [n for n in columns if n in recorded["moments"]]
             ).items():
-                rows = shuffle_permutation(recorded["shuffle_seed"], sample_id, domain, len(values))
-                mesh.fields[name] = np.empty_like(values)
-                mesh.fields[name][rows] = values
+                mesh.fields[name] = in_source_order(values, recorded["shuffle_seed"], sample_id, domain)
         return meshes
 
     def check_fields(self, fields: Iterable[str]) -> list[str]:

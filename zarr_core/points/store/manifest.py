@@ -210,6 +210,18 @@ class StoreManifest:
     retention: Retention = field(default_factory=Retention)
     fingerprints: str = "version"
 
+    def with_samples(self, sample_ids: Collection[str]) -> StoreManifest:
+        """The manifest of these samples alone, with the same columns."""
+        kept = set(sample_ids)
+        return replace(
+            self,
+            samples={i: entry for i, entry in self.samples.items() if i in kept},
+            splits={name: [i for i in ids if i in kept] for name, ids in self.splits.items()},
+            excluded=self.excluded & kept,
+            quarantine={},
+            retired=frozenset(),
+        )
+
     @property
     def fields(self) -> dict[str, ArrayColumn]:
         """Every column by canonical field name."""
