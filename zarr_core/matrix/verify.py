@@ -14,8 +14,9 @@ import numpy as np
 from zarr_core._util.documents import parse_json
 from zarr_core.errors import CorruptChunkError, ManifestError, StoreError, ZarrCoreError
 from zarr_core.format.object_names import ZARR_JSON
-from zarr_core.matrix.read.cells import feature_parts, read_copy
+from zarr_core.matrix.read.cells import read_copy
 from zarr_core.matrix.read.fetch import ChunkFetcher
+from zarr_core.matrix.read.parts import feature_parts
 from zarr_core.matrix.store.axis import FeatureAxis
 from zarr_core.matrix.store.layout import ChunkLayout
 from zarr_core.matrix.store.metadata import announced_rows

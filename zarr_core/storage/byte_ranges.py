@@ -114,7 +114,10 @@ class LocalObjects(Objects):
 
     def map(self, key: str) -> mmap.mmap | None:
         """The map of a file whose content never changes; None if it should be read instead."""
-        return self._maps.get(key) or self._maps.add(key, (self._files.get(key) or self._open(key)).handle)
+        try:
+            return self._maps.get(key) or self._maps.add(key, (self._files.get(key) or self._open(key)).handle)
+        except OSError:  # the read reports it
+            return None
 
     def _read(self, request: Request) -> np.ndarray:
         file = self._files.get(request.key) or self._open(request.key)

@@ -10,7 +10,11 @@ from __future__ import annotations
 import mmap
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
 
 # File systems on disks, or in the memory, of this machine.
 _LOCAL = {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", "xfs", "zfs"}
@@ -18,6 +22,34 @@ _LOCAL = {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs
 _SHARE_OF_MEMORY = 0.25
 _SHARE_OF_OPEN_FILES = 0.25
 _MAX_MAPS = 8192
+
+
+class MappedChunks(NamedTuple):
+    """Uncompressed chunks in a map, one after another from the start of the file, each followed by its checksum.
+
+    Attributes:
+        file_size: bytes of the file now.
+        size: bytes of the file that hold the chunks. Beyond the end of a file, a copy ends the process.
+        chunks: (chunks, *shape of a chunk) of the stored dtype, read-only.
+        verified: by chunk number, whether this process has compared the chunk with its checksum, so that it may be
+            copied.
+    """
+
+    file_size: Callable[[], int]
+    size: int
+    chunks: np.ndarray
+    verified: bytearray
+
+    @classmethod
+    def of(
+        cls, file: mmap.mmap | None, count: int, shape: tuple[int, ...], dtype: np.dtype[Any], verified: bytearray
+    ) -> MappedChunks | None:
+        """The first ``count`` chunks of a map; None without a map, or if the file is too short."""
+        stored = np.dtype([("cells", dtype, shape), ("checksum", "<u4")])
+        size = count * stored.itemsize
+        if file is None or len(file) < size:
+            return None
+        return cls(file.size, size, np.frombuffer(file, stored, count)["cells"], verified)
 
 
 class Maps:

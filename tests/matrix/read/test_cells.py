@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.helpers.matrices import append
+from tests.helpers.matrices import FEATURES, append
 from zarr_core.matrix import WideMatrix
 from zarr_core.storage.byte_ranges import CountingObjects, open_objects
 
@@ -56,3 +57,15 @@ def test_few_features_of_many_samples_are_read_from_the_column_major_copy(
     matrix.read(matrix.sample_ids[:2])
     matrix.read(["a_s0"], names[1::2])
     assert {key.split("/")[0] for key in opened[0].by_key} == {"beta.zarr"}
+
+
+def test_chunks_of_a_single_cell_are_decoded_into_the_output(tmp_path: Path) -> None:
+    """NumPy returns a copy, not a view, for a pair of integers."""
+    writer = WideMatrix.create(
+        tmp_path, FEATURES, {"beta": "float32"}, chunk_features=50, shard_rows=1, column_chunk=(1, 1)
+    )
+    rows = append(writer, "a", 3)["beta"]
+    writer.derive_columns()
+    matrix = WideMatrix.open(tmp_path)
+    found = matrix.read(list(rows), [FEATURES[3]], out=np.full((3, 1), -1, np.float32))
+    np.testing.assert_array_equal(found[:, 0], [cells[3] for cells in rows.values()])

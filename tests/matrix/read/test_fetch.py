@@ -64,7 +64,8 @@ def test_threads_share_the_shard_indices(tmp_path: Path, monkeypatch: pytest.Mon
     """However little may be kept, and however often two fetch the same."""
     from zarr_core.matrix.read import fetch
 
-    monkeypatch.setattr(fetch, "_INDEX_BYTES", 3 * 16 * 4)
+    limit = 3 * 4 * fetch._INDEX_ENTRY_BYTES
+    monkeypatch.setattr(fetch, "_INDEX_BYTES", limit)
     writer = WideMatrix.create(tmp_path, FEATURES[:4], {"beta": "float32"}, shard_rows=4, chunk_features=4)
     rows = append(writer, "a", 40)["beta"]
     matrix = WideMatrix.open(tmp_path)
@@ -78,7 +79,8 @@ def test_threads_share_the_shard_indices(tmp_path: Path, monkeypatch: pytest.Mon
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(read, range(8)))
     kept = matrix._fetcher
-    assert kept._index_bytes == sum(16 * len(index.starts) for index in kept._indices.values()) <= 3 * 16 * 4
+    sizes = [fetch._INDEX_ENTRY_BYTES * len(shard.verified) for shard in kept._shards.values()]
+    assert kept._index_bytes == sum(sizes) <= limit
 
 
 def test_the_cache_distinguishes_matrices_at_one_place(s3_root: str, tmp_path: Path) -> None:

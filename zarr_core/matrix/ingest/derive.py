@@ -10,8 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from zarr_core.matrix.read.cells import feature_parts, read_copy
+from zarr_core.matrix.read.cells import read_copy
 from zarr_core.matrix.read.fetch import ChunkFetcher
+from zarr_core.matrix.read.parts import feature_parts
 from zarr_core.matrix.store.batch_names import outside
 from zarr_core.matrix.store.claims import claim_shards, create_shard
 from zarr_core.matrix.store.commits import commit

@@ -9,8 +9,9 @@ from functools import partial
 import numpy as np
 
 from zarr_core.matrix.ingest.append import digest_rows, write_shards
-from zarr_core.matrix.read.cells import feature_parts, read_copy
+from zarr_core.matrix.read.cells import read_copy
 from zarr_core.matrix.read.fetch import ChunkFetcher
+from zarr_core.matrix.read.parts import feature_parts
 from zarr_core.matrix.store.state import MatrixBatch, MatrixState
 from zarr_core.storage import Storage
 

@@ -6,6 +6,7 @@ The index of a shard costs one request and is kept in memory. Neighbouring chunk
 from __future__ import annotations
 
 import threading
+from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,9 +21,10 @@ from zarr_core.format.shards import ChunkIndex, decode_into, decode_shard_index,
 from zarr_core.matrix.store.layout import ChunkLayout
 from zarr_core.storage.byte_ranges import CountingObjects, JoinedObjects, LocalObjects, Objects, Request
 from zarr_core.storage.checked import fetch_checked
+from zarr_core.storage.maps import MappedChunks
 
 _INDEX_BYTES = 64 << 20  # memory limit of the shard indices, per reading process
-_INDEX_ENTRY_BYTES = 16
+_INDEX_ENTRY_BYTES = 25  # offset, length, place in a map, whether it is verified
 # Size limit of one request. Remote: a long row is spread over several connections. Local: the buffer stays in the
 # processor's cache.
 _RANGE_BYTES = {True: 16 << 20, False: 256 << 10}
@@ -50,6 +52,43 @@ class WantedChunk(NamedTuple):
     to: tuple[Any, Any]
     whole: bool
     label: str
+
+
+class KnownShard:
+    """What a process knows of a shard.
+
+    Attributes:
+        index: byte ranges of its chunks.
+        verified: by chunk number, whether this process has compared the chunk with its checksum.
+        tried: whether the file was mapped, or cannot be.
+        mapped: its chunks in a map of the file, in stored order; None if they are to be read.
+        slots: by chunk number, the place of the chunk in ``mapped``; negative for a chunk that is not stored.
+        is_dense: whether the place of each stored chunk is its number.
+    """
+
+    __slots__ = ("index", "is_dense", "mapped", "slots", "tried", "verified")
+
+    def __init__(self, index: ChunkIndex) -> None:
+        self.index = index
+        self.verified = bytearray(len(index.starts))
+        self.tried = False
+        self.mapped: MappedChunks | None = None
+        self.slots = array("q")
+        self.is_dense = False
+
+    def map(self, files: LocalObjects, name: str, layout: ChunkLayout) -> None:
+        """Map the chunks, unless they have places of other sizes in the file."""
+        self.tried = True
+        starts, lengths = np.asarray(self.index.starts), np.asarray(self.index.lengths)
+        dtype = np.dtype(layout.dtype)
+        size = layout.flat.chunk_points * dtype.itemsize + CHECKSUM_BYTES
+        stored = np.flatnonzero(starts >= 0)
+        if not len(stored) or (lengths[stored] != size).any() or (starts[stored] % size).any():
+            return
+        slots = starts // size
+        self.slots, self.is_dense = array("q", slots.tobytes()), np.array_equal(slots[stored], stored)
+        count, shape = int(slots.max()) + 1, layout.chunk[1:]
+        self.mapped = MappedChunks.of(files.map(name), count, shape, dtype, self.verified)
 
 
 @dataclass
@@ -90,7 +129,7 @@ class ChunkFetcher:
         # Over a network a few unused bytes cost less than another request.
         joined = JoinedObjects(self._counter, _REQUEST_BYTES if objects.remote else 0, _RANGE_BYTES[objects.remote])
         self._objects, self.url = joined if cached is None else cached(joined), url
-        self._indices: OrderedDict[str, ChunkIndex] = OrderedDict()
+        self._shards: OrderedDict[str, KnownShard] = OrderedDict()
         self._index_bytes = 0
         self._lock = threading.Lock()
 
@@ -110,12 +149,13 @@ class ChunkFetcher:
             StoreError: the bytes cannot be fetched.
         """
         requests, n_bytes = self._counter.requests, self._counter.bytes
-        indices = self._shard_indices(layout, chunks)
+        shards = self._known_shards(layout, chunks)
         scratch = np.empty(layout.chunk, layout.dtype)
 
         def place(chunk: WantedChunk, data: np.ndarray) -> None:
             cells = _destination(chunk, layout, out)
             decode_into(layout.flat, data, scratch if cells is None else cells)
+            shards[chunk.shard].verified[chunk.number] = 1
             if cells is not None:
                 return
             first, second = chunk.to
@@ -124,10 +164,16 @@ class ChunkFetcher:
             else:
                 out[chunk.to] = scratch[chunk.inside]
 
-        for batch in _batches(chunks, indices, out):
-            if self._files is not None and layout.codec.name == "none":
-                batch = [pair for pair in batch if not self._read_directly(pair[1], _destination(pair[0], layout, out))]
-            self._fetch(batch, place)
+        for batch in _batches(chunks, shards, out):
+            left = batch
+            if self._files is not None and layout.flat.is_straight:
+                left = []
+                for chunk, request in batch:
+                    if self._read_directly(request, _destination(chunk, layout, out)):
+                        shards[chunk.shard].verified[chunk.number] = 1
+                    else:
+                        left.append((chunk, request))
+            self._fetch(left, place)
         return ReadCost(self._counter.requests - requests, self._counter.bytes - n_bytes)
 
     def _read_directly(self, request: Request, cells: np.ndarray | None) -> bool:
@@ -168,32 +214,43 @@ class ChunkFetcher:
 
         fetch_checked(self._objects, [request for _, request in wanted], use_one)
 
-    def _shard_indices(self, layout: ChunkLayout, chunks: Sequence[WantedChunk]) -> dict[str, ChunkIndex]:
-        """The index of each shard by name."""
+    def mapped(self, layout: ChunkLayout, name: str) -> KnownShard | None:
+        """A shard whose verified chunks may be copied from a map; None if it must be read."""
+        shard = self._shards.get(name)
+        if shard is None or self._files is None or not layout.flat.is_straight:
+            return None
+        if not shard.tried:
+            shard.map(self._files, name, layout)
+        mapped = shard.mapped
+        return None if mapped is None or mapped.file_size() < mapped.size else shard
+
+    def _known_shards(self, layout: ChunkLayout, chunks: Sequence[WantedChunk]) -> dict[str, KnownShard]:
+        """The shards by name."""
         wanted = {chunk.shard: chunk for chunk in chunks}
         with self._lock:
-            found = {shard: self._indices[shard] for shard in wanted if shard in self._indices}
-            for shard in found:
-                self._indices.move_to_end(shard)
+            found = {name: self._shards[name] for name in wanted if name in self._shards}
+            for name in found:
+                self._shards.move_to_end(name)
 
         def use(chunk: WantedChunk, data: np.ndarray) -> None:
             index = ChunkIndex.from_shards(layout.flat, [decode_shard_index(layout.flat, data.tobytes())])
-            found[chunk.shard] = index
-            self._keep(chunk.shard, index)
+            found[chunk.shard] = self._keep(chunk.shard, KnownShard(index))
 
-        missing = [chunk for shard, chunk in wanted.items() if shard not in found]
+        missing = [chunk for name, chunk in wanted.items() if name not in found]
         self._fetch([(chunk, Request(chunk.shard, -layout.flat.index_bytes)) for chunk in missing], use)
         return found
 
-    def _keep(self, shard: str, index: ChunkIndex) -> None:
+    def _keep(self, name: str, shard: KnownShard) -> KnownShard:
+        """Keep a shard unless another thread has done so, and drop the oldest if they need too much memory."""
         with self._lock:
-            if shard in self._indices:
-                return
-            self._indices[shard] = index
-            self._index_bytes += _INDEX_ENTRY_BYTES * len(index.starts)
-            while self._index_bytes > _INDEX_BYTES and len(self._indices) > 1:
-                _, dropped = self._indices.popitem(last=False)
-                self._index_bytes -= _INDEX_ENTRY_BYTES * len(dropped.starts)
+            if name in self._shards:
+                return self._shards[name]
+            self._shards[name] = shard
+            self._index_bytes += _INDEX_ENTRY_BYTES * len(shard.verified)
+            while self._index_bytes > _INDEX_BYTES and len(self._shards) > 1:
+                _, dropped = self._shards.popitem(last=False)
+                self._index_bytes -= _INDEX_ENTRY_BYTES * len(dropped.verified)
+            return shard
 
 
 def _destination(chunk: WantedChunk, layout: ChunkLayout, out: np.ndarray) -> np.ndarray | None:
@@ -201,17 +258,18 @@ def _destination(chunk: WantedChunk, layout: ChunkLayout, out: np.ndarray) -> np
     if not chunk.whole:
         return None
     cells: np.ndarray = out[chunk.to]
-    return cells if cells.flags.c_contiguous and cells.dtype == layout.dtype else None
+    in_place = cells.ndim and cells.flags.c_contiguous and cells.dtype == layout.dtype  # one cell would be a copy
+    return cells if in_place else None
 
 
 def _batches(
-    chunks: Sequence[WantedChunk], indices: Mapping[str, ChunkIndex], out: np.ndarray
+    chunks: Sequence[WantedChunk], shards: Mapping[str, KnownShard], out: np.ndarray
 ) -> Iterator[list[tuple[WantedChunk, Request]]]:
     """Chunks that may be in memory together, with their byte ranges. Cells of chunks that are not stored become NaN."""
     batch: list[tuple[WantedChunk, Request]] = []
     size = 0
     for chunk in chunks:
-        index = indices[chunk.shard]
+        index = shards[chunk.shard].index
         start, length = index.starts[chunk.number], index.lengths[chunk.number]
         if start < 0:
             out[chunk.to] = np.nan

@@ -52,6 +52,8 @@ class MatrixReader:
         self._storage, self._state, self._pinned = storage, state, pinned
         self._cache, self._objects_factory = cache, objects_factory
         self._axis: FeatureAxis | None = None
+        # The samples that were read last, and their numbers: reads of columns nearly always name the same ones.
+        self._last: tuple[MatrixState, list[str], np.ndarray] = state, [], np.empty(0, np.int64)
         self._kept_fetcher: ChunkFetcher | None = None
         self._forks = -1
         self._replaced = ReplacementCheck(storage, HEAD)
@@ -190,10 +192,7 @@ class MatrixReader:
                 return cells
             out[...] = cells
             return out
-        for sample_id in sample_ids:
-            if sample_id not in state.rows:
-                reason = "; it was retired" if sample_id in state.retired.sample_ids else ""
-                raise UnknownFieldError(f"{self.url}, generation {state.generation}: no sample {sample_id!r}{reason}")
+        samples = self._numbers(sample_ids)
         columns = None if feature_ids is None else self.feature_ids.positions(feature_ids)
         shape = len(sample_ids), state.axis.length if columns is None else len(columns)
         if out is not None:
@@ -205,24 +204,33 @@ class MatrixReader:
                 size = f"{shape[0]:,} samples x {shape[1]:,} features"
                 raise StoreError(f"{self.url}: {size} do not fit in memory; read fewer at a time") from error
         if out.size:
-            self._read_into(out, sample_ids, columns, value)
+            self._read_into(out, samples, columns, value)
         return out
 
-    def _read_into(self, out: np.ndarray, sample_ids: Sequence[str], columns: np.ndarray | None, value: str) -> None:
-        """Read each sample once, and copy the rows of those that were requested again."""
-        state = self._state
-        places: dict[str, int] = {}
-        for place, sample_id in enumerate(sample_ids):
-            places.setdefault(sample_id, place)
+    def _numbers(self, sample_ids: Sequence[str]) -> np.ndarray:
+        """(samples,) int64 number of each sample; raises UnknownFieldError."""
+        state, asked = self._state, list(sample_ids)
+        of_state, last, numbers = self._last
+        if of_state is state and asked == last:
+            return numbers
         try:
-            read_cells(self._fetcher, state, value, places, columns, out)
+            numbers = np.fromiter(map(state.numbers.__getitem__, asked), np.int64, len(asked))
+        except KeyError as error:
+            (sample_id,) = error.args
+            reason = "; it was retired" if sample_id in state.retired.sample_ids else ""
+            message = f"{self.url}, generation {state.generation}: no sample {sample_id!r}{reason}"
+            raise UnknownFieldError(message) from None
+        self._last = state, asked, numbers
+        return numbers
+
+    def _read_into(self, out: np.ndarray, samples: np.ndarray, columns: np.ndarray | None, value: str) -> None:
+        state = self._state
+        try:
+            read_cells(self._fetcher, state, value, samples, columns, out)
             self._replaced.check(state, self._fetcher.objects)
         except CorruptChunkError as error:
             check_kept(self._storage, HEAD, state, error)
             raise
-        for place, sample_id in enumerate(sample_ids):
-            if place != places[sample_id]:
-                out[place] = out[places[sample_id]]
 
     def select(
         self,

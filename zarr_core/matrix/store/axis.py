@@ -18,6 +18,7 @@ from zarr_core._util.plain_arrays import plain_array
 from zarr_core.errors import CorruptChunkError, MatrixError, UnknownFieldError
 
 _BLOCK = 65_536  # names that are handled together
+_REMEMBERED_BYTES = 1 << 20
 _ZERO = "a feature's name ends with a zero character, which NumPy would drop"
 
 
@@ -40,6 +41,8 @@ class FeatureAxis(Sequence[Any]):
         if not len(self.ids):
             raise MatrixError("a matrix needs at least one feature")
         self._order: np.ndarray | None = None
+        # Names that were asked for last, and their positions: the batches of a dataset ask for the same ones.
+        self._last = b"", np.empty(0, np.int64)
         if not (self.ids[1:] > self.ids[:-1]).all():
             # Names that are not sorted are found through their sorted order, which takes 8 bytes per feature.
             self._order = np.argsort(self.ids, kind="stable")
@@ -86,6 +89,10 @@ class FeatureAxis(Sequence[Any]):
 
     def positions(self, feature_ids: Sequence[str] | Sequence[int] | np.ndarray) -> np.ndarray:
         """Positions of features, (n,) int64; raises UnknownFieldError for the first unknown feature."""
+        if type(feature_ids) is np.ndarray and feature_ids.dtype == self.ids.dtype and feature_ids.ndim == 1:
+            found = self._known(feature_ids)
+            if (found >= 0).all():
+                return found
         check_names("feature_ids", feature_ids, error=UnknownFieldError)
         if not len(feature_ids):
             return np.empty(0, np.int64)
@@ -95,6 +102,18 @@ class FeatureAxis(Sequence[Any]):
         if (found < 0).any():
             name = self._name(wanted[int(np.argmin(found))])
             raise UnknownFieldError(f"feature {name!r} is not on the axis of this matrix ({len(self):,} features)")
+        return found
+
+    def _known(self, wanted: np.ndarray) -> np.ndarray:
+        """As :meth:`locate`, for names of the dtype of the axis; those that were asked for last are remembered."""
+        if wanted.nbytes > _REMEMBERED_BYTES:
+            return self.locate(wanted)
+        asked = wanted.tobytes()
+        last, found = self._last
+        if asked != last:
+            found = self.locate(wanted)
+            found.flags.writeable = False
+            self._last = asked, found
         return found
 
     def check_kind(self, is_text: bool, example: Any) -> None:

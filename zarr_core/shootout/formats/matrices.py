@@ -103,12 +103,12 @@ class Matrix(_Table):
         self._objects = objects = counting(f"{place}/matrix")
         factory = None if objects is None else lambda _: objects
         self._matrix = WideMatrix.open(f"{place}/matrix", objects_factory=factory)
-        self._ids, self._names = np.array(self._matrix.sample_ids), self._matrix.feature_ids.ids
+        self._ids, self._names = self._matrix.sample_ids, self._matrix.feature_ids.ids
         (self._value,) = self._matrix.values
 
     def _cells(self, rows: np.ndarray | None, features: np.ndarray | None) -> np.ndarray:
-        ids = self._ids if rows is None else self._ids[rows]
-        cells = self._matrix.read(ids.tolist(), None if features is None else self._names[features], self._value)
+        ids = self._ids if rows is None else [self._ids[row] for row in rows]
+        cells = self._matrix.read(ids, None if features is None else self._names[features], self._value)
         if self._objects is not None:
             self.requests = self._objects.requests
         return cells

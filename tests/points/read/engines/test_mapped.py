@@ -15,7 +15,7 @@ from tests.helpers.arrays import assert_equal
 from tests.helpers.examples import examples
 from tests.helpers.small_source import KIND
 from tests.points.read.engines.conftest import CHUNK
-from zarr_core.errors import CorruptChunkError
+from zarr_core.errors import CorruptChunkError, StoreError
 from zarr_core.points.convert.conversion import convert
 from zarr_core.points.read.engines.direct import DirectEngine
 from zarr_core.points.read.reader import ZarrChunkReader
@@ -149,6 +149,20 @@ def test_a_mapped_file_that_is_deleted_or_replaced_keeps_its_content(store: Path
     (store / "other").rename(replaced)
     for one, other in zip(batch(reader, {}), expected, strict=True):
         assert_equal(one, other)
+
+
+def test_a_file_that_vanishes_before_it_is_mapped_is_an_error(store: Path) -> None:
+    reader = ZarrChunkReader(store)
+    batch(reader, {})
+    engine = reader._engine
+    assert isinstance(engine, DirectEngine)
+    files = engine._this_process.objects
+    assert isinstance(files, LocalObjects)
+    files._files.clear()  # as if many others had been opened since
+    (path,) = store.glob("samples/run_2/*/volume/velocity/c/0/0")
+    path.unlink()
+    with pytest.raises(StoreError, match="run_2, volume_velocity.*c/0/0"):
+        batch(reader, {})
 
 
 def test_a_network_file_system_is_read_and_not_mapped(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

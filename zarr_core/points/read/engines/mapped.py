@@ -6,8 +6,7 @@ here is more general than it must be. What cannot be copied is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -17,22 +16,7 @@ from zarr_core.points.read.sampling import Draw
 from zarr_core.points.read.selection import SelectedColumn
 from zarr_core.points.store.manifest import SampleEntry
 from zarr_core.storage.byte_ranges import LocalObjects
-
-
-class MappedArray(NamedTuple):
-    """An array in one shard that is mapped.
-
-    Attributes:
-        file_size: bytes of the file now.
-        size: bytes of the file that hold the chunks.
-        chunks: (chunks, chunk_points, dim), in the map.
-        verified: by chunk number, whether the chunk may be copied.
-    """
-
-    file_size: Callable[[], int]
-    size: int
-    chunks: np.ndarray
-    verified: bytearray
+from zarr_core.storage.maps import MappedChunks
 
 
 class MappedSample:
@@ -46,10 +30,10 @@ class MappedSample:
 
     def __init__(self, files: LocalObjects, known: KnownSample, entry: SampleEntry) -> None:
         self._files, self._known, self._entry = files, known, entry
-        self._arrays: dict[str, MappedArray] = {}
+        self._arrays: dict[str, MappedChunks] = {}
         # The columns that were copied last, nearly always the same, and the stream and array of each. Replaced as one,
         # for threads.
-        self._last: tuple[Sequence[SelectedColumn], list[tuple[str, MappedArray]]] = [], []
+        self._last: tuple[Sequence[SelectedColumn], list[tuple[str, MappedChunks]]] = [], []
 
     def copy(self, columns: Sequence[SelectedColumn], draws: Mapping[str, Draw], out: Sequence[np.ndarray]) -> bool:
         """Copy the points of a sample.
@@ -73,7 +57,7 @@ class MappedSample:
             self._last = columns, arrays
         wanted = {stream: _wanted(drawn) for stream, drawn in draws.items()}
         for (stream, (file_size, size, chunks, verified)), target in zip(arrays, out, strict=True):
-            if file_size() < size:  # beyond the end of a file, a copy ends the process
+            if file_size() < size:
                 return False
             for chunk, stored, rows in wanted[stream]:
                 if not verified[chunk]:
@@ -81,7 +65,7 @@ class MappedSample:
                 target[rows] = chunks[stored]
         return True
 
-    def _array(self, name: str, domain: str) -> MappedArray | None:
+    def _array(self, name: str, domain: str) -> MappedChunks | None:
         mapped = self._arrays.get(name)
         array = self._known.arrays.get(name)
         if mapped is not None or array is None or not array.is_straight or array.accepted is not self._entry:
@@ -90,14 +74,11 @@ class MappedSample:
         # Draws have the manifest's chunks.
         if layout.n_shards > 1 or layout.chunk_points != self._entry.domains[domain].chunk_points:
             return None
+        shape = layout.chunk_points, layout.dim
         file = self._files.map(array.shard_name(0))
-        size = layout.n_chunks * array.chunk_bytes
-        if file is None or len(file) < size:
-            return None
-        shape = (layout.n_chunks, layout.chunk_points, layout.dim)
-        strides = (array.chunk_bytes, array.row_bytes, array.dtype.itemsize)
-        chunks: np.ndarray = np.ndarray(shape, array.dtype, file, strides=strides)
-        mapped = self._arrays[name] = MappedArray(file.size, size, chunks, array.verified)
+        mapped = MappedChunks.of(file, layout.n_chunks, shape, array.dtype, array.verified)
+        if mapped is not None:
+            self._arrays[name] = mapped
         return mapped
 
 

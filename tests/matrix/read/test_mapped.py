@@ -1,0 +1,188 @@
+"""Later reads of a matrix without codec are copies from maps: the same cells, and no map where it is not safe."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.helpers.examples import examples
+from tests.helpers.matrices import FEATURES, SMALL, append, flip
+from zarr_core.errors import CorruptChunkError, StoreError
+from zarr_core.matrix import WideMatrix
+from zarr_core.storage import maps
+from zarr_core.storage.byte_ranges import LocalObjects
+
+PLAIN: dict[str, Any] = SMALL | {"codec": "none"}
+SAMPLES = [f"a_s{number}" for number in range(6)]
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> tuple[Path, np.ndarray]:
+    """A matrix of two shards, and its cells."""
+    matrix = WideMatrix.create(tmp_path / "matrix", FEATURES, {"beta": "float32"}, **PLAIN)
+    rows = append(matrix, "a", 6)["beta"]
+    return tmp_path / "matrix", np.stack([rows[sample_id] for sample_id in SAMPLES])
+
+
+def shard(root: Path, number: int = 0) -> Path:
+    return root / f"beta.zarr/c/{number}/0"
+
+
+def mapped(matrix: WideMatrix) -> int:
+    """Number of shards that are mapped."""
+    return sum(shard.mapped is not None for shard in matrix._fetcher._shards.values())
+
+
+@settings(max_examples=examples(15))
+@given(data=st.data())
+def test_read_and_copied_cells_are_those_of_zarr_python(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    draw = data.draw
+    layout = {
+        "chunk_features": draw(st.integers(1, 70)),
+        "shard_rows": draw(st.integers(1, 5)),
+        "column_chunk": draw(st.sampled_from([(1, 1), (2, 3), (16, 4)])),
+    }
+    dtype, features = draw(st.sampled_from(["float16", "float32", "float64"])), FEATURES[: draw(st.integers(1, 60))]
+    folder, with_columns = tmp_path_factory.mktemp("mapped"), draw(st.booleans())
+    for codec in ("none", "zstd"):
+        writer = WideMatrix.create(folder / codec, features, {"beta": dtype}, codec=codec, **layout)
+        append(writer, "a", 6)
+        append(writer, "b", 3, seed=5)
+        if with_columns:
+            writer.derive_columns()
+    matrices = [WideMatrix.open(folder / codec) for codec in ("none", "zstd")]
+    known, rows = matrices[0].sample_ids, matrices[0].rows
+    reference = zarr.open_array(folder / "none/beta.zarr", mode="r")[:]
+    for _ in range(3):
+        samples = draw(st.just(known) | st.lists(st.sampled_from(known), min_size=1, max_size=14))
+        places = draw(st.none() | st.lists(st.integers(0, len(features) - 1), min_size=1, max_size=9))
+        names = None if places is None else [features[place] for place in places]
+        expected = reference[[rows[sample_id] for sample_id in samples]][:, slice(None) if places is None else places]
+        for matrix in matrices * 2:
+            found = matrix.read(samples, names)
+            np.testing.assert_array_equal(found, expected)
+            assert found.dtype == dtype
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("features", [None, FEATURES[3:80:7], FEATURES[:2]])
+def test_verified_chunks_cost_no_system_call_that_reads(
+    written: tuple[Path, np.ndarray], features: list[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, cells = written
+    matrix = WideMatrix.open(root)
+    first = matrix.read(SAMPLES, features)
+    monkeypatch.setattr(LocalObjects, "read_into", None)
+    monkeypatch.setattr(LocalObjects, "fetch", None)
+    np.testing.assert_array_equal(matrix.read(SAMPLES, features), first)
+    np.testing.assert_array_equal(first, cells[:, [FEATURES.index(name) for name in features or FEATURES]])
+
+
+def test_a_chunk_that_was_not_verified_is_read_and_checked(written: tuple[Path, np.ndarray]) -> None:
+    root, _ = written
+    matrix = WideMatrix.open(root)
+    matrix.read(["a_s1"], FEATURES[:20])  # its first two chunks
+    content = shard(root).read_bytes()
+    shard(root).write_bytes(bytes(byte ^ 1 for byte in content[:-200]) + content[-200:])
+    for features in (None, FEATURES[:2], FEATURES[40:]):
+        with pytest.raises(CorruptChunkError, match=r"beta of sample 'a_s\d'.*: chunk \d+ of .*: checksum mismatch"):
+            matrix.read(["a_s0", "a_s1", "a_s3"], features)
+
+
+@pytest.mark.parametrize("size", [0, 1, 600])
+def test_a_mapped_file_that_shrinks_is_an_error_and_no_signal(written: tuple[Path, np.ndarray], size: int) -> None:
+    root, _ = written
+    matrix = WideMatrix.open(root)
+    for _ in range(2):
+        matrix.read(SAMPLES)
+    assert mapped(matrix) == 2
+    os.truncate(shard(root), size)
+    for features in (None, FEATURES[:2]):
+        message = r"sample 'a_s\d'.*chunk \d+ of beta.zarr/c/0/0: expected \d+ bytes"
+        with pytest.raises(CorruptChunkError, match=message):
+            matrix.read(SAMPLES, features)
+
+
+def test_a_mapped_file_that_is_deleted_or_replaced_keeps_its_content(written: tuple[Path, np.ndarray]) -> None:
+    """As an open file does. A shard is written once, so the name of another one would be another name."""
+    root, cells = written
+    matrix = WideMatrix.open(root)
+    for _ in range(2):
+        matrix.read(SAMPLES)
+    shard(root, 0).unlink()
+    (root / "other").write_bytes(b"other")
+    (root / "other").rename(shard(root, 1))
+    np.testing.assert_array_equal(matrix.read(SAMPLES), cells)
+
+
+def test_a_file_that_vanishes_before_it_is_mapped_is_an_error(written: tuple[Path, np.ndarray]) -> None:
+    root, _ = written
+    matrix = WideMatrix.open(root)
+    matrix.read(SAMPLES)
+    matrix._fetcher._files._files.clear()  # type: ignore[union-attr]  # as if many others had been opened since
+    shard(root).unlink()
+    with pytest.raises(CorruptChunkError, match=r"sample 'a_s\d'.*: beta.zarr/c/0/0 is committed but missing"):
+        matrix.read(SAMPLES)
+
+
+def test_another_matrix_at_the_same_place_is_noticed(written: tuple[Path, np.ndarray]) -> None:
+    """Shards of two matrices have the same names."""
+    root, _ = written
+    matrix = WideMatrix.open(root)
+    for _ in range(2):
+        matrix.read(SAMPLES)
+    shutil.rmtree(root)
+    rows = append(WideMatrix.create(root, FEATURES, {"beta": "float32"}, **PLAIN), "a", 6, seed=9)["beta"]
+    with pytest.raises(StoreError, match="another"):
+        matrix.read(SAMPLES)
+    opened = WideMatrix.open(root)
+    for _ in range(2):
+        np.testing.assert_array_equal(opened.read(SAMPLES), np.stack(list(rows.values())))
+
+
+def test_samples_that_moved_are_those_of_the_new_generation(written: tuple[Path, np.ndarray]) -> None:
+    root, cells = written
+    matrix, pinned = WideMatrix.open(root), WideMatrix.open(root, generation=2)
+    for _ in range(2):
+        matrix.read(SAMPLES)
+        pinned.read(SAMPLES)
+    matrix.retire(["a_s2"])
+    left = [0, 1, 3, 4, 5]
+    for _ in range(2):
+        np.testing.assert_array_equal(matrix.read([SAMPLES[number] for number in left]), cells[left])
+        np.testing.assert_array_equal(pinned.read(SAMPLES), cells)
+
+
+def test_a_network_file_system_is_read_and_not_mapped(
+    written: tuple[Path, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, cells = written
+    monkeypatch.setattr(maps, "file_system", lambda folder: "nfs4")
+    matrix = WideMatrix.open(root)
+    for _ in range(2):
+        np.testing.assert_array_equal(matrix.read(SAMPLES), cells)
+    assert mapped(matrix) == 0
+    flip(shard(root), 3)  # then every read is checked
+    with pytest.raises(CorruptChunkError, match="checksum mismatch"):
+        matrix.read(SAMPLES)
+
+
+def test_compressed_cells_are_read_and_checked_each_time(tmp_path: Path) -> None:
+    matrix = WideMatrix.create(tmp_path, FEATURES, {"beta": "float32"}, **SMALL | {"codec": "blosc-lz4"})
+    append(matrix, "a", 6)
+    for _ in range(2):
+        matrix.read(SAMPLES)
+    assert mapped(matrix) == 0
+    flip(shard(tmp_path), 30)
+    with pytest.raises(CorruptChunkError):
+        matrix.read(SAMPLES)

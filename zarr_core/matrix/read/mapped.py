@@ -1,0 +1,96 @@
+"""Copies cells from maps of local files. Their chunks must have been read, and their checksums compared, before.
+
+The path of later epochs over row-major data without codec that fit into memory: each cell is copied once. What cannot
+be copied is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from zarr_core.matrix.read.fetch import ChunkFetcher, KnownShard
+from zarr_core.matrix.read.parts import Part, outer, parts
+from zarr_core.matrix.store.copies import Copy
+
+
+def copy_mapped(
+    fetcher: ChunkFetcher,
+    copy: Copy,
+    value: str,
+    positions: np.ndarray,
+    to: np.ndarray,
+    features: Sequence[Part],
+    out: np.ndarray,
+) -> np.ndarray:
+    """Copy samples of the row-major copy.
+
+    Args:
+        fetcher, copy, value: the array.
+        positions: (samples,) where the samples lie in the array.
+        to: (samples,) their rows in the output.
+        features: returned by :func:`feature_parts`.
+        out: (rows, features) of the stored dtype.
+
+    Returns:
+        The rows of the output that must be read: a chunk was not verified yet, or its file is not mapped.
+    """
+    layout = copy.layouts[value]
+    height, across = layout.shard[0], layout.chunks[1]
+    if out.shape[1] < len(to):
+        rest: list[np.ndarray] = []
+        for samples in parts(positions, to, height):
+            shard = fetcher.mapped(layout, copy.shard_name(value, samples.number))
+            if shard is None or not _copy_features(shard, samples, across, features, out):
+                rest.append(np.array([_indices(samples.inside) + samples.number * height, _indices(samples.to)]))
+        positions, to = np.concatenate(rest, axis=1) if rest else np.empty((2, 0), np.int64)
+    left: list[int] = []
+    shards: dict[int, KnownShard | None] = {}
+    for place, position in zip(to.tolist(), positions.tolist(), strict=True):
+        number, row = divmod(position, height)
+        if number not in shards:
+            shards[number] = fetcher.mapped(layout, copy.shard_name(value, number))
+        shard = shards[number]
+        if shard is None or not _copy_sample(shard, row * across, features, out[place]):
+            left.append(place)
+    return np.array(left, np.int64)
+
+
+def _copy_sample(shard: KnownShard, first: int, features: Sequence[Part], cells: np.ndarray) -> bool:
+    """Copy features of one sample, whose first chunk has a number; False if a chunk was not verified yet."""
+    assert shard.mapped is not None
+    chunks = shard.mapped.chunks
+    for number, inside, to, _ in features:
+        slot = shard.slots[first + number]
+        if slot >= 0 and not shard.verified[first + number]:
+            return False
+        cells[to] = np.nan if slot < 0 else chunks[slot][inside]
+    return True
+
+
+def _copy_features(shard: KnownShard, samples: Part, across: int, features: Sequence[Part], out: np.ndarray) -> bool:
+    """Copy a few features of many samples of a shard; False if a chunk was not verified yet, or is not stored."""
+    if not shard.is_dense:
+        return False
+    assert shard.mapped is not None
+    chunks, verified = shard.mapped.chunks, shard.verified
+    for number, inside, to, _ in features:
+        if isinstance(samples.inside, slice):
+            which = slice(samples.inside.start * across + number, samples.inside.stop * across, across)
+            if 0 in verified[which]:
+                return False
+            out[outer(samples.to, to)] = chunks[which][:, inside]
+        else:
+            which = samples.inside * across + number
+            if not np.asarray(verified)[which].all():
+                return False
+            out[outer(samples.to, to)] = chunks[outer(which, inside)]
+    return True
+
+
+def _indices(chosen: Any) -> np.ndarray:
+    """An integer, a slice or an array of indices as an array."""
+    indices: np.ndarray = np.r_[chosen]
+    return indices
