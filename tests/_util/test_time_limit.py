@@ -12,13 +12,16 @@ from typing import Any
 
 import pytest
 
+from tests.helpers import fork_server
 from tests.helpers.small_source import write_source
+from tests.helpers.waiting import wait_for
 from zarr_core._util.dask_cluster import dask_executor
 from zarr_core._util.processes import WorkerPool
 from zarr_core._util.time_limit import SAMPLE_SECONDS, TimeLimitError, call_within
 from zarr_core.convert import ConversionReport, convert
 from zarr_core.errors import SourceError
 from zarr_core.points.convert.sample import convert_sample
+from zarr_core.points.store.head import load_manifest
 from zarr_core.sources import SampleTree
 from zarr_core.storage import Storage
 
@@ -117,6 +120,26 @@ def test_in_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory
     _hangs(monkeypatch, "waits")
     place = {"source_url": memory_root} if remote else {"root": source}
     _check(convert("ahmedml", tmp_path / "store", **place, chunk_points=32))
+
+
+def _convert_from_memory(source: Path, store: Path) -> None:
+    """In a process that no pool has started: nothing else ends it."""
+    for file in source.rglob("*.*"):
+        Storage("memory://source").write(str(file.relative_to(source)), [file.read_bytes()])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("multiprocessing.parent_process", lambda: None)
+        _hangs(patch, "waits")
+        convert("ahmedml", store, source_url="memory://source", chunk_points=32)
+
+
+def test_a_process_ends_although_a_load_does_not(tmp_path: Path) -> None:
+    process = fork_server.start(_convert_from_memory, write_source(tmp_path / "source"), tmp_path / "store")
+    try:
+        wait_for(lambda: not process.is_alive())
+    finally:
+        process.kill()
+    assert process.exitcode == 0
+    assert sorted(load_manifest(tmp_path / "store").samples) == ["run_1", "run_3"]
 
 
 def test_in_threads_of_an_executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

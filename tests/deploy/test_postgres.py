@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import boto3
@@ -89,6 +90,8 @@ def test_a_killed_database_ends_after_its_restart_in_the_same_store(
         write_run(trial.source, number)
     assert trial.run("look").success
     monkeypatch.setattr(_Killing, "server", server, raising=False)
+    # Dagster tries each connection six times, and waits for twelve seconds in between.
+    monkeypatch.setattr("dagster_postgres.utils.time", SimpleNamespace(sleep=lambda _: None))
     with pytest.raises(Exception, match="(?i)connection|server"):
         trial.run("convert", "run_1", "run_3", pool=KillingPool())
     server.start()

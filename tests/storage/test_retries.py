@@ -33,7 +33,7 @@ from zarr_core.storage.backends.s3 import S3Backend
 from zarr_core.storage.byte_ranges import RemoteObjects, Request
 from zarr_core.storage.retries import RetryPolicy, Service
 
-QUICK = RetryPolicy(attempts=8, first_wait_s=0.005, first_throttled_wait_s=0.01, longest_wait_s=0.2)
+QUICK = RetryPolicy(attempts=8, first_wait_s=0.005, first_throttled_wait_s=0.01, longest_wait_s=0.02)
 
 
 def run(service: Service, *answers: Any, policy: RetryPolicy = QUICK) -> tuple[Any, int]:

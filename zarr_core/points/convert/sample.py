@@ -6,11 +6,12 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
+from threading import Thread
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from zarr_core._util.processes import WorkerDiedError
@@ -173,24 +174,38 @@ def _write(writer: GroupWriter, source: SampleSource, sample: SourceSample, repa
 def loaded_ahead(load: Callable[[str], _Loaded], names: Sequence[str]) -> Iterator[Callable[[str], _Loaded]]:
     """While the caller works on the result for one name, the next one is loaded in a thread.
 
+    A process does not wait for such a thread when it ends: a load may never end.
+
     Args:
         load: called once for each name, in order.
         names: the names, in the order in which the caller will request them.
     """
-    order = iter(names)
-    with ThreadPoolExecutor(1, thread_name_prefix="zarr_core.load") as thread:
-        coming = deque(thread.submit(load, name) for name in islice(order, 1))
+    loads = (_loading(load, name) for name in names)  # one starts when it is taken
+    coming = deque(islice(loads, 1))
 
-        def next_one(_: str) -> _Loaded:
-            loaded = coming.popleft().result()
-            coming.extend(thread.submit(load, name) for name in islice(order, 1))
-            return loaded
+    def next_one(_: str) -> _Loaded:
+        loaded = coming.popleft().result()
+        coming.extend(islice(loads, 1))
+        return loaded
 
+    try:
+        yield next_one
+    finally:
+        wait(coming)
+
+
+def _loading(load: Callable[[str], _Loaded], name: str) -> Future[_Loaded]:
+    """Start to load one name in a thread of its own."""
+    future: Future[_Loaded] = Future()
+
+    def run() -> None:
         try:
-            yield next_one
-        finally:
-            for future in coming:
-                future.cancel()
+            future.set_result(load(name))
+        except BaseException as error:
+            future.set_exception(error)
+
+    Thread(target=run, name="zarr_core.load", daemon=True).start()
+    return future
 
 
 def _is_unchanged(source: SampleSource, sample: SourceSample) -> bool:
