@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from pathlib import Path
+from types import ModuleType
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +20,16 @@ from zarr_core.errors import ZarrCoreError
 from zarr_core.exports import croissant_document, write_croissant
 from zarr_core.points.store.head import load_manifest
 from zarr_core.storage import Storage
+
+
+def import_mlcroissant() -> ModuleType:
+    """The library of MLCommons, or a skipped test.
+
+    The first import of absl, which it needs, keeps ``sys.stderr``. If that were pytest's file, absl would close it as
+    soon as Dagster configures the logging of the process, and every later test would fail.
+    """
+    with patch.object(sys, "stderr", sys.__stderr__):
+        return pytest.importorskip("mlcroissant", reason="needs the extra croissant")
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +75,7 @@ def test_a_commit_meanwhile_does_not_mix_generations(tmp_path: Path, monkeypatch
 
 
 def test_the_library_of_mlcommons_validates_it(store: Path, tmp_path: Path) -> None:
-    mlcroissant = pytest.importorskip("mlcroissant", reason="needs the extra croissant")
+    mlcroissant = import_mlcroissant()
     out = tmp_path / "croissant.json"
     options = ["--license", "CC-BY-4.0", "--creator", "Someone", "--cite-as", "none", "--quiet"]
     assert main(["export", "croissant", str(store), str(out), *options]) == 0
@@ -117,7 +130,7 @@ def test_a_matrix(tmp_path: Path) -> None:
         {"samples/id": "s1", "samples/batch": "a", "samples/row": 0},
         {"samples/id": "s2", "samples/batch": "a", "samples/row": 1},
     ]
-    mlcroissant = pytest.importorskip("mlcroissant", reason="needs the extra croissant")
+    mlcroissant = import_mlcroissant()
     dataset = mlcroissant.Dataset(jsonld=str(out))
     assert (dataset.metadata.issues.errors, dataset.metadata.issues.warnings) == (set(), set())
     rows = [(record["samples/id"], record["samples/row"]) for record in dataset.records("samples")]
@@ -125,7 +138,7 @@ def test_a_matrix(tmp_path: Path) -> None:
 
 
 def test_what_is_empty_is_no_record_set(tmp_path: Path) -> None:
-    mlcroissant = pytest.importorskip("mlcroissant", reason="needs the extra croissant")
+    mlcroissant = import_mlcroissant()
     WideMatrix.create(tmp_path / "matrix", ["cg1", "cg2"])
     write_sample(tmp_path / "store", "a", {"surface_position": np.random.rand(5, 3)})
     for name, records in {"matrix": ["matrix"], "store": ["surface", "samples"]}.items():
