@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from zarr_core._util import reused_memory
 from zarr_core._util.redaction import redact
 from zarr_core._util.shared_epoch import SharedEpoch
 from zarr_core.datasets.batch import Batch, BatchDataset, BatchItem
@@ -378,10 +379,19 @@ class ZarrPointDataset(BatchDataset):
     def _normalized(self, field: str, values: Tensor) -> Tensor:
         """Stored values as float32, normalized if the field has a normalizer."""
         normalizer: Normalizer | None = self._normalizers.get(field)
-        if normalizer is None:
-            return values.float()
         # float64 is rounded after the mean is subtracted: float32 may not tell values apart that are close to it.
-        return normalizer.normalize(values if values.dtype == torch.float64 else values.float()).float()
+        dtype = torch.float64 if normalizer is not None and values.dtype == torch.float64 else torch.float32
+        if normalizer is not None:
+            return normalizer.normalize_(_copied(values, dtype)).float()
+        return values if values.dtype == dtype else _copied(values, dtype)
+
+
+def _copied(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """A copy of values, on their device."""
+    if values.device.type != "cpu":
+        return values.to(dtype, copy=True)
+    name = str(dtype).removeprefix("torch.")
+    return torch.from_numpy(reused_memory.empty(values.shape, name)).copy_(values)
 
 
 def _digest(content: Any) -> str:

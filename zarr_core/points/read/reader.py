@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from zarr_core._util import reused_memory
 from zarr_core._util.arguments import check_mapping, check_names, whole_number
 from zarr_core._util.units import parse_size
 from zarr_core.errors import CorruptChunkError, ManifestError, UnknownFieldError, ZarrCoreError
@@ -338,7 +339,7 @@ class ZarrChunkReader:
         arrays = []
         try:
             for _, column, _, stream in sample.columns:
-                arrays.append(np.empty((*items, sample.draws[stream].num_points, column.dim), column.dtype))
+                arrays.append(reused_memory.empty((*items, sample.draws[stream].num_points, column.dim), column.dtype))
         except (MemoryError, ValueError) as error:  # ValueError: more than can be addressed
             raise list(self.reads(sample).values())[len(arrays)].too_large() from error
         return arrays

@@ -54,12 +54,12 @@ class Reader(Format):
         if self._objects is not None and options.get("engine", "direct") == "direct":
             options["objects_factory"] = lambda _: self._objects
         self._reader = ZarrChunkReader(self._store, **options)
-        self._num_points = dict(draws.num_points)
-        self._selection = self._reader.selection(self._num_points)
+        self._selection = self._reader.selection(draws.num_points)
 
     def read(self, sample: str, epoch: int) -> dict[str, np.ndarray]:
         """See :class:`Format`."""
-        return self._reader.read_sample(sample, self._num_points, epoch=epoch)
+        (item,) = self._reader.read_items([self._reader.draws(self._selection, sample, epoch=epoch)])
+        return item
 
     def read_batch(self, items: Sequence[tuple[str, int]]) -> Arrays:
         """All fields of all items in flight together, decoded into the arrays of the batch."""
