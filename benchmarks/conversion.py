@@ -23,10 +23,10 @@ from pathlib import Path
 import google_crc32c
 import numpy as np
 import torch
-from numcodecs import Blosc
 
 from benchmarks.result import Result, add_arguments
 from zarr_core._util.processes import WorkerPool
+from zarr_core.format.codecs import DEFAULT_CODEC, Codec
 from zarr_core.points.convert.conversion import convert
 from zarr_core.sources import resolve_kind
 
@@ -48,7 +48,7 @@ def make_samples(root: Path, count: int, points: Mapping[str, int] = POINTS) -> 
 
 def convert_by_hand(root: Path, output: Path, part: slice = slice(None)) -> None:
     """Load, permute, gather, encode, write: the minimum work of a conversion."""
-    codec = Blosc(cname="lz4", clevel=5, shuffle=Blosc.SHUFFLE)
+    codec = Codec.parse(DEFAULT_CODEC)
     for folder in sorted(root.iterdir())[part]:
         target = output / folder.name
         target.mkdir(parents=True)

@@ -325,7 +325,7 @@ def test_info_of_a_store(place: Path, capsys: pytest.CaptureFixture[str]) -> Non
         "first (generation 1)",
         "train (2), val (1), test (0)",
         "surface: 70 to 84 per sample, 231 in all",
-        "codec blosc-lz4:5",
+        "codec none",
         "chunk_points 32",
         "none; `zarr-core statistics",
         "surface_position  float32           3",

@@ -40,17 +40,18 @@ from pathlib import Path
 # Files that only one of the trees may have.
 EXEMPT = re.compile(r"[^/]+/statistics/|staged-first/stats\.|[^/]+/[^/]+\.zarr/zarr\.json\.lock")
 CONVERT = ("convert", "--dataset-kind", "ahmedml", "--source-url", "../data")
-# Name of a store: the options of its first conversion.
+LZ4 = ("--codec", "blosc-lz4:5")
+# Name of a store: the options of its first conversion. Each names its codec: the trees may have other defaults.
 STORES = {
-    "blosc-lz4": (),
+    "blosc-lz4": LZ4,
     "blosc-zstd": ("--codec", "blosc-zstd:3"),
     "zstd": ("--codec", "zstd"),
     "none": ("--codec", "none"),
-    "capped": ("--chunk-points", "1000", "--shard-points", "3000"),
+    "capped": ("--chunk-points", "1000", "--shard-points", "3000", *LZ4),
     "capped-zstd": ("--chunk-points", "512", "--shard-points", "4096", "--codec", "zstd:5", "--shuffle-seed", "7"),
-    "float32": ("--values-dtype", "float32"),
-    "mixed": ("--field-dtype", "volume_vorticity=float32", "--field-dtype", "surface_pressure=float64"),
-    "generations": ("--limit", "4"),
+    "float32": ("--values-dtype", "float32", *LZ4),
+    "mixed": ("--field-dtype", "volume_vorticity=float32", "--field-dtype", "surface_pressure=float64", *LZ4),
+    "generations": ("--limit", "4", *LZ4),
 }
 STAGE = (
     ("stage", "blosc-lz4", "staged"),

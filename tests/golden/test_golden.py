@@ -57,5 +57,6 @@ def test_uncompressed_bytes_never_change() -> None:
 
 def test_the_path_of_a_group_never_changes(tmp_path: Path) -> None:
     """An unfinished conversion of an earlier version is found by a later one."""
-    writer = GroupWriter(tmp_path, ConversionSettings(chunk_points=4096, field_dtypes={"volume_sdf": "float32"}))
+    settings = ConversionSettings(4096, field_dtypes={"volume_sdf": "float32"}, codec="blosc-lz4")
+    writer = GroupWriter(tmp_path, settings)
     assert writer.relpath("run_1", "0123456789abcdef") == "samples/run_1/bce26e1584a84e86"

@@ -67,7 +67,7 @@ def test_log_lists_the_changes_of_each_commit_newest_first(store: Path, capsys: 
         "points per chunk: 16 -> 32",
         "points per shard: 80 to 240 -> 96 to 256",
         f"settings: {first} -> {later}",
-        "codec: blosc-lz4:5 -> zstd:1",
+        "codec: none -> zstd:1",
         f"added 1: run_3 (settings {first})",
         f"added 2: run_1, run_2 (settings {first})",
     ]

@@ -18,9 +18,9 @@ _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _DEFAULT_LEVELS = {"blosc-lz4": 5, "blosc-zstd": 3, "zstd": 3, "none": 0}
 _MAX_LEVELS = {"blosc-lz4": 9, "blosc-zstd": 9, "zstd": 22, "none": 0}
 CODECS = tuple(_DEFAULT_LEVELS)
-# Measured on shuffled RANS fields, one core (`python -m benchmarks.codecs`, table in docs/format.md): lz4 decodes four
-# times as fast as zstd, zstd stores a tenth less. Training reads more often than it stores.
-DEFAULT_CODEC = "blosc-lz4"
+# Points in random order hardly compress: lz4 stores 5 % less, and a draw from a local disk is then several times slower
+# (docs/format.md). Training reads more often than it stores.
+DEFAULT_CODEC = "none"
 # One thread per worker: workers run side by side, and their output must not depend on the number of cores.
 blosc.use_threads = False
 

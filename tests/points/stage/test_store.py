@@ -251,7 +251,7 @@ def test_a_collection_during_a_stage_costs_the_samples_that_it_removes(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str, pristine: Path
 ) -> None:
     """With no grace at all, of an earlier generation of the source, or of the copy that is not committed yet."""
-    convert(KIND, source, root=pristine / "source", codec="none", reconvert=True)
+    convert(KIND, source, root=pristine / "source", codec="zstd", reconvert=True)
     stage_store(source, tmp_path / "copy", sample_ids=["run_1"], generation=1)
     stage_sample, done = zarr_core.points.stage.store.stage_sample, []
 

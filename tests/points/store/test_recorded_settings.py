@@ -43,7 +43,7 @@ def test_a_second_conversion_takes_the_settings_of_the_store(source: Source) -> 
         ({"values_dtype": "float32"}, "values_dtype is 'float16' in the store, not 'float32'"),
         ({"chunk_points": 4}, "chunk_points is 8 in the store, not 4"),
         ({"field_dtypes": {"surface_temperature": "float64"}}, "field_dtypes is"),
-        ({"codec": "none"}, "codec is"),
+        ({"codec": "zstd:1"}, "codec is 'none' in the store, not 'zstd:1'"),
         ({"shuffle_seed": 1}, "shuffle_seed is 0 in the store, not 1"),
         ({"shard_points": 16}, "shard_points is None in the store, not 16"),
     ],
@@ -72,6 +72,16 @@ def test_other_settings_than_the_stores_are_refused_unless_all_is_converted_agai
     assert ids(source.convert().having("converted")) == ["s2"]
     assert list(load_manifest(source.store).conversion.settings) == [manifest.conversion.current]
     assert verify_store(str(source.store), source=str(source.root)).ok
+
+
+def test_a_store_of_an_earlier_version_keeps_its_codec(source: Source) -> None:
+    source.write("s1")
+    source.convert(codec="blosc-lz4")
+    as_an_earlier_version_wrote_it(source.store, "float16")
+    source.write("s2")
+    manifest = source.convert().manifest
+    assert sorted(manifest.samples) == ["s1", "s2"]
+    assert manifest.conversion.settings[manifest.conversion.current]["codec"] == "blosc-lz4:5"
 
 
 def test_the_dtype_of_one_field_can_be_taken_back(source: Source) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from zarr_core._util.arguments import check_mapping, whole_number
 from zarr_core.errors import ManifestError, MatrixError, ZarrCoreError
-from zarr_core.format.codecs import DEFAULT_CODEC, Codec
+from zarr_core.format.codecs import Codec
 from zarr_core.matrix.store.axis import FeatureAxis
 from zarr_core.matrix.store.metadata import announce
 from zarr_core.matrix.store.state import AXIS, HEAD, ITEM_NAMES, Axis, MatrixState, check_values
@@ -23,6 +23,8 @@ from zarr_core.versioning.generations import commit
 VALUES = {"beta": "float32", "coverage": "float32"}
 CHUNK_FEATURES = 45_000
 COLUMN_CHUNK = (16, 256)
+# Of the column-major copy of a matrix without codec: its chunks are small and often partly empty.
+_COLUMN_CODEC = "blosc-lz4"
 MAX_SHARDS = 65_536
 _SHARD_BYTES = 800_000_000
 # The index of a shard, 16 bytes per chunk, is written and read whole, however few rows a batch has.
@@ -75,7 +77,7 @@ def new_state(
         axis=Axis(f"{AXIS}/{sha256[:16]}.npy", len(axis), sha256),
         values=dict(values),
         codec=str(parsed),
-        column_codec=str(Codec.parse(DEFAULT_CODEC) if parsed.name == "none" else parsed),
+        column_codec=str(Codec.parse(_COLUMN_CODEC) if parsed.name == "none" else parsed),
         chunk_shape=(1, chunk_features),
         shard_rows=shard_rows,
         max_shards=max_shards,

@@ -120,10 +120,13 @@ def _settings_of(
     if manifest.conversion is not None:
         return current_settings(manifest)
     digests = {entry.settings for entry in manifest.samples.values() if entry.is_ours}
-    asked = ConversionSettings(**given)
+    if not digests:
+        return None
+    # All that such a manifest records.
+    asked = ConversionSettings(**{"codec": manifest.compressor, **given})
     if asked.digest in digests:
         return asked
-    if reconvert or not digests:
+    if reconvert:
         return None
     raise StoreError(
         f"{storage.url} was converted by an earlier version of this library, with settings that its manifest does not "

@@ -21,7 +21,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def root(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = tmp_path_factory.mktemp("engines") / "store"
-    convert(KIND, store, root=source, chunk_points=CHUNK)
+    convert(KIND, store, root=source, chunk_points=CHUNK, codec="blosc-lz4")
     return store
 
 

@@ -74,8 +74,9 @@ def impatient(root: str) -> None:
         ZarrChunkReader(root).read_sample("run_1")
 
 
-def test_damaged_files_are_named(source: Path, tmp_path: Path) -> None:
-    convert(KIND, tmp_path, root=source, chunk_points=CHUNK, sample_ids=["run_1"])
+@pytest.mark.parametrize("codec", ["none", "blosc-lz4"])
+def test_damaged_files_are_named(source: Path, tmp_path: Path, codec: str) -> None:
+    convert(KIND, tmp_path, root=source, chunk_points=CHUNK, sample_ids=["run_1"], codec=codec)
     damaged(str(tmp_path))
 
 

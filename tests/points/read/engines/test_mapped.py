@@ -15,7 +15,7 @@ from tests.helpers.arrays import assert_equal
 from tests.helpers.examples import examples
 from tests.helpers.small_source import KIND
 from tests.points.read.engines.conftest import CHUNK
-from zarr_core.errors import CorruptChunkError, StoreError
+from zarr_core.errors import CorruptChunkError
 from zarr_core.points.convert.conversion import convert
 from zarr_core.points.read.engines.direct import DirectEngine
 from zarr_core.points.read.reader import ZarrChunkReader
@@ -161,7 +161,7 @@ def test_a_file_that_vanishes_before_it_is_mapped_is_an_error(store: Path) -> No
     files._files.clear()  # as if many others had been opened since
     (path,) = store.glob("samples/run_2/*/volume/velocity/c/0/0")
     path.unlink()
-    with pytest.raises(StoreError, match="run_2, volume_velocity.*c/0/0"):
+    with pytest.raises(CorruptChunkError, match="run_2, volume_velocity.*c/0/0 is missing"):
         batch(reader, {})
 
 

@@ -50,7 +50,7 @@ class MappedSample:
         if of_columns is not columns:
             arrays = []
             for column in columns:
-                array = self._array(column.column.array_name, column.domain)
+                array = self._array(column)
                 if array is None:
                     return False
                 arrays.append((column.stream, array))
@@ -65,14 +65,18 @@ class MappedSample:
                 target[rows] = chunks[stored]
         return True
 
-    def _array(self, name: str, domain: str) -> MappedChunks | None:
+    def _array(self, selected: SelectedColumn) -> MappedChunks | None:
+        name, column = selected.column.array_name, selected.column
         mapped = self._arrays.get(name)
         array = self._known.arrays.get(name)
         if mapped is not None or array is None or not array.is_straight or array.accepted is not self._entry:
             return mapped
         layout = array.layout
-        # Draws have the manifest's chunks.
-        if layout.n_shards > 1 or layout.chunk_points != self._entry.domains[domain].chunk_points:
+        # Draws have the chunks of the manifest.
+        if layout.n_shards > 1 or layout.chunk_points != self._entry.domains[selected.domain].chunk_points:
+            return None
+        # So are dtype and width of the output, which may be others in stores of an earlier version.
+        if (layout.dtype, layout.dim) != (column.dtype, column.dim):
             return None
         shape = layout.chunk_points, layout.dim
         file = self._files.map(array.shard_name(0))

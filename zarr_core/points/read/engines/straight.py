@@ -122,6 +122,8 @@ def _read(
     """Fill buffers with bytes ``[begin, end)`` of a shard."""
     try:
         done = files.read_into(array.shard_name(shard), begin, buffers)
+    except FileNotFoundError as error:
+        raise CorruptChunkError(f"{array.shard_name(shard)} is missing") from error
     except OSError as error:
         raise UnreadError(Request(array.shard_name(shard), begin, end), error) from error
     if done != end - begin:
