@@ -26,9 +26,9 @@ DIRECT, LITDATA, LITDATA_PIECES, NPY, MDS = "zarr_core", "LitData", "LitData, ch
 RIVALS = [
     Rival(DIRECT, f"{_FORMATS}.stores:Reader", {"engine": "direct"}, None, _BOTH),
     Rival("zarr_core, mapped", "benchmarks.mapped:Mapped", {}, None, _BOTH),
-    Rival("zarr-python", f"{_FORMATS}.stores:Reader", {"engine": "zarr"}, None, _BOTH),
+    Rival("zarr-python", f"{_FORMATS}.stores:ZarrPython", {}, None, _BOTH),
     Rival("zarr-python, zarrs pipeline", f"{_FORMATS}.stores:Zarrs", {}, "zarrs", _BOTH),
-    Rival("TensorStore", f"{_FORMATS}.stores:Reader", {"engine": "tensorstore"}, "tensorstore", _BOTH),
+    Rival("TensorStore", f"{_FORMATS}.stores:TensorStore", {}, "tensorstore", _BOTH),
     Rival("HDF5", f"{_FORMATS}.hdf5:HDF5", {"compression": None}, "h5py"),
     Rival("HDF5, lzf", f"{_FORMATS}.hdf5:HDF5", {"compression": "lzf"}, "h5py", (COMPRESSED,)),
     Rival(NPY, f"{_FORMATS}.npy:Window"),

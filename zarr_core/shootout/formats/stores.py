@@ -1,8 +1,9 @@
-"""Our store, read by our engines and by zarr-python with another pipeline."""
+"""Our store, read by this library, by zarr-python and by TensorStore."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from zarr_core.shootout.formats import Arrays, Format, stacked
 from zarr_core.shootout.formats.files import counting
-from zarr_core.shootout.formats.samples import Draws, Samples
+from zarr_core.shootout.formats.samples import Draws, Runs, Samples
 
 
 class Reader(Format):
@@ -72,35 +73,125 @@ class Reader(Format):
         return batch
 
 
-class Zarrs(Reader):
-    """zarr-python with the codec pipeline of zarrs, arrays kept open."""
-
-    remote = False
+class _OpenArrays(Reader):
+    """The arrays of the store in another library, kept open."""
 
     def __init__(self, settings: dict[str, Any] | None = None) -> None:
-        super().__init__(settings, engine="zarr")
+        super().__init__(settings)
 
     def open(self, place: str | Path, draws: Draws) -> None:
         """Read the manifest."""
-        import zarrs  # noqa: F401
-
         super().open(place, draws)
         self._draws = draws
         self._arrays: dict[str, dict[str, Any]] = {}
 
     def read(self, sample: str, epoch: int) -> dict[str, np.ndarray]:
-        """One slice per field and run."""
-        import zarr
-
-        if sample not in self._arrays:
-            path = self._reader.manifest.samples[sample].relpath
-            columns = self._reader.manifest.fields
-            # Arrays keep the pipeline that they are opened with; other formats in this process use the usual one.
-            with zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}):
-                group = zarr.open_group(self._store, path=path, mode="r", zarr_format=3)
-                self._arrays[sample] = {name: group[column.array_name] for name, column in columns.items()}
-        return self._draws.cut(self._arrays[sample], sample, epoch)
+        """See :class:`Format`."""
+        return self._read([(sample, epoch)])[0]
 
     def read_batch(self, items: Sequence[tuple[str, int]]) -> Arrays:
-        """One item after another."""
-        return Format.read_batch(self, items)
+        """All fields of all items together."""
+        return stacked(self._read(items))
+
+    def _read(self, items: Sequence[tuple[str, int]]) -> list[dict[str, np.ndarray]]:
+        """The window of a draw lies in a block of chunks, which is read once."""
+        blocks = []
+        for sample, epoch in items:
+            for field, array in self._of(sample).items():
+                first, last = _block(self._draws.of(sample, epoch, field))
+                blocks.append((array, slice(first, last)))
+        found = iter(self._fetch(blocks))
+        read = []
+        for sample, epoch in items:
+            item: dict[str, np.ndarray] = {}
+            for field in self._of(sample):
+                runs = self._draws.of(sample, epoch, field)
+                start, _ = _block(runs)
+                block = next(found)
+                item[field] = np.concatenate([block[first - start : last - start] for first, last in runs])
+            read.append(item)
+        return read
+
+    def _of(self, sample: str) -> dict[str, Any]:
+        """The arrays of a sample, by field."""
+        arrays = self._arrays.get(sample)
+        if arrays is None:
+            manifest = self._reader.manifest
+            names = {field: column.array_name for field, column in manifest.fields.items()}
+            arrays = self._arrays[sample] = self._open_arrays(manifest.samples[sample].relpath, names)
+        return arrays
+
+    def _open_arrays(self, path: str, names: Mapping[str, str]) -> dict[str, Any]:
+        """Arrays of a group by field."""
+        raise NotImplementedError
+
+    def _fetch(self, blocks: Sequence[tuple[Any, slice]]) -> Sequence[np.ndarray]:
+        """Rows of arrays."""
+        raise NotImplementedError
+
+
+def _block(runs: Runs) -> tuple[int, int]:
+    """The rows from the first to the last that are drawn."""
+    firsts, lasts = zip(*runs, strict=True)
+    return min(firsts), max(lasts)
+
+
+class ZarrPython(_OpenArrays):
+    """zarr-python. On a URL, its event loop fetches all fields of a batch together.
+
+    Local files are read one after another: decoding is Python on the one thread of its loop, which tasks make slower.
+    """
+
+    def _open_arrays(self, path: str, names: Mapping[str, str]) -> dict[str, Any]:
+        import zarr
+
+        from zarr_core.storage.zarr_stores import make_store
+
+        group = zarr.open_group(make_store(self._store), path=path, mode="r", zarr_format=3)
+        return {field: group[name] for field, name in names.items()}
+
+    def _fetch(self, blocks: Sequence[tuple[Any, slice]]) -> Sequence[np.ndarray]:
+        from zarr.core.sync import sync
+
+        async def together() -> list[Any]:
+            return await asyncio.gather(*[array.async_array.getitem(rows) for array, rows in blocks])
+
+        if self._objects is not None:
+            return sync(together())
+        return [array[rows] for array, rows in blocks]
+
+
+class Zarrs(ZarrPython):
+    """zarr-python with the codec pipeline of zarrs."""
+
+    remote = False
+
+    def _open_arrays(self, path: str, names: Mapping[str, str]) -> dict[str, Any]:
+        import zarr
+        import zarrs  # noqa: F401
+
+        # Arrays keep the pipeline that they are opened with; other formats in this process use the usual one.
+        with zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}):
+            return super()._open_arrays(path, names)
+
+
+class TensorStore(_OpenArrays):
+    """TensorStore, all fields of a batch in flight together."""
+
+    def _open_arrays(self, path: str, names: Mapping[str, str]) -> dict[str, Any]:
+        import tensorstore
+
+        from zarr_core.points.read.engines.tensorstore import kvstore
+        from zarr_core.storage import Storage
+
+        place = kvstore(self._store, Storage(self._store))
+        opening = {}
+        for field, name in names.items():
+            array = {**place, "path": f"{place['path']}/{path}/{name}/"}
+            spec = {"driver": "zarr3", "kvstore": array, "recheck_cached_metadata": "open"}
+            opening[field] = tensorstore.open(spec, read=True, open=True)
+        return {field: future.result() for field, future in opening.items()}
+
+    def _fetch(self, blocks: Sequence[tuple[Any, slice]]) -> Sequence[np.ndarray]:
+        futures = [array[rows].read() for array, rows in blocks]
+        return [future.result() for future in futures]
